@@ -1,0 +1,148 @@
+//! The two macros that declare documents: one list of keys gives type, decoder and schema.
+//!
+//! In: keys with their types, old names and door signs. Out: `struct`s and `enum`s with [`Decode`].
+//! Never: a key that the decoder reads and the schema lacks, or the other way round.
+//!
+//! [`Decode`]: super::decode::Decode
+
+/// Declares a mapping with fixed keys. Every field is `Option<Spanned<T>>`: what is absent or
+/// wrong is `None`, and the resolver applies defaults.
+///
+/// `required` reports a missing key; `old "x"` accepts an earlier name with a notice;
+/// `default "x"` only documents what the resolver does when the key is absent.
+macro_rules! document {
+    (
+        $(#[doc = $doc:literal])+
+        $name:ident as $what:literal {
+            $(
+                $(#[doc = $field_doc:literal])+
+                $($required:ident)? $field:ident
+                $([$key:literal])? $(old $old:literal)* $(default $default:literal)? : $ty:ty,
+            )*
+        }
+    ) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $name {
+            $($(#[doc = $field_doc])+ pub $field: Option<$crate::doc::Spanned<$ty>>,)*
+        }
+
+        impl $name {
+            /// The keys of this mapping.
+            pub const KEYS: &'static [&'static str] =
+                &[$(document!(@key $field $($key)?)),*];
+        }
+
+        impl $crate::doc::Decode for $name {
+            fn decode(value: &$crate::doc::Value, cx: &mut $crate::doc::Context<'_>) -> Option<Self> {
+                let entries = cx.mapping(value)?;
+                let mut this = Self::default();
+                for entry in entries {
+                    let key = entry.key.text.as_str();
+                    $(
+                        if key == document!(@key $field $($key)?) {
+                            if let Some(field) = cx.field(entry) {
+                                this.$field = Some(field);
+                            }
+                            continue;
+                        }
+                        $(
+                            if key == $old {
+                                cx.renamed(entry.key.span, $old, document!(@key $field $($key)?));
+                                let field = cx.field(entry);
+                                this.$field = this.$field.or(field);
+                                continue;
+                            }
+                        )*
+                    )*
+                    cx.unknown_key(entry, Self::KEYS);
+                }
+                $(document!(@required $($required)? ; value, entries, cx, $what, document!(@key $field $($key)?) $(, $old)*);)*
+                Some(this)
+            }
+
+            fn schema(definitions: &mut $crate::doc::schema::Definitions) -> serde_json::Value {
+                definitions.mapping(stringify!($name), &[$($doc),+], |definitions, mapping| {
+                    $(
+                        mapping.key(
+                            document!(@key $field $($key)?),
+                            <$ty as $crate::doc::Decode>::schema(definitions),
+                            &[$($field_doc),+],
+                            document!(@is_required $($required)?),
+                            document!(@default $($default)?),
+                        );
+                        $(mapping.old_key($old, document!(@key $field $($key)?), <$ty as $crate::doc::Decode>::schema(definitions));)*
+                    )*
+                })
+            }
+        }
+    };
+    (@key $field:ident) => { stringify!($field) };
+    (@key $field:ident $key:literal) => { $key };
+    (@required ; $($rest:tt)*) => {};
+    (@required required ; $value:ident, $entries:ident, $cx:ident, $what:literal, $key:expr $(, $old:literal)*) => {
+        let present = |key: &str| $entries.iter().any(|entry| entry.key.text == key && !entry.value.is_null());
+        if !present($key) $(&& !present($old))* {
+            $cx.missing_key($value.span, $key, $what);
+        }
+    };
+    (@is_required) => { false };
+    (@is_required required) => { true };
+    (@default) => { None };
+    (@default $default:literal) => { Some($default) };
+}
+
+/// Declares an enum written as one of a few words.
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])+
+        $name:ident { $($(#[doc = $variant_doc:literal])+ $variant:ident = $word:literal,)+ }
+    ) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[doc = $variant_doc])+ $variant,)+ }
+
+        impl $name {
+            /// Every choice, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+            /// Every word that can be written.
+            pub const WORDS: &'static [&'static str] = &[$($word,)+];
+
+            /// Returns the word as written in documents.
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+
+            /// Returns the choice behind a word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl $crate::doc::Decode for $name {
+            fn decode(value: &$crate::doc::Value, cx: &mut $crate::doc::Context<'_>) -> Option<Self> {
+                let word = cx.text(value)?;
+                let choice = Self::from_word(word);
+                if choice.is_none() {
+                    $crate::doc::scalar::unknown_choice(word, Self::WORDS, value.span, cx);
+                }
+                choice
+            }
+
+            fn schema(_: &mut $crate::doc::schema::Definitions) -> serde_json::Value {
+                serde_json::json!({ "type": "string", "enum": Self::WORDS })
+            }
+        }
+    };
+}
+
+pub(crate) use {choice, document};

@@ -1,0 +1,299 @@
+//! Tree to typed value, reporting every fault and going on.
+//!
+//! In: a [`Value`]. Out: `Some` value, or `None` after at least one fault was reported.
+//! Never: stopping at the first fault; saying what a secret source contains.
+
+use std::collections::BTreeMap;
+
+use super::code::Code;
+use super::diagnostic::{Diagnostic, Faults};
+use super::schema::Definitions;
+use super::source::Span;
+use super::tree::{Data, Entry, Meaning, Scalar, Value};
+
+/// A decoded value with its place. Equality ignores the place.
+#[derive(Clone, Debug)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Where it was written.
+    pub span: Span,
+}
+
+impl<T: PartialEq> PartialEq for Spanned<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T> std::ops::Deref for Spanned<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// A type that can be read from a document and described to an editor.
+pub trait Decode: Sized {
+    /// Reads the value, or reports why not.
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self>;
+    /// Returns the JSON Schema of the type.
+    fn schema(definitions: &mut Definitions) -> serde_json::Value;
+}
+
+/// What decoders share: where faults go, and whether the source may be quoted.
+pub struct Context<'a> {
+    /// Where faults go.
+    pub faults: &'a mut Faults,
+    /// Whether the source holds secrets, so that no text of it may appear in a message.
+    pub secret: bool,
+}
+
+impl<'a> Context<'a> {
+    /// Makes a context for an ordinary source.
+    pub fn new(faults: &'a mut Faults) -> Self {
+        Self {
+            faults,
+            secret: false,
+        }
+    }
+
+    /// Reports an error.
+    pub fn error(
+        &mut self,
+        code: Code,
+        span: Span,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.faults
+            .push(Diagnostic::error(code, span, message).hint(hint));
+    }
+
+    /// Reports a notice.
+    pub fn notice(
+        &mut self,
+        code: Code,
+        span: Span,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.faults
+            .push(Diagnostic::notice(code, span, message).hint(hint));
+    }
+
+    /// Quotes text in a message, unless the source holds secrets.
+    pub fn quoted(&self, text: &str) -> String {
+        if self.secret {
+            "(not shown)".into()
+        } else {
+            format!("`{}`", shorten(text))
+        }
+    }
+
+    /// Reports a value of the wrong type and returns `None`.
+    pub fn wrong_type<T>(&mut self, value: &Value, expected: &str) -> Option<T> {
+        let found = value.kind();
+        let hint = match (&value.data, expected) {
+            (Data::Scalar(scalar), "a string") if scalar.meaning() != Meaning::Null => {
+                format!(
+                    "quote it: {}",
+                    if self.secret {
+                        "\"...\"".into()
+                    } else {
+                        format!("\"{}\"", shorten(&scalar.text))
+                    }
+                )
+            }
+            (Data::Scalar(_), "a list") => {
+                "write it as a list: `[a, b]`, or one `- item` per line".into()
+            }
+            (Data::Scalar(scalar), "a boolean") if scalar.meaning() == Meaning::Ambiguous => {
+                "write `true` or `false`".into()
+            }
+            (Data::Scalar(_), "an integer") => {
+                "write a whole number without quotes or a unit".into()
+            }
+            _ => format!("write {expected} here"),
+        };
+        self.error(
+            Code::WrongType,
+            value.span,
+            format!("expected {expected}, found {found}"),
+            hint,
+        );
+        None
+    }
+
+    /// Returns the entries of a mapping, or reports that it is not one.
+    pub fn mapping<'v>(&mut self, value: &'v Value) -> Option<&'v [Entry]> {
+        match value.entries() {
+            Some(entries) => Some(entries),
+            None if value.is_null() => Some(&[]),
+            None => self.wrong_type(value, "a mapping"),
+        }
+    }
+
+    /// Returns text, or reports that the value is not text.
+    pub fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
+        let Some(scalar) = value.scalar() else {
+            return self.wrong_type(value, "a string");
+        };
+        match scalar.meaning() {
+            Meaning::Text => Some(&scalar.text),
+            Meaning::Ambiguous => self.bare_yes_no(value.span, scalar),
+            Meaning::Bool(_) => self.bare_yes_no(value.span, scalar),
+            Meaning::Null | Meaning::Int(_) | Meaning::Float(_) => {
+                self.wrong_type(value, "a string")
+            }
+        }
+    }
+
+    fn bare_yes_no<T>(&mut self, span: Span, scalar: &Scalar) -> Option<T> {
+        let shown = if self.secret {
+            "...".to_owned()
+        } else {
+            scalar.text.clone()
+        };
+        let message = if self.secret {
+            "a bare word is not text here".to_owned()
+        } else {
+            format!("a bare `{shown}` is not text: some YAML readers take it for a boolean")
+        };
+        self.error(
+            Code::BareYesNo,
+            span,
+            message,
+            format!("quote it: \"{shown}\""),
+        );
+        None
+    }
+
+    /// Reads one field of a mapping; null counts as absent.
+    pub fn field<T: Decode>(&mut self, entry: &Entry) -> Option<Spanned<T>> {
+        if entry.value.is_null() {
+            return None;
+        }
+        Spanned::decode(&entry.value, self)
+    }
+
+    /// Reports a key that does not exist here.
+    pub fn unknown_key(&mut self, entry: &Entry, known: &[&str]) {
+        let key = entry.key.text.as_str();
+        let near = closest(key, known.iter().copied());
+        let message = match (&near, self.secret) {
+            (None, true) => "unknown key".to_owned(),
+            _ => format!("unknown key `{}`", shorten(key)),
+        };
+        let hint = near.map_or_else(
+            || format!("known keys here: {}", known.join(", ")),
+            |near| format!("did you mean `{near}`?"),
+        );
+        self.error(Code::UnknownKey, entry.key.span, message, hint);
+    }
+
+    /// Reports a key that must be there.
+    pub fn missing_key(&mut self, span: Span, key: &str, what: &str) {
+        self.error(
+            Code::MissingKey,
+            span,
+            format!("{what} has no `{key}`"),
+            format!("add `{key}: ...`"),
+        );
+    }
+
+    /// Reports an old key name that still works.
+    pub fn renamed(&mut self, span: Span, old: &str, new: &str) {
+        self.notice(
+            Code::OldName,
+            span,
+            format!("`{old}` is the old name of `{new}`"),
+            format!("write `{new}`; the old name still works"),
+        );
+    }
+}
+
+impl<T: Decode> Decode for Spanned<T> {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        T::decode(value, cx).map(|decoded| Self {
+            value: decoded,
+            span: value.span,
+        })
+    }
+    fn schema(definitions: &mut Definitions) -> serde_json::Value {
+        T::schema(definitions)
+    }
+}
+
+impl<T: Decode> Decode for Vec<T> {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        let Some(items) = value.items() else {
+            return cx.wrong_type(value, "a list");
+        };
+        Some(
+            items
+                .iter()
+                .filter_map(|item| T::decode(item, cx))
+                .collect(),
+        )
+    }
+    fn schema(definitions: &mut Definitions) -> serde_json::Value {
+        serde_json::json!({ "type": "array", "items": T::schema(definitions) })
+    }
+}
+
+/// A mapping whose keys are names chosen by the author; order does not matter.
+impl<T: Decode> Decode for BTreeMap<String, Spanned<T>> {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        let entries = cx.mapping(value)?;
+        Some(
+            entries
+                .iter()
+                .filter_map(|entry| Some((entry.key.text.clone(), cx.field(entry)?)))
+                .collect(),
+        )
+    }
+    fn schema(definitions: &mut Definitions) -> serde_json::Value {
+        serde_json::json!({ "type": "object", "additionalProperties": T::schema(definitions) })
+    }
+}
+
+/// Returns the candidate that `text` was most likely meant to be.
+pub fn closest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<String> {
+    let text: String = text.chars().take(64).collect::<String>().to_lowercase();
+    let limit = (text.chars().count() / 3).clamp(1, 4);
+    candidates
+        .into_iter()
+        .map(|candidate| {
+            let folded = candidate.to_lowercase();
+            let swapped = folded.replace('_', "-") == text.replace('_', "-");
+            let distance = if swapped {
+                0
+            } else {
+                strsim::damerau_levenshtein(&text, &folded)
+            };
+            (distance, candidate)
+        })
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+/// Cuts text for a message: input may be long.
+pub fn shorten(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let one_line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(LONGEST + 1)
+        .collect();
+    if one_line.chars().count() > LONGEST {
+        one_line
+            .chars()
+            .take(LONGEST - 3)
+            .chain("...".chars())
+            .collect()
+    } else {
+        one_line
+    }
+}

@@ -1,0 +1,144 @@
+//! What is wrong with a document, where, and what to do about it.
+//!
+//! In: faults found while reading. Out: [`Diagnostic`]s, as data; wording for people, no layout.
+//! Never: the value of a secret; whoever makes a message about a secret source names kinds only.
+
+use super::code::Code;
+use super::source::{Sources, Span};
+
+/// How much a diagnostic matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The document is wrong and is not used.
+    Error,
+    /// The document is used; something about it is worth knowing.
+    Notice,
+}
+
+/// One fault or notice, with its place and a way out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagnostic {
+    /// The stable code.
+    pub code: Code,
+    /// Whether it stops the document from being used.
+    pub severity: Severity,
+    /// Where it is.
+    pub span: Span,
+    /// What is wrong, as a fragment without a final period.
+    pub message: String,
+    /// Other places that belong to it.
+    pub labels: Vec<(Span, String)>,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+impl Diagnostic {
+    /// Makes an error.
+    pub fn error(code: Code, span: Span, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self {
+            code,
+            severity: Severity::Error,
+            span,
+            message,
+            labels: Vec::new(),
+            hint: None,
+        }
+    }
+
+    /// Makes a notice.
+    pub fn notice(code: Code, span: Span, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Notice,
+            ..Self::error(code, span, message)
+        }
+    }
+
+    /// Adds the way out.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
+
+    /// Adds another place.
+    #[must_use]
+    pub fn label(mut self, span: Span, text: impl Into<String>) -> Self {
+        self.labels.push((span, text.into()));
+        self
+    }
+}
+
+/// Most diagnostics kept from one run. More than this helps nobody and costs memory.
+const MAX_KEPT: usize = 1_000;
+
+/// Collects diagnostics, so that one run reports all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    kept: Vec<Diagnostic>,
+    errors: usize,
+    dropped: usize,
+}
+
+impl Faults {
+    /// Adds one. A diagnostic that is already there is not added again.
+    pub fn push(&mut self, diagnostic: Diagnostic) {
+        let seen = self
+            .kept
+            .iter()
+            .rev()
+            .take(64)
+            .any(|kept| *kept == diagnostic);
+        if seen {
+            return;
+        }
+        self.errors += usize::from(diagnostic.severity == Severity::Error);
+        if self.kept.len() < MAX_KEPT {
+            self.kept.push(diagnostic);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    /// Adds all of another collection.
+    pub fn extend(&mut self, other: Self) {
+        let kept = other
+            .iter()
+            .filter(|fault| fault.severity == Severity::Error)
+            .count();
+        self.errors += other.errors - kept;
+        self.dropped += other.dropped;
+        for diagnostic in other.kept {
+            self.push(diagnostic);
+        }
+    }
+
+    /// Returns how many errors were reported so far.
+    pub fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// Returns how many diagnostics were counted but not kept.
+    pub fn dropped(&self) -> usize {
+        self.dropped
+    }
+
+    /// Returns the diagnostics sorted by file path, place and code.
+    pub fn sorted(&self, sources: &Sources) -> Vec<&Diagnostic> {
+        let mut all: Vec<_> = self.kept.iter().collect();
+        all.sort_by_cached_key(|fault| {
+            let path = sources
+                .source(fault.span.file)
+                .map(|source| source.path.clone());
+            (path, fault.span.start, fault.code, fault.message.clone())
+        });
+        all
+    }
+
+    /// Returns the diagnostics in the order they were found.
+    pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.kept.iter()
+    }
+}

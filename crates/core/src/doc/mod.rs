@@ -1,0 +1,22 @@
+//! Documents that people write: text becomes a tree with places, a tree becomes typed values.
+//!
+//! In: named text. Out: typed documents, and every fault with file, line, column and a hint.
+//! Never: reading files, following references between documents (that is `resolve`).
+
+pub mod address;
+pub mod code;
+pub mod declare;
+pub mod decode;
+pub mod diagnostic;
+pub mod emit;
+pub mod scalar;
+pub mod schema;
+pub mod source;
+pub mod tree;
+pub mod yaml;
+
+pub use code::Code;
+pub use decode::{Context, Decode, Spanned};
+pub use diagnostic::{Diagnostic, Faults, Severity};
+pub use source::{FileId, Location, Source, Sources, Span};
+pub use tree::{Data, Entry, Key, Scalar, Style, Value};

@@ -1,0 +1,321 @@
+//! Decoders for single values: text, numbers, names, durations.
+//!
+//! In: scalars of the tree. Out: newtypes that cannot hold a malformed value.
+//! Never: a default for a wrong value; wrong is reported and absent.
+
+use serde_json::json;
+
+use super::code::Code;
+use super::decode::{Context, Decode, closest};
+use super::schema::Definitions;
+use super::source::Span;
+use super::tree::{Meaning, Value};
+
+impl Decode for String {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        cx.text(value).map(str::to_owned)
+    }
+    fn schema(_: &mut Definitions) -> serde_json::Value {
+        json!({ "type": "string" })
+    }
+}
+
+impl Decode for bool {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        match value.scalar().map(super::tree::Scalar::meaning) {
+            Some(Meaning::Bool(value)) => Some(value),
+            _ => cx.wrong_type(value, "a boolean"),
+        }
+    }
+    fn schema(_: &mut Definitions) -> serde_json::Value {
+        json!({ "type": "boolean" })
+    }
+}
+
+/// A whole number between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Int<const MIN: i64, const MAX: i64>(pub i64);
+
+impl<const MIN: i64, const MAX: i64> Decode for Int<MIN, MAX> {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        let Some(Meaning::Int(number)) = value.scalar().map(super::tree::Scalar::meaning) else {
+            return cx.wrong_type(value, "an integer");
+        };
+        if (MIN..=MAX).contains(&number) {
+            return Some(Self(number));
+        }
+        let (shown, hint) = (
+            cx.quoted(&number.to_string()),
+            format!("write a number from {MIN} to {MAX}"),
+        );
+        cx.error(
+            Code::OutOfRange,
+            value.span,
+            format!("{shown} is out of range"),
+            hint,
+        );
+        None
+    }
+    fn schema(_: &mut Definitions) -> serde_json::Value {
+        json!({ "type": "integer", "minimum": MIN, "maximum": MAX })
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> std::fmt::Display for Int<MIN, MAX> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The id of a guest on a Proxmox VE host.
+pub type Vmid = Int<100, 999_999_999>;
+/// A TCP port.
+pub type Port = Int<1, 65535>;
+/// Seconds, up to a day.
+pub type Seconds = Int<0, 86_400>;
+
+/// Declares a text newtype with a rule and its JSON Schema pattern.
+macro_rules! text_type {
+    ($(#[doc = $doc:literal])+ $name:ident, $code:ident, $pattern:literal, $what:literal, $rule:expr) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Takes text that follows the rule.
+            pub fn new(text: &str) -> Option<Self> {
+                let rule: fn(&str) -> bool = $rule;
+                rule(text).then(|| Self(text.to_owned()))
+            }
+
+            /// Returns the text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Decode for $name {
+            fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+                let text = cx.text(value)?;
+                let made = Self::new(text);
+                if made.is_none() {
+                    let message = format!("{} is not {}", cx.quoted(text), $what);
+                    cx.error(Code::$code, value.span, message, text_hint(stringify!($name), text));
+                }
+                made
+            }
+            fn schema(_: &mut Definitions) -> serde_json::Value {
+                json!({ "type": "string", "pattern": $pattern })
+            }
+        }
+    };
+}
+
+text_type! {
+    /// The name of a node: its host name.
+    NodeName, InvalidName, "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a host name",
+    |text| {
+        text.len() <= 63
+            && text.starts_with(|c: char| c.is_ascii_lowercase())
+            && !text.ends_with('-')
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    }
+}
+
+text_type! {
+    /// The name of a document: its file name without `.yaml`.
+    Name, InvalidName, "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", "a name",
+    |text| {
+        text.len() <= 128
+            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+    }
+}
+
+text_type! {
+    /// The name of a user on a node.
+    UserName, InvalidName, "^[a-z_][a-z0-9_-]{0,31}$", "a user name",
+    |text| {
+        text.len() <= 32
+            && text.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-'))
+    }
+}
+
+text_type! {
+    /// The name of a Debian package, optionally with `=version`.
+    Package, Malformed, "^[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+:~-]+)?$", "a package name",
+    |text| {
+        let (name, version) = text.split_once('=').unwrap_or((text, "0"));
+        let (name, architecture) = name.split_once(':').unwrap_or((name, "any"));
+        let word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        name.len() >= 2
+            && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'+' | b'.' | b'-'))
+            && word(architecture)
+            && !version.is_empty()
+            && version.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'+' | b':' | b'~' | b'-'))
+    }
+}
+
+text_type! {
+    /// The name of a systemd unit, with or without its suffix.
+    Unit, Malformed, "^[A-Za-z0-9:_.@\\\\-]+$", "the name of a unit",
+    |text| {
+        !text.is_empty()
+            && text.len() <= 255
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b':' | b'_' | b'.' | b'@' | b'\\' | b'-'))
+    }
+}
+
+text_type! {
+    /// A time zone of the tz database, such as `Europe/Berlin`.
+    TimeZone, Malformed, "^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}$", "a time zone",
+    |text| {
+        let parts: Vec<_> = text.split('/').collect();
+        parts.len() <= 3
+            && text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && parts.iter().all(|part| {
+                !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'+' | b'-'))
+            })
+    }
+}
+
+text_type! {
+    /// A DNS domain.
+    Domain, InvalidName, "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$", "a domain name",
+    |text| {
+        text.len() <= 253
+            && text.split('.').all(|label| {
+                !label.is_empty()
+                    && label.len() <= 63
+                    && !label.starts_with('-')
+                    && !label.ends_with('-')
+                    && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            })
+    }
+}
+
+text_type! {
+    /// An `https://` or `http://` address with a host.
+    Url, Malformed, "^https?://[^\\s/:?#]+(:[0-9]+)?([/?#]\\S*)?$", "an http(s) URL",
+    |text| {
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        rest.is_some_and(|rest| {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let (host, port) = match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
+                Some((host, port)) => (host, port.strip_prefix(':').unwrap_or("1")),
+                None => authority.split_once(':').unwrap_or((authority, "1")),
+            };
+            !host.is_empty() && port.parse::<u16>().is_ok() && !rest.contains(char::is_whitespace)
+        })
+    }
+}
+
+text_type! {
+    /// A checksum such as `sha256:` and 64 hexadecimal digits.
+    Checksum, Malformed, "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$", "a checksum",
+    |text| {
+        let hex = |digits: &str, length: usize| digits.len() == length && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        text.strip_prefix("sha256:").is_some_and(|digits| hex(digits, 64))
+            || text.strip_prefix("sha512:").is_some_and(|digits| hex(digits, 128))
+    }
+}
+
+text_type! {
+    /// A stretch of time such as `30s`, `15m`, `1h` or `7d`.
+    Duration, Malformed, "^[1-9][0-9]{0,8}[smhd]$", "a duration",
+    |text| {
+        let digits = text.strip_suffix(['s', 'm', 'h', 'd']).unwrap_or_default();
+        (1..=9).contains(&digits.len()) && !digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit())
+    }
+}
+
+text_type! {
+    /// A network bridge on the host, such as `vmbr0`.
+    Bridge, Malformed, "^[A-Za-z][A-Za-z0-9_.-]{0,14}$", "the name of a bridge",
+    |text| {
+        (1..=15).contains(&text.len())
+            && text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+    }
+}
+
+/// Says how a text value must look, with a guess where one is likely.
+fn text_hint(kind: &str, text: &str) -> String {
+    match kind {
+        "NodeName" => {
+            let lower: String = text
+                .to_lowercase()
+                .chars()
+                .map(|c| {
+                    if c == '_' || c == ' ' || c == '.' {
+                        '-'
+                    } else {
+                        c
+                    }
+                })
+                .collect();
+            match NodeName::new(&lower) {
+                Some(guess) => format!("did you mean `{guess}`? Use lower-case letters, digits and hyphens"),
+                None => "use lower-case letters, digits and hyphens, start with a letter, 63 characters at most".into(),
+            }
+        }
+        "Name" => "use letters, digits, `.`, `_` and `-`; start with a letter or digit".into(),
+        "UserName" => "use lower-case letters, digits, `_` and `-`; 32 characters at most".into(),
+        "Package" => "write the name as `apt install` takes it, one package per item".into(),
+        "Unit" => "write the name as `systemctl` takes it, such as `nginx` or `ssh.socket`".into(),
+        "TimeZone" => "write a name of the tz database, such as `Europe/Berlin` or `UTC`".into(),
+        "Domain" => {
+            "write labels of letters, digits and hyphens joined by dots, such as `lab.example`"
+                .into()
+        }
+        "Url" => "write it in full, such as `https://192.0.2.10:8006`".into(),
+        "Checksum" => "write `sha256:` and 64 hexadecimal digits, or `sha512:` and 128".into(),
+        "Duration" => "write a number and a unit: `30s`, `15m`, `1h` or `7d`".into(),
+        "Bridge" => "write an interface name of up to 15 characters, such as `vmbr0`".into(),
+        _ => "see the reference for the form".into(),
+    }
+}
+
+/// Reports a word that is not among the choices.
+pub fn unknown_choice(word: &str, words: &[&str], span: Span, cx: &mut Context<'_>) {
+    let shown = cx.quoted(word);
+    let all = words
+        .iter()
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let hint = closest(word, words.iter().copied()).map_or_else(
+        || format!("write one of {all}"),
+        |near| format!("did you mean `{near}`? The choices are {all}"),
+    );
+    cx.error(
+        Code::UnknownChoice,
+        span,
+        format!("{shown} is not one of the choices"),
+        hint,
+    );
+}
+
+/// Any value, kept as it is.
+impl Decode for Value {
+    fn decode(value: &Value, _: &mut Context<'_>) -> Option<Self> {
+        Some(value.clone())
+    }
+    fn schema(_: &mut Definitions) -> serde_json::Value {
+        json!({})
+    }
+}

@@ -1,0 +1,122 @@
+//! JSON Schema of the documents, for editors.
+//!
+//! In: what the `document!` declarations say. Out: JSON Schema, draft 2020-12.
+//! Never: checking documents; our own decoder does that, with places and hints.
+
+use serde_json::{Map, Value as Json, json};
+
+/// Collects the schemas of named mappings, so that each is described once.
+#[derive(Default)]
+pub struct Definitions {
+    named: Map<String, Json>,
+}
+
+/// The keys of one mapping while it is being described.
+#[derive(Default)]
+pub struct MappingSchema {
+    properties: Map<String, Json>,
+    required: Vec<&'static str>,
+    /// Schema for keys that are not listed; `false` refuses them.
+    additional: bool,
+}
+
+impl Definitions {
+    /// Describes a mapping once and returns a reference to it.
+    pub fn mapping(
+        &mut self,
+        name: &str,
+        doc: &[&str],
+        describe: impl FnOnce(&mut Self, &mut MappingSchema),
+    ) -> Json {
+        let reference = json!({ "$ref": format!("#/$defs/{name}") });
+        if self.named.contains_key(name) {
+            return reference;
+        }
+        self.named.insert(name.to_owned(), Json::Null);
+        let mut mapping = MappingSchema::default();
+        describe(self, &mut mapping);
+        let mut schema = Map::new();
+        schema.insert("description".into(), join(doc).into());
+        schema.insert("type".into(), "object".into());
+        schema.insert("properties".into(), mapping.properties.into());
+        if !mapping.required.is_empty() {
+            schema.insert("required".into(), mapping.required.into());
+        }
+        schema.insert("additionalProperties".into(), mapping.additional.into());
+        self.named.insert(name.to_owned(), schema.into());
+        reference
+    }
+
+    /// Puts the collected definitions around the schema of a whole document.
+    pub fn document(mut self, id: &str, title: &str, root: Json) -> Json {
+        self.named.sort_keys();
+        let mut schema = json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$id": format!("https://homestak.dev/schemas/{id}.json"),
+            "title": title,
+        });
+        if let (Json::Object(schema), Json::Object(root)) = (&mut schema, root) {
+            schema.extend(root);
+            schema.insert("$defs".into(), self.named.into());
+        }
+        schema
+    }
+}
+
+impl MappingSchema {
+    /// Adds a key.
+    pub fn key(
+        &mut self,
+        key: &'static str,
+        schema: Json,
+        doc: &[&str],
+        required: bool,
+        default: Option<&str>,
+    ) {
+        let mut schema = nullable(schema, required);
+        if let Json::Object(schema) = &mut schema {
+            schema.insert("description".into(), join(doc).into());
+            if let Some(default) = default {
+                schema.insert(
+                    "default".into(),
+                    serde_json::from_str(default).unwrap_or_else(|_| default.into()),
+                );
+            }
+        }
+        self.properties.insert(key.to_owned(), schema);
+        if required {
+            self.required.push(key);
+        }
+    }
+
+    /// Adds the old name of a key. A required key may then be present under either name.
+    pub fn old_key(&mut self, old: &str, new: &'static str, schema: Json) {
+        let mut schema = nullable(schema, false);
+        if let Json::Object(schema) = &mut schema {
+            schema.insert("description".into(), format!("Old name of `{new}`.").into());
+            schema.insert("deprecated".into(), true.into());
+        }
+        self.properties.insert(old.to_owned(), schema);
+        self.required.retain(|key| *key != new);
+    }
+
+    /// Allows keys that are not listed.
+    pub fn open(&mut self) {
+        self.additional = true;
+    }
+}
+
+/// A key with nothing behind it counts as absent, so optional keys also take null.
+fn nullable(schema: Json, required: bool) -> Json {
+    if required || schema.as_object().is_some_and(Map::is_empty) {
+        return schema;
+    }
+    json!({ "anyOf": [schema, { "type": "null" }] })
+}
+
+fn join(doc: &[&str]) -> String {
+    doc.iter()
+        .map(|line| line.trim())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,159 @@
+//! Source texts and places in them.
+//!
+//! In: texts with their display paths. Out: [`Span`]s that can be turned into line and column.
+//! Never: reading files; a source is given as text.
+
+/// Names one source text within a [`Sources`] set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u32);
+
+/// A stretch of bytes in one source text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// Which text.
+    pub file: FileId,
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// Returns the empty span at the very start of `file`.
+    pub fn start_of(file: FileId) -> Self {
+        Self {
+            file,
+            start: 0,
+            end: 0,
+        }
+    }
+}
+
+/// Line and column for people, both counted from one; the column counts characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Display path of the source.
+    pub path: String,
+    /// Line, from one.
+    pub line: usize,
+    /// Column in characters, from one.
+    pub column: usize,
+}
+
+impl std::fmt::Display for Location {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}:{}", self.path, self.line, self.column)
+    }
+}
+
+/// One source text. It has no `Debug`: the text may hold secrets.
+#[derive(Clone)]
+pub struct Source {
+    /// Path as shown to people.
+    pub path: String,
+    /// The text itself.
+    pub text: String,
+    /// Whether the text holds secrets, so that no line of it is ever shown.
+    pub secret: bool,
+    line_starts: Vec<u32>,
+}
+
+impl Source {
+    /// Makes a source whose lines may be shown in messages.
+    pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
+        let text = text.into();
+        let line_starts = std::iter::once(0)
+            .chain(
+                text.bytes()
+                    .enumerate()
+                    .filter(|(_, byte)| *byte == b'\n')
+                    .map(|(at, _)| u32::try_from(at + 1).unwrap_or(u32::MAX)),
+            )
+            .collect();
+        Self {
+            path: path.into(),
+            text,
+            secret: false,
+            line_starts,
+        }
+    }
+
+    /// Makes a source of which no line is ever shown.
+    pub fn secret(path: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            secret: true,
+            ..Self::new(path, text)
+        }
+    }
+
+    /// Returns the line (from zero) that holds the byte at `offset`.
+    pub fn line_of(&self, offset: u32) -> usize {
+        self.line_starts
+            .partition_point(|start| *start <= offset)
+            .saturating_sub(1)
+    }
+
+    /// Returns the byte range of `line` (from zero), without its line break.
+    pub fn line_range(&self, line: usize) -> std::ops::Range<usize> {
+        let start = self
+            .line_starts
+            .get(line)
+            .map_or(self.text.len(), |start| *start as usize);
+        let end = self
+            .line_starts
+            .get(line + 1)
+            .map_or(self.text.len(), |next| *next as usize);
+        let trimmed = self
+            .text
+            .get(start..end)
+            .map_or(0, |text| text.trim_end_matches(['\n', '\r']).len());
+        start..start + trimmed
+    }
+}
+
+/// All source texts of one run, by [`FileId`].
+#[derive(Clone, Default)]
+pub struct Sources {
+    files: Vec<Source>,
+}
+
+impl Sources {
+    /// Adds a text and returns its id.
+    pub fn add(&mut self, source: Source) -> FileId {
+        let id = FileId(u32::try_from(self.files.len()).unwrap_or(u32::MAX));
+        self.files.push(source);
+        id
+    }
+
+    /// Returns the source behind `file`.
+    pub fn source(&self, file: FileId) -> Option<&Source> {
+        self.files.get(file.0 as usize)
+    }
+
+    /// Returns every source with its id, in the order of adding.
+    pub fn iter(&self) -> impl Iterator<Item = (FileId, &Source)> {
+        (0u32..).map(FileId).zip(&self.files)
+    }
+
+    /// Turns a span into path, line and column of its first character.
+    pub fn locate(&self, span: Span) -> Location {
+        let Some(source) = self.source(span.file) else {
+            return Location {
+                path: "(unknown)".into(),
+                line: 1,
+                column: 1,
+            };
+        };
+        let line = source.line_of(span.start);
+        let range = source.line_range(line);
+        let before = source
+            .text
+            .get(range.start..span.start as usize)
+            .unwrap_or_default();
+        Location {
+            path: source.path.clone(),
+            line: line + 1,
+            column: before.chars().count() + 1,
+        }
+    }
+}

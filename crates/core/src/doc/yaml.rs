@@ -1,0 +1,458 @@
+//! YAML text to tree. The only file that names the YAML crate.
+//!
+//! In: one source text. Out: its tree, or diagnostics.
+//! Never: recursion over input, unbounded memory: depth, size and alias expansion have limits.
+
+use std::collections::{BTreeMap, HashSet};
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+
+use super::code::Code;
+use super::diagnostic::{Diagnostic, Faults};
+use super::source::{FileId, Source, Span};
+use super::tree::{Data, Entry, Key, Scalar, Style, Value};
+
+/// Largest text read as one document. A manifest of 10,000 nodes has about 2 MB.
+pub const MAX_BYTES: usize = 16 << 20;
+/// Deepest nesting. Documents of ours need six levels; the parser itself would go on for ever.
+const MAX_DEPTH: usize = 48;
+/// Most values in one document, aliases counted at each use. Bounds memory near 150 MB.
+const MAX_VALUES: usize = 1_000_000;
+
+/// Reads one YAML document. Reports what is wrong with it and returns what could be read.
+pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value> {
+    let start = Span::start_of(file);
+    if source.text.len() > MAX_BYTES {
+        faults.push(
+            Diagnostic::error(
+                Code::TooLarge,
+                start,
+                format!("the file has {} bytes", source.text.len()),
+            )
+            .hint(format!(
+                "split it: a document may have up to {MAX_BYTES} bytes"
+            )),
+        );
+        return None;
+    }
+    if let Some(at) = source
+        .text
+        .find(|c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{85}'))
+    {
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        faults.push(
+            Diagnostic::error(
+                Code::NotText,
+                Span {
+                    file,
+                    start: at,
+                    end: at,
+                },
+                "the file contains a control character, so it is not a text document",
+            )
+            .hint("is this a binary file, or text in another encoding? Save it as UTF-8"),
+        );
+        return None;
+    }
+    let mut builder = Builder::new(file, &source.text, faults);
+    builder.run();
+    let root = builder.root.take();
+    if root.is_none() && !builder.failed {
+        faults.push(
+            Diagnostic::error(Code::EmptyDocument, start, "the document is empty")
+                .hint("write at least one `key: value` line, or delete the file"),
+        );
+    }
+    root
+}
+
+/// A collection that has been opened and not yet closed.
+struct Open {
+    span: Span,
+    anchor: usize,
+    kind: OpenKind,
+}
+
+enum OpenKind {
+    Seq(Vec<Value>),
+    Map(OpenMap),
+}
+
+#[derive(Default)]
+struct OpenMap {
+    entries: Vec<Entry>,
+    /// Every key seen, so that a repeated one is found in constant time.
+    keys: HashSet<String>,
+    /// What `<<` brought in; written keys win, so it is added at the end.
+    merged: Vec<Entry>,
+    pending: Option<Key>,
+    /// The value of a repeated key is dropped.
+    skip: bool,
+}
+
+struct Builder<'a> {
+    file: FileId,
+    text: &'a str,
+    /// Byte offset of each character; empty when the text is ASCII and both counts agree.
+    offsets: Vec<u32>,
+    faults: &'a mut Faults,
+    stack: Vec<Open>,
+    anchors: BTreeMap<usize, Value>,
+    values: usize,
+    root: Option<Value>,
+    failed: bool,
+}
+
+impl<'a> Builder<'a> {
+    fn new(file: FileId, text: &'a str, faults: &'a mut Faults) -> Self {
+        let offsets = if text.is_ascii() {
+            Vec::new()
+        } else {
+            text.char_indices()
+                .map(|(at, _)| u32::try_from(at).unwrap_or(u32::MAX))
+                .collect()
+        };
+        Self {
+            file,
+            text,
+            offsets,
+            faults,
+            stack: Vec::new(),
+            anchors: BTreeMap::new(),
+            values: 0,
+            root: None,
+            failed: false,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut documents = 0;
+        for step in Parser::new_from_str(self.text) {
+            let (event, span) = match step {
+                Ok(step) => step,
+                Err(error) => {
+                    let at = self.byte(*error.marker());
+                    let span = Span {
+                        file: self.file,
+                        start: at,
+                        end: at,
+                    };
+                    return self.fail(
+                        Diagnostic::error(
+                            Code::Syntax,
+                            span,
+                            format!("not valid YAML: {}", error.info()),
+                        )
+                        .hint(syntax_hint(self.text, at)),
+                    );
+                }
+            };
+            let span = Span {
+                file: self.file,
+                start: self.byte(span.start),
+                end: self.byte(span.end),
+            };
+            match event {
+                Event::DocumentStart(_) => {
+                    documents += 1;
+                    if documents > 1 {
+                        return self.fail(
+                            Diagnostic::error(Code::SeveralDocuments, span, "a second document starts here")
+                                .hint("keep one document per file; remove the `---` line or move the rest"),
+                        );
+                    }
+                }
+                Event::Scalar(text, style, anchor, tag) => {
+                    let style = self.style(style, tag.as_deref(), span);
+                    let value = Value {
+                        span,
+                        data: Data::Scalar(Scalar {
+                            text: text.into_owned(),
+                            style,
+                        }),
+                    };
+                    self.finish(value, anchor);
+                }
+                Event::SequenceStart(anchor, tag) => {
+                    self.check_tag(tag.as_deref(), span);
+                    self.open(span, anchor, OpenKind::Seq(Vec::new()));
+                }
+                Event::MappingStart(anchor, tag) => {
+                    self.check_tag(tag.as_deref(), span);
+                    self.open(span, anchor, OpenKind::Map(OpenMap::default()));
+                }
+                Event::SequenceEnd | Event::MappingEnd => self.close(),
+                Event::Alias(anchor) => self.alias(anchor, span),
+                Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+            }
+            if self.failed {
+                return;
+            }
+        }
+    }
+
+    fn fail(&mut self, diagnostic: Diagnostic) {
+        self.faults.push(diagnostic);
+        self.failed = true;
+        self.root = None;
+    }
+
+    fn byte(&self, marker: Marker) -> u32 {
+        let end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+        if self.offsets.is_empty() {
+            return u32::try_from(marker.index()).unwrap_or(end).min(end);
+        }
+        self.offsets.get(marker.index()).copied().unwrap_or(end)
+    }
+
+    fn style(&mut self, style: ScalarStyle, tag: Option<&Tag>, span: Span) -> Style {
+        if tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str") {
+            return Style::Quoted;
+        }
+        self.check_tag(tag, span);
+        match style {
+            ScalarStyle::Plain => Style::Plain,
+            ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
+            ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
+        }
+    }
+
+    fn check_tag(&mut self, tag: Option<&Tag>, span: Span) {
+        let Some(tag) = tag else { return };
+        let known = ["str", "int", "bool", "float", "null", "seq", "map"];
+        if tag.is_yaml_core_schema() && known.contains(&tag.suffix.as_str()) {
+            return;
+        }
+        self.faults.push(
+            Diagnostic::error(
+                Code::Tag,
+                span,
+                format!("the tag `{}{}` is not supported", tag.handle, tag.suffix),
+            )
+            .hint("remove the tag: documents hold plain text, numbers, lists and mappings only"),
+        );
+    }
+
+    fn count(&mut self, values: usize, span: Span) -> bool {
+        self.values = self.values.saturating_add(values);
+        if self.values <= MAX_VALUES {
+            return true;
+        }
+        self.fail(
+            Diagnostic::error(
+                Code::TooManyValues,
+                span,
+                format!(
+                    "the document has more than {MAX_VALUES} values once its aliases are expanded"
+                ),
+            )
+            .hint("write the repeated parts out, or split the document"),
+        );
+        false
+    }
+
+    fn open(&mut self, span: Span, anchor: usize, kind: OpenKind) {
+        if self.stack.len() >= MAX_DEPTH {
+            return self.fail(
+                Diagnostic::error(
+                    Code::TooDeep,
+                    span,
+                    format!("values are nested more than {MAX_DEPTH} levels deep"),
+                )
+                .hint("flatten the document; none of ours needs more than six levels"),
+            );
+        }
+        // A mapping or list where a key is expected is a complex key.
+        if let Some(Open {
+            kind: OpenKind::Map(OpenMap { pending: None, .. }),
+            ..
+        }) = self.stack.last()
+        {
+            return self.fail(
+                Diagnostic::error(Code::KeyNotText, span, "a mapping key must be plain text")
+                    .hint("quote the key if it contains `[`, `{` or `:`"),
+            );
+        }
+        if self.count(1, span) {
+            self.stack.push(Open { span, anchor, kind });
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(open) = self.stack.pop() else { return };
+        let (data, last) = match open.kind {
+            OpenKind::Seq(items) => {
+                let last = items.last().map(|item| item.span.end);
+                (Data::Seq(items), last)
+            }
+            OpenKind::Map(mut map) => {
+                let last = map.entries.last().map(|entry| entry.value.span.end);
+                for entry in map.merged {
+                    if map.keys.insert(entry.key.text.clone()) {
+                        map.entries.push(entry);
+                    }
+                }
+                (Data::Map(map.entries), last)
+            }
+        };
+        let end = last.unwrap_or(open.span.end).max(open.span.end);
+        self.attach(
+            Value {
+                span: Span { end, ..open.span },
+                data,
+            },
+            open.anchor,
+        );
+    }
+
+    fn finish(&mut self, value: Value, anchor: usize) {
+        if self.count(1, value.span) {
+            self.attach(value, anchor);
+        }
+    }
+
+    fn alias(&mut self, anchor: usize, span: Span) {
+        // An alias inside its own anchor has no value yet.
+        let Some(target) = self.anchors.get(&anchor).cloned() else {
+            return self.fail(
+                Diagnostic::error(
+                    Code::Syntax,
+                    span,
+                    "the alias refers to a value that contains it",
+                )
+                .hint("write the value out instead of using the alias"),
+            );
+        };
+        if self.count(size(&target), span) {
+            self.attach(Value { span, ..target }, 0);
+        }
+    }
+
+    fn attach(&mut self, value: Value, anchor: usize) {
+        if anchor > 0 && self.count(size(&value), value.span) {
+            self.anchors.insert(anchor, value.clone());
+        }
+        if self.failed {
+            return;
+        }
+        let Some(open) = self.stack.last_mut() else {
+            self.root = Some(value);
+            return;
+        };
+        match &mut open.kind {
+            OpenKind::Seq(items) => items.push(value),
+            OpenKind::Map(map) => match map.pending.take() {
+                Some(_) if std::mem::take(&mut map.skip) => {}
+                Some(key) if key.text == "<<" => self.merge(&key, value),
+                Some(key) => map.entries.push(Entry { key, value }),
+                None => self.key(value),
+            },
+        }
+    }
+
+    /// Takes a scalar as the next key of the innermost mapping.
+    fn key(&mut self, value: Value) {
+        let Some(Open {
+            kind: OpenKind::Map(map),
+            ..
+        }) = self.stack.last_mut()
+        else {
+            return;
+        };
+        let Data::Scalar(scalar) = value.data else {
+            return self.fail(
+                Diagnostic::error(
+                    Code::KeyNotText,
+                    value.span,
+                    "a mapping key must be plain text",
+                )
+                .hint("quote the key if it contains `[`, `{` or `:`"),
+            );
+        };
+        let key = Key {
+            span: value.span,
+            text: scalar.text,
+        };
+        if key.text != "<<" && !map.keys.insert(key.text.clone()) {
+            map.skip = true;
+            let first = map.entries.iter().find(|entry| entry.key.text == key.text);
+            let mut fault = Diagnostic::error(
+                Code::DuplicateKey,
+                key.span,
+                format!("the key `{}` is written twice in this mapping", key.text),
+            )
+            .hint("keep one of the two; readers disagree on which one counts");
+            if let Some(first) = first {
+                fault = fault.label(first.key.span, "first written here");
+            }
+            self.faults.push(fault);
+        }
+        map.pending = Some(key);
+    }
+
+    /// Merges the mapping (or mappings) behind a `<<` key into the open mapping; written keys win.
+    fn merge(&mut self, key: &Key, value: Value) {
+        let sources = match value.data {
+            Data::Map(entries) => vec![entries],
+            Data::Seq(items) if items.iter().all(|item| item.entries().is_some()) => items
+                .into_iter()
+                .filter_map(|item| match item.data {
+                    Data::Map(entries) => Some(entries),
+                    Data::Scalar(_) | Data::Seq(_) => None,
+                })
+                .collect(),
+            Data::Scalar(_) | Data::Seq(_) => {
+                self.faults.push(
+                    Diagnostic::error(Code::WrongType, key.span, "`<<` needs a mapping to merge")
+                        .hint("write `<<: *name` where `&name` marks a mapping"),
+                );
+                return;
+            }
+        };
+        if let Some(Open {
+            kind: OpenKind::Map(map),
+            ..
+        }) = self.stack.last_mut()
+        {
+            map.merged.extend(sources.into_iter().flatten());
+        }
+    }
+}
+
+/// Counts the values of a tree. Depth is bounded by `MAX_DEPTH`, so recursion is.
+fn size(value: &Value) -> usize {
+    match &value.data {
+        Data::Scalar(_) => 1,
+        Data::Seq(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Data::Map(entries) => {
+            1 + entries
+                .iter()
+                .map(|entry| size(&entry.value))
+                .sum::<usize>()
+        }
+    }
+}
+
+/// Guesses the commonest mistakes from the line the parser stopped at.
+fn syntax_hint(text: &str, at: u32) -> &'static str {
+    let at = at as usize;
+    let start = text
+        .get(..at)
+        .and_then(|before| before.rfind('\n'))
+        .map_or(0, |newline| newline + 1);
+    let line = text
+        .get(start..)
+        .and_then(|rest| rest.lines().next())
+        .unwrap_or_default();
+    if line.contains('\t') {
+        "indent with spaces: YAML does not allow tabs"
+    } else if line.contains("{{") {
+        "quote values that contain `{{`"
+    } else if line.matches('"').count() % 2 == 1 || line.matches('\'').count() % 2 == 1 {
+        "a quote is opened and not closed on this line"
+    } else if line.trim_start().matches(": ").count() > 1 {
+        "quote the value if it contains `: `"
+    } else {
+        "check the indentation of this line and the one above it"
+    }
+}
