@@ -4,4 +4,9 @@
 //! Never: I/O, clock, randomness, async. The same input gives the same bytes.
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod catalog;
 pub mod doc;
+pub mod error;
+pub mod graph;
+pub mod resolve;
+pub mod token;

@@ -178,6 +178,8 @@ codes! {
         "The site has no SSH keys, so nobody could log in to the node with a key."
     UnknownFile "SK0910" "file not read"
         "The file is in a directory of documents and is not one: documents end in `.yaml`."
+    BuiltInDefault "SK0912" "built-in default used"
+        "Nothing was named and the site has no default, so the built-in one is used."
     NameAssumed "SK0911" "name taken from the file"
         "The manifest has no `name`; the file's name is used."
 }

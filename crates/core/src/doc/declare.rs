@@ -8,23 +8,28 @@
 /// Declares a mapping with fixed keys. Every field is `Option<Spanned<T>>`: what is absent or
 /// wrong is `None`, and the resolver applies defaults.
 ///
-/// `required` reports a missing key; `old "x"` accepts an earlier name with a notice;
-/// `default "x"` only documents what the resolver does when the key is absent.
+/// `= required` reports a missing key; `old "x"` accepts an earlier name with a notice;
+/// `default "x"` only documents what the resolver does when the key is absent. `Debug` is
+/// derived where asked for: documents with secrets have none.
 macro_rules! document {
     (
         $(#[doc = $doc:literal])+
+        $(#[derive($($derive:ident),+)])?
         $name:ident as $what:literal {
             $(
                 $(#[doc = $field_doc:literal])+
-                $($required:ident)? $field:ident
-                $([$key:literal])? $(old $old:literal)* $(default $default:literal)? : $ty:ty,
+                $field:ident $([$key:literal])? $(= $required:ident)?
+                $(old $old:literal)* $(default $default:literal)? : $ty:ty,
             )*
         }
     ) => {
         $(#[doc = $doc])+
-        #[derive(Clone, Debug, Default, PartialEq)]
+        #[derive(Clone, Default $(, $($derive),+)?)]
         pub struct $name {
             $($(#[doc = $field_doc])+ pub $field: Option<$crate::doc::Spanned<$ty>>,)*
+            /// Keys that were written with a wrong value, so that nothing is concluded from
+            /// their absence.
+            pub invalid: Vec<&'static str>,
         }
 
         impl $name {
@@ -41,16 +46,19 @@ macro_rules! document {
                     let key = entry.key.text.as_str();
                     $(
                         if key == document!(@key $field $($key)?) {
-                            if let Some(field) = cx.field(entry) {
-                                this.$field = Some(field);
+                            this.$field = cx.field(entry);
+                            if this.$field.is_none() && !entry.value.is_null() {
+                                this.invalid.push(document!(@key $field $($key)?));
                             }
                             continue;
                         }
                         $(
                             if key == $old {
-                                cx.renamed(entry.key.span, $old, document!(@key $field $($key)?));
+                                cx.renamed(entry.key.span, $old, stringify!($field));
                                 let field = cx.field(entry);
-                                this.$field = this.$field.or(field);
+                                if this.$field.is_none() {
+                                    this.$field = field;
+                                }
                                 continue;
                             }
                         )*
@@ -71,7 +79,7 @@ macro_rules! document {
                             document!(@is_required $($required)?),
                             document!(@default $($default)?),
                         );
-                        $(mapping.old_key($old, document!(@key $field $($key)?), <$ty as $crate::doc::Decode>::schema(definitions));)*
+                        $(mapping.old_key($old, stringify!($field), <$ty as $crate::doc::Decode>::schema(definitions));)*
                     )*
                 })
             }

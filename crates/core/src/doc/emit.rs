@@ -88,7 +88,7 @@ fn scalar_into(out: &mut String, scalar: &Scalar) {
         Meaning::Null => out.push_str("null"),
         Meaning::Bool(_) | Meaning::Int(_) | Meaning::Float(_) => out.push_str(&scalar.text),
         Meaning::Ambiguous | Meaning::Text if plain_is_safe(&scalar.text) => {
-            out.push_str(&scalar.text)
+            out.push_str(&scalar.text);
         }
         Meaning::Ambiguous | Meaning::Text => quote(out, &scalar.text),
     }

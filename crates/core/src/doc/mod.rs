@@ -5,18 +5,30 @@
 
 pub mod address;
 pub mod code;
-pub mod declare;
+mod declare;
 pub mod decode;
 pub mod diagnostic;
 pub mod emit;
+pub mod host;
+pub mod image;
+pub mod kind;
+pub mod manifest;
+pub mod migrate;
+pub mod posture;
+pub mod preset;
+pub mod pve_node;
 pub mod scalar;
 pub mod schema;
+pub mod secrets;
+pub mod site;
 pub mod source;
+pub mod spec;
 pub mod tree;
 pub mod yaml;
 
 pub use code::Code;
 pub use decode::{Context, Decode, Spanned};
 pub use diagnostic::{Diagnostic, Faults, Severity};
+pub use kind::Kind;
 pub use source::{FileId, Location, Source, Sources, Span};
 pub use tree::{Data, Entry, Key, Scalar, Style, Value};

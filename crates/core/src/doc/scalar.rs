@@ -61,6 +61,13 @@ impl<const MIN: i64, const MAX: i64> Decode for Int<MIN, MAX> {
     }
 }
 
+impl<const MIN: i64, const MAX: i64> Int<MIN, MAX> {
+    /// Takes a number, moved to the nearest bound when it lies outside.
+    pub fn from_number(number: i64) -> Self {
+        Self(number.clamp(MIN, MAX))
+    }
+}
+
 impl<const MIN: i64, const MAX: i64> std::fmt::Display for Int<MIN, MAX> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
@@ -308,6 +315,32 @@ pub fn unknown_choice(word: &str, words: &[&str], span: Span, cx: &mut Context<'
         format!("{shown} is not one of the choices"),
         hint,
     );
+}
+
+/// The schema version a document must carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version<const V: i64>;
+
+impl<const V: i64> Decode for Version<V> {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        match value.scalar().map(super::tree::Scalar::meaning) {
+            Some(Meaning::Int(version)) if version == V => Some(Self),
+            Some(Meaning::Int(version)) => {
+                let message = format!("schema version {version} is not supported");
+                cx.error(
+                    Code::SchemaVersion,
+                    value.span,
+                    message,
+                    format!("write `schema_version: {V}`"),
+                );
+                None
+            }
+            _ => cx.wrong_type(value, "an integer"),
+        }
+    }
+    fn schema(_: &mut Definitions) -> serde_json::Value {
+        json!({ "const": V })
+    }
 }
 
 /// Any value, kept as it is.

@@ -1,0 +1,374 @@
+//! All documents of a site, decoded, by kind and name.
+//!
+//! In: [`Input`]s, as the loader found them. Out: [`Catalog`], each document with its own faults.
+//! Never: reading files; following references (that is `resolve`).
+
+use std::collections::BTreeMap;
+
+use crate::doc::host::Host;
+use crate::doc::image::Image;
+use crate::doc::manifest::Manifest;
+use crate::doc::posture::Posture;
+use crate::doc::preset::Preset;
+use crate::doc::pve_node::PveNode;
+use crate::doc::scalar::{Name, NodeName};
+use crate::doc::secrets::SecretsFile;
+use crate::doc::site::Site;
+use crate::doc::spec::Spec;
+use crate::doc::tree::Meaning;
+use crate::doc::{
+    Code, Context, Decode, Diagnostic, Faults, FileId, Kind, Severity, Source, Sources, Span,
+    Value, yaml,
+};
+
+/// One document as the loader found it.
+pub struct Input {
+    /// What it is.
+    pub kind: Kind,
+    /// Its identity: the file's name without `.yaml`.
+    pub name: String,
+    /// Path as shown to people.
+    pub path: String,
+    /// The text, or why there is none.
+    pub text: Result<String, Problem>,
+}
+
+/// Why the loader has no text for a document, or what it noticed beside the documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The code.
+    pub code: Code,
+    /// Whether it stops the document from being used.
+    pub severity: Severity,
+    /// What happened.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// A decoded document with the faults found in it alone.
+pub struct Document<T> {
+    /// Its identity.
+    pub name: String,
+    /// Its source.
+    pub file: FileId,
+    /// What could be decoded; `None` when nothing could.
+    pub value: Option<T>,
+    /// What is wrong with it.
+    pub faults: Faults,
+}
+
+impl<T> Document<T> {
+    /// Returns the place to point at when the whole document is meant.
+    pub fn span(&self) -> Span {
+        Span::start_of(self.file)
+    }
+}
+
+/// Documents of one kind by name.
+pub type Shelf<T> = BTreeMap<String, Document<T>>;
+
+/// All documents of a site.
+#[derive(Default)]
+pub struct Catalog {
+    /// The texts, for places.
+    pub sources: Sources,
+    /// `site.yaml`
+    pub site: Option<Document<Site>>,
+    /// `secrets.yaml`
+    pub secrets: Option<Document<SecretsFile>>,
+    /// `manifests/`
+    pub manifests: Shelf<Manifest>,
+    /// `specs/`
+    pub specs: Shelf<Spec>,
+    /// `postures/`
+    pub postures: Shelf<Posture>,
+    /// `presets/`
+    pub presets: Shelf<Preset>,
+    /// `images/`, with the built-in ones.
+    pub images: Shelf<Image>,
+    /// `hosts/`
+    pub hosts: Shelf<Host>,
+    /// `nodes/`
+    pub nodes: Shelf<PveNode>,
+    /// Other names of images, to their own.
+    aliases: BTreeMap<String, String>,
+    /// What is wrong with the catalog as a whole, such as an alias used twice.
+    pub faults: Faults,
+}
+
+/// Hosts that exist without a document.
+pub const BUILT_IN_HOSTS: &[&str] = &["local", "sim"];
+
+impl Catalog {
+    /// Reads and decodes every input.
+    pub fn read(inputs: Vec<Input>) -> Self {
+        let mut catalog = Self::default();
+        for input in inputs {
+            catalog.add(input);
+        }
+        catalog.index_aliases();
+        catalog
+    }
+
+    /// Adds one document and returns its name.
+    pub fn add(&mut self, input: Input) {
+        let sources = &mut self.sources;
+        match input.kind {
+            Kind::Site => self.site = Some(decode(sources, input)),
+            Kind::Secrets => {
+                let mut document = decode::<SecretsFile>(sources, input);
+                if let Some(secrets) = &document.value {
+                    secrets.check(&mut Context {
+                        faults: &mut document.faults,
+                        secret: true,
+                    });
+                }
+                self.secrets = Some(document);
+            }
+            Kind::Manifest => shelve(&mut self.manifests, decode_manifest(sources, input)),
+            Kind::Spec => shelve(&mut self.specs, decode(sources, input)),
+            Kind::Posture => shelve(&mut self.postures, decode(sources, input)),
+            Kind::Preset => shelve(&mut self.presets, decode(sources, input)),
+            Kind::Image => shelve(&mut self.images, decode(sources, input)),
+            Kind::Host => shelve(&mut self.hosts, decode(sources, input)),
+            Kind::Node => shelve(&mut self.nodes, decode(sources, input)),
+        }
+    }
+
+    /// Returns the image behind a name or alias.
+    pub fn image(&self, name: &str) -> Option<&Document<Image>> {
+        self.images
+            .get(name)
+            .or_else(|| self.images.get(self.aliases.get(name)?))
+    }
+
+    /// Returns every name and alias of images.
+    pub fn image_names(&self) -> impl Iterator<Item = &str> {
+        self.images
+            .keys()
+            .chain(self.aliases.keys())
+            .map(String::as_str)
+    }
+
+    /// Tells whether a machine of that name can be a host.
+    pub fn has_host(&self, name: &str) -> bool {
+        self.nodes.contains_key(name)
+            || self.hosts.contains_key(name)
+            || BUILT_IN_HOSTS.contains(&name)
+    }
+
+    /// Returns every name that can be a host.
+    pub fn host_names(&self) -> impl Iterator<Item = &str> {
+        self.nodes
+            .keys()
+            .chain(self.hosts.keys())
+            .map(String::as_str)
+            .chain(BUILT_IN_HOSTS.iter().copied())
+    }
+
+    fn index_aliases(&mut self) {
+        for (name, image) in &self.images {
+            let Some(value) = &image.value else { continue };
+            for alias in value.aliases.iter().flat_map(|aliases| &aliases.value) {
+                let taken = self
+                    .images
+                    .contains_key(alias.as_str())
+                    .then(|| alias.to_string());
+                let earlier = taken.or_else(|| self.aliases.get(alias.as_str()).cloned());
+                if let Some(earlier) = earlier {
+                    self.faults.push(
+                        Diagnostic::error(
+                            Code::Repeated,
+                            alias.span,
+                            format!("`{alias}` already names the image `{earlier}`"),
+                        )
+                        .hint("give each image names of its own"),
+                    );
+                } else {
+                    self.aliases.insert(alias.to_string(), name.clone());
+                }
+            }
+        }
+    }
+}
+
+fn shelve<T>(shelf: &mut Shelf<T>, document: Document<T>) {
+    shelf.insert(document.name.clone(), document);
+}
+
+fn decode<T: Decode>(sources: &mut Sources, input: Input) -> Document<T> {
+    let secret = input.kind == Kind::Secrets;
+    let kind = input.kind;
+    let (name, file, tree, mut faults) = parse(sources, input);
+    let mut cx = Context {
+        faults: &mut faults,
+        secret,
+    };
+    if !matches!(kind, Kind::Site | Kind::Secrets) && tree.is_some() {
+        check_name(&name, Span::start_of(file), &mut cx);
+    }
+    let value = tree.and_then(|tree| T::decode(&tree, &mut cx));
+    Document {
+        name,
+        file,
+        value,
+        faults,
+    }
+}
+
+fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>, Faults) {
+    let mut faults = Faults::default();
+    let secret = input.kind == Kind::Secrets;
+    let make = if secret { Source::secret } else { Source::new };
+    match input.text {
+        Ok(text) => {
+            let source = make(input.path, text);
+            let file = sources.add(source.clone());
+            let tree = yaml::parse(file, &source, &mut faults);
+            (input.name, file, tree, faults)
+        }
+        Err(problem) => {
+            let file = sources.add(make(input.path, String::new()));
+            faults.push(problem.diagnostic(Span::start_of(file)));
+            (input.name, file, None, faults)
+        }
+    }
+}
+
+impl Problem {
+    /// Turns the problem into a diagnostic at a place.
+    pub fn diagnostic(&self, span: Span) -> Diagnostic {
+        let made = match self.severity {
+            Severity::Error => Diagnostic::error(self.code, span, self.message.clone()),
+            Severity::Notice => Diagnostic::notice(self.code, span, self.message.clone()),
+        };
+        made.hint(self.hint.clone())
+    }
+}
+
+fn check_name(name: &str, span: Span, cx: &mut Context<'_>) {
+    if Name::new(name).is_none() {
+        cx.error(
+            Code::InvalidName,
+            span,
+            format!("{} cannot name a document", cx.quoted(name)),
+            "rename the file: letters, digits, `.`, `_` and `-`",
+        );
+    }
+}
+
+/// Manifests have three rules of their own: version 1 is refused with the way out, and version
+/// and name may be left out, because the file says both.
+fn decode_manifest(sources: &mut Sources, input: Input) -> Document<Manifest> {
+    let (name, file, tree, mut faults) = parse(sources, input);
+    let Some(tree) = tree else {
+        return Document {
+            name,
+            file,
+            value: None,
+            faults,
+        };
+    };
+    let mut cx = Context::new(&mut faults);
+    let version = tree
+        .field("schema_version")
+        .and_then(Value::scalar)
+        .map(|scalar| scalar.meaning());
+    let levels = tree
+        .entries()
+        .unwrap_or_default()
+        .iter()
+        .find(|entry| entry.key.text == "levels");
+    if version == Some(Meaning::Int(1)) || (levels.is_some() && tree.field("nodes").is_none()) {
+        let place = sources.locate(Span::start_of(file)).path;
+        cx.error(
+            Code::ManifestV1,
+            levels.map_or(tree.span, |entry| entry.key.span),
+            "this is a manifest of schema version 1, which is no longer read",
+            format!("`homestak manifest migrate {place}` writes it as version 2"),
+        );
+        return Document {
+            name,
+            file,
+            value: None,
+            faults,
+        };
+    }
+    let value = Manifest::decode(&tree, &mut cx);
+    if let Some(manifest) = &value {
+        check_manifest(manifest, &name, tree.span, &mut cx);
+    }
+    Document {
+        name,
+        file,
+        value,
+        faults,
+    }
+}
+
+fn check_manifest(manifest: &Manifest, stem: &str, span: Span, cx: &mut Context<'_>) {
+    if manifest.schema_version.is_none() && !manifest.invalid.contains(&"schema_version") {
+        cx.notice(
+            Code::AssumedVersion,
+            Span {
+                end: span.start,
+                ..span
+            },
+            "the manifest does not say its schema version; 2 is assumed",
+            "write `schema_version: 2` at the top",
+        );
+    }
+    match &manifest.name {
+        Some(name) if name.as_str() != stem => cx.notice(
+            Code::NameDiffers,
+            name.span,
+            format!("the name `{name}` differs from the file's, `{stem}`"),
+            format!("the file's name counts: write `name: {stem}`, or rename the file"),
+        ),
+        None if !manifest.invalid.contains(&"name") => cx.notice(
+            Code::NameAssumed,
+            Span {
+                end: span.start,
+                ..span
+            },
+            format!("the manifest has no name; the file's, `{stem}`, is used"),
+            format!("write `name: {stem}` at the top"),
+        ),
+        Some(_) | None => check_name(stem, span, cx),
+    }
+    if manifest
+        .nodes
+        .as_ref()
+        .is_some_and(|nodes| nodes.is_empty())
+    {
+        let span = manifest.nodes.as_ref().map_or(span, |nodes| nodes.span);
+        cx.error(
+            Code::Empty,
+            span,
+            "the manifest has no nodes",
+            "list at least one node",
+        );
+    }
+    let mut seen: BTreeMap<&NodeName, Span> = BTreeMap::new();
+    for name in manifest
+        .nodes
+        .iter()
+        .flat_map(|nodes| nodes.iter())
+        .filter_map(|node| node.name.as_ref())
+    {
+        let Some(first) = seen.get(&name.value) else {
+            seen.insert(&name.value, name.span);
+            continue;
+        };
+        cx.faults.push(
+            Diagnostic::error(
+                Code::DuplicateNode,
+                name.span,
+                format!("the node `{name}` is defined twice", name = name.value),
+            )
+            .label(*first, "first defined here")
+            .hint("rename one of them: a node's name is its host name"),
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! The kinds of documents and where in a site each kind lives.
+//!
+//! In: nothing. Out: [`Kind`] with its directory, schema name and schema.
+//! Never: reading; the list is shared by loader, schema command and checks.
+
+use super::decode::Decode;
+use super::schema::Definitions;
+use super::{host, image, manifest, posture, preset, pve_node, secrets, site, spec};
+
+/// A kind of document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `site.yaml`
+    Site,
+    /// `secrets.yaml`
+    Secrets,
+    /// `manifests/*.yaml`
+    Manifest,
+    /// `specs/*.yaml`
+    Spec,
+    /// `postures/*.yaml`
+    Posture,
+    /// `presets/*.yaml`
+    Preset,
+    /// `images/*.yaml`
+    Image,
+    /// `hosts/*.yaml`
+    Host,
+    /// `nodes/*.yaml`
+    Node,
+}
+
+impl Kind {
+    /// Every kind, in the order people meet them.
+    pub const ALL: &'static [Self] = &[
+        Self::Site,
+        Self::Secrets,
+        Self::Manifest,
+        Self::Spec,
+        Self::Posture,
+        Self::Preset,
+        Self::Image,
+        Self::Host,
+        Self::Node,
+    ];
+
+    /// Returns the word for one such document.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Site => "site",
+            Self::Secrets => "secrets",
+            Self::Manifest => "manifest",
+            Self::Spec => "spec",
+            Self::Posture => "posture",
+            Self::Preset => "preset",
+            Self::Image => "image",
+            Self::Host => "host",
+            Self::Node => "node",
+        }
+    }
+
+    /// Returns the directory of the kind, or `None` for the two single files.
+    pub fn directory(self) -> Option<&'static str> {
+        match self {
+            Self::Site | Self::Secrets => None,
+            Self::Manifest => Some("manifests"),
+            Self::Spec => Some("specs"),
+            Self::Posture => Some("postures"),
+            Self::Preset => Some("presets"),
+            Self::Image => Some("images"),
+            Self::Host => Some("hosts"),
+            Self::Node => Some("nodes"),
+        }
+    }
+
+    /// Returns the version in the name of the kind's schema.
+    pub fn version(self) -> u8 {
+        if self == Self::Manifest { 2 } else { 1 }
+    }
+
+    /// Returns the JSON Schema of the kind.
+    pub fn schema(self) -> serde_json::Value {
+        let mut definitions = Definitions::default();
+        let root = match self {
+            Self::Site => site::Site::schema(&mut definitions),
+            Self::Secrets => secrets::SecretsFile::schema(&mut definitions),
+            Self::Manifest => manifest::Manifest::schema(&mut definitions),
+            Self::Spec => spec::Spec::schema(&mut definitions),
+            Self::Posture => posture::Posture::schema(&mut definitions),
+            Self::Preset => preset::Preset::schema(&mut definitions),
+            Self::Image => image::Image::schema(&mut definitions),
+            Self::Host => host::Host::schema(&mut definitions),
+            Self::Node => pve_node::PveNode::schema(&mut definitions),
+        };
+        let id = format!("{}.v{}", self.word(), self.version());
+        definitions.document(
+            &id,
+            &format!("homestak {}, version {}", self.word(), self.version()),
+            root,
+        )
+    }
+}

@@ -1,0 +1,116 @@
+//! `secrets.yaml`: everything that must not be seen.
+//!
+//! In: a tree. Out: [`SecretsFile`]. It has no `Debug`, and neither has a [`Secret`].
+//! Never: a value in a message; only ids, kinds and places.
+
+use std::collections::BTreeMap;
+
+use zeroize::Zeroizing;
+
+use super::code::Code;
+use super::declare::document;
+use super::decode::{Context, Decode, Spanned};
+use super::scalar::Version;
+use super::schema::Definitions;
+use super::tree::Value;
+
+/// A secret value. It has no `Debug`, `Display` or `Serialize`; the only way out is `expose`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// Takes a value into custody.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(Zeroizing::new(value.into()))
+    }
+
+    /// Hands the value out, to the one call that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Decode for Secret {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        cx.text(value).map(Self::new)
+    }
+    fn schema(_: &mut Definitions) -> serde_json::Value {
+        serde_json::json!({ "type": "string" })
+    }
+}
+
+/// Secrets by id.
+pub type SecretMap = BTreeMap<String, Spanned<Secret>>;
+
+document! {
+    /// Everything that must not be seen.
+    SecretsFile as "the secrets file" {
+        /// Always 1.
+        schema_version: Version<1>,
+        /// Tokens for Proxmox VE's API, `user@realm!id=secret`, by node.
+        api_tokens: SecretMap,
+        /// Password hashes; `vm_root` is root's on first boot.
+        passwords: SecretMap,
+        /// Public SSH keys by id; the id is usually the key's comment.
+        ssh_keys: SecretMap,
+        /// Keys for signing and the tokens of earlier versions.
+        auth: Auth,
+        /// A private SSH key. Not stored: only present while a host is being set up.
+        private_key: Secret,
+    }
+}
+
+document! {
+    /// Keys for signing and the tokens of earlier versions.
+    Auth as "auth" {
+        /// 64 hexadecimal digits that sign provisioning tokens.
+        signing_key: Secret,
+        /// The site's token of earlier versions; no longer used.
+        site_token: Secret,
+        /// Tokens of nodes of earlier versions; no longer used.
+        node_tokens: SecretMap,
+    }
+}
+
+impl SecretsFile {
+    /// Checks what can be checked without saying what it is.
+    pub fn check(&self, cx: &mut Context<'_>) {
+        if let Some(key) = self
+            .auth
+            .as_ref()
+            .and_then(|auth| auth.signing_key.as_ref())
+        {
+            let good =
+                key.expose().len() == 64 && key.expose().bytes().all(|b| b.is_ascii_hexdigit());
+            if !good && !key.expose().is_empty() {
+                cx.error(
+                    Code::SigningKey,
+                    key.span,
+                    "`auth.signing_key` is not 64 hexadecimal digits",
+                    "make one with `openssl rand -hex 32`",
+                );
+            }
+        }
+        for (id, key) in self.ssh_keys.iter().flat_map(|keys| &keys.value) {
+            if key.expose().contains("PRIVATE KEY") {
+                cx.error(
+                    Code::Malformed,
+                    key.span,
+                    format!("`ssh_keys.{id}` is a private key"),
+                    "put the public key here (the line of the `.pub` file) and replace the private key: it was stored",
+                );
+            }
+        }
+        for (id, token) in self.api_tokens.iter().flat_map(|tokens| &tokens.value) {
+            let text = token.expose();
+            if !text.is_empty() && !(text.contains('!') && text.contains('=')) {
+                cx.error(
+                    Code::Malformed,
+                    token.span,
+                    format!("`api_tokens.{id}` does not have the form of an API token"),
+                    "write it as `user@realm!tokenid=secret`, as `pveum user token add` prints it",
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Printing errors with their causes.
+//!
+//! In: any error. Out: one line that names every cause once.
+//! Never: used inside a `Display`; only where an error is shown or logged.
+
+/// Returns the error and its causes, joined by `: `.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,132 @@
+//! Who runs on whom: parents, depths, waves, cycles.
+//!
+//! In: for each node the index of its parent. Out: [`Graph`], or the cycles that make it none.
+//! Never: names or documents; callers keep those beside the indices.
+
+/// A forest of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    parents: Vec<Option<usize>>,
+    depths: Vec<usize>,
+}
+
+impl Graph {
+    /// Makes the graph, or returns every cycle, each as the path from one node back to itself.
+    pub fn new(parents: Vec<Option<usize>>) -> Result<Self, Vec<Vec<usize>>> {
+        /// What is known of a node: nothing yet, on the path of this walk, or its depth.
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Walking,
+            Depth(usize),
+            InCycle,
+        }
+        let mut marks = vec![Mark::New; parents.len()];
+        let mut cycles = Vec::new();
+        for start in 0..parents.len() {
+            let mut path = Vec::new();
+            let mut at = Some(start);
+            // Walk up until something known is met, then come back down and write depths.
+            let mut below = loop {
+                match at.map(|node| (node, marks[node])) {
+                    None => break Mark::Depth(0),
+                    Some((_, Mark::Depth(depth))) => break Mark::Depth(depth + 1),
+                    Some((_, Mark::InCycle)) => break Mark::InCycle,
+                    Some((node, Mark::Walking)) => {
+                        let from = path.iter().position(|seen| *seen == node).unwrap_or(0);
+                        cycles.push(path[from..].to_vec());
+                        break Mark::InCycle;
+                    }
+                    Some((node, Mark::New)) => {
+                        marks[node] = Mark::Walking;
+                        path.push(node);
+                        at = parents[node].filter(|parent| *parent < parents.len());
+                    }
+                }
+            };
+            for node in path.into_iter().rev() {
+                marks[node] = below;
+                if let Mark::Depth(depth) = below {
+                    below = Mark::Depth(depth + 1);
+                }
+            }
+        }
+        if !cycles.is_empty() {
+            return Err(cycles);
+        }
+        let depths = marks
+            .into_iter()
+            .map(|mark| match mark {
+                Mark::Depth(depth) => depth,
+                Mark::New | Mark::Walking | Mark::InCycle => 0,
+            })
+            .collect();
+        Ok(Self { parents, depths })
+    }
+
+    /// Returns the parent of a node.
+    pub fn parent(&self, node: usize) -> Option<usize> {
+        self.parents.get(node).copied().flatten()
+    }
+
+    /// Returns how many ancestors a node has.
+    pub fn depth(&self, node: usize) -> usize {
+        self.depths.get(node).copied().unwrap_or(0)
+    }
+
+    /// Returns the nodes without a parent.
+    pub fn roots(&self) -> impl Iterator<Item = usize> {
+        self.parents
+            .iter()
+            .enumerate()
+            .filter(|(_, parent)| parent.is_none())
+            .map(|(node, _)| node)
+    }
+
+    /// Returns the topmost ancestor of a node; its own when it has none.
+    pub fn root_of(&self, node: usize) -> usize {
+        std::iter::successors(Some(node), |at| self.parent(*at))
+            .last()
+            .unwrap_or(node)
+    }
+
+    /// Tells whether `above` is an ancestor of `node`.
+    pub fn is_ancestor(&self, above: usize, node: usize) -> bool {
+        std::iter::successors(self.parent(node), |at| self.parent(*at)).any(|at| at == above)
+    }
+
+    /// Returns the nodes by depth: everything in one wave can be created at once, after the wave
+    /// before it.
+    pub fn waves(&self) -> Vec<Vec<usize>> {
+        let deepest = self.depths.iter().max().map_or(0, |depth| depth + 1);
+        let mut waves = vec![Vec::new(); deepest];
+        for (node, depth) in self.depths.iter().enumerate() {
+            waves[*depth].push(node);
+        }
+        waves
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Graph;
+
+    #[test]
+    fn parents_come_in_earlier_waves_than_their_children() {
+        let graph = Graph::new(vec![Some(2), None, Some(1), None]).unwrap();
+        assert_eq!(graph.waves(), vec![vec![1, 3], vec![2], vec![0]]);
+        assert_eq!(graph.root_of(0), 1);
+        assert!(graph.is_ancestor(1, 0) && !graph.is_ancestor(0, 1));
+    }
+
+    #[test]
+    fn a_cycle_is_returned_as_the_path_around_it() {
+        let cycles = Graph::new(vec![Some(1), Some(2), Some(0), Some(0), None]).unwrap_err();
+        assert_eq!(cycles, vec![vec![0, 1, 2]]);
+    }
+
+    #[test]
+    fn a_node_that_is_its_own_parent_is_a_cycle_of_one() {
+        assert_eq!(Graph::new(vec![Some(0)]).unwrap_err(), vec![vec![0]]);
+    }
+}

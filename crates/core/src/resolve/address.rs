@@ -1,0 +1,330 @@
+//! Where a node is on the network: address, gateway, name servers, bridge.
+//!
+//! In: node, spec, preset and site. Out: [`Networking`], and what cannot be right.
+//! Never: asking the network; precedence is node, spec, preset, DHCP.
+
+use std::net::IpAddr;
+
+use crate::doc::address::{Address, Cidr};
+use crate::doc::manifest::Node;
+use crate::doc::preset::Preset;
+use crate::doc::site::{Network, Site};
+use crate::doc::spec::SpecNetwork;
+use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+
+use super::origin::{Origin, Valued};
+use super::reference::dangling;
+
+/// Prefix assumed for a bare IPv4 address outside every named network, as the reference does.
+const ASSUMED_V4: u8 = 24;
+/// Prefix assumed for a bare IPv6 address outside every named network.
+const ASSUMED_V6: u8 = 64;
+
+/// Where a node is on the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Networking {
+    /// Name of the network, when it is one of the site's.
+    pub network: Option<Valued<String>>,
+    /// A fixed address with its prefix, or `None` for DHCP.
+    pub address: Valued<Option<Cidr>>,
+    /// Gateway.
+    pub gateway: Option<Valued<IpAddr>>,
+    /// Name servers.
+    pub dns: Valued<Vec<IpAddr>>,
+    /// Bridge of the host.
+    pub bridge: Valued<String>,
+    /// VLAN tag.
+    pub vlan: Option<Valued<i64>>,
+}
+
+/// What the decision is made from.
+pub(super) struct Inputs<'a> {
+    pub(super) node: &'a Node,
+    pub(super) spec: Option<&'a SpecNetwork>,
+    pub(super) preset: Option<&'a Preset>,
+    pub(super) site: Option<&'a Site>,
+}
+
+/// Decides where a node is on the network.
+pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Faults) -> Networking {
+    let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
+    let written = address(inputs);
+    let (name, network) = network(inputs, written.as_ref(), faults);
+    let own = inputs.node.ip.is_some();
+    // A spec writes address and gateway together, so its gateway goes with its address only.
+    let spec = inputs.spec.filter(|_| !own);
+    let gateway = inputs
+        .node
+        .gateway
+        .as_ref()
+        .or_else(|| spec.and_then(|spec| spec.gateway.as_ref()))
+        .or_else(|| network.and_then(|network| network.gateway.as_ref()))
+        .or_else(|| defaults.and_then(|defaults| defaults.gateway.as_ref()))
+        .map(Valued::from);
+    let dns = inputs
+        .node
+        .dns
+        .as_ref()
+        .or_else(|| inputs.spec.and_then(|spec| spec.dns.as_ref()))
+        .or_else(|| network.and_then(|network| network.dns.as_ref()))
+        .or_else(|| defaults.and_then(|defaults| defaults.dns_servers.as_ref()));
+    let dns = dns.map_or_else(
+        || Valued::built_in(Vec::new()),
+        |dns| Valued::written(dns.iter().map(|ip| ip.value).collect(), dns.span),
+    );
+    let bridge = inputs
+        .preset
+        .and_then(|preset| preset.bridge.as_ref())
+        .or_else(|| network.and_then(|network| network.bridge.as_ref()))
+        .or_else(|| defaults.and_then(|defaults| defaults.bridge.as_ref()));
+    let bridge = bridge.map_or_else(
+        || Valued::built_in("vmbr0".to_owned()),
+        |bridge| Valued::written(bridge.to_string(), bridge.span),
+    );
+    let vlan = network
+        .and_then(|network| network.vlan.as_ref())
+        .map(|vlan| Valued::written(vlan.0, vlan.span));
+    let address = written.map_or_else(
+        || Valued::built_in(None),
+        |written| fixed(&written, network, gateway.as_ref(), faults),
+    );
+    Networking {
+        network: name,
+        address,
+        gateway,
+        dns,
+        bridge,
+        vlan,
+    }
+}
+
+/// Returns the address that was written, unless it is DHCP.
+fn address(inputs: &Inputs<'_>) -> Option<Spanned<Address>> {
+    let candidates = [
+        inputs.node.ip.as_ref(),
+        inputs.spec.and_then(|spec| spec.ip.as_ref()),
+        inputs.preset.and_then(|preset| preset.ip.as_ref()),
+    ];
+    let first = candidates.into_iter().flatten().next();
+    first
+        .filter(|address| address.value != Address::Dhcp)
+        .cloned()
+}
+
+/// Finds the site's network the node is on: named, or the one its address lies in.
+fn network<'a>(
+    inputs: &Inputs<'a>,
+    address: Option<&Spanned<Address>>,
+    faults: &mut Faults,
+) -> (Option<Valued<String>>, Option<&'a Network>) {
+    let networks = inputs.site.and_then(|site| site.networks.as_ref());
+    let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
+    if let Some(name) = &inputs.node.network {
+        let found = networks.and_then(|networks| networks.get(name.as_str()));
+        if found.is_none() {
+            let known = networks
+                .into_iter()
+                .flat_map(|networks| networks.keys())
+                .map(String::as_str);
+            faults.push(dangling(
+                Code::NoSuchNetwork,
+                name.span,
+                "network",
+                name.as_str(),
+                known,
+            ));
+        }
+        return (
+            Some(Valued::written(name.to_string(), name.span)),
+            found.map(|network| &network.value),
+        );
+    }
+    if let Some(Address::Static { ip, .. }) = address.map(|address| address.value) {
+        let mut holding = networks
+            .into_iter()
+            .flat_map(|networks| &networks.value)
+            .filter(|(_, network)| network.cidr.as_ref().is_some_and(|cidr| cidr.contains(ip)));
+        if let (Some((name, network)), None) = (holding.next(), holding.next()) {
+            let how = "the network that holds the address";
+            return (
+                Some(Valued::derived(name.clone(), how, Some(network.span))),
+                Some(&network.value),
+            );
+        }
+    }
+    // A dangling default is reported with the site.
+    let default = defaults.and_then(|defaults| defaults.network.as_ref());
+    let found = default.and_then(|name| Some((name, networks?.get(name.as_str())?)));
+    // The default network does not claim addresses that lie elsewhere.
+    let outside = match (address.map(|address| address.value), found) {
+        (Some(Address::Static { ip, .. }), Some((_, network))) => {
+            !network.cidr.as_ref().is_some_and(|cidr| cidr.contains(ip))
+        }
+        (Some(Address::Dhcp) | None, _) | (Some(Address::Static { .. }), None) => false,
+    };
+    match found.filter(|_| !outside) {
+        Some((name, network)) => (
+            Some(Valued::written(name.to_string(), name.span)),
+            Some(&network.value),
+        ),
+        None => (None, None),
+    }
+}
+
+/// Completes a fixed address with its prefix and checks it.
+fn fixed(
+    written: &Spanned<Address>,
+    network: Option<&Network>,
+    gateway: Option<&Valued<IpAddr>>,
+    faults: &mut Faults,
+) -> Valued<Option<Cidr>> {
+    let Address::Static { ip, prefix } = written.value else {
+        return Valued::built_in(None);
+    };
+    let span = written.span;
+    let cidr = network.and_then(|network| network.cidr.as_ref());
+    let (prefix, origin) = match (prefix, cidr) {
+        (Some(prefix), _) => (prefix, Origin::Written(span)),
+        (None, Some(cidr)) => (cidr.prefix, Origin::Written(span)),
+        (None, None) if ip.is_ipv4() => (
+            ASSUMED_V4,
+            Origin::Derived("the prefix /24 is assumed".into(), Some(span)),
+        ),
+        (None, None) => (
+            ASSUMED_V6,
+            Origin::Derived("the prefix /64 is assumed".into(), Some(span)),
+        ),
+    };
+    let full = Cidr { ip, prefix };
+    check_usable(full, span, faults);
+    if let Some(cidr) = cidr
+        && (!cidr.contains(ip) || prefix != cidr.prefix)
+    {
+        faults.push(
+            Diagnostic::error(
+                Code::OutsideNetwork,
+                span,
+                format!("{full} does not lie in the network {}", cidr.value),
+            )
+            .label(cidr.span, "the network is defined here")
+            .hint(format!(
+                "choose an address of {}, or another network",
+                cidr.network()
+            )),
+        );
+        return Valued {
+            value: Some(full),
+            origin,
+        };
+    }
+    match gateway {
+        Some(gateway) if gateway.value == ip => faults.push(
+            Diagnostic::error(
+                Code::UnusableAddress,
+                span,
+                format!("{ip} is the gateway's address"),
+            )
+            .hint("choose another address"),
+        ),
+        Some(Valued {
+            value,
+            origin: Origin::Written(at),
+        }) if !full.contains(*value) => faults.push(
+            Diagnostic::error(
+                Code::OutsideNetwork,
+                *at,
+                format!("the gateway {value} does not lie in {}", full.network()),
+            )
+            .label(span, "the address is written here")
+            .hint("correct the gateway, or write the address with its prefix: `ADDRESS/PREFIX`"),
+        ),
+        Some(_) | None => {}
+    }
+    Valued {
+        value: Some(full),
+        origin,
+    }
+}
+
+fn check_usable(address: Cidr, span: Span, faults: &mut Faults) {
+    let ip = address.ip;
+    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    let why = if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast {
+        "is not the address of a machine"
+    } else if ip == address.network().ip && address.is_reserved(ip) {
+        "is the network's own address"
+    } else if address.is_reserved(ip) {
+        "is the network's broadcast address"
+    } else {
+        return;
+    };
+    faults.push(
+        Diagnostic::error(Code::UnusableAddress, span, format!("{address} {why}"))
+            .hint("choose an address between the two ends"),
+    );
+}
+
+/// Checks the networks of a site on their own.
+pub(super) fn check_networks(site: &Site, faults: &mut Faults) {
+    let networks = site.networks.iter().flat_map(|networks| &networks.value);
+    for (name, network) in networks {
+        if crate::doc::scalar::Name::new(name).is_none() {
+            faults.push(
+                Diagnostic::error(
+                    Code::InvalidName,
+                    network.span,
+                    format!("`{name}` cannot name a network"),
+                )
+                .hint("use letters, digits, `.`, `_` and `-`"),
+            );
+        }
+        let Some(cidr) = &network.cidr else { continue };
+        if cidr.value != cidr.network() {
+            faults.push(
+                Diagnostic::error(
+                    Code::Malformed,
+                    cidr.span,
+                    format!("{} is an address in a network, not a network", cidr.value),
+                )
+                .hint(format!("write `{}`", cidr.network())),
+            );
+        }
+        if let Some(gateway) = network
+            .gateway
+            .as_ref()
+            .filter(|gateway| !cidr.contains(gateway.value))
+        {
+            faults.push(
+                Diagnostic::error(
+                    Code::OutsideNetwork,
+                    gateway.span,
+                    format!(
+                        "the gateway {} does not lie in {}",
+                        gateway.value, cidr.value
+                    ),
+                )
+                .hint(format!("choose an address of {}", cidr.network())),
+            );
+        }
+    }
+    let default = site
+        .defaults
+        .as_ref()
+        .and_then(|defaults| defaults.network.as_ref());
+    if let Some(default) = default {
+        let known = site
+            .networks
+            .iter()
+            .flat_map(|networks| networks.keys())
+            .map(String::as_str);
+        if !known.clone().any(|name| name == default.as_str()) {
+            faults.push(dangling(
+                Code::NoSuchNetwork,
+                default.span,
+                "network",
+                default.as_str(),
+                known,
+            ));
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! A whole manifest: nodes, relations, settings.
+//!
+//! In: a manifest's name and what the command line adds. Out: [`Resolved`], and every fault of
+//! the manifest and of the documents it uses.
+//! Never: faults of documents that this manifest does not use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::catalog::Catalog;
+use crate::doc::manifest::{Manifest, Mode, OnError, Pattern};
+use crate::doc::scalar::{NodeName, Vmid};
+use crate::doc::{Code, Diagnostic, Faults, Span};
+
+use super::node::{ResolvedNode, Scope};
+use super::origin::{Origin, Valued, written_or};
+use super::pattern::pattern;
+use super::reference::dangling;
+use super::topology::{Topology, topology};
+use super::{site, spec, vmid};
+
+/// What the command line and the record add to the documents.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Host of nodes that name none (`-H`).
+    pub host: Option<String>,
+    /// Mode of all nodes (`--mode`).
+    pub mode: Option<Mode>,
+    /// Ids of nodes that exist already.
+    pub recorded: BTreeMap<NodeName, Vmid>,
+}
+
+/// The settings of a manifest, with defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResolvedSettings {
+    /// Wait for SSH after boot.
+    pub verify_ssh: Valued<bool>,
+    /// Remove what was created when a test fails.
+    pub cleanup_on_failure: Valued<bool>,
+    /// Seconds added to each wait per level of nesting.
+    pub timeout_buffer: Valued<i64>,
+    /// What happens to the rest when a node fails.
+    pub on_error: Valued<OnError>,
+    /// How many nodes are worked on at once.
+    pub parallelism: Valued<i64>,
+}
+
+/// A manifest without references.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// Its name: the file's.
+    pub name: String,
+    /// One line for people.
+    pub description: Option<String>,
+    /// The shape of the graph.
+    pub pattern: Valued<Pattern>,
+    /// The node in the middle.
+    pub hub: Option<NodeName>,
+    /// Names of regions with their hosts, sorted.
+    pub regions: Vec<(String, Option<String>)>,
+    /// Pairs of regions that are joined, by index into `regions`.
+    pub links: Vec<(usize, usize)>,
+    /// How it is carried out.
+    pub settings: ResolvedSettings,
+    /// Its nodes, sorted by name.
+    pub nodes: Vec<ResolvedNode>,
+}
+
+/// Resolves the manifest `name`. Faults say whether the result can be used.
+pub fn manifest(catalog: &Catalog, name: &str, request: &Request) -> (Option<Resolved>, Faults) {
+    let mut faults = Faults::default();
+    let Some(document) = catalog.manifests.get(name) else {
+        return (None, faults);
+    };
+    faults.extend(document.faults.clone());
+    let Some(manifest) = &document.value else {
+        return (None, faults);
+    };
+
+    let topology = topology(manifest, catalog, request, &mut faults);
+    let pattern = pattern(manifest, &topology, &mut faults);
+    let scope = Scope {
+        catalog,
+        manifest,
+        request,
+    };
+    let mut nodes: Vec<ResolvedNode> = topology
+        .nodes
+        .iter()
+        .map(|placed| scope.node(placed, &mut faults))
+        .collect();
+    relate(&mut nodes, &topology, catalog, request, &mut faults);
+    assign_vmids(&mut nodes, &topology, manifest, request, &mut faults);
+    check_addresses(&nodes, catalog, &mut faults);
+    check_used(&nodes, catalog, &mut faults);
+
+    let resolved = Resolved {
+        name: name.to_owned(),
+        description: manifest.description.as_ref().map(|text| text.value.clone()),
+        hub: topology
+            .hub
+            .map(|(hub, _)| topology.nodes[hub].name.value.clone()),
+        regions: topology
+            .regions
+            .iter()
+            .map(|region| {
+                let name = region
+                    .name
+                    .as_ref()
+                    .map_or_else(String::new, |name| name.to_string());
+                (name, region.host.as_ref().map(|host| host.to_string()))
+            })
+            .collect(),
+        links: topology
+            .links
+            .iter()
+            .map(|(one, other, _)| (*one, *other))
+            .collect(),
+        settings: settings(manifest),
+        pattern,
+        nodes,
+    };
+    (Some(resolved), faults)
+}
+
+fn settings(manifest: &Manifest) -> ResolvedSettings {
+    let written = manifest
+        .settings
+        .as_ref()
+        .map(|settings| settings.value.clone())
+        .unwrap_or_default();
+    let buffer = written
+        .timeout_buffer
+        .as_ref()
+        .map(|value| Valued::written(value.0, value.span));
+    let parallelism = written
+        .parallelism
+        .as_ref()
+        .map(|value| Valued::written(value.0, value.span));
+    ResolvedSettings {
+        verify_ssh: written_or(written.verify_ssh.as_ref(), true),
+        cleanup_on_failure: written_or(written.cleanup_on_failure.as_ref(), true),
+        timeout_buffer: buffer.unwrap_or_else(|| Valued::built_in(60)),
+        on_error: written_or(written.on_error.as_ref(), OnError::Stop),
+        parallelism: parallelism.unwrap_or_else(|| Valued::built_in(4)),
+    }
+}
+
+/// Fills in what a node has from its relations: parent, peers, region, depth, host.
+fn relate(
+    nodes: &mut [ResolvedNode],
+    topology: &Topology<'_>,
+    catalog: &Catalog,
+    request: &Request,
+    faults: &mut Faults,
+) {
+    for (at, placed) in topology.nodes.iter().enumerate() {
+        let node = &mut nodes[at];
+        let name = |at: usize| topology.nodes[at].name.value.clone();
+        node.parent = topology.graph.parent(at).map(name);
+        node.peers = placed.peers.iter().map(|peer| name(*peer)).collect();
+        node.depth = topology.graph.depth(at);
+        let region = placed.region.map(|region| topology.regions[region]);
+        node.region = region
+            .and_then(|region| region.name.as_ref())
+            .map(|name| name.to_string());
+        if node.parent.is_some() {
+            continue;
+        }
+        let written = placed.node.host.as_ref();
+        if let Some(host) = written.filter(|host| !catalog.has_host(host.as_str())) {
+            faults.push(dangling(
+                Code::NoSuchHost,
+                host.span,
+                "host",
+                host.as_str(),
+                catalog.host_names(),
+            ));
+        }
+        let of_region = region.and_then(|region| region.host.as_ref());
+        node.host = written
+            .map(|host| Valued::written(host.to_string(), host.span))
+            .or_else(|| placed.parent_host.clone())
+            .or_else(|| of_region.map(|host| Valued::written(host.to_string(), host.span)))
+            .or_else(|| {
+                let value = request.host.clone()?;
+                Some(Valued {
+                    value,
+                    origin: Origin::CommandLine("-H"),
+                })
+            });
+    }
+}
+
+fn assign_vmids(
+    nodes: &mut [ResolvedNode],
+    topology: &Topology<'_>,
+    manifest: &Manifest,
+    request: &Request,
+    faults: &mut Faults,
+) {
+    let candidates: Vec<vmid::Candidate<'_>> = topology
+        .nodes
+        .iter()
+        .zip(nodes.iter())
+        .map(|(placed, node)| vmid::Candidate {
+            name: &placed.name.value,
+            name_span: placed.name.span,
+            written: placed.node.vmid.as_ref(),
+            place: match (&node.parent, &node.host) {
+                (Some(parent), _) => format!("node {parent}"),
+                (None, Some(host)) => format!("host {}", host.value),
+                (None, None) => String::new(),
+            },
+        })
+        .collect();
+    let base = manifest
+        .settings
+        .as_ref()
+        .and_then(|settings| settings.vmid_base.as_ref());
+    let assigned = vmid::assign(&candidates, base, &request.recorded, faults);
+    for (node, vmid) in nodes.iter_mut().zip(assigned) {
+        node.vmid = vmid;
+    }
+}
+
+/// Reports addresses that two machines would share. The same address in two named networks is
+/// two addresses.
+fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
+    let mut taken: BTreeMap<(Option<&str>, std::net::IpAddr), (String, Span)> = BTreeMap::new();
+    for (name, host) in &catalog.hosts {
+        let Some(ip) = host.value.as_ref().and_then(|host| host.ip.as_ref()) else {
+            continue;
+        };
+        taken.insert((None, ip.value), (format!("the host `{name}`"), ip.span));
+    }
+    let mut sorted: Vec<&ResolvedNode> = nodes.iter().collect();
+    sorted.sort_by_key(|node| node.span);
+    for node in sorted {
+        let Some(address) = node.networking.address.value else {
+            continue;
+        };
+        let network = node
+            .networking
+            .network
+            .as_ref()
+            .map(|network| network.value.as_str());
+        let written = match node.networking.address.origin {
+            Origin::Written(span) | Origin::Derived(_, Some(span)) => span,
+            Origin::BuiltIn | Origin::CommandLine(_) | Origin::Derived(..) | Origin::Recorded => {
+                node.span
+            }
+        };
+        let host = taken
+            .get(&(None, address.ip))
+            .filter(|(owner, _)| owner.starts_with("the host"));
+        let earlier = taken.get(&(network, address.ip)).or(host);
+        if let Some((owner, first)) = earlier {
+            // An address in a shared spec stands in one place; point at the nodes instead.
+            let (here, there) = if *first == written {
+                (node.span, written)
+            } else {
+                (written, *first)
+            };
+            faults.push(
+                Diagnostic::error(
+                    Code::DuplicateAddress,
+                    here,
+                    format!(
+                        "`{}` would have the address {} of {owner}",
+                        node.name, address.ip
+                    ),
+                )
+                .label(there, "the address is written here")
+                .hint("give each machine an address of its own, or use `ip: dhcp`"),
+            );
+        } else {
+            taken.insert((network, address.ip), (format!("`{}`", node.name), written));
+        }
+    }
+}
+
+/// Adds the faults of every document the manifest uses.
+fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
+    site::check_site(catalog, faults);
+    let names = |pick: fn(&ResolvedNode) -> Option<&Valued<String>>| -> BTreeSet<&str> {
+        nodes
+            .iter()
+            .filter_map(pick)
+            .map(|name| name.value.as_str())
+            .collect()
+    };
+    for spec in names(|node| node.spec.as_ref()) {
+        spec::check(catalog, spec, faults);
+    }
+    for spec in names(|node| node.spec.as_ref()) {
+        spec::notice_hostname(catalog, spec, faults);
+    }
+    for preset in names(|node| node.preset.as_ref()) {
+        if let Some(document) = catalog.presets.get(preset) {
+            faults.extend(document.faults.clone());
+        }
+    }
+    for image in names(|node| node.image.as_ref())
+        .into_iter()
+        .chain(names(|node| node.template.as_ref()))
+    {
+        if let Some(document) = catalog.image(image) {
+            faults.extend(document.faults.clone());
+        }
+    }
+    for host in names(|node| node.host.as_ref()) {
+        site::check_host(catalog, host, faults);
+    }
+}
+
+impl Resolved {
+    /// Returns the node of that name.
+    pub fn node(&self, name: &str) -> Option<&ResolvedNode> {
+        self.nodes.iter().find(|node| node.name.as_str() == name)
+    }
+}

@@ -1,0 +1,322 @@
+//! The pattern of a manifest: derived from the graph, or checked against it.
+//!
+//! In: a sound topology. Out: the pattern, and why a written one does not fit.
+//! Never: a judgement on a graph with dangling names; those are reported first.
+
+use std::collections::BTreeSet;
+
+use crate::doc::manifest::{Manifest, Pattern};
+use crate::doc::{Code, Diagnostic, Faults, Span};
+
+use super::origin::Valued;
+use super::topology::Topology;
+
+/// Returns the pattern of a manifest, and reports when the written one does not fit.
+pub(super) fn pattern(
+    manifest: &Manifest,
+    topology: &Topology<'_>,
+    faults: &mut Faults,
+) -> Valued<Pattern> {
+    let derived = derive(topology);
+    let Some(written) = &manifest.pattern else {
+        if topology.sound {
+            check(derived, topology, whole(manifest), faults);
+        }
+        return Valued::derived(derived, "derived from the graph", None);
+    };
+    if topology.sound {
+        check(written.value, topology, written.span, faults);
+    }
+    Valued::from(written)
+}
+
+fn whole(manifest: &Manifest) -> Span {
+    let nodes = manifest.nodes.as_ref().map(|nodes| nodes.span);
+    let first = manifest
+        .regions
+        .as_ref()
+        .map(|regions| regions.span)
+        .or(manifest.hub.as_ref().map(|hub| hub.span));
+    first.or(nodes).unwrap_or(crate::doc::tree::NOWHERE)
+}
+
+fn derive(topology: &Topology<'_>) -> Pattern {
+    if !topology.regions.is_empty() || !topology.links.is_empty() {
+        Pattern::Federated
+    } else if topology.hub.is_some() {
+        Pattern::HubSpoke
+    } else if topology.nodes.iter().any(|node| !node.peers.is_empty()) {
+        Pattern::Mesh
+    } else if (0..topology.nodes.len()).any(|node| topology.graph.parent(node).is_some()) {
+        Pattern::Tiered
+    } else {
+        Pattern::Flat
+    }
+}
+
+/// Collects everything in the graph that the pattern does not have.
+struct Check<'t, 'a> {
+    topology: &'t Topology<'a>,
+    fault: Option<Diagnostic>,
+    pattern: Pattern,
+    span: Span,
+}
+
+impl Check<'_, '_> {
+    fn mismatch(&mut self, why: impl std::fmt::Display, at: Option<Span>) {
+        let (pattern, span) = (self.pattern, self.span);
+        let fault = self.fault.take().unwrap_or_else(|| {
+            Diagnostic::error(
+                Code::PatternMismatch,
+                span,
+                format!("the pattern is `{pattern}`, but {why}"),
+            )
+        });
+        self.fault = Some(match at {
+            Some(at) => fault.label(at, why.to_string()),
+            None => fault,
+        });
+    }
+
+    fn no_parents(&mut self) {
+        for (at, placed) in self.topology.nodes.iter().enumerate() {
+            if let (Some(_), Some(parent)) = (self.topology.graph.parent(at), &placed.node.parent) {
+                let why = format!("`{}` runs on `{}`", placed.name.value, parent.value);
+                return self.mismatch(why, Some(parent.span));
+            }
+        }
+    }
+
+    fn no_peers(&mut self) {
+        let peer = self
+            .topology
+            .nodes
+            .iter()
+            .find_map(|placed| Some((placed, placed.node.peers.as_ref()?)));
+        if let Some((placed, peers)) = peer.filter(|(_, peers)| !peers.is_empty()) {
+            self.mismatch(
+                format!("`{}` has peers", placed.name.value),
+                Some(peers.span),
+            );
+        }
+    }
+
+    fn no_hub(&mut self) {
+        if let Some((_, span)) = self.topology.hub {
+            self.mismatch("a hub is named", Some(span));
+        }
+    }
+
+    fn no_regions(&mut self) {
+        if let Some(region) = self.topology.regions.first() {
+            self.mismatch("regions are listed", Some(region.span));
+        }
+    }
+}
+
+fn check(pattern: Pattern, topology: &Topology<'_>, span: Span, faults: &mut Faults) {
+    let mut check = Check {
+        topology,
+        fault: None,
+        pattern,
+        span,
+    };
+    match pattern {
+        Pattern::Flat => {
+            check.no_parents();
+            check.no_peers();
+            check.no_hub();
+            check.no_regions();
+        }
+        Pattern::Tiered => {
+            if (0..topology.nodes.len()).all(|node| topology.graph.parent(node).is_none()) {
+                check.mismatch("no node runs on another", None);
+            }
+            check.no_peers();
+            check.no_hub();
+            check.no_regions();
+        }
+        Pattern::Mesh => {
+            mesh(&mut check);
+            check.no_hub();
+            check.no_regions();
+        }
+        Pattern::HubSpoke => {
+            hub_spoke(topology, span, faults);
+            check.no_peers();
+            check.no_regions();
+        }
+        Pattern::Federated => {
+            federated(&mut check, faults);
+            check.no_hub();
+        }
+    }
+    if let Some(fault) = check.fault {
+        let derived = derive(topology);
+        let hint = if derived == pattern {
+            "see `homestak explain SK0404`, or `homestak manifest graph` for the shape as it is"
+                .to_owned()
+        } else {
+            format!(
+                "the graph is `{derived}`: write that, leave `pattern` out, or change the graph"
+            )
+        };
+        faults.push(fault.hint(hint));
+    }
+}
+
+/// There are peers, all of them connected, and every root is one or carries one.
+fn mesh(check: &mut Check<'_, '_>) {
+    let topology = check.topology;
+    let peers: Vec<usize> = (0..topology.nodes.len())
+        .filter(|at| !topology.nodes[*at].peers.is_empty())
+        .collect();
+    let Some(first) = peers.first() else {
+        return check.mismatch("no node has peers", None);
+    };
+    let carrying: BTreeSet<usize> = peers.iter().map(|at| topology.graph.root_of(*at)).collect();
+    for root in topology
+        .graph
+        .roots()
+        .filter(|root| !carrying.contains(root))
+    {
+        let name = topology.nodes[root].name;
+        check.mismatch(format!("`{}` has no peers", name.value), Some(name.span));
+    }
+    let apart = unreached(&peers, |at| topology.nodes[at].peers.iter().copied());
+    if let Some(at) = apart.first() {
+        let (name, other) = (topology.nodes[*at].name, topology.nodes[*first].name);
+        check.mismatch(
+            format!("`{}` is not connected with `{}`", name.value, other.value),
+            Some(name.span),
+        );
+    }
+}
+
+/// The hub stands at the top and has spokes: its children, and every other node at the top.
+fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Faults) {
+    let roots: Vec<usize> = topology.graph.roots().collect();
+    let hub = match topology.hub {
+        Some((hub, _)) => hub,
+        None if roots.len() == 1 => roots[0],
+        None => {
+            let tops: Vec<String> = roots
+                .iter()
+                .map(|at| format!("`{}`", topology.nodes[*at].name.value))
+                .collect();
+            faults.push(
+                Diagnostic::error(
+                    Code::BadHub,
+                    span,
+                    format!(
+                        "no hub is named, and {} nodes stand at the top: {}",
+                        roots.len(),
+                        tops.join(", ")
+                    ),
+                )
+                .hint("write `hub: NAME` beside `pattern`"),
+            );
+            return;
+        }
+    };
+    let at = topology.hub.map_or(span, |(_, span)| span);
+    let name = topology.nodes[hub].name;
+    if topology.graph.parent(hub).is_some() {
+        faults.push(
+            Diagnostic::error(
+                Code::BadHub,
+                at,
+                format!("the hub `{}` runs on another node", name.value),
+            )
+            .label(name.span, "the hub is defined here")
+            .hint("the hub stands at the top: remove its `parent`, or name another hub"),
+        );
+    }
+    if topology.nodes.len() < 2 {
+        faults.push(
+            Diagnostic::error(
+                Code::BadHub,
+                at,
+                format!("the hub `{}` has no spokes", name.value),
+            )
+            .hint("add nodes, or use another pattern"),
+        );
+    }
+}
+
+/// Two or more regions, each with nodes, each reachable over links; every node in a region.
+fn federated(check: &mut Check<'_, '_>, faults: &mut Faults) {
+    let topology = check.topology;
+    if topology.regions.len() < 2 {
+        return check.mismatch(
+            "there are not two regions",
+            topology.regions.first().map(|region| region.span),
+        );
+    }
+    for root in topology.graph.roots() {
+        let placed = &topology.nodes[root];
+        if placed.region.is_none() {
+            check.mismatch(
+                format!("`{}` is in no region", placed.name.value),
+                Some(placed.name.span),
+            );
+        }
+    }
+    let used: BTreeSet<usize> = topology
+        .nodes
+        .iter()
+        .filter_map(|placed| placed.region)
+        .collect();
+    for (at, region) in topology.regions.iter().enumerate() {
+        let Some(name) = region.name.as_ref().filter(|_| !used.contains(&at)) else {
+            continue;
+        };
+        faults.push(
+            Diagnostic::error(
+                Code::BadRegion,
+                name.span,
+                format!("no node is in region `{}`", name.value),
+            )
+            .hint(format!(
+                "write `region: {}` on a node, or remove the region",
+                name.value
+            )),
+        );
+    }
+    let all: Vec<usize> = (0..topology.regions.len()).collect();
+    let edges = |at: usize| {
+        topology
+            .links
+            .iter()
+            .filter_map(move |(one, other, _)| match (*one == at, *other == at) {
+                (true, _) => Some(*other),
+                (_, true) => Some(*one),
+                (false, false) => None,
+            })
+    };
+    for at in unreached(&all, edges) {
+        if let Some(name) = &topology.regions[at].name {
+            check.mismatch(
+                format!("no link leads to region `{}`", name.value),
+                Some(name.span),
+            );
+        }
+    }
+}
+
+/// Returns the members that cannot be reached from the first one.
+fn unreached<I: Iterator<Item = usize>>(
+    members: &[usize],
+    edges: impl Fn(usize) -> I,
+) -> Vec<usize> {
+    let mut reached: BTreeSet<usize> = members.first().copied().into_iter().collect();
+    let mut queue: Vec<usize> = reached.iter().copied().collect();
+    while let Some(at) = queue.pop() {
+        queue.extend(edges(at).filter(|next| reached.insert(*next)));
+    }
+    members
+        .iter()
+        .copied()
+        .filter(|member| !reached.contains(member))
+        .collect()
+}

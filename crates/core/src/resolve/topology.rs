@@ -1,0 +1,485 @@
+//! Names between nodes become indices: parents, peers, hub, regions, links, hosts.
+//!
+//! In: a decoded manifest. Out: [`Topology`] over nodes sorted by name, and what does not fit.
+//! Never: sizes, images, addresses; those are each node's own affair.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::catalog::Catalog;
+use crate::doc::manifest::{Manifest, Node, NodeType};
+use crate::doc::scalar::NodeName;
+use crate::doc::spec::Spec;
+use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+use crate::graph::Graph;
+
+use super::manifest::Request;
+use super::origin::{Origin, Valued};
+use super::reference::dangling;
+
+/// One node of the manifest, by name.
+pub(super) struct Placed<'a> {
+    pub(super) name: &'a Spanned<NodeName>,
+    pub(super) node: &'a Spanned<Node>,
+    /// Host that `parent` named, when it named one.
+    pub(super) parent_host: Option<Valued<String>>,
+    pub(super) region: Option<usize>,
+    pub(super) peers: BTreeSet<usize>,
+}
+
+/// The manifest as a graph.
+pub(super) struct Topology<'a> {
+    /// Nodes sorted by name.
+    pub(super) nodes: Vec<Placed<'a>>,
+    pub(super) graph: Graph,
+    pub(super) hub: Option<(usize, Span)>,
+    pub(super) regions: Vec<&'a Spanned<crate::doc::manifest::Region>>,
+    pub(super) links: Vec<(usize, usize, Span)>,
+    /// Whether everything fitted, so that the shape can be judged.
+    pub(super) sound: bool,
+}
+
+/// Reads the relations of a manifest.
+pub(super) fn topology<'a>(
+    manifest: &'a Manifest,
+    catalog: &Catalog,
+    request: &Request,
+    faults: &mut Faults,
+) -> Topology<'a> {
+    let before = faults.errors();
+    let mut by_name: BTreeMap<&NodeName, &'a Spanned<Node>> = BTreeMap::new();
+    let mut complete = manifest.invalid.is_empty();
+    for node in manifest.nodes.iter().flat_map(|nodes| &nodes.value) {
+        match &node.name {
+            Some(name) => _ = by_name.entry(&name.value).or_insert(node),
+            None => complete = false,
+        }
+        complete &= !node
+            .invalid
+            .iter()
+            .any(|key| matches!(*key, "parent" | "peers" | "region" | "name"));
+    }
+    let n_written = manifest.nodes.as_ref().map_or(0, |nodes| nodes.len());
+    complete &= n_written == by_name.len();
+    let names: Vec<&NodeName> = by_name.keys().copied().collect();
+    let mut nodes: Vec<Placed<'a>> = by_name
+        .values()
+        .filter_map(|node| {
+            let name = node.name.as_ref()?;
+            Some(Placed {
+                name,
+                node,
+                parent_host: None,
+                region: None,
+                peers: BTreeSet::new(),
+            })
+        })
+        .collect();
+
+    let parents = parents(&mut nodes, &names, catalog, request, faults);
+    let graph = Graph::new(parents).unwrap_or_else(|cycles| {
+        for cycle in &cycles {
+            faults.push(cycle_fault(cycle, &nodes));
+        }
+        Graph::new(vec![None; nodes.len()]).unwrap_or_default()
+    });
+    check_hosting(&nodes, &graph, catalog, faults);
+    peers(&mut nodes, &names, &graph, faults);
+    let regions = regions(&mut nodes, manifest, &graph, catalog, faults);
+    let links = links(manifest, &regions, faults);
+    let hub = manifest.hub.as_ref().and_then(|hub| {
+        let at = names.binary_search(&&hub.value).ok();
+        if at.is_none() {
+            let known = names.iter().map(|name| name.as_str());
+            faults.push(dangling(
+                Code::NoSuchHub,
+                hub.span,
+                "node",
+                hub.as_str(),
+                known,
+            ));
+        }
+        at.map(|at| (at, hub.span))
+    });
+    let sound = complete && faults.errors() == before;
+    Topology {
+        nodes,
+        graph,
+        hub,
+        regions,
+        links,
+        sound,
+    }
+}
+
+fn parents(
+    nodes: &mut [Placed<'_>],
+    names: &[&NodeName],
+    catalog: &Catalog,
+    request: &Request,
+    faults: &mut Faults,
+) -> Vec<Option<usize>> {
+    let mut parents = Vec::with_capacity(nodes.len());
+    for placed in nodes {
+        let Some(parent) = &placed.node.parent else {
+            parents.push(None);
+            continue;
+        };
+        let at = names
+            .binary_search_by(|name| name.as_str().cmp(parent.as_str()))
+            .ok();
+        parents.push(at);
+        if at.is_some() {
+            continue;
+        }
+        if request.host.as_deref() == Some(parent.as_str()) || catalog.has_host(parent.as_str()) {
+            placed.parent_host = Some(Valued {
+                value: parent.to_string(),
+                origin: Origin::Written(parent.span),
+            });
+            faults.push(
+                Diagnostic::notice(
+                    Code::ParentIsHost,
+                    parent.span,
+                    format!("`{}` is a host, not a node of this manifest", parent.as_str()),
+                )
+                .hint("leave `parent` out for nodes that run on the host itself; use `host` to name one"),
+            );
+        } else {
+            let known = names.iter().map(|name| name.as_str());
+            faults.push(dangling(
+                Code::NoSuchParent,
+                parent.span,
+                "node",
+                parent.as_str(),
+                known,
+            ));
+        }
+    }
+    parents
+}
+
+fn cycle_fault(cycle: &[usize], nodes: &[Placed<'_>]) -> Diagnostic {
+    let place = |at: usize| {
+        let placed = &nodes[at];
+        placed
+            .node
+            .parent
+            .as_ref()
+            .map_or(placed.name.span, |parent| parent.span)
+    };
+    let name = |at: usize| nodes[at].name.as_str();
+    // Start at the place that comes first in the file.
+    let first = cycle
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, at)| place(**at))
+        .map_or(0, |(nth, _)| nth);
+    let turned: Vec<usize> = cycle[first..]
+        .iter()
+        .chain(&cycle[..first])
+        .copied()
+        .collect();
+    let path: Vec<&str> = turned
+        .iter()
+        .chain(turned.first())
+        .map(|at| name(*at))
+        .collect();
+    let mut fault = Diagnostic::error(
+        Code::Cycle,
+        place(turned[0]),
+        format!("parents form a cycle: {}", path.join(" -> ")),
+    )
+    .hint("one of them must run on the host: remove its `parent`");
+    for at in turned.iter().skip(1) {
+        let parent = nodes[*at]
+            .node
+            .parent
+            .as_ref()
+            .map_or("", |parent| parent.as_str());
+        fault = fault.label(place(*at), format!("`{}` runs on `{parent}`", name(*at)));
+    }
+    fault
+}
+
+/// Tells whether nodes of this type and spec can have children. `None` when that is not known.
+pub(super) fn can_host(node: &Node, catalog: &Catalog) -> Option<bool> {
+    if node.invalid.contains(&"type") {
+        return None;
+    }
+    match node.kind.as_ref().map_or(NodeType::Vm, |kind| kind.value) {
+        NodeType::Pve => Some(true),
+        NodeType::Ct | NodeType::K3s => Some(false),
+        NodeType::Vm => {
+            let Some(spec) = &node.spec else {
+                return Some(node.invalid.contains(&"spec")).filter(|wrong| !wrong);
+            };
+            // A spec that is missing or broken is reported on its own; nothing follows from it.
+            let document = catalog.specs.get(spec.as_str())?;
+            document
+                .value
+                .as_ref()
+                .filter(|_| document.faults.errors() == 0)
+                .map(is_hypervisor)
+        }
+    }
+}
+
+/// Tells whether a spec makes a machine a hypervisor.
+pub(super) fn is_hypervisor(spec: &Spec) -> bool {
+    let configured = spec
+        .config
+        .as_ref()
+        .is_some_and(|config| config.pve.is_some());
+    let packages = spec
+        .platform
+        .as_ref()
+        .and_then(|platform| platform.packages.as_ref());
+    configured
+        || packages.is_some_and(|packages| {
+            packages
+                .iter()
+                .any(|package| package.as_str() == "proxmox-ve")
+        })
+}
+
+fn check_hosting(nodes: &[Placed<'_>], graph: &Graph, catalog: &Catalog, faults: &mut Faults) {
+    for (at, placed) in nodes.iter().enumerate() {
+        let (Some(above), Some(written)) = (graph.parent(at), &placed.node.parent) else {
+            continue;
+        };
+        let parent = &nodes[above];
+        if can_host(parent.node, catalog) == Some(false) {
+            let kind = parent
+                .node
+                .kind
+                .as_ref()
+                .map_or(NodeType::Vm, |kind| kind.value);
+            faults.push(
+                Diagnostic::error(
+                    Code::CannotHost,
+                    written.span,
+                    format!("`{}` is a {kind} node that is no hypervisor, so `{}` cannot run on it", parent.name.value, placed.name.value),
+                )
+                .label(parent.name.span, "the parent is defined here")
+                .hint("make the parent `type: pve`, or give it a spec with `config.pve` or the package `proxmox-ve`"),
+            );
+        }
+        if let Some(host) = &placed.node.host {
+            faults.push(
+                Diagnostic::error(
+                    Code::BadHost,
+                    host.span,
+                    format!(
+                        "`{}` runs on `{}`, so it cannot name a host",
+                        placed.name.value, parent.name.value
+                    ),
+                )
+                .hint("remove `host` here, or remove `parent`"),
+            );
+        }
+    }
+}
+
+fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &mut Faults) {
+    let mut pairs = Vec::new();
+    for (at, placed) in nodes.iter().enumerate() {
+        let mut seen = BTreeSet::new();
+        for peer in placed.node.peers.iter().flat_map(|peers| &peers.value) {
+            let Ok(other) = names.binary_search(&&peer.value) else {
+                let known = names.iter().map(|name| name.as_str());
+                faults.push(dangling(
+                    Code::NoSuchPeer,
+                    peer.span,
+                    "node",
+                    peer.as_str(),
+                    known,
+                ));
+                continue;
+            };
+            if other == at {
+                faults.push(
+                    Diagnostic::error(
+                        Code::BadPeer,
+                        peer.span,
+                        format!("`{}` is named as its own peer", peer.value),
+                    )
+                    .hint("remove it from its own `peers`"),
+                );
+            } else if graph.is_ancestor(other, at) || graph.is_ancestor(at, other) {
+                faults.push(
+                    Diagnostic::error(
+                        Code::BadPeer,
+                        peer.span,
+                        format!(
+                            "`{}` and `{}` cannot be peers: one runs on the other",
+                            placed.name.value, peer.value
+                        ),
+                    )
+                    .hint("peers stand side by side; remove one of the two relations"),
+                );
+            } else if !seen.insert(other) {
+                faults.push(
+                    Diagnostic::error(
+                        Code::Repeated,
+                        peer.span,
+                        format!("`{}` is listed twice", peer.value),
+                    )
+                    .hint("remove one of them"),
+                );
+            } else {
+                pairs.push((at, other));
+            }
+        }
+    }
+    for (one, other) in pairs {
+        nodes[one].peers.insert(other);
+        nodes[other].peers.insert(one);
+    }
+}
+
+fn regions<'a>(
+    nodes: &mut [Placed<'a>],
+    manifest: &'a Manifest,
+    graph: &Graph,
+    catalog: &Catalog,
+    faults: &mut Faults,
+) -> Vec<&'a Spanned<crate::doc::manifest::Region>> {
+    let mut by_name: BTreeMap<&str, &'a Spanned<crate::doc::manifest::Region>> = BTreeMap::new();
+    for region in manifest.regions.iter().flat_map(|regions| &regions.value) {
+        let Some(name) = &region.name else { continue };
+        if by_name.insert(name.as_str(), region).is_some() {
+            faults.push(
+                Diagnostic::error(
+                    Code::Repeated,
+                    name.span,
+                    format!("the region `{}` is listed twice", name.value),
+                )
+                .hint("keep one of them"),
+            );
+        }
+        if let Some(host) = region
+            .host
+            .as_ref()
+            .filter(|host| !catalog.has_host(host.as_str()))
+        {
+            faults.push(dangling(
+                Code::NoSuchHost,
+                host.span,
+                "host",
+                host.as_str(),
+                catalog.host_names(),
+            ));
+        }
+    }
+    let names: Vec<&str> = by_name.keys().copied().collect();
+    let written: Vec<Option<usize>> = nodes
+        .iter()
+        .map(|placed| {
+            let region = placed.node.region.as_ref()?;
+            let at = names.binary_search(&region.as_str()).ok();
+            if at.is_none() {
+                faults.push(dangling(
+                    Code::NoSuchRegion,
+                    region.span,
+                    "region",
+                    region.as_str(),
+                    names.iter().copied(),
+                ));
+            }
+            at
+        })
+        .collect();
+    for at in 0..nodes.len() {
+        let root = graph.root_of(at);
+        let inherited = written[root];
+        if let (Some(region), true) = (&nodes[at].node.region, root != at)
+            && written[at].is_some()
+            && written[at] != inherited
+        {
+            faults.push(
+                Diagnostic::error(
+                    Code::BadRegion,
+                    region.span,
+                    format!(
+                        "`{}` runs on `{}`, which is not in region `{}`",
+                        nodes[at].name.value, nodes[root].name.value, region.value
+                    ),
+                )
+                .hint("remove `region` here: a child lives in the region of its parent"),
+            );
+        }
+        nodes[at].region = inherited;
+    }
+    by_name.into_values().collect()
+}
+
+fn links(
+    manifest: &Manifest,
+    regions: &[&Spanned<crate::doc::manifest::Region>],
+    faults: &mut Faults,
+) -> Vec<(usize, usize, Span)> {
+    let names: Vec<&str> = regions
+        .iter()
+        .filter_map(|region| region.name.as_ref())
+        .map(|name| name.as_str())
+        .collect();
+    let mut seen = BTreeMap::new();
+    let mut links = Vec::new();
+    for link in manifest.links.iter().flat_map(|links| &links.value) {
+        let Some(between) = &link.between else {
+            continue;
+        };
+        let [one, other] = between.value.as_slice() else {
+            faults.push(
+                Diagnostic::error(
+                    Code::BadLink,
+                    between.span,
+                    format!("a link joins two regions, not {}", between.len()),
+                )
+                .hint("write `between: [west, east]`"),
+            );
+            continue;
+        };
+        let find = |end: &Spanned<crate::doc::scalar::Name>, faults: &mut Faults| {
+            let at = names.binary_search(&end.as_str()).ok();
+            if at.is_none() {
+                faults.push(dangling(
+                    Code::NoSuchRegion,
+                    end.span,
+                    "region",
+                    end.as_str(),
+                    names.iter().copied(),
+                ));
+            }
+            at
+        };
+        let (Some(from), Some(to)) = (find(one, faults), find(other, faults)) else {
+            continue;
+        };
+        let pair = (from.min(to), from.max(to));
+        if from == to {
+            faults.push(
+                Diagnostic::error(
+                    Code::BadLink,
+                    other.span,
+                    format!("the link joins `{}` to itself", one.value),
+                )
+                .hint("name two different regions"),
+            );
+        } else if let Some(first) = seen.insert(pair, between.span) {
+            faults.push(
+                Diagnostic::error(
+                    Code::BadLink,
+                    between.span,
+                    format!("`{}` and `{}` are linked twice", one.value, other.value),
+                )
+                .label(first, "first linked here")
+                .hint("keep one of the two links"),
+            );
+        } else {
+            links.push((pair.0, pair.1, between.span));
+        }
+    }
+    links.sort_unstable();
+    links
+}
