@@ -111,7 +111,7 @@ impl Catalog {
         catalog
     }
 
-    /// Adds one document and returns its name.
+    /// Adds one document.
     pub fn add(&mut self, input: Input) {
         let sources = &mut self.sources;
         match input.kind {
@@ -134,6 +134,12 @@ impl Catalog {
             Kind::Host => shelve(&mut self.hosts, decode(sources, input)),
             Kind::Node => shelve(&mut self.nodes, decode(sources, input)),
         }
+    }
+
+    /// Adds something that was noticed about a path beside the documents.
+    pub fn note(&mut self, path: String, problem: &Problem) {
+        let file = self.sources.add(Source::new(path, String::new()));
+        self.faults.push(problem.diagnostic(Span::start_of(file)));
     }
 
     /// Returns the image behind a name or alias.

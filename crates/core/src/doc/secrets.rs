@@ -103,7 +103,8 @@ impl SecretsFile {
         }
         for (id, token) in self.api_tokens.iter().flat_map(|tokens| &tokens.value) {
             let text = token.expose();
-            if !text.is_empty() && !(text.contains('!') && text.contains('=')) {
+            let formed = text.contains('!') && text.contains('=');
+            if !formed && !text.is_empty() {
                 cx.error(
                     Code::Malformed,
                     token.span,

@@ -11,6 +11,7 @@ mod node;
 pub mod origin;
 mod pattern;
 mod reference;
+mod render;
 mod reveal;
 mod sheet;
 pub mod site;

@@ -1,0 +1,67 @@
+//! Writes the stock site into a directory, to start from.
+//!
+//! In: an empty or new directory. Out: the files, and a secrets file with a fresh signing key.
+//! Never: touching a directory that has something in it.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+
+use crate::stock;
+
+/// Why no site was written.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The directory is not empty.
+    #[error("`{0}` is not empty")]
+    NotEmpty(PathBuf),
+    /// A file could not be written.
+    #[error("write the site to `{0}`")]
+    Write(PathBuf, #[source] std::io::Error),
+    /// The system gave no random bytes.
+    #[error("make a signing key: {0}")]
+    Random(getrandom::Error),
+}
+
+/// Writes the stock site to `directory` and returns the files written.
+pub fn init(directory: &Path) -> Result<Vec<PathBuf>, InitError> {
+    let failed = |error| InitError::Write(directory.to_owned(), error);
+    if directory.exists() {
+        let mut entries = fs_err::read_dir(directory).map_err(failed)?;
+        if entries.any(|entry| entry.is_ok_and(|entry| entry.file_name() != ".git")) {
+            return Err(InitError::NotEmpty(directory.to_owned()));
+        }
+    }
+    let mut written = Vec::new();
+    for (name, text) in stock::FILES {
+        // A file called `.gitignore` in the source tree would act on the source tree.
+        let path = directory.join(if *name == "gitignore" { ".gitignore" } else { name });
+        if let Some(parent) = path.parent() {
+            fs_err::create_dir_all(parent).map_err(failed)?;
+        }
+        fs_err::write(&path, text).map_err(failed)?;
+        written.push(path);
+    }
+    let secrets = directory.join("secrets.yaml");
+    write_secrets(&secrets)?;
+    written.push(secrets);
+    Ok(written)
+}
+
+fn write_secrets(path: &Path) -> Result<(), InitError> {
+    let mut key = [0u8; 32];
+    getrandom::fill(&mut key).map_err(InitError::Random)?;
+    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = format!(
+        "# Never commit this file unsealed. To seal it: homestak secrets encrypt\n\
+         api_tokens: {{}}\n\
+         passwords:\n  vm_root: \"\"\n\
+         ssh_keys: {{}}\n\
+         auth:\n  signing_key: \"{key}\"\n"
+    );
+    let failed = |error| InitError::Write(path.to_owned(), error);
+    let mut file = fs_err::OpenOptions::new();
+    file.write(true).create_new(true).mode(0o600);
+    file.open(path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
+}

@@ -1,0 +1,208 @@
+//! Reads every document of a site, in the flat layout and in the older `v2/` one.
+//!
+//! In: a directory, and how to unseal secrets. Out: [`Loaded`]: texts, or why there is none.
+//! Never: more than a bounded part of a file; anything but regular files.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use homestak_core::catalog::{Catalog, Input, Problem};
+use homestak_core::doc::yaml::MAX_BYTES;
+use homestak_core::doc::{Code, Kind, Severity};
+
+use crate::stock;
+
+/// Opens sealed secrets: gets the text, returns the plain text or why not. Text that is not
+/// sealed comes back as it is.
+pub type Unseal<'a> = &'a dyn Fn(&str) -> Result<String, Problem>;
+
+/// A site as read.
+#[derive(Default)]
+pub struct Loaded {
+    /// Its documents.
+    pub inputs: Vec<Input>,
+    /// What was noticed beside them: display path and problem.
+    pub notes: Vec<(String, Problem)>,
+    /// Files that hold secrets and are not sealed, relative to the site.
+    pub plaintext: Vec<String>,
+}
+
+impl Loaded {
+    /// Decodes the documents.
+    pub fn catalog(self) -> Catalog {
+        let mut catalog = Catalog::read(self.inputs);
+        for (path, problem) in self.notes {
+            catalog.note(path, &problem);
+        }
+        catalog
+    }
+}
+
+/// Reads the stock site.
+pub fn load_stock() -> Loaded {
+    let mut loaded = Loaded::default();
+    for (path, text) in stock::FILES {
+        let Some(stem) = path.strip_suffix(".yaml") else { continue };
+        let (directory, name) = stem.split_once('/').unwrap_or(("", stem));
+        let kind = match (directory, name) {
+            ("", "site") => Some(Kind::Site),
+            _ => Kind::ALL.iter().copied().find(|kind| kind.directory() == Some(directory)),
+        };
+        if let Some(kind) = kind {
+            let path = format!("stock:{path}");
+            loaded.inputs.push(Input { kind, name: name.into(), path, text: Ok((*text).into()) });
+        }
+    }
+    loaded
+}
+
+/// Reads the site in `directory`.
+pub fn load(directory: &Path, unseal: Unseal<'_>) -> Loaded {
+    let mut loaded = Loaded::default();
+    let site = directory.join("site.yaml");
+    if site.exists() {
+        loaded.add(Kind::Site, "site", &site);
+    }
+    loaded.secrets(directory, unseal);
+    for kind in Kind::ALL.iter().copied() {
+        let Some(folder) = kind.directory() else { continue };
+        let mut names = BTreeSet::new();
+        loaded.folder(kind, &directory.join(folder), &mut names);
+        // `v2/nodes` held something else: node templates, which manifests have replaced.
+        if !matches!(kind, Kind::Node) {
+            loaded.folder(kind, &directory.join("v2").join(folder), &mut names);
+        }
+        if kind == Kind::Image {
+            loaded.stock_images(&names);
+        }
+    }
+    for retired in ["envs", "vms", "v2/nodes"] {
+        let path = directory.join(retired);
+        if path.is_dir() {
+            loaded.notice(
+                &path,
+                Code::RetiredDirectory,
+                format!("`{retired}/` belongs to an older layout and is not read"),
+                "describe machines under `nodes` in a manifest, and remove the directory",
+            );
+        }
+    }
+    loaded
+}
+
+impl Loaded {
+    fn add(&mut self, kind: Kind, name: &str, path: &Path) {
+        let text = read(path);
+        self.inputs.push(Input { kind, name: name.into(), path: path.display().to_string(), text });
+    }
+
+    fn notice(&mut self, path: &Path, code: Code, message: String, hint: &str) {
+        let problem = Problem { code, severity: Severity::Notice, message, hint: hint.into() };
+        self.notes.push((path.display().to_string(), problem));
+    }
+
+    fn folder(&mut self, kind: Kind, folder: &Path, names: &mut BTreeSet<String>) {
+        let Ok(entries) = fs_err::read_dir(folder) else {
+            if folder.exists() {
+                let hint = "check its owner and mode";
+                self.notice(folder, Code::Unreadable, "the directory cannot be read".into(), hint);
+            }
+            return;
+        };
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.sort();
+        for path in paths {
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let stem = file.strip_suffix(".yaml").or_else(|| file.strip_suffix(".yml"));
+            let Some(name) = stem.filter(|name| !name.starts_with('.')) else {
+                let expected = file.starts_with('.') || file.ends_with(".md") || file.ends_with(".example");
+                if !expected && path.is_file() {
+                    let message = format!("`{file}` is not read: documents end in `.yaml`");
+                    self.notice(&path, Code::UnknownFile, message, "rename it, or move it out of the site");
+                }
+                continue;
+            };
+            if names.insert(name.to_owned()) {
+                self.add(kind, name, &path);
+            } else {
+                let message = format!("another {} `{name}` is used instead of this one", kind.word());
+                self.notice(&path, Code::Shadowed, message, "remove one of the two files");
+            }
+        }
+    }
+
+    /// Images that every site has, unless it writes its own of that name.
+    fn stock_images(&mut self, own: &BTreeSet<String>) {
+        let stock = load_stock().inputs.into_iter();
+        self.inputs.extend(stock.filter(|input| input.kind == Kind::Image && !own.contains(&input.name)));
+    }
+
+    /// `secrets.yaml`, plain or sealed, or else `secrets.yaml.enc`.
+    fn secrets(&mut self, directory: &Path, unseal: Unseal<'_>) {
+        let mut found = None;
+        for name in ["secrets.yaml", "secrets.yaml.enc"] {
+            let path = directory.join(name);
+            if !path.exists() {
+                continue;
+            }
+            let sealed_text = read(&path);
+            let text = sealed_text.clone().and_then(|text| unseal(&text));
+            if let (Ok(sealed), Ok(plain)) = (&sealed_text, &text)
+                && sealed == plain
+            {
+                self.plaintext.push(name.to_owned());
+                self.check_mode(&path);
+            }
+            found = found.or(Some((path, text)));
+        }
+        if let Some((path, text)) = found {
+            let path = path.display().to_string();
+            self.inputs.push(Input { kind: Kind::Secrets, name: "secrets".into(), path, text });
+        }
+    }
+
+    fn check_mode(&mut self, path: &Path) {
+        let mode = fs_err::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o077 != 0 {
+            let message = format!("the secrets can be read by others (mode {:04o})", mode & 0o7777);
+            let hint = format!("chmod 600 {}", path.display());
+            self.notice(path, Code::OpenPermissions, message, &hint);
+        }
+    }
+}
+
+/// Reads a text file, up to the largest size a document may have.
+fn read(path: &Path) -> Result<String, Problem> {
+    let unreadable = |message: String| Problem {
+        code: Code::Unreadable,
+        severity: Severity::Error,
+        message,
+        hint: "check the file's owner and mode".into(),
+    };
+    let metadata = fs_err::metadata(path).map_err(|error| unreadable(error.to_string()))?;
+    if !metadata.is_file() {
+        // Opening a pipe would wait for a writer that never comes.
+        return Err(unreadable("this is not a regular file".into()));
+    }
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
+    fs_err::File::open(path)
+        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+        .map_err(|error| unreadable(error.to_string()))?;
+    if bytes.len() > MAX_BYTES {
+        return Err(Problem {
+            code: Code::TooLarge,
+            severity: Severity::Error,
+            message: format!("the file has {} bytes", metadata.len()),
+            hint: format!("split it: a document may have up to {MAX_BYTES} bytes"),
+        });
+    }
+    String::from_utf8(bytes).map_err(|error| Problem {
+        code: Code::NotText,
+        severity: Severity::Error,
+        message: format!("the file is not UTF-8 text: byte {} does not fit", error.utf8_error().valid_up_to() + 1),
+        hint: "is this a binary file, or text in another encoding? Save it as UTF-8".into(),
+    })
+}

@@ -1,0 +1,21 @@
+//! The one place of this crate that starts processes: git, to ask what it tracks.
+//!
+//! In: a directory and arguments. Out: what git printed, or `None` when it could not say.
+//! Never: a shell; arguments go as they are.
+
+use std::path::Path;
+use std::process::Stdio;
+
+/// Runs git in `directory` and returns its output when it succeeded.
+#[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
+pub(crate) fn git(directory: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
+    let output = std::process::Command::new("git")
+        .arg("-C")
+        .arg(directory)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    output.status.success().then_some(output.stdout)
+}
