@@ -1,0 +1,363 @@
+//! The command tree.
+//!
+//! In: arguments. Out: typed commands; help, completions and man pages are made from here.
+//! Never: defaults that depend on the environment; those are in `settings`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Turn a written manifest into running, configured, watched machines
+#[derive(Debug, Parser)]
+#[command(name = "homestak", version, propagate_version = true, subcommand_required = true)]
+#[command(after_help = AFTER_HELP)]
+pub struct Cli {
+    /// Flags of every command.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0    done, or nothing to do
+  1    failed; a bad document included
+  2    bad usage
+  3    refused by a guard
+  4    stopped half-way, can be resumed
+  5    stuck, a person is needed
+  130  interrupted";
+
+/// Flags of every command, before or after its words.
+#[derive(Debug, Clone, Default, Args)]
+pub struct GlobalArgs {
+    /// Use the site in this directory
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    pub site: Option<PathBuf>,
+    /// Print the result as JSON on stdout
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub json_output: bool,
+    /// Say more; twice for even more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
+    pub verbose: u8,
+    /// Print without colour
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub no_color: bool,
+}
+
+/// The nouns.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Look at manifests: which machines there are and how they hang together
+    #[command(subcommand)]
+    Manifest(ManifestCommand),
+    /// Look at specs: what a machine becomes
+    #[command(subcommand)]
+    Spec(SpecCommand),
+    /// Look at the site: where it is, what is in it, what is wrong with it
+    #[command(subcommand)]
+    Site(SiteCommand),
+    /// Export resolved values for other tools
+    #[command(subcommand)]
+    Resolve(ResolveCommand),
+    /// Seal, open and change secrets
+    #[command(subcommand)]
+    Secrets(SecretsCommand),
+    /// Mint and check provisioning tokens
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Explain a code such as SK0301
+    Explain {
+        /// The code; all of them when left out
+        code: Option<String>,
+    },
+    /// Print the JSON Schema of a kind of document
+    Schema {
+        /// The kind; all of them when left out
+        kind: Option<String>,
+        /// Write the schemas into this directory instead
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man {
+        /// Write one page per command into this directory instead
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+/// What can be done with manifests.
+#[derive(Debug, Subcommand)]
+pub enum ManifestCommand {
+    /// List the manifests of the site
+    List,
+    /// Show what each node of a manifest would become
+    Show {
+        /// Which manifest.
+        #[command(flatten)]
+        manifest: ManifestArgs,
+        /// Show this node only, with its whole spec
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// Show where each value comes from
+        #[arg(long)]
+        origin: bool,
+        /// Show the values of secrets
+        #[arg(long)]
+        show_secrets: bool,
+    },
+    /// Check a manifest and everything it uses; all manifests when none is named
+    Validate {
+        /// Which manifest.
+        #[command(flatten)]
+        manifest: ManifestArgs,
+    },
+    /// Draw the topology of a manifest
+    Graph {
+        /// Which manifest.
+        #[command(flatten)]
+        manifest: ManifestArgs,
+        /// What to draw
+        #[arg(long, value_enum, default_value_t = GraphFormat::Tree)]
+        format: GraphFormat,
+        /// Write to this file instead of stdout
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// Draw the tree with plain characters
+        #[arg(long)]
+        ascii: bool,
+    },
+    /// Write a manifest of schema version 1 as version 2
+    Migrate {
+        /// File with the manifest of version 1
+        file: Option<PathBuf>,
+        /// Name of a manifest of the site
+        #[arg(short = 'M', long, value_name = "NAME", conflicts_with = "file")]
+        manifest: Option<String>,
+        /// Write to this file instead of stdout
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+}
+
+/// Which manifest, and what the command line adds to it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ManifestArgs {
+    /// Name of a manifest of the site
+    #[arg(value_name = "NAME", conflicts_with_all = ["manifest", "manifest_file", "manifest_json"])]
+    pub name: Option<String>,
+    /// Name of a manifest of the site
+    #[arg(short = 'M', long, value_name = "NAME", conflicts_with_all = ["manifest_file", "manifest_json"])]
+    pub manifest: Option<String>,
+    /// File with a manifest
+    #[arg(long, value_name = "FILE", conflicts_with = "manifest_json")]
+    pub manifest_file: Option<PathBuf>,
+    /// Manifest as JSON text
+    #[arg(long, value_name = "JSON")]
+    pub manifest_json: Option<String>,
+    /// Host that nodes run on when they name none
+    #[arg(short = 'H', long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Who starts the configuration, for all nodes
+    #[arg(long, value_enum)]
+    pub mode: Option<ModeArg>,
+}
+
+/// Who starts the configuration.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum ModeArg {
+    /// The driver, over SSH
+    Push,
+    /// The node itself
+    Pull,
+    /// The driver triggers, the node does the rest
+    Hybrid,
+}
+
+/// What to draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GraphFormat {
+    /// A tree for the terminal
+    Tree,
+    /// A picture
+    Svg,
+    /// Input for Graphviz
+    Dot,
+    /// Input for Mermaid
+    Mermaid,
+}
+
+/// What can be done with specs.
+#[derive(Debug, Subcommand)]
+pub enum SpecCommand {
+    /// List the specs of the site
+    List,
+    /// Show a spec with everything resolved
+    Show {
+        /// Name of the spec
+        name: String,
+        /// Show where each value comes from
+        #[arg(long)]
+        origin: bool,
+        /// Show the values of secrets
+        #[arg(long)]
+        show_secrets: bool,
+    },
+    /// Check specs and what they name
+    Validate {
+        /// Names of specs, or paths of files; all specs of the site when left out
+        specs: Vec<String>,
+    },
+}
+
+/// What can be done with the site.
+#[derive(Debug, Subcommand)]
+pub enum SiteCommand {
+    /// Show which site is used, why, and what is in it
+    Show,
+    /// Write the stock site into a directory, to start from
+    Init {
+        /// The directory; it must be new or empty
+        directory: PathBuf,
+    },
+    /// Check every document of the site
+    Validate,
+}
+
+/// What can be exported.
+#[derive(Debug, Subcommand)]
+pub enum ResolveCommand {
+    /// Print variables for OpenTofu: the guests of one host
+    Tofu {
+        /// Which manifest.
+        #[command(flatten)]
+        manifest: ManifestArgs,
+        /// Only this node
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// How it is written.
+        #[command(flatten)]
+        export: ExportArgs,
+    },
+    /// Print variables for Ansible: a posture and the site's defaults
+    Ansible {
+        /// Name of the posture
+        #[arg(default_value = "dev")]
+        posture: String,
+        /// How it is written.
+        #[command(flatten)]
+        export: ExportArgs,
+    },
+}
+
+/// How an export is written.
+#[derive(Debug, Clone, Args)]
+pub struct ExportArgs {
+    /// Which set of keys
+    #[arg(long, value_enum, default_value_t = CompatArg::Current)]
+    pub compat: CompatArg,
+    /// Write to this file, readable by its owner only, with the values of secrets
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print the values of secrets on stdout
+    #[arg(long, conflicts_with = "out")]
+    pub show_secrets: bool,
+}
+
+/// Which set of keys an export has.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum CompatArg {
+    /// Today's
+    Current,
+    /// Those of the first driver
+    Seed,
+}
+
+/// What can be done with secrets.
+#[derive(Debug, Subcommand)]
+pub enum SecretsCommand {
+    /// Make an age key, and show its recipient
+    Keygen {
+        /// Write the key to this file instead of the standard place
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Seal a file with SOPS and age
+    Encrypt {
+        /// The plain file; the site's secrets.yaml when left out
+        file: Option<PathBuf>,
+        /// Recipient; repeat for more. From .sops.yaml, or your own key, when left out
+        #[arg(short = 'r', long = "recipient", value_name = "AGE")]
+        recipients: Vec<String>,
+        /// Write to this file; FILE.enc when left out
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// Write to the file itself
+        #[arg(long, conflicts_with = "out")]
+        in_place: bool,
+    },
+    /// Open a sealed file into a private one
+    Decrypt {
+        /// The sealed file; the site's when left out
+        file: Option<PathBuf>,
+        /// Write to this file; FILE without .enc when left out
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// Print on stdout
+        #[arg(long, conflicts_with = "out")]
+        stdout: bool,
+    },
+    /// Check that secrets are sealed, whole, and can be opened
+    Check {
+        /// The file; the site's when left out
+        file: Option<PathBuf>,
+    },
+    /// Change sealed secrets in an editor
+    Edit {
+        /// The sealed file; the site's when left out
+        file: Option<PathBuf>,
+    },
+    /// Print one secret
+    Get {
+        /// Which one, such as `auth.signing_key` or `ssh_keys.ops@desk`
+        id: String,
+    },
+}
+
+/// What can be done with tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token for a node and its spec
+    Mint {
+        /// Name of the node
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// Name of the spec
+        #[arg(value_name = "SPEC")]
+        spec: String,
+    },
+    /// Show what a token says
+    Inspect {
+        /// The token; `-` reads it from stdin
+        token: String,
+        /// Check the signature too
+        #[arg(long)]
+        verify: bool,
+    },
+    /// Check that a token was made by this site
+    Verify {
+        /// The token; `-` reads it from stdin
+        token: String,
+        /// The node that shows it
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
+}

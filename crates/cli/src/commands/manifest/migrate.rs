@@ -1,0 +1,71 @@
+//! `homestak manifest migrate`: a manifest of version 1 as version 2.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use homestak_core::doc::emit::emit;
+use homestak_core::doc::migrate::{NotMigrated, migrate};
+use homestak_core::doc::{Faults, Source, Sources, yaml};
+use homestak_site::{Chosen, find};
+use serde_json::json;
+
+use crate::commands::{Outcome, write_file};
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::{Printer, diagnostics_json};
+
+/// Migrates a file, or a manifest of the site.
+pub(super) fn run(
+    file: Option<&Path>,
+    name: Option<&str>,
+    out: Option<&Path>,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let path = match (file, name) {
+        (Some(file), _) => file.to_owned(),
+        (None, Some(name)) => of_site(name, settings)?,
+        (None, None) => return Err(CommandError::usage("Which manifest?").hint("homestak manifest migrate FILE")),
+    };
+    let text = fs_err::read_to_string(&path).map_err(|error| CommandError::file("read", &path, &error))?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let (mut sources, mut faults) = (Sources::default(), Faults::default());
+    let source = Source::new(path.display().to_string(), text);
+    let file = sources.add(source.clone());
+    let migrated = yaml::parse(file, &source, &mut faults)
+        .ok_or(NotMigrated::Faulty)
+        .and_then(|tree| migrate(&tree, &stem, &mut faults));
+    printer.diagnostics(&faults, &sources);
+    let document = migrated.map_err(|why| refusal(why, &path))?;
+    let text = emit(&document);
+    if let Some(out) = out {
+        write_file(out, &text)?;
+        printer.say(&format!("Wrote {}", out.display()));
+    }
+    if printer.shape.json {
+        let notices = diagnostics_json(&faults, &sources);
+        printer.json("manifest.migrate", json!({ "success": true, "manifest": document.to_json(), "diagnostics": notices }));
+    } else if out.is_none() {
+        printer.data(&text);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_site(name: &str, settings: &Settings) -> Result<PathBuf, CommandError> {
+    let Chosen::Directory(site) = find(&settings.candidates)?.chosen else {
+        return Err(CommandError::failed("The stock site has no manifests of version 1."));
+    };
+    let places = [format!("manifests/{name}.yaml"), format!("v2/manifests/{name}.yaml")];
+    let found = places.iter().map(|place| site.join(place)).find(|path| path.is_file());
+    found.ok_or_else(|| CommandError::failed(format!("There is no manifest `{name}` in {}", site.display())))
+}
+
+fn refusal(why: NotMigrated, path: &Path) -> CommandError {
+    let shown = path.display();
+    match why {
+        NotMigrated::AlreadyCurrent => CommandError::failed(format!("`{shown}` is a manifest of version 2 already."))
+            .hint(format!("homestak manifest validate --manifest-file {shown}")),
+        NotMigrated::NoLevels => CommandError::failed(format!("`{shown}` has no `levels`, so it is no manifest of version 1.")),
+        NotMigrated::Faulty => CommandError::failed(format!("`{shown}` has faults, so it was not migrated.")),
+    }
+}

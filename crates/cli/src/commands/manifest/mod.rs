@@ -1,0 +1,69 @@
+//! `homestak manifest`: list, show, validate, graph, migrate.
+
+mod graph;
+mod migrate;
+pub(super) mod select;
+pub(super) mod show;
+mod validate;
+
+use std::process::ExitCode;
+
+use homestak_core::resolve::{Request, manifest};
+use serde_json::json;
+
+use super::Outcome;
+use crate::args::ManifestCommand;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::{Printer, table};
+
+/// Runs a manifest command.
+pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    match command {
+        ManifestCommand::List => list(settings, printer),
+        ManifestCommand::Show { manifest, node, origin, show_secrets } => {
+            let options = show::Options { node: node.as_deref(), origin, show_secrets };
+            show::run(&manifest, &options, settings, printer)
+        }
+        ManifestCommand::Validate { manifest } => validate::run(&manifest, settings, printer),
+        ManifestCommand::Graph { manifest, format, out, ascii } => {
+            graph::run(&manifest, format, out.as_deref(), ascii, settings, printer)
+        }
+        ManifestCommand::Migrate { file, manifest, out } => {
+            migrate::run(file.as_deref(), manifest.as_deref(), out.as_deref(), settings, printer)
+        }
+    }
+}
+
+fn list(settings: &Settings, printer: &Printer) -> Outcome {
+    let session = Session::open(settings)?;
+    let mut rows = Vec::new();
+    for name in session.catalog.manifests.keys() {
+        let (resolved, faults) = manifest(&session.catalog, name, &Request::default());
+        let valid = faults.errors() == 0;
+        let (pattern, nodes, description) = resolved.as_ref().map_or_else(Default::default, |resolved| {
+            let description = resolved.description.clone().unwrap_or_default();
+            (resolved.pattern.value.to_string(), resolved.nodes.len(), description)
+        });
+        rows.push((name.clone(), pattern, nodes, valid, description));
+    }
+    if printer.shape.json {
+        let manifests: Vec<_> = rows
+            .into_iter()
+            .map(|(name, pattern, nodes, valid, description)| {
+                json!({ "name": name, "pattern": pattern, "nodes": nodes, "valid": valid, "description": description })
+            })
+            .collect();
+        printer.json("manifest.list", json!({ "manifests": manifests }));
+    } else {
+        let rows = rows
+            .into_iter()
+            .map(|(name, pattern, nodes, valid, description)| {
+                let description = if valid { description } else { format!("(has faults) {description}") };
+                vec![name, pattern, nodes.to_string(), description]
+            })
+            .collect();
+        printer.data(&table::render(&["name", "pattern", "nodes", "description"], rows));
+    }
+    Ok(ExitCode::SUCCESS)
+}

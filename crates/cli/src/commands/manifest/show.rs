@@ -1,0 +1,179 @@
+//! `homestak manifest show`: what each node would become, and why.
+
+use std::process::ExitCode;
+
+use homestak_core::doc::emit::emit;
+use homestak_core::doc::{Sources, Value};
+use homestak_core::resolve::spec::spec;
+use homestak_core::resolve::{Resolved, ResolvedNode, Reveal, Sheet};
+use serde_json::{Value as Json, json};
+
+use super::select::{Selected, select};
+use crate::args::ManifestArgs;
+use crate::commands::{Outcome, require_sound};
+use crate::error::CommandError;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::{Printer, table};
+
+/// What is shown.
+pub(super) struct Options<'a> {
+    /// One node only.
+    pub(super) node: Option<&'a str>,
+    /// Where values come from.
+    pub(super) origin: bool,
+    /// Values of secrets.
+    pub(super) show_secrets: bool,
+}
+
+/// Shows a manifest or one of its nodes.
+pub(super) fn run(args: &ManifestArgs, options: &Options<'_>, settings: &Settings, printer: &Printer) -> Outcome {
+    let Selected { session, resolved, faults, .. } = select(args, settings)?;
+    require_sound(printer, &faults, &session.catalog.sources)?;
+    let resolved = resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+    let nodes: Vec<&ResolvedNode> = match options.node {
+        None => resolved.nodes.iter().collect(),
+        Some(name) => {
+            let known = resolved.nodes.iter().map(|node| node.name.as_str());
+            vec![resolved.node(name).ok_or_else(|| CommandError::unknown("node", name, known))?]
+        }
+    };
+    if printer.shape.json {
+        let mut body = resolved.sheet().json();
+        let rendered: Vec<Json> = nodes.iter().map(|node| node_json(node, &session, options)).collect();
+        body["nodes"] = rendered.into();
+        printer.json("manifest.show", body);
+    } else if options.node.is_some() {
+        for node in nodes {
+            one(node, &session, options, printer);
+        }
+    } else {
+        overview(&resolved, &nodes, &session, options, printer);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Values of secrets are shown on request only.
+pub(crate) fn reveal(show_secrets: bool) -> Reveal {
+    if show_secrets { Reveal::Exposed } else { Reveal::Masked }
+}
+
+fn node_spec(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Option<Sheet> {
+    let name = &node.spec.as_ref()?.value;
+    spec(&session.catalog, name, Some(node), reveal(options.show_secrets))
+}
+
+fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Json {
+    let sheet = node.sheet();
+    let mut json = sheet.json();
+    let resolved_spec = node_spec(node, session, options);
+    json["resolved_spec"] = resolved_spec.as_ref().map_or(Json::Null, Sheet::json);
+    if options.origin {
+        let sources = &session.catalog.sources;
+        json["origins"] = origins_json(&sheet, sources);
+        json["spec_origins"] = resolved_spec.as_ref().map_or(Json::Null, |sheet| origins_json(sheet, sources));
+    }
+    json
+}
+
+fn one(node: &ResolvedNode, session: &Session, options: &Options<'_>, printer: &Printer) {
+    let sheet = node.sheet();
+    let resolved_spec = node_spec(node, session, options);
+    if options.origin {
+        let sources = &session.catalog.sources;
+        let mut rows = origin_rows(&sheet, sources);
+        if let Some(spec) = &resolved_spec {
+            rows.extend(origin_rows(spec, sources).into_iter().map(|mut row| {
+                row[0] = format!("resolved_spec.{}", row[0]);
+                row
+            }));
+        }
+        printer.data(&table::render(&["value", "is", "from"], rows));
+        return;
+    }
+    let mut json = sheet.json();
+    if let Some(spec) = resolved_spec {
+        json["resolved_spec"] = spec.json();
+    }
+    printer.data(&emit(&Value::from_json(&json)));
+}
+
+fn overview(
+    resolved: &Resolved,
+    nodes: &[&ResolvedNode],
+    session: &Session,
+    options: &Options<'_>,
+    printer: &Printer,
+) {
+    let sheet = resolved.sheet();
+    let sources = &session.catalog.sources;
+    if options.origin {
+        let mut rows = origin_rows(&sheet, sources);
+        for node in nodes {
+            rows.extend(origin_rows(&node.sheet(), sources).into_iter().map(|mut row| {
+                row[0] = format!("{}.{}", node.name, row[0]);
+                row
+            }));
+        }
+        printer.data(&table::render(&["value", "is", "from"], rows));
+        return;
+    }
+    let mut head = format!("{} ({})", resolved.name, resolved.pattern.value);
+    if let Some(description) = &resolved.description {
+        head = format!("{head}: {description}");
+    }
+    let rows = nodes.iter().map(|node| row(node)).collect();
+    let headings = ["name", "type", "runs on", "mode", "spec", "size", "image", "vmid", "address"];
+    printer.data(&format!("{head}\n\n{}", table::render(&headings, rows)));
+}
+
+fn row(node: &ResolvedNode) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let place = node.parent.as_ref().map(|parent| parent.to_string());
+    let place = place.or_else(|| node.host.as_ref().map(|host| host.value.clone()));
+    let size = node.size.as_ref().map(|size| {
+        let gib = size.memory.value / 1024;
+        let memory = if gib > 0 { format!("{gib} GiB") } else { format!("{} MiB", size.memory.value) };
+        format!("{} cores, {memory}, {} GiB", size.cores.value, size.disk.value)
+    });
+    let image = node.image.as_ref().or(node.template.as_ref());
+    vec![
+        node.name.to_string(),
+        node.kind.value.to_string(),
+        place.unwrap_or_else(|| "(host)".into()),
+        node.mode.value.to_string(),
+        node.spec.as_ref().map_or_else(dash, |spec| spec.value.clone()),
+        size.unwrap_or_else(dash),
+        image.map_or_else(dash, |image| image.value.clone()),
+        node.vmid.as_ref().map_or_else(dash, |vmid| vmid.value.to_string()),
+        node.networking.address.value.map_or_else(|| "dhcp".into(), |address| address.to_string()),
+    ]
+}
+
+/// Returns value, what it is and where it comes from, for a table.
+pub(crate) fn origin_rows(sheet: &Sheet, sources: &Sources) -> Vec<Vec<String>> {
+    let json = sheet.json();
+    let rows = sheet.origins().iter().map(|(path, origin)| {
+        vec![path.clone(), value_at(&json, path), origin.describe(sources)]
+    });
+    rows.collect()
+}
+
+/// Returns origins as a JSON mapping from path to place.
+pub(crate) fn origins_json(sheet: &Sheet, sources: &Sources) -> Json {
+    let origins = sheet.origins().iter();
+    Json::Object(origins.map(|(path, origin)| (path.clone(), origin.describe(sources).into())).collect())
+}
+
+/// Returns the value at a path such as `access.users[0].name`, as short text.
+fn value_at(json: &Json, path: &str) -> String {
+    let pointer = path.replace('.', "/").replace('[', "/").replace(']', "");
+    match json.pointer(&format!("/{pointer}")) {
+        Some(Json::String(text)) => text.clone(),
+        Some(Json::Null) | None => "-".into(),
+        Some(Json::Array(items)) if items.iter().all(Json::is_string) => {
+            items.iter().filter_map(Json::as_str).collect::<Vec<_>>().join(", ")
+        }
+        Some(other) => other.to_string(),
+    }
+}

@@ -1,0 +1,34 @@
+//! `homestak manifest validate`: every fault of a manifest and of what it uses.
+
+use homestak_core::doc::Faults;
+use homestak_core::resolve::manifest;
+use serde_json::json;
+
+use super::select::{pick, request};
+use crate::args::ManifestArgs;
+use crate::commands::{Outcome, verdict};
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::{Printer, count};
+
+/// Checks one manifest, or all of them.
+pub(super) fn run(args: &ManifestArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let mut session = Session::open(settings)?;
+    let one = pick(args, &mut session)?;
+    let request = request(args, &session)?;
+    let catalog = &session.catalog;
+    let names: Vec<String> = one.map_or_else(|| catalog.manifests.keys().cloned().collect(), |name| vec![name]);
+    let mut all = Faults::default();
+    let mut results = Vec::new();
+    let mut good = Vec::new();
+    for name in &names {
+        let (resolved, faults) = manifest(catalog, name, &request);
+        let nodes = resolved.as_ref().map_or(0, |resolved| resolved.nodes.len());
+        let pattern = resolved.as_ref().map_or_else(String::new, |resolved| resolved.pattern.value.to_string());
+        results.push(json!({ "name": name, "valid": faults.errors() == 0, "nodes": nodes, "pattern": pattern }));
+        good.push(format!("{name}: valid ({}, {pattern})", count(nodes, "node")));
+        all.extend(faults);
+    }
+    let body = json!({ "manifests": results });
+    verdict(printer, "manifest.validate", &all, &catalog.sources, body, &good.join("\n"))
+}

@@ -1,0 +1,99 @@
+//! One file per command.
+//!
+//! In: typed arguments. Out: results through the printer, an exit code.
+//! Never: decisions about documents; commands call `core` and show what it says.
+
+mod explain;
+mod manifest;
+mod pages;
+mod resolve;
+mod schema;
+pub(crate) mod secrets;
+mod site;
+mod spec;
+mod token;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_core::doc::{Faults, Sources};
+use serde_json::Value as Json;
+
+use crate::args::Command;
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::{Printer, diagnostics_json};
+
+/// How a command ends.
+type Outcome = Result<ExitCode, CommandError>;
+
+/// Runs a command.
+pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> Outcome {
+    match command {
+        Command::Manifest(command) => manifest::run(command, settings, printer),
+        Command::Spec(command) => spec::run(command, settings, printer),
+        Command::Site(command) => site::run(command, settings, printer),
+        Command::Resolve(command) => resolve::run(command, settings, printer),
+        Command::Secrets(command) => secrets::run(command, settings, printer),
+        Command::Token(command) => token::run(command, settings, printer),
+        Command::Explain { code } => explain::run(code.as_deref(), printer),
+        Command::Schema { kind, out } => schema::run(kind.as_deref(), out.as_deref(), printer),
+        Command::Completions { shell } => pages::completions(shell, printer),
+        Command::Man { out } => pages::man(out.as_deref(), printer),
+    }
+}
+
+/// Shows the result of a check: diagnostics, then a line or JSON. A fault makes it fail.
+fn verdict(printer: &Printer, kind: &str, faults: &Faults, sources: &Sources, mut body: Json, good: &str) -> Outcome {
+    printer.diagnostics(faults, sources);
+    let valid = faults.errors() == 0;
+    if printer.shape.json {
+        body["success"] = valid.into();
+        body["diagnostics"] = diagnostics_json(faults, sources);
+        printer.json(kind, body);
+    } else if valid {
+        printer.data(&format!("{good}\n"));
+    }
+    Ok(ExitCode::from(u8::from(!valid)))
+}
+
+/// Stops a command whose documents have faults, after showing them.
+fn require_sound(printer: &Printer, faults: &Faults, sources: &Sources) -> Result<(), CommandError> {
+    printer.diagnostics(faults, sources);
+    if faults.errors() == 0 {
+        return Ok(());
+    }
+    Err(CommandError::failed("The documents have faults, so there is nothing to show.")
+        .hint("mend the faults above, then run the command again"))
+}
+
+/// Writes text for people or tools to a file, whole or not at all.
+fn write_file(path: &Path, text: &str) -> Result<(), CommandError> {
+    write_with_mode(path, text, 0o644)
+}
+
+/// Writes text that only its owner may read, whole or not at all.
+fn write_private(path: &Path, text: &str) -> Result<(), CommandError> {
+    write_with_mode(path, text, 0o600)
+}
+
+/// Writes beside the file and renames, so that a crash leaves the old one.
+fn write_with_mode(path: &Path, text: &str, mode: u32) -> Result<(), CommandError> {
+    let failed = |error: std::io::Error| CommandError::file("write", path, &error);
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| CommandError::usage(format!("`{}` names no file.", path.display())))?;
+    let id = std::process::id();
+    let beside = directory.join(format!(".{}.{id}.tmp", name.to_string_lossy()));
+    let mut options = fs_err::OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    let written = options
+        .open(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| fs_err::rename(&beside, path));
+    if written.is_err() {
+        _ = fs_err::remove_file(&beside);
+    }
+    written.map_err(failed)
+}

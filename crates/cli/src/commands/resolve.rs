@@ -1,0 +1,104 @@
+//! `homestak resolve`: values for OpenTofu and Ansible.
+
+use std::process::ExitCode;
+
+use homestak_core::doc::Faults;
+use homestak_core::resolve::ansible::{self, Compat};
+use homestak_core::resolve::tofu::{self, Target};
+use homestak_core::resolve::{Reveal, site};
+use serde_json::Value as Json;
+
+use super::manifest::select::{Selected, select};
+use super::{Outcome, require_sound, write_private};
+use crate::args::{CompatArg, ExportArgs, ManifestArgs, ResolveCommand};
+use crate::clock;
+use crate::error::CommandError;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Runs a resolve command.
+pub(super) fn run(command: ResolveCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    let (json, export) = match command {
+        ResolveCommand::Tofu { manifest, node, export } => {
+            (tofu_variables(&manifest, node.as_deref(), &export, settings, printer)?, export)
+        }
+        ResolveCommand::Ansible { posture, export } => (ansible_variables(&posture, &export, settings, printer)?, export),
+    };
+    match &export.out {
+        Some(path) => {
+            write_private(path, &format!("{json:#}\n"))?;
+            printer.say(&format!("Wrote {} (mode 0600, with secrets)", path.display()));
+        }
+        None => {
+            printer.raw_json(&json);
+            if !export.show_secrets {
+                printer.say("notice: values of secrets are only named; --out FILE writes them to a private file");
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compat(export: &ExportArgs) -> Compat {
+    match export.compat {
+        CompatArg::Current => Compat::Current,
+        CompatArg::Seed => Compat::Seed,
+    }
+}
+
+/// Values of secrets leave only into a private file, or when asked for.
+fn reveal(export: &ExportArgs) -> Reveal {
+    if export.out.is_some() || export.show_secrets { Reveal::Exposed } else { Reveal::Masked }
+}
+
+fn tofu_variables(
+    manifest: &ManifestArgs,
+    node: Option<&str>,
+    export: &ExportArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<Json, CommandError> {
+    let Selected { session, resolved, faults, .. } = select(manifest, settings)?;
+    require_sound(printer, &faults, &session.catalog.sources)?;
+    let resolved = resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+    if let Some(name) = node.filter(|name| resolved.node(name).is_none()) {
+        return Err(CommandError::unknown("node", name, resolved.nodes.iter().map(|node| node.name.as_str())));
+    }
+    // A node on a nested host is exported for that host.
+    let parent = node.and_then(|name| resolved.node(name)?.parent.as_ref()).map(|parent| parent.as_str());
+    let own = node.and_then(|name| resolved.node(name)?.host.as_ref()).map(|host| host.value.as_str());
+    let host = parent.or(own).or(manifest.host.as_deref());
+    let host = host.ok_or_else(|| CommandError::usage("Which host? Variables for OpenTofu are made per host.").hint("add `-H HOST`"))?;
+    let key = settings.home.join(".ssh/id_rsa").display().to_string();
+    let target = Target {
+        host,
+        node,
+        compat: compat(export),
+        reveal: reveal(export),
+        server_url: settings.server.as_deref(),
+        ssh_private_key_file: &key,
+        user: &settings.user,
+        now: clock::now().as_second(),
+    };
+    Ok(tofu::variables(&session.catalog, &resolved, &target)?)
+}
+
+fn ansible_variables(
+    posture: &str,
+    export: &ExportArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<Json, CommandError> {
+    let session = Session::open(settings)?;
+    let catalog = &session.catalog;
+    let document = catalog.postures.get(posture);
+    let document =
+        document.ok_or_else(|| CommandError::unknown("posture", posture, catalog.postures.keys().map(String::as_str)))?;
+    let mut faults = Faults::default();
+    site::check_site(catalog, &mut faults);
+    faults.extend(document.faults.clone());
+    require_sound(printer, &faults, &catalog.sources)?;
+    ansible::variables(catalog, posture, compat(export), reveal(export))
+        .ok_or_else(|| CommandError::failed(format!("The posture `{posture}` could not be read.")))
+}

@@ -1,0 +1,46 @@
+//! `homestak schema`: JSON Schemas of documents, for editors.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use homestak_core::doc::Kind;
+use serde_json::{Map, json};
+
+use super::{Outcome, write_file};
+use crate::error::CommandError;
+use crate::ui::Printer;
+
+/// Prints or writes schemas.
+pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -> Outcome {
+    let kinds: Vec<Kind> = match wanted {
+        None => Kind::ALL.to_vec(),
+        Some(word) => {
+            let found = Kind::ALL.iter().copied().find(|kind| kind.word() == word);
+            let known = || Kind::ALL.iter().map(|kind| kind.word());
+            vec![found.ok_or_else(|| CommandError::unknown("kind of document", word, known()))?]
+        }
+    };
+    let Some(directory) = out else {
+        match kinds.as_slice() {
+            [one] => printer.raw_json(&one.schema()),
+            all => {
+                let map: Map<_, _> = all.iter().map(|kind| (kind.word().to_owned(), kind.schema())).collect();
+                printer.raw_json(&map.into());
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    fs_err::create_dir_all(directory).map_err(|error| CommandError::file("make", directory, &error))?;
+    let mut written = Vec::new();
+    for kind in kinds {
+        let path = directory.join(format!("{}.v{}.json", kind.word(), kind.version()));
+        write_file(&path, &format!("{:#}\n", kind.schema()))?;
+        written.push(path.display().to_string());
+    }
+    if printer.shape.json {
+        printer.json("schema", json!({ "success": true, "files": written }));
+    } else {
+        printer.data(&(written.join("\n") + "\n"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

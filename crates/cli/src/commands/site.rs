@@ -1,0 +1,139 @@
+//! `homestak site`: where the site is, what is in it, what is wrong with it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use homestak_core::catalog::Problem;
+use homestak_core::doc::{Code, Kind, Severity};
+use homestak_core::resolve::site::validate;
+use homestak_site::find::{Look, Outcome as Found};
+use homestak_site::{Chosen, git, init};
+use serde_json::json;
+
+use super::{Outcome, verdict};
+use crate::args::SiteCommand;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::{Printer, count, table};
+
+/// Runs a site command.
+pub(super) fn run(command: SiteCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    match command {
+        SiteCommand::Show => show(settings, printer),
+        SiteCommand::Init { directory } => start(&directory, printer),
+        SiteCommand::Validate => check(settings, printer),
+    }
+}
+
+fn show(settings: &Settings, printer: &Printer) -> Outcome {
+    let session = Session::open(settings)?;
+    let catalog = &session.catalog;
+    let chosen = match &session.find.chosen {
+        Chosen::Directory(directory) => directory.display().to_string(),
+        Chosen::Stock => "stock".to_owned(),
+    };
+    let by = session.find.looks.last().map_or("", |look| look.by);
+    let secrets = match &catalog.secrets {
+        None => "none",
+        Some(secrets) if secrets.value.is_none() => "cannot be opened",
+        Some(_) if session.plaintext.is_empty() => "sealed",
+        Some(_) => "plain",
+    };
+    let counts: Vec<(Kind, usize)> = [
+        (Kind::Manifest, catalog.manifests.len()),
+        (Kind::Spec, catalog.specs.len()),
+        (Kind::Posture, catalog.postures.len()),
+        (Kind::Preset, catalog.presets.len()),
+        (Kind::Image, catalog.images.len()),
+        (Kind::Host, catalog.hosts.len()),
+        (Kind::Node, catalog.nodes.len()),
+    ]
+    .to_vec();
+    if printer.shape.json {
+        let looks: Vec<_> = session
+            .find
+            .looks
+            .iter()
+            .map(|look| json!({ "by": look.by, "path": look.path, "outcome": outcome(look) }))
+            .collect();
+        let documents: serde_json::Map<_, _> =
+            counts.iter().map(|(kind, number)| (format!("{}s", kind.word()), (*number).into())).collect();
+        printer.json(
+            "site.show",
+            json!({
+                "site": chosen, "chosen_by": by, "looked_at": looks, "documents": documents,
+                "secrets": secrets, "state": settings.state,
+            }),
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let documents: Vec<String> = counts.iter().map(|(kind, number)| count(*number, kind.word())).collect();
+    let rows = session
+        .find
+        .looks
+        .iter()
+        .map(|look| {
+            let path = look.path.as_ref().map_or_else(String::new, |path| path.display().to_string());
+            vec![look.by.to_owned(), outcome(look).to_owned(), path]
+        })
+        .collect();
+    printer.data(&format!(
+        "site:       {chosen}\nchosen by:  {by}\ndocuments:  {}\nsecrets:    {secrets}\nstate:      {}\n\n{}",
+        documents.join(", "),
+        settings.state.display(),
+        table::render(&["looked at", "outcome", "path"], rows),
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn outcome(look: &Look) -> &'static str {
+    match look.outcome {
+        Found::NotSet => "not set",
+        Found::Missing => "not there",
+        Found::Empty => "nothing of a site in it",
+        Found::Used => "used",
+    }
+}
+
+fn start(directory: &Path, printer: &Printer) -> Outcome {
+    let written = init(directory)?;
+    if printer.shape.json {
+        printer.json("site.init", json!({ "success": true, "site": directory, "files": written }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = directory.display();
+    printer.say(&format!(
+        "Wrote {} to {shown}\n\nNext:\n  homestak --site {shown} site validate\n  homestak --site {shown} manifest show n1-push\n  export HOMESTAK_SITE_CONFIG={shown}    # to leave --site out",
+        count(written.len(), "file"),
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(settings: &Settings, printer: &Printer) -> Outcome {
+    let mut session = Session::open(settings)?;
+    if let Chosen::Directory(directory) = &session.find.chosen {
+        for file in git::tracked(directory, &session.plaintext) {
+            let path = directory.join(&file).display().to_string();
+            session.catalog.note(path, &plaintext_in_git(&file));
+        }
+    }
+    let catalog = &session.catalog;
+    let faults = validate(catalog);
+    let documents = catalog.sources.iter().count();
+    let good = format!(
+        "The site is valid: {}, {}, {}.",
+        count(catalog.manifests.len(), "manifest"),
+        count(catalog.specs.len(), "spec"),
+        count(documents, "document in all").replace("document in alls", "documents in all"),
+    );
+    verdict(printer, "site.validate", &faults, &catalog.sources, json!({ "documents": documents }), &good)
+}
+
+fn plaintext_in_git(file: &str) -> Problem {
+    Problem {
+        code: Code::PlaintextSecrets,
+        severity: Severity::Error,
+        message: format!("`{file}` is not sealed and is tracked by git"),
+        hint: format!("git rm --cached {file}, seal it with `homestak secrets encrypt`, and replace what was pushed"),
+    }
+}

@@ -1,0 +1,103 @@
+//! `homestak spec`: list, show with everything resolved, check.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use homestak_core::catalog::Input;
+use homestak_core::doc::{Faults, Kind};
+use homestak_core::resolve::spec::{check, spec};
+use serde_json::json;
+
+use super::manifest::show::{origin_rows, origins_json, reveal};
+use super::{Outcome, require_sound, verdict};
+use crate::args::SpecCommand;
+use crate::error::CommandError;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::{Printer, count, table};
+
+/// Runs a spec command.
+pub(super) fn run(command: SpecCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    let session = Session::open(settings)?;
+    match command {
+        SpecCommand::List => list(&session, printer),
+        SpecCommand::Show { name, origin, show_secrets } => show(&session, &name, origin, show_secrets, printer),
+        SpecCommand::Validate { specs } => validate(session, &specs, printer),
+    }
+}
+
+fn list(session: &Session, printer: &Printer) -> Outcome {
+    let described = session.catalog.specs.values().map(|document| {
+        let value = document.value.as_ref();
+        let description = value.and_then(|spec| spec.description.as_ref()).map_or("", |text| text.as_str());
+        let posture = value.and_then(|spec| spec.access.as_ref()?.posture.as_ref());
+        (document.name.as_str(), posture.map_or("dev", |posture| posture.as_str()), description)
+    });
+    if printer.shape.json {
+        let specs: Vec<_> = described
+            .map(|(name, posture, description)| json!({ "name": name, "posture": posture, "description": description }))
+            .collect();
+        printer.json("spec.list", json!({ "specs": specs }));
+    } else {
+        let rows = described.map(|(name, posture, text)| vec![name.into(), posture.into(), text.into()]).collect();
+        printer.data(&table::render(&["name", "posture", "description"], rows));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(session: &Session, name: &str, origin: bool, show_secrets: bool, printer: &Printer) -> Outcome {
+    let catalog = &session.catalog;
+    if !catalog.specs.contains_key(name) {
+        return Err(CommandError::unknown("spec", name, catalog.specs.keys().map(String::as_str)));
+    }
+    let mut faults = Faults::default();
+    check(catalog, name, &mut faults);
+    require_sound(printer, &faults, &catalog.sources)?;
+    let sheet = spec(catalog, name, None, reveal(show_secrets))
+        .ok_or_else(|| CommandError::failed(format!("The spec `{name}` could not be read.")))?;
+    if printer.shape.json {
+        let mut body = json!({ "name": name, "spec": sheet.json() });
+        if origin {
+            body["origins"] = origins_json(&sheet, &catalog.sources);
+        }
+        printer.json("spec.show", body);
+    } else if origin {
+        printer.data(&table::render(&["value", "is", "from"], origin_rows(&sheet, &catalog.sources)));
+    } else {
+        printer.data(&homestak_core::doc::emit::emit(&homestak_core::doc::Value::from_json(&sheet.json())));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outcome {
+    let mut names: Vec<String> = Vec::new();
+    for word in wanted {
+        // A path is read in place of the site's spec of that name.
+        if word.contains('/') || Path::new(word).is_file() {
+            names.push(add_file(&mut session, Path::new(word))?);
+        } else if session.catalog.specs.contains_key(word) {
+            names.push(word.clone());
+        } else {
+            let known = session.catalog.specs.keys().map(String::as_str);
+            return Err(CommandError::unknown("spec", word, known));
+        }
+    }
+    if wanted.is_empty() {
+        names = session.catalog.specs.keys().cloned().collect();
+    }
+    let mut faults = Faults::default();
+    for name in &names {
+        check(&session.catalog, name, &mut faults);
+    }
+    let good = format!("{} valid: {}", if names.len() == 1 { "1 spec is" } else { "All specs are" }, names.join(", "));
+    let good = if names.len() == 1 { good } else { good.replace("All specs are", &format!("{} are", count(names.len(), "spec"))) };
+    verdict(printer, "spec.validate", &faults, &session.catalog.sources, json!({ "specs": names }), &good)
+}
+
+fn add_file(session: &mut Session, path: &Path) -> Result<String, CommandError> {
+    let text = fs_err::read_to_string(path).map_err(|error| CommandError::file("read", path, &error))?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let input = Input { kind: Kind::Spec, name: name.clone(), path: path.display().to_string(), text: Ok(text) };
+    session.catalog.add(input);
+    Ok(name)
+}

@@ -1,0 +1,81 @@
+//! `homestak token`: mint, look inside, verify.
+
+use std::process::ExitCode;
+
+use homestak_core::resolve::tofu::signing_key;
+use homestak_core::token::{Claims, SigningKey, inspect, mint, verify};
+use serde_json::json;
+
+use super::Outcome;
+use crate::args::TokenCommand;
+use crate::clock;
+use crate::error::CommandError;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Runs a token command.
+pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    match command {
+        TokenCommand::Mint { node, spec } => {
+            let session = Session::open(settings)?;
+            if !session.catalog.specs.contains_key(&spec) {
+                let known = session.catalog.specs.keys().map(String::as_str);
+                return Err(CommandError::unknown("spec", &spec, known));
+            }
+            let claims = Claims { node, spec, issued_at: clock::now().as_second() };
+            let token = mint(&claims, &key(&session)?);
+            if printer.shape.json {
+                printer.json("token.mint", json!({ "token": token, "claims": claims_json(&claims) }));
+            } else {
+                printer.data(&format!("{token}\n"));
+            }
+        }
+        TokenCommand::Inspect { token, verify: false } => show("token.inspect", &inspect(&given(&token)?)?, None, printer),
+        TokenCommand::Inspect { token, verify: true } => {
+            let claims = verify(&given(&token)?, &key(&Session::open(settings)?)?, None)?;
+            show("token.inspect", &claims, Some(true), printer);
+        }
+        TokenCommand::Verify { token, node } => {
+            let claims = verify(&given(&token)?, &key(&Session::open(settings)?)?, node.as_deref())?;
+            show("token.verify", &claims, Some(true), printer);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the token; `-` reads it from stdin, so that it need not be an argument.
+fn given(token: &str) -> Result<String, CommandError> {
+    if token != "-" {
+        return Ok(token.to_owned());
+    }
+    let text = std::io::read_to_string(std::io::stdin())
+        .map_err(|error| CommandError::failed(format!("Cannot read the token from stdin: {error}.")))?;
+    Ok(text.trim().to_owned())
+}
+
+fn key(session: &Session) -> Result<SigningKey, CommandError> {
+    let missing = || {
+        CommandError::failed("The site has no signing key.")
+            .hint("put 64 hexadecimal digits under `auth.signing_key` in secrets.yaml; `openssl rand -hex 32` makes them")
+    };
+    let key = signing_key(&session.catalog).ok_or_else(missing)?;
+    Ok(SigningKey::from_hex(key.value.expose())?)
+}
+
+fn claims_json(claims: &Claims) -> serde_json::Value {
+    json!({ "v": 1, "n": claims.node, "s": claims.spec, "iat": claims.issued_at })
+}
+
+fn show(kind: &str, claims: &Claims, verified: Option<bool>, printer: &Printer) {
+    if printer.shape.json {
+        printer.json(kind, json!({ "success": true, "claims": claims_json(claims), "verified": verified }));
+        return;
+    }
+    let minted = jiff::Timestamp::from_second(claims.issued_at).map_or_else(|_| "?".into(), |time| time.to_string());
+    let verdict = if verified == Some(true) { "good" } else { "not checked" };
+    printer.data(&format!(
+        "node:       {}\nspec:       {}\nminted:     {minted}\nsignature:  {verdict}\n",
+        claims.node, claims.spec
+    ));
+}

@@ -1,0 +1,150 @@
+//! What went wrong, for a person: wording, hints and exit code in one place.
+//!
+//! In: errors of libraries. Out: [`CommandError`].
+//! Never: printing; that is `ui`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use homestak_core::doc::decode::closest;
+use homestak_core::error::chain;
+
+/// What kind of failure it is; the exit code follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorKind {
+    /// It was tried and did not work, or a document is bad.
+    Failed,
+    /// The command was not understood.
+    Usage,
+    /// A guard said no.
+    Refused,
+}
+
+impl ErrorKind {
+    /// Returns the exit code.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Refused => 3,
+        }
+    }
+
+    /// Returns the word in JSON output.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Usage => "usage",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// An error with what to do about it.
+#[derive(Debug)]
+pub(crate) struct CommandError {
+    /// What kind it is.
+    pub(crate) kind: ErrorKind,
+    /// What happened: a sentence with a period, unless it ends in a value.
+    pub(crate) message: String,
+    /// What to do next.
+    pub(crate) hints: Vec<String>,
+}
+
+impl CommandError {
+    /// Makes a failure.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Failed, message: message.into(), hints: Vec::new() }
+    }
+
+    /// Makes a usage error.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Usage, ..Self::failed(message) }
+    }
+
+    /// Makes a refusal.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Refused, ..Self::failed(message) }
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Says that something named does not exist, with the nearest name.
+    pub(crate) fn unknown<'k>(what: &str, name: &str, known: impl Iterator<Item = &'k str>) -> Self {
+        let known: Vec<&str> = known.collect();
+        let error = Self::failed(format!("There is no {what} `{name}`."));
+        match closest(name, known.iter().copied()) {
+            Some(near) => error.hint(format!("did you mean `{near}`?")),
+            None if known.is_empty() => error.hint(format!("there is no {what} at all; `homestak site show` tells where was looked")),
+            None => error.hint(format!("there is: {}", known.join(", "))),
+        }
+    }
+
+    /// Says what replaces a retired name.
+    pub(crate) fn retired(name: &str, replacement: &str) -> Self {
+        Self::failed(format!("The scenario `{name}` is retired; manifests replace it.")).hint(replacement)
+    }
+
+    /// Says that a file could not be read or written.
+    pub(crate) fn file(doing: &str, path: &Path, error: &dyn std::error::Error) -> Self {
+        let mut message = format!("Cannot {doing} `{}`", path.display());
+        // The path is named already; the operating system's words are the rest.
+        let cause = error.source().map_or_else(|| error.to_string(), chain);
+        _ = write!(message, ": {cause}.");
+        Self::failed(message)
+    }
+}
+
+impl From<homestak_site::find::FindError> for CommandError {
+    fn from(error: homestak_site::find::FindError) -> Self {
+        Self::failed(format!("{} names `{}`, which is not a directory.", error.by, error.path.display()))
+            .hint(format!("homestak site init {}", error.path.display()))
+    }
+}
+
+impl From<homestak_site::InitError> for CommandError {
+    fn from(error: homestak_site::InitError) -> Self {
+        match &error {
+            homestak_site::InitError::NotEmpty(path) => {
+                Self::failed(format!("`{}` is not empty, so no site is written there.", path.display()))
+                    .hint("name a new or empty directory; nothing was changed")
+            }
+            homestak_site::InitError::Write(..) | homestak_site::InitError::Random(_) => {
+                Self::failed(format!("{}.", chain(&error)))
+            }
+        }
+    }
+}
+
+impl From<homestak_core::resolve::tofu::TofuError> for CommandError {
+    fn from(error: homestak_core::resolve::tofu::TofuError) -> Self {
+        use homestak_core::resolve::tofu::TofuError;
+        let made = Self::failed(format!("Cannot export: {}.", chain(&error)));
+        match error {
+            TofuError::NoApi(host) => made.hint(format!("write `nodes/{host}.yaml` with `api_endpoint` and `datastore`")),
+            TofuError::NoDatastore(_) => made.hint("write `datastore: NAME` there, as `pvesm status` lists it"),
+            TofuError::Nothing(_) => made.hint("name the host the nodes run on with `-H`"),
+            TofuError::NoSigningKey(_) | TofuError::SigningKey(_) => {
+                made.hint("put 64 hexadecimal digits under `auth.signing_key`; `openssl rand -hex 32` makes them")
+            }
+        }
+    }
+}
+
+impl From<homestak_core::token::TokenError> for CommandError {
+    fn from(error: homestak_core::token::TokenError) -> Self {
+        use homestak_core::token::TokenError;
+        let made = Self::failed(format!("{}: {error}.", error.code()));
+        match error {
+            TokenError::Key => made.hint("put 64 hexadecimal digits under `auth.signing_key`"),
+            TokenError::Malformed(_) => made.hint("a token is `payload.signature`; was it cut when it was copied?"),
+            TokenError::Signature => made.hint("mint a new one: homestak token mint NODE SPEC"),
+            TokenError::Identity { found, .. } => made.hint(format!("a node can only use its own token; this one is for `{found}`")),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A site opened for one command: found, loaded, decoded.
+//!
+//! In: settings. Out: [`Session`].
+//! Never: a command that loads a site in a way of its own.
+
+use homestak_core::catalog::{Catalog, Problem};
+use homestak_core::doc::{Code, Severity};
+use homestak_site::{Chosen, Find, find, load, load_stock};
+
+use crate::commands::secrets::open;
+use crate::error::CommandError;
+use crate::settings::Settings;
+
+/// A site opened for one command.
+pub(crate) struct Session {
+    /// Its documents.
+    pub(crate) catalog: Catalog,
+    /// Which site it is, and why.
+    pub(crate) find: Find,
+    /// Files of the site that hold unsealed secrets.
+    pub(crate) plaintext: Vec<String>,
+}
+
+impl Session {
+    /// Finds, loads and decodes the site.
+    pub(crate) fn open(settings: &Settings) -> Result<Self, CommandError> {
+        let find = find(&settings.candidates)?;
+        let mut loaded = match &find.chosen {
+            Chosen::Stock => load_stock(),
+            Chosen::Directory(directory) => load(directory, &|text| unseal(text, settings)),
+        };
+        let plaintext = std::mem::take(&mut loaded.plaintext);
+        Ok(Self { catalog: loaded.catalog(), find, plaintext })
+    }
+}
+
+/// Opens sealed secrets with the keys of the standard places. Having no key is no fault of the
+/// site, so it is a notice; a file that was tampered with is one.
+fn unseal(text: &str, settings: &Settings) -> Result<String, Problem> {
+    open(text, settings).map_err(|failure| Problem {
+        code: Code::Sealed,
+        severity: if failure.no_key { Severity::Notice } else { Severity::Error },
+        message: failure.message,
+        hint: failure.hint,
+    })
+}

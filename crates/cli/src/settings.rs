@@ -1,0 +1,81 @@
+//! Flags over environment over defaults, merged once.
+//!
+//! In: global flags and the environment. Out: [`Settings`] without options that mean "default".
+//! Never: reading the environment anywhere else.
+
+use std::path::PathBuf;
+
+use homestak_site::Candidates;
+
+use crate::args::GlobalArgs;
+use crate::ui::Shape;
+
+/// Every environment variable that is read, with its meaning. The reference page is made from it.
+pub const VARIABLES: &[(&str, &str)] = &[
+    ("HOMESTAK_SITE_CONFIG", "Site directory, when `--site` is not given. It must exist."),
+    ("HOMESTAK_ROOT", "Anchor of an installation: its site is `$HOMESTAK_ROOT/config`, its state `$HOMESTAK_ROOT/.state`."),
+    ("HOMESTAK_STATE", "State directory, instead of `$HOMESTAK_ROOT/.state` or `~/.local/state/homestak`."),
+    ("HOMESTAK_SERVER", "Address of the server, instead of `server_url` in `site.yaml`."),
+    ("NO_COLOR", "When set to anything, output has no colour."),
+    ("SOPS_AGE_KEY", "Age identities that open sealed secrets."),
+    ("SOPS_AGE_KEY_FILE", "File with age identities that open sealed secrets."),
+    ("SOPS_AGE_KEY_CMD", "Command that prints age identities that open sealed secrets."),
+    ("XDG_CONFIG_HOME", "Where `sops/age/keys.txt` is looked for, instead of `~/.config`."),
+    ("XDG_STATE_HOME", "Where state is kept, instead of `~/.local/state`."),
+    ("VISUAL", "Editor of `homestak secrets edit`."),
+    ("EDITOR", "Editor of `homestak secrets edit`, when `VISUAL` is not set."),
+    ("HOME", "The person's home directory."),
+    ("USER", "The person's name, for SSH to hosts without a user of their own."),
+];
+
+/// Everything that flags and environment decide.
+pub struct Settings {
+    /// Where a site may be.
+    pub candidates: Candidates,
+    /// Where state is kept.
+    pub state: PathBuf,
+    /// How output looks.
+    pub shape: Shape,
+    /// Address of the server, from the environment.
+    pub server: Option<String>,
+    /// The person's home directory.
+    pub home: PathBuf,
+    /// The person's name.
+    pub user: String,
+    /// The person's editor.
+    pub editor: String,
+}
+
+impl Settings {
+    /// Merges flags and environment.
+    pub fn from_environment(flags: &GlobalArgs) -> Self {
+        let path = |name| variable(name).map(PathBuf::from);
+        let home = path("HOME").unwrap_or_else(|| PathBuf::from("/"));
+        let root = path("HOMESTAK_ROOT");
+        let state = path("HOMESTAK_STATE")
+            .or_else(|| root.as_ref().map(|root| root.join(".state")))
+            .or_else(|| path("XDG_STATE_HOME").map(|state| state.join("homestak")))
+            .unwrap_or_else(|| home.join(".local/state/homestak"));
+        Self {
+            candidates: Candidates {
+                flag: flags.site.clone(),
+                site_config: path("HOMESTAK_SITE_CONFIG"),
+                root,
+                working_directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
+                system_root: PathBuf::from("/"),
+            },
+            state,
+            shape: Shape::new(flags),
+            server: variable("HOMESTAK_SERVER"),
+            home,
+            user: variable("USER").unwrap_or_else(|| "root".into()),
+            editor: variable("VISUAL").or_else(|| variable("EDITOR")).unwrap_or_else(|| "vi".into()),
+        }
+    }
+}
+
+/// Reads one variable; empty counts as not set.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}

@@ -1,0 +1,189 @@
+//! The only door to the terminal.
+//!
+//! In: data, talk, errors. Out: stdout for data, stderr for talk; colour only where it is wanted.
+//! Never: called from anywhere but commands and `main`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the one place that prints")]
+
+pub(crate) mod diagnostic;
+pub(crate) mod table;
+
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use anstream::ColorChoice;
+use clap::CommandFactory as _;
+use homestak_core::doc::{Diagnostic, Faults, Severity, Sources};
+use owo_colors::OwoColorize as _;
+use serde_json::{Value as Json, json};
+
+use crate::args::{Cli, GlobalArgs};
+use crate::error::{CommandError, ErrorKind};
+use crate::settings::variable;
+use crate::words;
+
+/// How output looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Results as JSON.
+    pub json: bool,
+    /// Whether stdout and stderr may have colour; each also needs a terminal behind it.
+    pub color: ColorChoice,
+    /// How much is said.
+    pub verbose: u8,
+}
+
+impl Shape {
+    /// Merges flags and environment.
+    pub fn new(flags: &GlobalArgs) -> Self {
+        let plain = flags.no_color || variable("NO_COLOR").is_some();
+        let color = if plain { ColorChoice::Never } else { ColorChoice::Auto };
+        Self { json: flags.json_output, color, verbose: flags.verbose }
+    }
+
+    /// Makes the shape for errors that come before arguments are parsed.
+    pub fn guess() -> Self {
+        Self::new(&GlobalArgs {
+            json_output: std::env::args_os().any(|word| word == "--json-output"),
+            no_color: std::env::args_os().any(|word| word == "--no-color"),
+            ..GlobalArgs::default()
+        })
+    }
+}
+
+/// Prints results and talk.
+pub(crate) struct Printer {
+    /// How output looks.
+    pub(crate) shape: Shape,
+}
+
+impl Printer {
+    /// Makes a printer.
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self { shape }
+    }
+
+    /// Prints data on stdout. A reader that has gone away is no error.
+    pub(crate) fn data(&self, text: &str) {
+        let mut out = anstream::AutoStream::new(std::io::stdout(), self.color(std::io::stdout().is_terminal()));
+        _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// Prints a result as JSON on stdout: `kind` and `version` first, so that readers can tell.
+    pub(crate) fn json(&self, kind: &str, body: Json) {
+        let mut whole = json!({ "kind": kind, "version": 1 });
+        if let (Json::Object(whole), Json::Object(body)) = (&mut whole, body) {
+            whole.extend(body);
+        }
+        self.raw_json(&whole);
+    }
+
+    /// Prints JSON that has a form of its own.
+    pub(crate) fn raw_json(&self, json: &Json) {
+        self.data(&format!("{json:#}\n"));
+    }
+
+    /// Says something on stderr.
+    pub(crate) fn say(&self, text: &str) {
+        let mut out = anstream::AutoStream::new(std::io::stderr(), self.color(std::io::stderr().is_terminal()));
+        _ = writeln!(out, "{text}");
+    }
+
+    /// Says something only when asked to say more.
+    pub(crate) fn detail(&self, text: &str) {
+        if self.shape.verbose > 0 {
+            self.say(text);
+        }
+    }
+
+    fn color(&self, terminal: bool) -> ColorChoice {
+        if terminal && self.shape.color != ColorChoice::Never { ColorChoice::Always } else { ColorChoice::Never }
+    }
+
+    /// Prints diagnostics on stderr, sorted by place, and a line that counts them.
+    pub(crate) fn diagnostics(&self, faults: &Faults, sources: &Sources) {
+        let sorted = faults.sorted(sources);
+        for fault in &sorted {
+            self.say(&diagnostic::render(fault, sources));
+            self.say("");
+        }
+        let errors = sorted.iter().filter(|fault| fault.severity == Severity::Error).count();
+        let notices = sorted.len() - errors;
+        let more = faults.dropped();
+        if errors + more > 0 {
+            let beyond = if more > 0 { format!(" ({more} more not shown)") } else { String::new() };
+            self.say(&format!("{} and {}{beyond}.", count(errors + more, "fault"), count(notices, "notice")));
+        }
+    }
+
+    /// Prints an error and returns its exit code.
+    pub(crate) fn fail(&self, error: &CommandError) -> ExitCode {
+        if self.shape.json {
+            self.json(
+                "error",
+                json!({
+                    "success": false,
+                    "error": { "kind": error.kind.word(), "message": error.message, "hints": error.hints },
+                }),
+            );
+        }
+        let label = match error.kind {
+            ErrorKind::Failed | ErrorKind::Usage => "error:",
+            ErrorKind::Refused => "refused:",
+        };
+        self.say(&format!("{} {}", label.red().bold(), error.message));
+        for hint in &error.hints {
+            self.say(&format!("\n{} {hint}", "hint:".cyan().bold()));
+        }
+        ExitCode::from(error.kind.exit_code())
+    }
+}
+
+/// Says a number with its noun.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// Turns diagnostics into JSON, sorted by place.
+pub(crate) fn diagnostics_json(faults: &Faults, sources: &Sources) -> Json {
+    let place = |span| {
+        let location = sources.locate(span);
+        json!({ "path": location.path, "line": location.line, "column": location.column })
+    };
+    let one = |fault: &&Diagnostic| {
+        let mut json = json!({
+            "code": fault.code.id(),
+            "severity": if fault.severity == Severity::Error { "error" } else { "notice" },
+            "message": fault.message,
+            "hint": fault.hint,
+            "labels": fault.labels.iter().map(|(span, text)| {
+                let mut label = place(*span);
+                label["text"] = text.as_str().into();
+                label
+            }).collect::<Vec<_>>(),
+        });
+        if let (Json::Object(json), Json::Object(place)) = (&mut json, place(fault.span)) {
+            json.extend(place);
+        }
+        json
+    };
+    faults.sorted(sources).iter().map(one).collect::<Vec<_>>().into()
+}
+
+/// Prints the overview for a call without arguments.
+pub(crate) fn print_help() {
+    _ = Cli::command().print_help();
+}
+
+/// Prints what the argument parser has to say: help and version are data, the rest is talk.
+pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    if error.kind() == clap::error::ErrorKind::InvalidSubcommand
+        && let Some((verb, command)) = words::verb(arguments)
+    {
+        let message = format!("This version has no `homestak {command}` yet (`{verb}` is another spelling of it).");
+        let hint = "homestak manifest validate and homestak manifest show work on the same manifest";
+        return Printer::new(Shape::guess()).fail(&CommandError::usage(message).hint(hint));
+    }
+    _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}

@@ -1,0 +1,162 @@
+//! Other spellings of commands: verbs of earlier versions, and names that are retired.
+//!
+//! In: the arguments as typed. Out: the arguments as `noun verb`, or what replaces a retired name.
+//! Never: a second implementation behind another spelling.
+
+use std::ffi::{OsStr, OsString};
+
+/// What to do with the arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Translated {
+    /// Go on with these.
+    Run(Vec<OsString>),
+    /// The name is retired; this is what to use.
+    Retired {
+        /// The retired name.
+        name: String,
+        /// What replaces it.
+        replacement: String,
+    },
+}
+
+/// Verbs of earlier versions, and the commands they stand for.
+pub const VERBS: &[(&str, &[&str])] = &[
+    ("create", &["manifest", "apply"]),
+    ("destroy", &["manifest", "destroy"]),
+    ("test", &["manifest", "test"]),
+    ("validate", &["manifest", "validate"]),
+    ("serve", &["server", "start", "--foreground"]),
+];
+
+/// Scenarios that manifests replaced: name, verb, manifest.
+pub const RETIRED: &[(&str, &str, &str)] = &[
+    ("vm-constructor", "create", "n1-push"),
+    ("vm-destructor", "destroy", "n1-push"),
+    ("vm-roundtrip", "test", "n1-push"),
+    ("nested-pve-constructor", "create", "n2-tiered"),
+    ("nested-pve-destructor", "destroy", "n2-tiered"),
+    ("nested-pve-roundtrip", "test", "n2-tiered"),
+    ("recursive-pve-constructor", "create", "<manifest>"),
+    ("recursive-pve-destructor", "destroy", "<manifest>"),
+    ("recursive-pve-roundtrip", "test", "<manifest>"),
+    ("simple-vm-constructor", "create", "n1-push"),
+    ("simple-vm-destructor", "destroy", "n1-push"),
+    ("simple-vm-roundtrip", "test", "n1-push"),
+    ("spec-vm-push-roundtrip", "test", "n1-push"),
+    ("spec-vm-pull-roundtrip", "test", "n1-pull"),
+];
+
+/// Global flags that take a value, so that their value is not taken for a command.
+const FLAGS_WITH_VALUE: &[&str] = &["--site"];
+
+/// Translates other spellings into commands.
+pub fn translate(mut arguments: Vec<OsString>) -> Translated {
+    if let Some(name) = scenario_flag(&arguments) {
+        return retired(&name).unwrap_or_else(|| {
+            // A scenario that is not retired is a command of its own name.
+            Translated::Run(arguments)
+        });
+    }
+    let Some(at) = command_position(&arguments) else { return Translated::Run(arguments) };
+    let mut name = at;
+    if is(&arguments[at], "scenario") {
+        name = (at + 1..arguments.len()).find(|next| !is(&arguments[*next], "run")).unwrap_or(at);
+    }
+    if let Some(retired) = arguments.get(name).and_then(|word| retired(&word.to_string_lossy())) {
+        return retired;
+    }
+    if let Some((_, command)) = VERBS.iter().find(|(verb, _)| is(&arguments[at], verb)) {
+        arguments.splice(at..=at, command.iter().map(OsString::from));
+    }
+    Translated::Run(arguments)
+}
+
+/// Returns the command that a verb of earlier versions stands for.
+pub fn verb(arguments: &[OsString]) -> Option<(&'static str, String)> {
+    let at = command_position(arguments)?;
+    let typed: Vec<_> = arguments[at..].iter().map(|word| word.to_string_lossy()).collect();
+    VERBS.iter().find_map(|(verb, command)| {
+        let same = command.len() <= typed.len() && command.iter().zip(&typed).all(|(one, other)| one == other);
+        same.then(|| (*verb, command[..2].join(" ")))
+    })
+}
+
+fn is(word: &OsStr, text: &str) -> bool {
+    word == text
+}
+
+/// Returns where the first word stands that is neither a flag nor a flag's value.
+fn command_position(arguments: &[OsString]) -> Option<usize> {
+    let mut skip = false;
+    for (at, word) in arguments.iter().enumerate().skip(1) {
+        let text = word.to_string_lossy();
+        if std::mem::take(&mut skip) {
+            continue;
+        }
+        if FLAGS_WITH_VALUE.contains(&text.as_ref()) {
+            skip = true;
+        } else if !text.starts_with('-') {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Returns the scenario of `--scenario NAME`, `--scenario=NAME` or `-S NAME`.
+fn scenario_flag(arguments: &[OsString]) -> Option<String> {
+    let mut words = arguments.iter().skip(1).map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        if let Some(name) = word.strip_prefix("--scenario=") {
+            return Some(name.to_owned());
+        }
+        if word == "--scenario" || word == "-S" {
+            return words.next().map(std::borrow::Cow::into_owned);
+        }
+    }
+    None
+}
+
+fn retired(name: &str) -> Option<Translated> {
+    let (_, verb, manifest) = RETIRED.iter().find(|(retired, _, _)| *retired == name)?;
+    let replacement = format!("./run.sh {verb} -M {manifest} -H <host>");
+    Some(Translated::Retired { name: name.to_owned(), replacement })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(line: &str) -> Translated {
+        translate(line.split_whitespace().map(OsString::from).collect())
+    }
+
+    fn run(line: &str) -> Translated {
+        Translated::Run(line.split_whitespace().map(OsString::from).collect())
+    }
+
+    #[test]
+    fn verbs_become_noun_and_action() {
+        assert_eq!(translated("homestak validate -M x"), run("homestak manifest validate -M x"));
+        assert_eq!(translated("homestak --site d create -M x"), run("homestak --site d manifest apply -M x"));
+        assert_eq!(translated("homestak serve"), run("homestak server start --foreground"));
+    }
+
+    #[test]
+    fn a_value_that_looks_like_a_verb_is_left_alone() {
+        assert_eq!(translated("homestak --site create site show"), run("homestak --site create site show"));
+        assert_eq!(translated("homestak manifest show test"), run("homestak manifest show test"));
+    }
+
+    #[test]
+    fn retired_names_are_found_in_every_spelling() {
+        for (name, verb, manifest) in RETIRED {
+            let expected = Translated::Retired {
+                name: (*name).into(),
+                replacement: format!("./run.sh {verb} -M {manifest} -H <host>"),
+            };
+            for line in ["{}", "scenario {}", "scenario run {}", "--scenario {} --host father", "-S {}", "--scenario={}"] {
+                assert_eq!(translated(&format!("homestak {}", line.replace("{}", name))), expected);
+            }
+        }
+    }
+}
