@@ -5,3 +5,4 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod doc;
+pub mod draw;
