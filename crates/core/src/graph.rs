@@ -8,6 +8,10 @@
 pub struct Graph {
     parents: Vec<Option<usize>>,
     depths: Vec<usize>,
+    roots: Vec<usize>,
+    /// For each node, its number in a walk from the top and the last number below it: one node
+    /// is under another when its number lies in the other's range.
+    ranges: Vec<(usize, usize)>,
 }
 
 impl Graph {
@@ -54,14 +58,15 @@ impl Graph {
         if !cycles.is_empty() {
             return Err(cycles);
         }
-        let depths = marks
+        let depths: Vec<usize> = marks
             .into_iter()
             .map(|mark| match mark {
                 Mark::Depth(depth) => depth,
                 Mark::New | Mark::Walking | Mark::InCycle => 0,
             })
             .collect();
-        Ok(Self { parents, depths })
+        let (roots, ranges) = number(&parents, &depths);
+        Ok(Self { parents, depths, roots, ranges })
     }
 
     /// Returns the parent of a node.
@@ -92,7 +97,9 @@ impl Graph {
 
     /// Tells whether `above` is an ancestor of `node`.
     pub fn is_ancestor(&self, above: usize, node: usize) -> bool {
-        std::iter::successors(self.parent(node), |at| self.parent(*at)).any(|at| at == above)
+        let range = |node: usize| self.ranges.get(node).copied().unwrap_or_default();
+        let ((first, last), (at, _)) = (range(above), range(node));
+        above != node && (first..=last).contains(&at)
     }
 
     /// Returns the nodes by depth: everything in one wave can be created at once, after the wave
@@ -107,6 +114,42 @@ impl Graph {
     }
 }
 
+/// Finds each node's root and its range in a walk from the top. Depth may be anything, so nothing
+/// here calls itself.
+fn number(parents: &[Option<usize>], depths: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>) {
+    let n_nodes = parents.len();
+    let mut by_depth: Vec<usize> = (0..n_nodes).collect();
+    by_depth.sort_by_key(|node| depths[*node]);
+    let mut roots: Vec<usize> = (0..n_nodes).collect();
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); n_nodes];
+    for node in &by_depth {
+        if let Some(parent) = parents[*node] {
+            roots[*node] = roots[parent];
+            children[parent].push(*node);
+        }
+    }
+    let mut sizes = vec![1; n_nodes];
+    for node in by_depth.iter().rev() {
+        if let Some(parent) = parents[*node] {
+            sizes[parent] += sizes[*node];
+        }
+    }
+    let mut ranges = vec![(0, 0); n_nodes];
+    let mut next_root = 0;
+    for node in by_depth {
+        if parents[node].is_none() {
+            ranges[node] = (next_root, next_root + sizes[node] - 1);
+            next_root += sizes[node];
+        }
+        let mut next = ranges[node].0 + 1;
+        for child in &children[node] {
+            ranges[*child] = (next, next + sizes[*child] - 1);
+            next += sizes[*child];
+        }
+    }
+    (roots, ranges)
+}
+
 #[cfg(test)]
 mod tests {
     use super::Graph;
@@ -117,6 +160,7 @@ mod tests {
         assert_eq!(graph.waves(), vec![vec![1, 3], vec![2], vec![0]]);
         assert_eq!(graph.root_of(0), 1);
         assert!(graph.is_ancestor(1, 0) && !graph.is_ancestor(0, 1));
+        assert!(!graph.is_ancestor(3, 0) && !graph.is_ancestor(1, 1));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 pub mod catalog;
 pub mod doc;
+pub mod draw;
 pub mod error;
 pub mod graph;
 pub mod resolve;

@@ -10,6 +10,7 @@ mod manifest;
 mod node;
 pub mod origin;
 mod pattern;
+mod picture;
 mod reference;
 mod render;
 mod reveal;

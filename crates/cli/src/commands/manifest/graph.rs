@@ -1,0 +1,54 @@
+//! `homestak manifest graph`: the topology as a tree, SVG, DOT or Mermaid.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use homestak_core::draw::{self, Glyphs};
+use serde_json::json;
+
+use super::select::{Selected, select};
+use crate::args::{GraphFormat, ManifestArgs};
+use crate::commands::{Outcome, require_sound, write_file};
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Deepest nesting that is drawn: a picture of more is of no use to anyone.
+const DEEPEST: usize = 200;
+
+/// Draws a manifest.
+pub(super) fn run(
+    args: &ManifestArgs,
+    format: GraphFormat,
+    out: Option<&Path>,
+    ascii: bool,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let Selected { session, name, resolved, faults } = select(args, settings)?;
+    require_sound(printer, &faults, &session.catalog.sources)?;
+    let resolved = resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+    let deepest = resolved.nodes.iter().map(|node| node.depth).max().unwrap_or(0);
+    if deepest >= DEEPEST {
+        return Err(CommandError::failed(format!("`{name}` is {} levels deep, too deep to draw.", deepest + 1))
+            .hint(format!("homestak manifest show {name}")));
+    }
+    let picture = resolved.picture(args.host.as_deref());
+    let drawn = match format {
+        GraphFormat::Tree => draw::tree(&picture, if ascii { Glyphs::Ascii } else { Glyphs::Unicode }),
+        GraphFormat::Svg => draw::svg(&picture),
+        GraphFormat::Dot => draw::dot(&picture),
+        GraphFormat::Mermaid => draw::mermaid(&picture),
+    };
+    if let Some(path) = out {
+        write_file(path, &drawn)?;
+        printer.say(&format!("Wrote {}", path.display()));
+    }
+    if printer.shape.json {
+        let format = format!("{format:?}").to_lowercase();
+        printer.json("manifest.graph", json!({ "name": name, "format": format, "graph": drawn, "out": out }));
+    } else if out.is_none() {
+        printer.data(&drawn);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,227 @@
+//! The topology as a Mermaid flowchart, which code hosts and wikis draw by themselves.
+//!
+//! In: a [`Topology`]. Out: Mermaid text. Identifiers are numbers, because Mermaid has reserved
+//! words (`end`) that are fine host names; all text is in quotes, with entities for the rest.
+//! Never: HTML other than line breaks; strict viewers show anything else as it is written.
+
+use std::fmt::Write as _;
+
+use super::Topology;
+use super::forest::{Forest, Shape, subtitle};
+use super::kind::Kind;
+use super::text::{clean, detail, flow};
+
+/// Renders the topology as a Mermaid flowchart.
+pub fn mermaid(topology: &Topology) -> String {
+    let forest = Forest::of(topology);
+    let mut words = vec![clean(&topology.name)];
+    words.extend(
+        subtitle(topology, forest.shape)
+            .iter()
+            .map(|word| clean(word)),
+    );
+    words.retain(|word| !word.is_empty());
+    // A JSON string is a YAML string.
+    let title = serde_json::Value::from(words.join(" · "));
+    let mut chart = Chart {
+        lines: Vec::new(),
+        n_edges: 0,
+        styles: Vec::new(),
+    };
+    chart.lines.extend([
+        "---".to_owned(),
+        format!("title: {title}"),
+        "---".to_owned(),
+    ]);
+    chart.lines.push("flowchart TB".to_owned());
+
+    match forest.shape {
+        Shape::Tiers => {
+            let hosts = forest.tops_by_host(topology);
+            let named = || {
+                hosts
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, (host, _))| !host.is_empty())
+            };
+            for (at, (host, _)) in named() {
+                let text = escape(host);
+                chart
+                    .lines
+                    .push(format!("  h{at}[\"{text}<br/>host\"]:::host"));
+            }
+            chart.nodes(topology, &forest, 0..topology.nodes.len(), "  ");
+            for (at, (_, tops)) in named() {
+                for top in tops {
+                    chart.edge(&format!("h{at} --> n{top}"), None);
+                }
+            }
+        }
+        Shape::Ring | Shape::Hub => {
+            chart.nodes(topology, &forest, 0..topology.nodes.len(), "  ");
+        }
+        Shape::Regions => chart.regions(topology, &forest),
+    }
+    chart.edges(&forest);
+    chart.classes(topology, &forest);
+    chart.lines.push(String::new());
+    chart.lines.join("\n")
+}
+
+struct Chart {
+    lines: Vec<String>,
+    n_edges: usize,
+    /// Colours of edges: Mermaid styles edges by their number in the file.
+    styles: Vec<(&'static str, Vec<usize>)>,
+}
+
+/// Mermaid breaks lines at 200 pixels of its font wherever it likes: break them before. Its font is
+/// 16 pixels high, and narrower than the one we measure by.
+const LINE_WIDTH: i64 = 190;
+const LINE_SIZE: i64 = 14;
+
+/// The look of regions, and of edges that are not between parent and child.
+const REGION: &str = "fill:#f6f8fb,stroke:#cfd8e3,color:#0f172a";
+const SPOKE: &str = "stroke:#0284c7,stroke-width:3px";
+const PEER: &str = "stroke:#db2777,stroke-width:2px";
+const LINK: &str = "stroke:#4f46e5,stroke-width:2px,stroke-dasharray:6 4";
+
+impl Chart {
+    fn nodes(
+        &mut self,
+        topology: &Topology,
+        forest: &Forest,
+        members: impl Iterator<Item = usize>,
+        indent: &str,
+    ) {
+        for at in members {
+            let node = &topology.nodes[at];
+            let words = [&node.kind]
+                .into_iter()
+                .chain(&node.details)
+                .map(|word| detail(word));
+            let on = forest
+                .host_note(topology, at)
+                .map(|host| format!("on {}", clean(host)));
+            let words: Vec<_> = words.chain(on).filter(|word| !word.is_empty()).collect();
+            let mut text = escape(&node.name);
+            for line in flow(&words, LINE_WIDTH, LINE_SIZE) {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "<br/>{}", escape(&line));
+            }
+            // The hub is round, so that it stands out on viewers that drop the colours too.
+            let (open, close) = if forest.hub == Some(at) {
+                ("([", "])")
+            } else {
+                ("[", "]")
+            };
+            let class = Kind::of(&node.kind).class();
+            self.lines
+                .push(format!("{indent}n{at}{open}\"{text}\"{close}:::{class}"));
+        }
+    }
+
+    fn regions(&mut self, topology: &Topology, forest: &Forest) {
+        for (at, region) in topology.regions.iter().enumerate() {
+            let host = region.host.as_deref().unwrap_or(&topology.host);
+            let on = if host.is_empty() {
+                String::new()
+            } else {
+                format!(" on {}", escape(host))
+            };
+            let name = escape(&region.name);
+            self.lines.push(format!("  subgraph r{at}[\"{name}{on}\"]"));
+            self.lines.push("    direction TB".to_owned());
+            let members = (0..topology.nodes.len()).filter(|node| forest.region[*node] == Some(at));
+            self.nodes(topology, forest, members, "    ");
+            self.lines.push("  end".to_owned());
+        }
+        for at in 0..topology.regions.len() {
+            self.lines.push(format!("  style r{at} {REGION}"));
+        }
+        let rest = (0..topology.nodes.len()).filter(|node| forest.region[*node].is_none());
+        self.nodes(topology, forest, rest, "  ");
+    }
+
+    fn edges(&mut self, forest: &Forest) {
+        for (parent, children) in forest.children.iter().enumerate() {
+            for child in children {
+                self.edge(&format!("n{parent} --> n{child}"), None);
+            }
+        }
+        for (parent, child) in &forest.across {
+            self.edge(&format!("n{parent} --> n{child}"), None);
+        }
+        if let Some(hub) = forest.hub {
+            for spoke in &forest.spokes {
+                self.edge(&format!("n{hub} === n{spoke}"), Some(SPOKE));
+            }
+        }
+        for (a, b) in &forest.peers {
+            self.edge(&format!("n{a} <--> n{b}"), Some(PEER));
+        }
+        for (a, b) in &forest.links {
+            self.edge(&format!("r{a} -.- r{b}"), Some(LINK));
+        }
+    }
+
+    fn edge(&mut self, edge: &str, style: Option<&'static str>) {
+        self.lines.push(format!("  {edge}"));
+        if let Some(style) = style {
+            match self.styles.iter_mut().find(|(known, _)| *known == style) {
+                Some((_, edges)) => edges.push(self.n_edges),
+                None => self.styles.push((style, vec![self.n_edges])),
+            }
+        }
+        self.n_edges += 1;
+    }
+
+    fn classes(&mut self, topology: &Topology, forest: &Forest) {
+        for (style, edges) in &self.styles {
+            let edges: Vec<_> = edges.iter().map(ToString::to_string).collect();
+            self.lines
+                .push(format!("  linkStyle {} {style}", edges.join(",")));
+        }
+        let has_host = forest.shape == Shape::Tiers
+            && forest
+                .tops_by_host(topology)
+                .iter()
+                .any(|(host, _)| !host.is_empty());
+        for kind in Kind::ALL {
+            let of_kind = |node: &super::Node| Kind::of(&node.kind) == kind;
+            let occurs = topology.nodes.iter().any(of_kind) || (kind == Kind::Host && has_host);
+            if occurs {
+                let colours = kind.light();
+                // Light boxes with dark text are readable on a dark page too.
+                let mut line = format!(
+                    "  classDef {} fill:{},stroke:{},color:{}",
+                    kind.class(),
+                    colours.fill,
+                    colours.stroke,
+                    colours.text
+                );
+                if kind == Kind::Host {
+                    line.push_str(",stroke-dasharray:5 3");
+                }
+                self.lines.push(line);
+            }
+        }
+    }
+}
+
+/// Text inside quotes. Everything that is not plain becomes a numbered entity, because Mermaid
+/// looks for markdown, directives and style rules with patterns that do not know about quotes.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for c in clean(text).chars() {
+        let plain =
+            c.is_alphanumeric() || matches!(c, ' ' | '-' | '.' | ',' | '_' | '/' | '·' | '…');
+        if plain {
+            out.push(c);
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "#{};", u32::from(c));
+        }
+    }
+    out
+}

@@ -1,0 +1,288 @@
+//! The whole picture as cards, lines and panels with coordinates.
+//!
+//! In: a [`Topology`]. Out: a [`Scene`]. Where things are is decided here, how they look in `svg`.
+//! Never: markup, colours.
+
+use super::block::{Block, GAP_X, GAP_Y, Limits};
+use super::forest::{Forest, Shape};
+use super::geometry::{Bend, Card, Edge, Line, Point, Rect};
+use super::kind::Kind;
+use super::style::{CARD_PAD, DETAIL_SIZE, DETAIL_STEP, HEAD, LABEL_PAD, LABEL_SIZE, NAME_SIZE};
+use super::text::{self, Weight};
+use super::{Topology, panel, ring};
+
+/// Cards up to this width share the width of the widest of them: rows look like rows.
+const EVEN_WIDTH: i64 = 230;
+/// No card is narrower, in pixels.
+const LEAST_WIDTH: i64 = 150;
+/// Rows longer than this wrap, in pixels: about what a page shows without scrolling.
+const ROW: i64 = 1120;
+/// The same for one tree among many, at least: three cards.
+const LEAST_INNER_ROW: i64 = 540;
+/// Pixels between the trees of two hosts.
+const GAP_HOSTS: i64 = 56;
+
+/// The frame of a region.
+#[derive(Clone, Debug)]
+pub(super) struct Panel {
+    pub(super) rect: Rect,
+    pub(super) name: String,
+    /// Where it runs; may be empty.
+    pub(super) note: String,
+}
+
+/// Everything that is drawn between title and legend, from (0, 0).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scene {
+    pub(super) block: Block,
+    pub(super) panels: Vec<Panel>,
+}
+
+impl Scene {
+    pub(super) fn of(topology: &Topology, forest: &Forest) -> Self {
+        let mut cards = cards(topology, forest);
+        let hosts = match forest.shape {
+            Shape::Tiers => forest.tops_by_host(topology),
+            Shape::Ring | Shape::Hub | Shape::Regions => Vec::new(),
+        };
+        let mut host_cards: Vec<_> = hosts.iter().map(|(host, _)| host_card(host)).collect();
+        even_out(cards.iter_mut().chain(&mut host_cards));
+        level(&mut cards, forest);
+
+        let area: i64 = cards
+            .iter()
+            .map(|card| (card.rect.w + GAP_X) * (card.rect.h + GAP_Y))
+            .sum();
+        // A large fleet is wider than high. Trees leave corners empty and so need more room.
+        let stretch = if forest.children.iter().all(Vec::is_empty) {
+            2
+        } else {
+            3
+        };
+        let limit = ROW.max((stretch * area).isqrt());
+        let natural = |node: &usize| Block::of(*node, forest, &cards, Limits::none()).w + GAP_X;
+        // When not everything fits into one row, trees get narrow, so that several share a row.
+        let limits = match forest.tops.iter().map(natural).sum::<i64>() > limit {
+            true => Limits {
+                outer: limit,
+                inner: LEAST_INNER_ROW.max(limit * 2 / 5),
+            },
+            false => Limits::none(),
+        };
+        // The only tree has the row for itself.
+        let tree = if forest.tops.len() == 1 {
+            limits
+        } else {
+            limits.below()
+        };
+        let grow = |node: &usize| Block::of(*node, forest, &cards, tree);
+        let grow_all = |tops: &[usize]| tops.iter().map(grow).collect::<Vec<_>>();
+
+        let mut scene = match forest.shape {
+            Shape::Tiers => {
+                let trees = hosts.iter().zip(host_cards).map(|((host, tops), card)| {
+                    let blocks = grow_all(tops);
+                    if host.is_empty() {
+                        return Block::beside(blocks, GAP_X, limit);
+                    }
+                    let below = blocks
+                        .into_iter()
+                        .map(|block| (block, Line::Child))
+                        .collect();
+                    Block::stack(card, below, limit)
+                });
+                Self::from(Block::beside(trees.collect(), GAP_HOSTS, limit))
+            }
+            Shape::Hub => Self::from(Block::beside(grow_all(&forest.tops), GAP_HOSTS, limit)),
+            Shape::Ring => Self::from(ring::arrange(grow_all(&forest.tops))),
+            Shape::Regions => {
+                let groups = forest.tops_by_region(topology.regions.len());
+                let inner = groups
+                    .iter()
+                    .map(|(region, tops)| (*region, Block::beside(grow_all(tops), GAP_X, limit)));
+                panel::arrange(inner.collect(), topology, &forest.links, limit)
+            }
+        };
+        scene.join(forest);
+        scene
+    }
+
+    /// Draws the lines that do not follow the trees.
+    fn join(&mut self, forest: &Forest) {
+        let peers = forest.peers.iter().map(|pair| (*pair, Line::Peer));
+        let across = forest.across.iter().map(|pair| (*pair, Line::Child));
+        let spokes = match (forest.shape, forest.hub) {
+            // Across regions a spoke stays in its panel, so that only a line can show it.
+            (Shape::Regions, Some(hub)) => forest
+                .spokes
+                .iter()
+                .map(|spoke| ((hub, *spoke), Line::Spoke))
+                .collect(),
+            (Shape::Regions | Shape::Tiers | Shape::Ring | Shape::Hub, _) => Vec::new(),
+        };
+        let mut places = vec![None; forest.children.len()];
+        for card in &self.block.cards {
+            if let Some(node) = card.node {
+                places[node] = Some(card.rect);
+            }
+        }
+        for ((a, b), line) in peers.chain(across).chain(spokes) {
+            let (Some(from), Some(to)) = (places[a], places[b]) else {
+                continue;
+            };
+            let points = vec![from.centre(), to.centre()];
+            let others = places
+                .iter()
+                .flatten()
+                .filter(|rect| **rect != from && **rect != to);
+            let blocked = others
+                .copied()
+                .any(|rect| meets(rect, points[0], points[1]));
+            // On the ring lines are straight by promise; elsewhere one goes around what it meets.
+            let bend = match blocked && forest.shape != Shape::Ring {
+                true => Bend::Bow,
+                false => Bend::Straight,
+            };
+            self.block.edges.push(Edge { line, bend, points });
+        }
+    }
+}
+
+impl From<Block> for Scene {
+    fn from(block: Block) -> Self {
+        Self {
+            block,
+            panels: Vec::new(),
+        }
+    }
+}
+
+fn cards(topology: &Topology, forest: &Forest) -> Vec<Card> {
+    let card = |(at, node): (usize, &super::Node)| {
+        let mut lines: Vec<String> = node.details.iter().map(|line| text::detail(line)).collect();
+        lines.extend(
+            forest
+                .host_note(topology, at)
+                .map(|host| format!("on {}", text::clean(host))),
+        );
+        Card {
+            rect: Rect {
+                x: 0,
+                y: 0,
+                w: 0,
+                h: 0,
+            },
+            node: Some(at),
+            kind: Kind::of(&node.kind),
+            label: text::detail(&node.kind),
+            name: text::clean(&node.name),
+            lines,
+            hub: forest.hub == Some(at),
+        }
+    };
+    topology.nodes.iter().enumerate().map(card).collect()
+}
+
+fn host_card(host: &str) -> Card {
+    Card {
+        rect: Rect {
+            x: 0,
+            y: 0,
+            w: 0,
+            h: 0,
+        },
+        node: None,
+        kind: Kind::Host,
+        label: "host".to_owned(),
+        name: text::clean(host),
+        lines: Vec::new(),
+        hub: false,
+    }
+}
+
+/// Gives cards their sizes and breaks their details into lines.
+fn even_out<'c>(cards: impl Iterator<Item = &'c mut Card>) {
+    let mut cards: Vec<_> = cards.collect();
+    let heads: Vec<i64> = cards.iter().map(|card| head_width(card)).collect();
+    let even = heads
+        .iter()
+        .copied()
+        .filter(|width| *width <= EVEN_WIDTH)
+        .max()
+        .unwrap_or(0);
+    for (card, head) in cards.iter_mut().zip(&heads) {
+        let wish = (*head).max(even).max(LEAST_WIDTH);
+        card.lines = text::flow(&card.lines, wish - 2 * CARD_PAD, DETAIL_SIZE);
+        let widest = card
+            .lines
+            .iter()
+            .map(|line| text::width(line, DETAIL_SIZE, Weight::Normal));
+        card.rect.w = wish.max(widest.max().unwrap_or(0) + 2 * CARD_PAD);
+        let n_lines = i64::try_from(card.lines.len()).unwrap_or(0);
+        card.rect.h = HEAD
+            + if n_lines == 0 {
+                0
+            } else {
+                n_lines * DETAIL_STEP + 6
+            };
+    }
+}
+
+/// Gives neighbours the same height, so that the rows below them and lines between them are level.
+fn level(cards: &mut [Card], forest: &Forest) {
+    let below = (0..cards.len()).map(|node| forest.below(node));
+    let mut groups: Vec<Vec<usize>> = below
+        .map(|group| group.into_iter().map(|(node, _)| node).collect())
+        .collect();
+    groups.push(forest.tops.clone());
+    for group in groups {
+        let height = group
+            .iter()
+            .map(|node| cards[*node].rect.h)
+            .max()
+            .unwrap_or(0);
+        for node in group {
+            cards[node].rect.h = height;
+        }
+    }
+}
+
+fn head_width(card: &Card) -> i64 {
+    let name = text::width(&card.name, NAME_SIZE, Weight::Bold);
+    let label = text::width(&card.label, LABEL_SIZE, Weight::Bold) + 2 * LABEL_PAD;
+    name + 10 + label + 2 * CARD_PAD
+}
+
+/// Whether a straight line touches a rectangle: Liang and Barsky's clipping, in whole numbers.
+fn meets(rect: Rect, from: Point, to: Point) -> bool {
+    let (dx, dy) = (to.x - from.x, to.y - from.y);
+    let sides = [
+        (-dx, from.x - rect.x),
+        (dx, rect.x + rect.w - from.x),
+        (-dy, from.y - rect.y),
+        (dy, rect.y + rect.h - from.y),
+    ];
+    // The part of the line inside, as fractions of its length.
+    let (mut enter, mut leave) = ((0, 1), (1, 1));
+    for (slope, room) in sides {
+        if slope == 0 {
+            if room < 0 {
+                return false;
+            }
+            continue;
+        }
+        let cut = (room * slope.signum(), slope.abs());
+        let later = |a: (i64, i64), b: (i64, i64)| {
+            i128::from(a.0) * i128::from(b.1) > i128::from(b.0) * i128::from(a.1)
+        };
+        if slope < 0 && later(cut, enter) {
+            enter = cut;
+        } else if slope > 0 && later(leave, cut) {
+            leave = cut;
+        }
+        if later(enter, leave) {
+            return false;
+        }
+    }
+    true
+}
