@@ -3,18 +3,18 @@
 //! In: headings and rows. Out: aligned text without borders.
 //! Never: colour that carries meaning alone.
 
-use comfy_table::{ContentArrangement, Table};
-
-/// Renders a table; columns are as wide as their widest cell.
+/// Renders a table; columns are as wide as their widest cell, two spaces apart.
 pub(crate) fn render(headings: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
-    table.add_rows(rows);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+    let heading = headings.iter().map(|heading| heading.to_uppercase()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
+    let widths: Vec<usize> = (0..headings.len())
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
+        text.push_str(cells.collect::<String>().trim_end());
+        text.push('\n');
     }
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
-    lines.fold(String::new(), |text, line| text + &line + "\n")
+    text
 }

@@ -41,7 +41,7 @@ pub fn validate(catalog: &Catalog) -> Faults {
 }
 
 /// Checks `site.yaml` and `secrets.yaml`, which every command uses.
-pub(super) fn check_site(catalog: &Catalog, faults: &mut Faults) {
+pub fn check_site(catalog: &Catalog, faults: &mut Faults) {
     if let Some(site) = &catalog.site {
         faults.extend(site.faults.clone());
         if let Some(site) = &site.value {

@@ -6,7 +6,7 @@ use homestak_core::doc::emit::emit;
 use homestak_core::doc::{Sources, Value};
 use homestak_core::resolve::spec::spec;
 use homestak_core::resolve::{Resolved, ResolvedNode, Reveal, Sheet};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::select::{Selected, select};
 use crate::args::ManifestArgs;
