@@ -9,7 +9,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Turn a written manifest into running, configured, watched machines
 #[derive(Debug, Parser)]
-#[command(name = "homestak", version, propagate_version = true, subcommand_required = true)]
+#[command(
+    name = "homestak",
+    version,
+    propagate_version = true,
+    subcommand_required = true
+)]
 #[command(after_help = AFTER_HELP)]
 pub struct Cli {
     /// Flags of every command.
@@ -34,7 +39,12 @@ Exit codes:
 #[derive(Debug, Clone, Default, Args)]
 pub struct GlobalArgs {
     /// Use the site in this directory
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help_heading = "Global options"
+    )]
     pub site: Option<PathBuf>,
     /// Print the result as JSON on stdout
     #[arg(long, global = true, help_heading = "Global options")]

@@ -54,17 +54,27 @@ pub(crate) struct CommandError {
 impl CommandError {
     /// Makes a failure.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Failed, message: message.into(), hints: Vec::new() }
+        Self {
+            kind: ErrorKind::Failed,
+            message: message.into(),
+            hints: Vec::new(),
+        }
     }
 
     /// Makes a usage error.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Usage, ..Self::failed(message) }
+        Self {
+            kind: ErrorKind::Usage,
+            ..Self::failed(message)
+        }
     }
 
     /// Makes a refusal.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Refused, ..Self::failed(message) }
+        Self {
+            kind: ErrorKind::Refused,
+            ..Self::failed(message)
+        }
     }
 
     /// Adds what to do next.
@@ -75,19 +85,28 @@ impl CommandError {
     }
 
     /// Says that something named does not exist, with the nearest name.
-    pub(crate) fn unknown<'k>(what: &str, name: &str, known: impl Iterator<Item = &'k str>) -> Self {
+    pub(crate) fn unknown<'k>(
+        what: &str,
+        name: &str,
+        known: impl Iterator<Item = &'k str>,
+    ) -> Self {
         let known: Vec<&str> = known.collect();
         let error = Self::failed(format!("There is no {what} `{name}`."));
         match closest(name, known.iter().copied()) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None if known.is_empty() => error.hint(format!("there is no {what} at all; `homestak site show` tells where was looked")),
+            None if known.is_empty() => error.hint(format!(
+                "there is no {what} at all; `homestak site show` tells where was looked"
+            )),
             None => error.hint(format!("there is: {}", known.join(", "))),
         }
     }
 
     /// Says what replaces a retired name.
     pub(crate) fn retired(name: &str, replacement: &str) -> Self {
-        Self::failed(format!("The scenario `{name}` is retired; manifests replace it.")).hint(replacement)
+        Self::failed(format!(
+            "The scenario `{name}` is retired; manifests replace it."
+        ))
+        .hint(replacement)
     }
 
     /// Says that a file could not be read or written.
@@ -102,18 +121,23 @@ impl CommandError {
 
 impl From<homestak_site::find::FindError> for CommandError {
     fn from(error: homestak_site::find::FindError) -> Self {
-        Self::failed(format!("{} names `{}`, which is not a directory.", error.by, error.path.display()))
-            .hint(format!("homestak site init {}", error.path.display()))
+        Self::failed(format!(
+            "{} names `{}`, which is not a directory.",
+            error.by,
+            error.path.display()
+        ))
+        .hint(format!("homestak site init {}", error.path.display()))
     }
 }
 
 impl From<homestak_site::InitError> for CommandError {
     fn from(error: homestak_site::InitError) -> Self {
         match &error {
-            homestak_site::InitError::NotEmpty(path) => {
-                Self::failed(format!("`{}` is not empty, so no site is written there.", path.display()))
-                    .hint("name a new or empty directory; nothing was changed")
-            }
+            homestak_site::InitError::NotEmpty(path) => Self::failed(format!(
+                "`{}` is not empty, so no site is written there.",
+                path.display()
+            ))
+            .hint("name a new or empty directory; nothing was changed"),
             homestak_site::InitError::Write(..) | homestak_site::InitError::Random(_) => {
                 Self::failed(format!("{}.", chain(&error)))
             }
@@ -142,9 +166,13 @@ impl From<homestak_core::token::TokenError> for CommandError {
         let made = Self::failed(format!("{}: {error}.", error.code()));
         match error {
             TokenError::Key => made.hint("put 64 hexadecimal digits under `auth.signing_key`"),
-            TokenError::Malformed(_) => made.hint("a token is `payload.signature`; was it cut when it was copied?"),
+            TokenError::Malformed(_) => {
+                made.hint("a token is `payload.signature`; was it cut when it was copied?")
+            }
             TokenError::Signature => made.hint("mint a new one: homestak token mint NODE SPEC"),
-            TokenError::Identity { found, .. } => made.hint(format!("a node can only use its own token; this one is for `{found}`")),
+            TokenError::Identity { found, .. } => made.hint(format!(
+                "a node can only use its own token; this one is for `{found}`"
+            )),
         }
     }
 }

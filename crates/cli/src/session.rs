@@ -30,7 +30,11 @@ impl Session {
             Chosen::Directory(directory) => load(directory, &|text| unseal(text, settings)),
         };
         let plaintext = std::mem::take(&mut loaded.plaintext);
-        Ok(Self { catalog: loaded.catalog(), find, plaintext })
+        Ok(Self {
+            catalog: loaded.catalog(),
+            find,
+            plaintext,
+        })
     }
 }
 
@@ -39,7 +43,11 @@ impl Session {
 fn unseal(text: &str, settings: &Settings) -> Result<String, Problem> {
     open(text, settings).map_err(|failure| Problem {
         code: Code::Sealed,
-        severity: if failure.no_key { Severity::Notice } else { Severity::Error },
+        severity: if failure.no_key {
+            Severity::Notice
+        } else {
+            Severity::Error
+        },
         message: failure.message,
         hint: failure.hint,
     })

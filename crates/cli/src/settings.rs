@@ -12,20 +12,50 @@ use crate::ui::Shape;
 
 /// Every environment variable that is read, with its meaning. The reference page is made from it.
 pub const VARIABLES: &[(&str, &str)] = &[
-    ("HOMESTAK_SITE_CONFIG", "Site directory, when `--site` is not given. It must exist."),
-    ("HOMESTAK_ROOT", "Anchor of an installation: its site is `$HOMESTAK_ROOT/config`, its state `$HOMESTAK_ROOT/.state`."),
-    ("HOMESTAK_STATE", "State directory, instead of `$HOMESTAK_ROOT/.state` or `~/.local/state/homestak`."),
-    ("HOMESTAK_SERVER", "Address of the server, instead of `server_url` in `site.yaml`."),
+    (
+        "HOMESTAK_SITE_CONFIG",
+        "Site directory, when `--site` is not given. It must exist.",
+    ),
+    (
+        "HOMESTAK_ROOT",
+        "Anchor of an installation: its site is `$HOMESTAK_ROOT/config`, its state `$HOMESTAK_ROOT/.state`.",
+    ),
+    (
+        "HOMESTAK_STATE",
+        "State directory, instead of `$HOMESTAK_ROOT/.state` or `~/.local/state/homestak`.",
+    ),
+    (
+        "HOMESTAK_SERVER",
+        "Address of the server, instead of `server_url` in `site.yaml`.",
+    ),
     ("NO_COLOR", "When set to anything, output has no colour."),
     ("SOPS_AGE_KEY", "Age identities that open sealed secrets."),
-    ("SOPS_AGE_KEY_FILE", "File with age identities that open sealed secrets."),
-    ("SOPS_AGE_KEY_CMD", "Command that prints age identities that open sealed secrets."),
-    ("XDG_CONFIG_HOME", "Where `sops/age/keys.txt` is looked for, instead of `~/.config`."),
-    ("XDG_STATE_HOME", "Where state is kept, instead of `~/.local/state`."),
+    (
+        "SOPS_AGE_KEY_FILE",
+        "File with age identities that open sealed secrets.",
+    ),
+    (
+        "SOPS_AGE_KEY_CMD",
+        "Command that prints age identities that open sealed secrets.",
+    ),
+    (
+        "XDG_CONFIG_HOME",
+        "Where `sops/age/keys.txt` is looked for, instead of `~/.config`.",
+    ),
+    (
+        "XDG_STATE_HOME",
+        "Where state is kept, instead of `~/.local/state`.",
+    ),
     ("VISUAL", "Editor of `homestak secrets edit`."),
-    ("EDITOR", "Editor of `homestak secrets edit`, when `VISUAL` is not set."),
+    (
+        "EDITOR",
+        "Editor of `homestak secrets edit`, when `VISUAL` is not set.",
+    ),
     ("HOME", "The person's home directory."),
-    ("USER", "The person's name, for SSH to hosts without a user of their own."),
+    (
+        "USER",
+        "The person's name, for SSH to hosts without a user of their own.",
+    ),
 ];
 
 /// Everything that flags and environment decide.
@@ -69,13 +99,18 @@ impl Settings {
             server: variable("HOMESTAK_SERVER"),
             home,
             user: variable("USER").unwrap_or_else(|| "root".into()),
-            editor: variable("VISUAL").or_else(|| variable("EDITOR")).unwrap_or_else(|| "vi".into()),
+            editor: variable("VISUAL")
+                .or_else(|| variable("EDITOR"))
+                .unwrap_or_else(|| "vi".into()),
         }
     }
 }
 
 /// Reads one variable; empty counts as not set.
-#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the environment"
+)]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

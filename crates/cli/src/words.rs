@@ -52,17 +52,21 @@ const FLAGS_WITH_VALUE: &[&str] = &["--site"];
 /// Translates other spellings into commands.
 pub fn translate(mut arguments: Vec<OsString>) -> Translated {
     if let Some(name) = scenario_flag(&arguments) {
-        return retired(&name).unwrap_or_else(|| {
-            // A scenario that is not retired is a command of its own name.
-            Translated::Run(arguments)
-        });
+        return retired(&name).unwrap_or(Translated::Run(arguments));
     }
-    let Some(at) = command_position(&arguments) else { return Translated::Run(arguments) };
+    let Some(at) = command_position(&arguments) else {
+        return Translated::Run(arguments);
+    };
     let mut name = at;
     if is(&arguments[at], "scenario") {
-        name = (at + 1..arguments.len()).find(|next| !is(&arguments[*next], "run")).unwrap_or(at);
+        name = (at + 1..arguments.len())
+            .find(|next| !is(&arguments[*next], "run"))
+            .unwrap_or(at);
     }
-    if let Some(retired) = arguments.get(name).and_then(|word| retired(&word.to_string_lossy())) {
+    if let Some(retired) = arguments
+        .get(name)
+        .and_then(|word| retired(&word.to_string_lossy()))
+    {
         return retired;
     }
     if let Some((_, command)) = VERBS.iter().find(|(verb, _)| is(&arguments[at], verb)) {
@@ -74,9 +78,13 @@ pub fn translate(mut arguments: Vec<OsString>) -> Translated {
 /// Returns the command that a verb of earlier versions stands for.
 pub fn verb(arguments: &[OsString]) -> Option<(&'static str, String)> {
     let at = command_position(arguments)?;
-    let typed: Vec<_> = arguments[at..].iter().map(|word| word.to_string_lossy()).collect();
+    let typed: Vec<_> = arguments[at..]
+        .iter()
+        .map(|word| word.to_string_lossy())
+        .collect();
     VERBS.iter().find_map(|(verb, command)| {
-        let same = command.len() <= typed.len() && command.iter().zip(&typed).all(|(one, other)| one == other);
+        let same = command.len() <= typed.len()
+            && command.iter().zip(&typed).all(|(one, other)| one == other);
         same.then(|| (*verb, command[..2].join(" ")))
     })
 }
@@ -119,7 +127,10 @@ fn scenario_flag(arguments: &[OsString]) -> Option<String> {
 fn retired(name: &str) -> Option<Translated> {
     let (_, verb, manifest) = RETIRED.iter().find(|(retired, _, _)| *retired == name)?;
     let replacement = format!("./run.sh {verb} -M {manifest} -H <host>");
-    Some(Translated::Retired { name: name.to_owned(), replacement })
+    Some(Translated::Retired {
+        name: name.to_owned(),
+        replacement,
+    })
 }
 
 #[cfg(test)]
@@ -136,15 +147,30 @@ mod tests {
 
     #[test]
     fn verbs_become_noun_and_action() {
-        assert_eq!(translated("homestak validate -M x"), run("homestak manifest validate -M x"));
-        assert_eq!(translated("homestak --site d create -M x"), run("homestak --site d manifest apply -M x"));
-        assert_eq!(translated("homestak serve"), run("homestak server start --foreground"));
+        assert_eq!(
+            translated("homestak validate -M x"),
+            run("homestak manifest validate -M x")
+        );
+        assert_eq!(
+            translated("homestak --site d create -M x"),
+            run("homestak --site d manifest apply -M x")
+        );
+        assert_eq!(
+            translated("homestak serve"),
+            run("homestak server start --foreground")
+        );
     }
 
     #[test]
     fn a_value_that_looks_like_a_verb_is_left_alone() {
-        assert_eq!(translated("homestak --site create site show"), run("homestak --site create site show"));
-        assert_eq!(translated("homestak manifest show test"), run("homestak manifest show test"));
+        assert_eq!(
+            translated("homestak --site create site show"),
+            run("homestak --site create site show")
+        );
+        assert_eq!(
+            translated("homestak manifest show test"),
+            run("homestak manifest show test")
+        );
     }
 
     #[test]
@@ -154,8 +180,18 @@ mod tests {
                 name: (*name).into(),
                 replacement: format!("./run.sh {verb} -M {manifest} -H <host>"),
             };
-            for line in ["{}", "scenario {}", "scenario run {}", "--scenario {} --host father", "-S {}", "--scenario={}"] {
-                assert_eq!(translated(&format!("homestak {}", line.replace("{}", name))), expected);
+            for line in [
+                "{}",
+                "scenario {}",
+                "scenario run {}",
+                "--scenario {} --host father",
+                "-S {}",
+                "--scenario={}",
+            ] {
+                assert_eq!(
+                    translated(&format!("homestak {}", line.replace("{}", name))),
+                    expected
+                );
             }
         }
     }

@@ -66,7 +66,12 @@ impl Graph {
             })
             .collect();
         let (roots, ranges) = number(&parents, &depths);
-        Ok(Self { parents, depths, roots, ranges })
+        Ok(Self {
+            parents,
+            depths,
+            roots,
+            ranges,
+        })
     }
 
     /// Returns the parent of a node.

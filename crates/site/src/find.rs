@@ -74,42 +74,95 @@ pub struct FindError {
 }
 
 /// Files and directories that make a directory a site.
-const MARKS: &[&str] =
-    &["site.yaml", "secrets.yaml", "secrets.yaml.enc", "manifests", "specs", "postures", "presets", "nodes", "hosts", "v2"];
+const MARKS: &[&str] = &[
+    "site.yaml",
+    "secrets.yaml",
+    "secrets.yaml.enc",
+    "manifests",
+    "specs",
+    "postures",
+    "presets",
+    "nodes",
+    "hosts",
+    "v2",
+];
 
 /// Finds the site.
 pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
     let mut looks = Vec::new();
     // A place that a person named must be there: using another one instead would surprise.
-    for (by, path) in [("--site", &candidates.flag), ("$HOMESTAK_SITE_CONFIG", &candidates.site_config)] {
+    for (by, path) in [
+        ("--site", &candidates.flag),
+        ("$HOMESTAK_SITE_CONFIG", &candidates.site_config),
+    ] {
         let Some(path) = path else {
-            looks.push(Look { by, path: None, outcome: Outcome::NotSet });
+            looks.push(Look {
+                by,
+                path: None,
+                outcome: Outcome::NotSet,
+            });
             continue;
         };
         if !path.is_dir() {
-            return Err(FindError { by, path: path.clone() });
+            return Err(FindError {
+                by,
+                path: path.clone(),
+            });
         }
-        looks.push(Look { by, path: Some(path.clone()), outcome: Outcome::Used });
-        return Ok(Find { chosen: Chosen::Directory(path.clone()), looks });
+        looks.push(Look {
+            by,
+            path: Some(path.clone()),
+            outcome: Outcome::Used,
+        });
+        return Ok(Find {
+            chosen: Chosen::Directory(path.clone()),
+            looks,
+        });
     }
     let here = &candidates.working_directory;
     let system = &candidates.system_root;
     let places = [
-        ("$HOMESTAK_ROOT/config", candidates.root.as_ref().map(|root| root.join("config"))),
+        (
+            "$HOMESTAK_ROOT/config",
+            candidates.root.as_ref().map(|root| root.join("config")),
+        ),
         ("./site-config", Some(here.join("site-config"))),
-        ("../site-config", here.parent().map(|parent| parent.join("site-config"))),
-        ("/usr/local/etc/homestak", Some(system.join("usr/local/etc/homestak"))),
-        ("/opt/homestak/site-config", Some(system.join("opt/homestak/site-config"))),
+        (
+            "../site-config",
+            here.parent().map(|parent| parent.join("site-config")),
+        ),
+        (
+            "/usr/local/etc/homestak",
+            Some(system.join("usr/local/etc/homestak")),
+        ),
+        (
+            "/opt/homestak/site-config",
+            Some(system.join("opt/homestak/site-config")),
+        ),
     ];
     for (by, path) in places {
         let outcome = path.as_deref().map_or(Outcome::NotSet, look);
-        looks.push(Look { by, path: path.clone(), outcome });
+        looks.push(Look {
+            by,
+            path: path.clone(),
+            outcome,
+        });
         if let (Outcome::Used, Some(path)) = (outcome, path) {
-            return Ok(Find { chosen: Chosen::Directory(path), looks });
+            return Ok(Find {
+                chosen: Chosen::Directory(path),
+                looks,
+            });
         }
     }
-    looks.push(Look { by: "the stock site", path: None, outcome: Outcome::Used });
-    Ok(Find { chosen: Chosen::Stock, looks })
+    looks.push(Look {
+        by: "the stock site",
+        path: None,
+        outcome: Outcome::Used,
+    });
+    Ok(Find {
+        chosen: Chosen::Stock,
+        looks,
+    })
 }
 
 fn look(path: &Path) -> Outcome {

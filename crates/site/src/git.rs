@@ -11,5 +11,9 @@ pub fn tracked(directory: &Path, files: &[String]) -> Vec<String> {
     let mut arguments = vec!["ls-files", "-z", "--"];
     arguments.extend(files.iter().map(String::as_str));
     let listed = crate::process::git(directory, &arguments).unwrap_or_default();
-    String::from_utf8_lossy(&listed).split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    String::from_utf8_lossy(&listed)
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
 }

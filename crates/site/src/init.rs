@@ -36,7 +36,11 @@ pub fn init(directory: &Path) -> Result<Vec<PathBuf>, InitError> {
     let mut written = Vec::new();
     for (name, text) in stock::FILES {
         // A file called `.gitignore` in the source tree would act on the source tree.
-        let path = directory.join(if *name == "gitignore" { ".gitignore" } else { name });
+        let path = directory.join(if *name == "gitignore" {
+            ".gitignore"
+        } else {
+            name
+        });
         if let Some(parent) = path.parent() {
             fs_err::create_dir_all(parent).map_err(failed)?;
         }
@@ -63,5 +67,7 @@ fn write_secrets(path: &Path) -> Result<(), InitError> {
     let failed = |error| InitError::Write(path.to_owned(), error);
     let mut file = fs_err::OpenOptions::new();
     file.write(true).create_new(true).mode(0o600);
-    file.open(path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
+    file.open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(failed)
 }

@@ -44,15 +44,25 @@ impl Loaded {
 pub fn load_stock() -> Loaded {
     let mut loaded = Loaded::default();
     for (path, text) in stock::FILES {
-        let Some(stem) = path.strip_suffix(".yaml") else { continue };
+        let Some(stem) = path.strip_suffix(".yaml") else {
+            continue;
+        };
         let (directory, name) = stem.split_once('/').unwrap_or(("", stem));
         let kind = match (directory, name) {
             ("", "site") => Some(Kind::Site),
-            _ => Kind::ALL.iter().copied().find(|kind| kind.directory() == Some(directory)),
+            _ => Kind::ALL
+                .iter()
+                .copied()
+                .find(|kind| kind.directory() == Some(directory)),
         };
         if let Some(kind) = kind {
             let path = format!("stock:{path}");
-            loaded.inputs.push(Input { kind, name: name.into(), path, text: Ok((*text).into()) });
+            loaded.inputs.push(Input {
+                kind,
+                name: name.into(),
+                path,
+                text: Ok((*text).into()),
+            });
         }
     }
     loaded
@@ -67,7 +77,9 @@ pub fn load(directory: &Path, unseal: Unseal<'_>) -> Loaded {
     }
     loaded.secrets(directory, unseal);
     for kind in Kind::ALL.iter().copied() {
-        let Some(folder) = kind.directory() else { continue };
+        let Some(folder) = kind.directory() else {
+            continue;
+        };
         let mut names = BTreeSet::new();
         loaded.folder(kind, &directory.join(folder), &mut names);
         // `v2/nodes` held something else: node templates, which manifests have replaced.
@@ -95,11 +107,21 @@ pub fn load(directory: &Path, unseal: Unseal<'_>) -> Loaded {
 impl Loaded {
     fn add(&mut self, kind: Kind, name: &str, path: &Path) {
         let text = read(path);
-        self.inputs.push(Input { kind, name: name.into(), path: path.display().to_string(), text });
+        self.inputs.push(Input {
+            kind,
+            name: name.into(),
+            path: path.display().to_string(),
+            text,
+        });
     }
 
     fn notice(&mut self, path: &Path, code: Code, message: String, hint: &str) {
-        let problem = Problem { code, severity: Severity::Notice, message, hint: hint.into() };
+        let problem = Problem {
+            code,
+            severity: Severity::Notice,
+            message,
+            hint: hint.into(),
+        };
         self.notes.push((path.display().to_string(), problem));
     }
 
@@ -107,28 +129,55 @@ impl Loaded {
         let Ok(entries) = fs_err::read_dir(folder) else {
             if folder.exists() {
                 let hint = "check its owner and mode";
-                self.notice(folder, Code::Unreadable, "the directory cannot be read".into(), hint);
+                self.notice(
+                    folder,
+                    Code::Unreadable,
+                    "the directory cannot be read".into(),
+                    hint,
+                );
             }
             return;
         };
-        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let mut paths: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect();
         paths.sort();
         for path in paths {
-            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let stem = file.strip_suffix(".yaml").or_else(|| file.strip_suffix(".yml"));
+            let file = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let stem = file
+                .strip_suffix(".yaml")
+                .or_else(|| file.strip_suffix(".yml"));
             let Some(name) = stem.filter(|name| !name.starts_with('.')) else {
-                let expected = file.starts_with('.') || file.ends_with(".md") || file.ends_with(".example");
+                let expected =
+                    file.starts_with('.') || file.ends_with(".md") || file.ends_with(".example");
                 if !expected && path.is_file() {
                     let message = format!("`{file}` is not read: documents end in `.yaml`");
-                    self.notice(&path, Code::UnknownFile, message, "rename it, or move it out of the site");
+                    self.notice(
+                        &path,
+                        Code::UnknownFile,
+                        message,
+                        "rename it, or move it out of the site",
+                    );
                 }
                 continue;
             };
             if names.insert(name.to_owned()) {
                 self.add(kind, name, &path);
             } else {
-                let message = format!("another {} `{name}` is used instead of this one", kind.word());
-                self.notice(&path, Code::Shadowed, message, "remove one of the two files");
+                let message = format!(
+                    "another {} `{name}` is used instead of this one",
+                    kind.word()
+                );
+                self.notice(
+                    &path,
+                    Code::Shadowed,
+                    message,
+                    "remove one of the two files",
+                );
             }
         }
     }
@@ -136,7 +185,8 @@ impl Loaded {
     /// Images that every site has, unless it writes its own of that name.
     fn stock_images(&mut self, own: &BTreeSet<String>) {
         let stock = load_stock().inputs.into_iter();
-        self.inputs.extend(stock.filter(|input| input.kind == Kind::Image && !own.contains(&input.name)));
+        self.inputs
+            .extend(stock.filter(|input| input.kind == Kind::Image && !own.contains(&input.name)));
     }
 
     /// `secrets.yaml`, plain or sealed, or else `secrets.yaml.enc`.
@@ -159,14 +209,22 @@ impl Loaded {
         }
         if let Some((path, text)) = found {
             let path = path.display().to_string();
-            self.inputs.push(Input { kind: Kind::Secrets, name: "secrets".into(), path, text });
+            self.inputs.push(Input {
+                kind: Kind::Secrets,
+                name: "secrets".into(),
+                path,
+                text,
+            });
         }
     }
 
     fn check_mode(&mut self, path: &Path) {
         let mode = fs_err::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o077 != 0 {
-            let message = format!("the secrets can be read by others (mode {:04o})", mode & 0o7777);
+            let message = format!(
+                "the secrets can be read by others (mode {:04o})",
+                mode & 0o7777
+            );
             let hint = format!("chmod 600 {}", path.display());
             self.notice(path, Code::OpenPermissions, message, &hint);
         }
@@ -202,7 +260,10 @@ fn read(path: &Path) -> Result<String, Problem> {
     String::from_utf8(bytes).map_err(|error| Problem {
         code: Code::NotText,
         severity: Severity::Error,
-        message: format!("the file is not UTF-8 text: byte {} does not fit", error.utf8_error().valid_up_to() + 1),
+        message: format!(
+            "the file is not UTF-8 text: byte {} does not fit",
+            error.utf8_error().valid_up_to() + 1
+        ),
         hint: "is this a binary file, or text in another encoding? Save it as UTF-8".into(),
     })
 }

@@ -46,7 +46,14 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
 }
 
 /// Shows the result of a check: diagnostics, then a line or JSON. A fault makes it fail.
-fn verdict(printer: &Printer, kind: &str, faults: &Faults, sources: &Sources, mut body: Json, good: &str) -> Outcome {
+fn verdict(
+    printer: &Printer,
+    kind: &str,
+    faults: &Faults,
+    sources: &Sources,
+    mut body: Json,
+    good: &str,
+) -> Outcome {
     printer.diagnostics(faults, sources);
     let valid = faults.errors() == 0;
     if printer.shape.json {
@@ -60,13 +67,19 @@ fn verdict(printer: &Printer, kind: &str, faults: &Faults, sources: &Sources, mu
 }
 
 /// Stops a command whose documents have faults, after showing them.
-fn require_sound(printer: &Printer, faults: &Faults, sources: &Sources) -> Result<(), CommandError> {
+fn require_sound(
+    printer: &Printer,
+    faults: &Faults,
+    sources: &Sources,
+) -> Result<(), CommandError> {
     printer.diagnostics(faults, sources);
     if faults.errors() == 0 {
         return Ok(());
     }
-    Err(CommandError::failed("The documents have faults, so there is nothing to show.")
-        .hint("mend the faults above, then run the command again"))
+    Err(
+        CommandError::failed("The documents have faults, so there is nothing to show.")
+            .hint("mend the faults above, then run the command again"),
+    )
 }
 
 /// Writes text for people or tools to a file, whole or not at all.
@@ -82,15 +95,23 @@ fn write_private(path: &Path, text: &str) -> Result<(), CommandError> {
 /// Writes beside the file and renames, so that a crash leaves the old one.
 fn write_with_mode(path: &Path, text: &str, mode: u32) -> Result<(), CommandError> {
     let failed = |error: std::io::Error| CommandError::file("write", path, &error);
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| CommandError::usage(format!("`{}` names no file.", path.display())))?;
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let name = path
+        .file_name()
+        .ok_or_else(|| CommandError::usage(format!("`{}` names no file.", path.display())))?;
     let id = std::process::id();
     let beside = directory.join(format!(".{}.{id}.tmp", name.to_string_lossy()));
     let mut options = fs_err::OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
     let written = options
         .open(&beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())
+                .and_then(|()| file.sync_all())
+        })
         .and_then(|()| fs_err::rename(&beside, path));
     if written.is_err() {
         _ = fs_err::remove_file(&beside);

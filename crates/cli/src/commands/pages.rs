@@ -22,12 +22,17 @@ pub(super) fn completions(shell: clap_complete::Shell, printer: &Printer) -> Out
 pub(super) fn man(out: Option<&Path>, printer: &Printer) -> Outcome {
     let Some(directory) = out else {
         let mut page = Vec::new();
-        let failed = |error: std::io::Error| CommandError::failed(format!("Cannot render the manual page: {error}."));
-        clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(failed)?;
+        let failed = |error: std::io::Error| {
+            CommandError::failed(format!("Cannot render the manual page: {error}."))
+        };
+        clap_mangen::Man::new(Cli::command())
+            .render(&mut page)
+            .map_err(failed)?;
         printer.data(&String::from_utf8_lossy(&page));
         return Ok(ExitCode::SUCCESS);
     };
-    let failed = |error: std::io::Error| CommandError::file("write manual pages to", directory, &error);
+    let failed =
+        |error: std::io::Error| CommandError::file("write manual pages to", directory, &error);
     fs_err::create_dir_all(directory).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
     printer.say(&format!("Wrote manual pages to {}", directory.display()));

@@ -20,15 +20,26 @@ use crate::ui::Printer;
 /// Runs a resolve command.
 pub(super) fn run(command: ResolveCommand, settings: &Settings, printer: &Printer) -> Outcome {
     let (json, export) = match command {
-        ResolveCommand::Tofu { manifest, node, export } => {
-            (tofu_variables(&manifest, node.as_deref(), &export, settings, printer)?, export)
-        }
-        ResolveCommand::Ansible { posture, export } => (ansible_variables(&posture, &export, settings, printer)?, export),
+        ResolveCommand::Tofu {
+            manifest,
+            node,
+            export,
+        } => (
+            tofu_variables(&manifest, node.as_deref(), &export, settings, printer)?,
+            export,
+        ),
+        ResolveCommand::Ansible { posture, export } => (
+            ansible_variables(&posture, &export, settings, printer)?,
+            export,
+        ),
     };
     match &export.out {
         Some(path) => {
             write_private(path, &format!("{json:#}\n"))?;
-            printer.say(&format!("Wrote {} (mode 0600, with secrets)", path.display()));
+            printer.say(&format!(
+                "Wrote {} (mode 0600, with secrets)",
+                path.display()
+            ));
         }
         None => {
             printer.raw_json(&json);
@@ -49,7 +60,11 @@ fn compat(export: &ExportArgs) -> Compat {
 
 /// Values of secrets leave only into a private file, or when asked for.
 fn reveal(export: &ExportArgs) -> Reveal {
-    if export.out.is_some() || export.show_secrets { Reveal::Exposed } else { Reveal::Masked }
+    if export.out.is_some() || export.show_secrets {
+        Reveal::Exposed
+    } else {
+        Reveal::Masked
+    }
 }
 
 fn tofu_variables(
@@ -59,17 +74,34 @@ fn tofu_variables(
     settings: &Settings,
     printer: &Printer,
 ) -> Result<Json, CommandError> {
-    let Selected { session, resolved, faults, .. } = select(manifest, settings)?;
+    let Selected {
+        session,
+        resolved,
+        faults,
+        ..
+    } = select(manifest, settings)?;
     require_sound(printer, &faults, &session.catalog.sources)?;
-    let resolved = resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+    let resolved =
+        resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
     if let Some(name) = node.filter(|name| resolved.node(name).is_none()) {
-        return Err(CommandError::unknown("node", name, resolved.nodes.iter().map(|node| node.name.as_str())));
+        return Err(CommandError::unknown(
+            "node",
+            name,
+            resolved.nodes.iter().map(|node| node.name.as_str()),
+        ));
     }
     // A node on a nested host is exported for that host.
-    let parent = node.and_then(|name| resolved.node(name)?.parent.as_ref()).map(|parent| parent.as_str());
-    let own = node.and_then(|name| resolved.node(name)?.host.as_ref()).map(|host| host.value.as_str());
+    let parent = node
+        .and_then(|name| resolved.node(name)?.parent.as_ref())
+        .map(|parent| parent.as_str());
+    let own = node
+        .and_then(|name| resolved.node(name)?.host.as_ref())
+        .map(|host| host.value.as_str());
     let host = parent.or(own).or(manifest.host.as_deref());
-    let host = host.ok_or_else(|| CommandError::usage("Which host? Variables for OpenTofu are made per host.").hint("add `-H HOST`"))?;
+    let host = host.ok_or_else(|| {
+        CommandError::usage("Which host? Variables for OpenTofu are made per host.")
+            .hint("add `-H HOST`")
+    })?;
     let key = settings.home.join(".ssh/id_rsa").display().to_string();
     let target = Target {
         host,
@@ -93,8 +125,13 @@ fn ansible_variables(
     let session = Session::open(settings)?;
     let catalog = &session.catalog;
     let document = catalog.postures.get(posture);
-    let document =
-        document.ok_or_else(|| CommandError::unknown("posture", posture, catalog.postures.keys().map(String::as_str)))?;
+    let document = document.ok_or_else(|| {
+        CommandError::unknown(
+            "posture",
+            posture,
+            catalog.postures.keys().map(String::as_str),
+        )
+    })?;
     let mut faults = Faults::default();
     site::check_site(catalog, &mut faults);
     faults.extend(document.faults.clone());

@@ -24,13 +24,17 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
         match kinds.as_slice() {
             [one] => printer.raw_json(&one.schema()),
             all => {
-                let map: Map<_, _> = all.iter().map(|kind| (kind.word().to_owned(), kind.schema())).collect();
+                let map: Map<_, _> = all
+                    .iter()
+                    .map(|kind| (kind.word().to_owned(), kind.schema()))
+                    .collect();
                 printer.raw_json(&map.into());
             }
         }
         return Ok(ExitCode::SUCCESS);
     };
-    fs_err::create_dir_all(directory).map_err(|error| CommandError::file("make", directory, &error))?;
+    fs_err::create_dir_all(directory)
+        .map_err(|error| CommandError::file("make", directory, &error))?;
     let mut written = Vec::new();
     for kind in kinds {
         let path = directory.join(format!("{}.v{}.json", kind.word(), kind.version()));

@@ -56,8 +56,10 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
             .iter()
             .map(|look| json!({ "by": look.by, "path": look.path, "outcome": outcome(look) }))
             .collect();
-        let documents: serde_json::Map<_, _> =
-            counts.iter().map(|(kind, number)| (format!("{}s", kind.word()), (*number).into())).collect();
+        let documents: serde_json::Map<_, _> = counts
+            .iter()
+            .map(|(kind, number)| (format!("{}s", kind.word()), (*number).into()))
+            .collect();
         printer.json(
             "site.show",
             json!({
@@ -67,13 +69,19 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    let documents: Vec<String> = counts.iter().map(|(kind, number)| count(*number, kind.word())).collect();
+    let documents: Vec<String> = counts
+        .iter()
+        .map(|(kind, number)| count(*number, kind.word()))
+        .collect();
     let rows = session
         .find
         .looks
         .iter()
         .map(|look| {
-            let path = look.path.as_ref().map_or_else(String::new, |path| path.display().to_string());
+            let path = look
+                .path
+                .as_ref()
+                .map_or_else(String::new, |path| path.display().to_string());
             vec![look.by.to_owned(), outcome(look).to_owned(), path]
         })
         .collect();
@@ -98,7 +106,10 @@ fn outcome(look: &Look) -> &'static str {
 fn start(directory: &Path, printer: &Printer) -> Outcome {
     let written = init(directory)?;
     if printer.shape.json {
-        printer.json("site.init", json!({ "success": true, "site": directory, "files": written }));
+        printer.json(
+            "site.init",
+            json!({ "success": true, "site": directory, "files": written }),
+        );
         return Ok(ExitCode::SUCCESS);
     }
     let shown = directory.display();
@@ -126,7 +137,14 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
         count(catalog.specs.len(), "spec"),
         count(documents, "document in all").replace("document in alls", "documents in all"),
     );
-    verdict(printer, "site.validate", &faults, &catalog.sources, json!({ "documents": documents }), &good)
+    verdict(
+        printer,
+        "site.validate",
+        &faults,
+        &catalog.sources,
+        json!({ "documents": documents }),
+        &good,
+    )
 }
 
 fn plaintext_in_git(file: &str) -> Problem {
@@ -134,6 +152,8 @@ fn plaintext_in_git(file: &str) -> Problem {
         code: Code::PlaintextSecrets,
         severity: Severity::Error,
         message: format!("`{file}` is not sealed and is tracked by git"),
-        hint: format!("git rm --cached {file}, seal it with `homestak secrets encrypt`, and replace what was pushed"),
+        hint: format!(
+            "git rm --cached {file}, seal it with `homestak secrets encrypt`, and replace what was pushed"
+        ),
     }
 }

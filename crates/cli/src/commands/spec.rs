@@ -21,7 +21,11 @@ pub(super) fn run(command: SpecCommand, settings: &Settings, printer: &Printer) 
     let session = Session::open(settings)?;
     match command {
         SpecCommand::List => list(&session, printer),
-        SpecCommand::Show { name, origin, show_secrets } => show(&session, &name, origin, show_secrets, printer),
+        SpecCommand::Show {
+            name,
+            origin,
+            show_secrets,
+        } => show(&session, &name, origin, show_secrets, printer),
         SpecCommand::Validate { specs } => validate(session, &specs, printer),
     }
 }
@@ -29,9 +33,15 @@ pub(super) fn run(command: SpecCommand, settings: &Settings, printer: &Printer) 
 fn list(session: &Session, printer: &Printer) -> Outcome {
     let described = session.catalog.specs.values().map(|document| {
         let value = document.value.as_ref();
-        let description = value.and_then(|spec| spec.description.as_ref()).map_or("", |text| text.as_str());
+        let description = value
+            .and_then(|spec| spec.description.as_ref())
+            .map_or("", |text| text.as_str());
         let posture = value.and_then(|spec| spec.access.as_ref()?.posture.as_ref());
-        (document.name.as_str(), posture.map_or("dev", |posture| posture.as_str()), description)
+        (
+            document.name.as_str(),
+            posture.map_or("dev", |posture| posture.as_str()),
+            description,
+        )
     });
     if printer.shape.json {
         let specs: Vec<_> = described
@@ -39,16 +49,28 @@ fn list(session: &Session, printer: &Printer) -> Outcome {
             .collect();
         printer.json("spec.list", json!({ "specs": specs }));
     } else {
-        let rows = described.map(|(name, posture, text)| vec![name.into(), posture.into(), text.into()]).collect();
+        let rows = described
+            .map(|(name, posture, text)| vec![name.into(), posture.into(), text.into()])
+            .collect();
         printer.data(&table::render(&["name", "posture", "description"], rows));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(session: &Session, name: &str, origin: bool, show_secrets: bool, printer: &Printer) -> Outcome {
+fn show(
+    session: &Session,
+    name: &str,
+    origin: bool,
+    show_secrets: bool,
+    printer: &Printer,
+) -> Outcome {
     let catalog = &session.catalog;
     if !catalog.specs.contains_key(name) {
-        return Err(CommandError::unknown("spec", name, catalog.specs.keys().map(String::as_str)));
+        return Err(CommandError::unknown(
+            "spec",
+            name,
+            catalog.specs.keys().map(String::as_str),
+        ));
     }
     let mut faults = Faults::default();
     check(catalog, name, &mut faults);
@@ -62,9 +84,14 @@ fn show(session: &Session, name: &str, origin: bool, show_secrets: bool, printer
         }
         printer.json("spec.show", body);
     } else if origin {
-        printer.data(&table::render(&["value", "is", "from"], origin_rows(&sheet, &catalog.sources)));
+        printer.data(&table::render(
+            &["value", "is", "from"],
+            origin_rows(&sheet, &catalog.sources),
+        ));
     } else {
-        printer.data(&homestak_core::doc::emit::emit(&homestak_core::doc::Value::from_json(&sheet.json())));
+        printer.data(&homestak_core::doc::emit::emit(
+            &homestak_core::doc::Value::from_json(&sheet.json()),
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -89,15 +116,47 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
     for name in &names {
         check(&session.catalog, name, &mut faults);
     }
-    let good = format!("{} valid: {}", if names.len() == 1 { "1 spec is" } else { "All specs are" }, names.join(", "));
-    let good = if names.len() == 1 { good } else { good.replace("All specs are", &format!("{} are", count(names.len(), "spec"))) };
-    verdict(printer, "spec.validate", &faults, &session.catalog.sources, json!({ "specs": names }), &good)
+    let good = format!(
+        "{} valid: {}",
+        if names.len() == 1 {
+            "1 spec is"
+        } else {
+            "All specs are"
+        },
+        names.join(", ")
+    );
+    let good = if names.len() == 1 {
+        good
+    } else {
+        good.replace(
+            "All specs are",
+            &format!("{} are", count(names.len(), "spec")),
+        )
+    };
+    verdict(
+        printer,
+        "spec.validate",
+        &faults,
+        &session.catalog.sources,
+        json!({ "specs": names }),
+        &good,
+    )
 }
 
 fn add_file(session: &mut Session, path: &Path) -> Result<String, CommandError> {
-    let text = fs_err::read_to_string(path).map_err(|error| CommandError::file("read", path, &error))?;
-    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let input = Input { kind: Kind::Spec, name: name.clone(), path: path.display().to_string(), text: Ok(text) };
+    let text =
+        fs_err::read_to_string(path).map_err(|error| CommandError::file("read", path, &error))?;
+    let name = path
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let input = Input {
+        kind: Kind::Spec,
+        name: name.clone(),
+        path: path.display().to_string(),
+        text: Ok(text),
+    };
     session.catalog.add(input);
     Ok(name)
 }

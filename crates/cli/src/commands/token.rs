@@ -23,21 +23,38 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
                 let known = session.catalog.specs.keys().map(String::as_str);
                 return Err(CommandError::unknown("spec", &spec, known));
             }
-            let claims = Claims { node, spec, issued_at: clock::now().as_second() };
+            let claims = Claims {
+                node,
+                spec,
+                issued_at: clock::now().as_second(),
+            };
             let token = mint(&claims, &key(&session)?);
             if printer.shape.json {
-                printer.json("token.mint", json!({ "token": token, "claims": claims_json(&claims) }));
+                printer.json(
+                    "token.mint",
+                    json!({ "token": token, "claims": claims_json(&claims) }),
+                );
             } else {
                 printer.data(&format!("{token}\n"));
             }
         }
-        TokenCommand::Inspect { token, verify: false } => show("token.inspect", &inspect(&given(&token)?)?, None, printer),
-        TokenCommand::Inspect { token, verify: true } => {
+        TokenCommand::Inspect {
+            token,
+            verify: false,
+        } => show("token.inspect", &inspect(&given(&token)?)?, None, printer),
+        TokenCommand::Inspect {
+            token,
+            verify: true,
+        } => {
             let claims = verify(&given(&token)?, &key(&Session::open(settings)?)?, None)?;
             show("token.inspect", &claims, Some(true), printer);
         }
         TokenCommand::Verify { token, node } => {
-            let claims = verify(&given(&token)?, &key(&Session::open(settings)?)?, node.as_deref())?;
+            let claims = verify(
+                &given(&token)?,
+                &key(&Session::open(settings)?)?,
+                node.as_deref(),
+            )?;
             show("token.verify", &claims, Some(true), printer);
         }
     }
@@ -49,8 +66,9 @@ fn given(token: &str) -> Result<String, CommandError> {
     if token != "-" {
         return Ok(token.to_owned());
     }
-    let text = std::io::read_to_string(std::io::stdin())
-        .map_err(|error| CommandError::failed(format!("Cannot read the token from stdin: {error}.")))?;
+    let text = std::io::read_to_string(std::io::stdin()).map_err(|error| {
+        CommandError::failed(format!("Cannot read the token from stdin: {error}."))
+    })?;
     Ok(text.trim().to_owned())
 }
 
@@ -69,11 +87,19 @@ fn claims_json(claims: &Claims) -> serde_json::Value {
 
 fn show(kind: &str, claims: &Claims, verified: Option<bool>, printer: &Printer) {
     if printer.shape.json {
-        printer.json(kind, json!({ "success": true, "claims": claims_json(claims), "verified": verified }));
+        printer.json(
+            kind,
+            json!({ "success": true, "claims": claims_json(claims), "verified": verified }),
+        );
         return;
     }
-    let minted = jiff::Timestamp::from_second(claims.issued_at).map_or_else(|_| "?".into(), |time| time.to_string());
-    let verdict = if verified == Some(true) { "good" } else { "not checked" };
+    let minted = jiff::Timestamp::from_second(claims.issued_at)
+        .map_or_else(|_| "?".into(), |time| time.to_string());
+    let verdict = if verified == Some(true) {
+        "good"
+    } else {
+        "not checked"
+    };
     printer.data(&format!(
         "node:       {}\nspec:       {}\nminted:     {minted}\nsignature:  {verdict}\n",
         claims.node, claims.spec

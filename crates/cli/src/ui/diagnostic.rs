@@ -3,11 +3,15 @@
 //! In: a diagnostic and the sources. Out: text with colour; the printer strips it if unwanted.
 //! Never: a line of a source that holds secrets.
 
+use std::ops::Range;
+
 use annotate_snippets::{AnnotationKind, Element, Group, Level, Origin, Renderer, Snippet};
 use homestak_core::doc::{Diagnostic, Severity, Source, Sources, Span};
 
-/// Most bytes of a line that are shown; a whole document may stand on one.
-const LONGEST_LINE: usize = 240;
+/// Longest line that is shown; a whole document may stand on one.
+const LONGEST_LINE: usize = 2_000;
+/// How far apart places may be to be shown in one snippet, in bytes; lines between are folded.
+const ONE_SNIPPET: u32 = 8_000;
 
 /// Renders a diagnostic.
 pub(crate) fn render(fault: &Diagnostic, sources: &Sources) -> String {
@@ -15,14 +19,25 @@ pub(crate) fn render(fault: &Diagnostic, sources: &Sources) -> String {
         Severity::Error => Level::ERROR,
         Severity::Notice => Level::NOTE.with_name("notice"),
     };
-    let mut group = Group::with_title(level.primary_title(fault.message.as_str()).id(fault.code.id()));
-    for element in place(fault.span, None, sources) {
-        group = group.element(element);
-    }
-    for (span, text) in &fault.labels {
-        for element in place(*span, Some(text), sources) {
-            group = group.element(element);
-        }
+    let mut group = Group::with_title(
+        level
+            .primary_title(fault.message.as_str())
+            .id(fault.code.id()),
+    );
+    let mut places: Vec<(Span, Option<&str>)> = vec![(fault.span, None)];
+    places.extend(
+        fault
+            .labels
+            .iter()
+            .map(|(span, text)| (*span, Some(text.as_str()))),
+    );
+    let together = |(span, _): &(Span, Option<&str>)| {
+        span.file == fault.span.file && span.start.abs_diff(fault.span.start) < ONE_SNIPPET
+    };
+    let (near, far): (Vec<_>, Vec<_>) = places.into_iter().partition(together);
+    group = group.element(snippet(&near, sources));
+    for place in far {
+        group = group.element(snippet(&[place], sources));
     }
     if let Some(hint) = &fault.hint {
         group = group.element(Level::HELP.with_name("hint").message(hint.as_str()));
@@ -30,40 +45,54 @@ pub(crate) fn render(fault: &Diagnostic, sources: &Sources) -> String {
     Renderer::styled().render(&[group])
 }
 
-/// Renders one place: where it is, and the line with the place marked.
-fn place<'s>(span: Span, label: Option<&'s str>, sources: &'s Sources) -> Vec<Element<'s>> {
-    let location = sources.locate(span);
-    let origin = Origin::path(location.path).line(location.line).char_column(location.column);
-    let Some(source) = sources.source(span.file) else { return vec![origin.into()] };
-    let Some((excerpt, marked)) = excerpt(source, span) else { return vec![origin.into()] };
-    let kind = if label.is_some() { AnnotationKind::Context } else { AnnotationKind::Primary };
-    let annotation = kind.span(marked).label(label);
-    let snippet = Snippet::source(excerpt).line_start(location.line).fold(false).annotation(annotation);
-    vec![origin.into(), snippet.into()]
+/// Renders places of one source: its path, and the lines with the places marked.
+fn snippet<'s>(places: &[(Span, Option<&'s str>)], sources: &'s Sources) -> Element<'s> {
+    let first = places[0].0;
+    let location = sources.locate(first);
+    let source = sources
+        .source(first.file)
+        .filter(|source| !source.secret && !source.text.is_empty());
+    let marks: Option<Vec<_>> =
+        source.and_then(|source| places.iter().map(|place| mark(source, place.0)).collect());
+    let (Some(source), Some(marks)) = (source, marks) else {
+        return Origin::path(location.path)
+            .line(location.line)
+            .char_column(location.column)
+            .into();
+    };
+    let from = marks.iter().map(|mark| mark.line.start).min().unwrap_or(0);
+    let to = marks.iter().map(|mark| mark.line.end).max().unwrap_or(0);
+    let line = source.line_of(u32::try_from(from).unwrap_or(0)) + 1;
+    let annotations = marks.iter().zip(places).map(|(mark, (_, label))| {
+        let kind = if label.is_some() {
+            AnnotationKind::Context
+        } else {
+            AnnotationKind::Primary
+        };
+        kind.span(mark.place.start - from..mark.place.end - from)
+            .label(*label)
+    });
+    let text = source.text.get(from..to).unwrap_or_default();
+    Snippet::source(text)
+        .path(location.path)
+        .line_start(line)
+        .annotations(annotations)
+        .into()
 }
 
-/// Returns the line of a place, cut to a window around it, and the place within that.
-fn excerpt(source: &Source, span: Span) -> Option<(&str, std::ops::Range<usize>)> {
-    if source.secret || source.text.is_empty() {
-        return None;
-    }
+/// A place and the line it stands on, in bytes of the source.
+struct Mark {
+    line: Range<usize>,
+    place: Range<usize>,
+}
+
+/// Finds the line of a place. A place over several lines is marked on its first one.
+fn mark(source: &Source, span: Span) -> Option<Mark> {
     let line = source.line_range(source.line_of(span.start));
     let start = (span.start as usize).clamp(line.start, line.end);
-    // A place over several lines is marked on its first one.
     let end = (span.end as usize).clamp(start, line.end);
-    let mut from = line.start;
-    let mut to = line.end;
-    if line.len() > LONGEST_LINE {
-        from = floor(&source.text, start.saturating_sub(LONGEST_LINE / 2).max(line.start));
-        to = floor(&source.text, (from + LONGEST_LINE).min(line.end)).max(start);
-    }
-    let end = end.min(to);
-    Some((source.text.get(from..to)?, start - from..end - from))
-}
-
-fn floor(text: &str, mut at: usize) -> usize {
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
+    (line.len() <= LONGEST_LINE).then_some(Mark {
+        line,
+        place: start..end,
+    })
 }

@@ -2,7 +2,11 @@
 //!
 //! In: data, talk, errors. Out: stdout for data, stderr for talk; colour only where it is wanted.
 //! Never: called from anywhere but commands and `main`.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the one place that prints")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "this is the one place that prints"
+)]
 
 pub(crate) mod diagnostic;
 pub(crate) mod table;
@@ -37,8 +41,16 @@ impl Shape {
     /// Merges flags and environment.
     pub fn new(flags: &GlobalArgs) -> Self {
         let plain = flags.no_color || variable("NO_COLOR").is_some();
-        let color = if plain { ColorChoice::Never } else { ColorChoice::Auto };
-        Self { json: flags.json_output, color, verbose: flags.verbose }
+        let color = if plain {
+            ColorChoice::Never
+        } else {
+            ColorChoice::Auto
+        };
+        Self {
+            json: flags.json_output,
+            color,
+            verbose: flags.verbose,
+        }
     }
 
     /// Makes the shape for errors that come before arguments are parsed.
@@ -65,7 +77,10 @@ impl Printer {
 
     /// Prints data on stdout. A reader that has gone away is no error.
     pub(crate) fn data(&self, text: &str) {
-        let mut out = anstream::AutoStream::new(std::io::stdout(), self.color(std::io::stdout().is_terminal()));
+        let mut out = anstream::AutoStream::new(
+            std::io::stdout(),
+            self.color(std::io::stdout().is_terminal()),
+        );
         _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 
@@ -85,7 +100,10 @@ impl Printer {
 
     /// Says something on stderr.
     pub(crate) fn say(&self, text: &str) {
-        let mut out = anstream::AutoStream::new(std::io::stderr(), self.color(std::io::stderr().is_terminal()));
+        let mut out = anstream::AutoStream::new(
+            std::io::stderr(),
+            self.color(std::io::stderr().is_terminal()),
+        );
         _ = writeln!(out, "{text}");
     }
 
@@ -97,7 +115,11 @@ impl Printer {
     }
 
     fn color(&self, terminal: bool) -> ColorChoice {
-        if terminal && self.shape.color != ColorChoice::Never { ColorChoice::Always } else { ColorChoice::Never }
+        if terminal && self.shape.color != ColorChoice::Never {
+            ColorChoice::Always
+        } else {
+            ColorChoice::Never
+        }
     }
 
     /// Prints diagnostics on stderr, sorted by place, and a line that counts them.
@@ -107,12 +129,23 @@ impl Printer {
             self.say(&diagnostic::render(fault, sources));
             self.say("");
         }
-        let errors = sorted.iter().filter(|fault| fault.severity == Severity::Error).count();
+        let errors = sorted
+            .iter()
+            .filter(|fault| fault.severity == Severity::Error)
+            .count();
         let notices = sorted.len() - errors;
         let more = faults.dropped();
         if errors + more > 0 {
-            let beyond = if more > 0 { format!(" ({more} more not shown)") } else { String::new() };
-            self.say(&format!("{} and {}{beyond}.", count(errors + more, "fault"), count(notices, "notice")));
+            let beyond = if more > 0 {
+                format!(" ({more} more not shown)")
+            } else {
+                String::new()
+            };
+            self.say(&format!(
+                "{} and {}{beyond}.",
+                count(errors + more, "fault"),
+                count(notices, "notice")
+            ));
         }
     }
 
@@ -141,7 +174,11 @@ impl Printer {
 
 /// Says a number with its noun.
 pub(crate) fn count(number: usize, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
 }
 
 /// Turns diagnostics into JSON, sorted by place.
@@ -167,7 +204,12 @@ pub(crate) fn diagnostics_json(faults: &Faults, sources: &Sources) -> Json {
         }
         json
     };
-    faults.sorted(sources).iter().map(one).collect::<Vec<_>>().into()
+    faults
+        .sorted(sources)
+        .iter()
+        .map(one)
+        .collect::<Vec<_>>()
+        .into()
 }
 
 /// Prints the overview for a call without arguments.
@@ -180,8 +222,11 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     if error.kind() == clap::error::ErrorKind::InvalidSubcommand
         && let Some((verb, command)) = words::verb(arguments)
     {
-        let message = format!("This version has no `homestak {command}` yet (`{verb}` is another spelling of it).");
-        let hint = "homestak manifest validate and homestak manifest show work on the same manifest";
+        let message = format!(
+            "This version has no `homestak {command}` yet (`{verb}` is another spelling of it)."
+        );
+        let hint =
+            "homestak manifest validate and homestak manifest show work on the same manifest";
         return Printer::new(Shape::guess()).fail(&CommandError::usage(message).hint(hint));
     }
     _ = error.print();

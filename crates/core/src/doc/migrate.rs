@@ -10,7 +10,14 @@ use super::manifest::OnError;
 use super::tree::{Data, Entry, Key, Meaning, NOWHERE, Scalar, Value};
 
 /// Keys of a level that have a counterpart.
-const LEVEL_KEYS: &[&str] = &["name", "vm_preset", "vmid", "image", "post_scenario", "post_scenario_args"];
+const LEVEL_KEYS: &[&str] = &[
+    "name",
+    "vm_preset",
+    "vmid",
+    "image",
+    "post_scenario",
+    "post_scenario_args",
+];
 
 /// Why a tree was not migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,50 +32,91 @@ pub enum NotMigrated {
 
 /// Migrates a version 1 manifest. What could not be carried over is reported as notices.
 pub fn migrate(tree: &Value, stem: &str, faults: &mut Faults) -> Result<Value, NotMigrated> {
-    let version = tree.field("schema_version").and_then(Value::scalar).map(Scalar::meaning);
+    let version = tree
+        .field("schema_version")
+        .and_then(Value::scalar)
+        .map(Scalar::meaning);
     if version == Some(Meaning::Int(2)) || tree.field("nodes").is_some() {
         return Err(NotMigrated::AlreadyCurrent);
     }
     let before = faults.errors();
     let mut cx = Context::new(faults);
-    let levels = tree.field("levels").and_then(Value::items).ok_or(NotMigrated::NoLevels)?;
+    let levels = tree
+        .field("levels")
+        .and_then(Value::items)
+        .ok_or(NotMigrated::NoLevels)?;
     let name = tree.field("name").and_then(Value::as_text).unwrap_or(stem);
     let mut document = vec![plain("schema_version", "2"), text("name", name)];
     if let Some(description) = tree.field("description").and_then(Value::as_text) {
         document.push(text("description", description));
     }
-    document.push(text("pattern", if levels.len() > 1 { "tiered" } else { "flat" }));
+    document.push(text(
+        "pattern",
+        if levels.len() > 1 { "tiered" } else { "flat" },
+    ));
     settings(tree, &mut document);
     let mut nodes = Vec::new();
     let mut parent: Option<String> = None;
     for (nth, level) in levels.iter().enumerate() {
         let hosts = nth + 1 < levels.len();
-        let Some(entries) = self::level(level, parent.as_deref(), hosts, &mut cx) else { continue };
-        parent = level.field("name").and_then(Value::as_text).map(str::to_owned);
+        let Some(entries) = self::level(level, parent.as_deref(), hosts, &mut cx) else {
+            continue;
+        };
+        parent = level
+            .field("name")
+            .and_then(Value::as_text)
+            .map(str::to_owned);
         nodes.push(map(entries));
     }
     if cx.faults.errors() > before || nodes.is_empty() {
         return Err(NotMigrated::Faulty);
     }
-    document.push(Entry { key: Key::bare("nodes"), value: Value { span: NOWHERE, data: Data::Seq(nodes) } });
+    document.push(Entry {
+        key: Key::bare("nodes"),
+        value: Value {
+            span: NOWHERE,
+            data: Data::Seq(nodes),
+        },
+    });
     Ok(map(document))
 }
 
 fn settings(tree: &Value, document: &mut Vec<Entry>) {
-    let Some(old) = tree.field("settings").and_then(Value::entries) else { return };
-    let known = ["verify_ssh", "cleanup_on_failure", "timeout_buffer", "on_error"];
+    let Some(old) = tree.field("settings").and_then(Value::entries) else {
+        return;
+    };
+    let known = [
+        "verify_ssh",
+        "cleanup_on_failure",
+        "timeout_buffer",
+        "on_error",
+    ];
     let kept: Vec<Entry> = old
         .iter()
         .filter(|entry| known.contains(&entry.key.text.as_str()))
-        .filter(|entry| entry.key.text != "on_error" || entry.value.as_text().is_some_and(|word| OnError::from_word(word).is_some()))
+        .filter(|entry| {
+            entry.key.text != "on_error"
+                || entry
+                    .value
+                    .as_text()
+                    .is_some_and(|word| OnError::from_word(word).is_some())
+        })
         .cloned()
         .collect();
     if !kept.is_empty() {
-        document.push(Entry { key: Key::bare("settings"), value: map(kept) });
+        document.push(Entry {
+            key: Key::bare("settings"),
+            value: map(kept),
+        });
     }
 }
 
-fn level(level: &Value, parent: Option<&str>, hosts: bool, cx: &mut Context<'_>) -> Option<Vec<Entry>> {
+fn level(
+    level: &Value,
+    parent: Option<&str>,
+    hosts: bool,
+    cx: &mut Context<'_>,
+) -> Option<Vec<Entry>> {
     let Some(name) = level.field("name").and_then(Value::as_text) else {
         cx.missing_key(level.span, "name", "the level");
         return None;
@@ -81,14 +129,24 @@ fn level(level: &Value, parent: Option<&str>, hosts: bool, cx: &mut Context<'_>)
         text("spec", if is_pve { "pve" } else { "base" }),
     ];
     if let Some(preset) = level.field("vm_preset").and_then(Value::as_text) {
-        let preset = if preset.starts_with("vm-") { preset.to_owned() } else { format!("vm-{preset}") };
+        let preset = if preset.starts_with("vm-") {
+            preset.to_owned()
+        } else {
+            format!("vm-{preset}")
+        };
         node.push(text("preset", &preset));
     }
     if let Some(image) = level.field("image").and_then(Value::as_text) {
         node.push(text("image", image));
     }
     if let Some(vmid) = level.field("vmid").and_then(Value::scalar) {
-        node.push(Entry { key: Key::bare("vmid"), value: Value { span: NOWHERE, data: Data::Scalar(vmid.clone()) } });
+        node.push(Entry {
+            key: Key::bare("vmid"),
+            value: Value {
+                span: NOWHERE,
+                data: Data::Scalar(vmid.clone()),
+            },
+        });
     }
     if let Some(parent) = parent {
         node.push(text("parent", parent));
@@ -97,7 +155,9 @@ fn level(level: &Value, parent: Option<&str>, hosts: bool, cx: &mut Context<'_>)
         let key = entry.key.text.as_str();
         let message = match key {
             "post_scenario" | "post_scenario_args" if scenario == Some("pve-setup") => continue,
-            "post_scenario" => format!("`post_scenario` of `{name}` has no counterpart and is dropped"),
+            "post_scenario" => {
+                format!("`post_scenario` of `{name}` has no counterpart and is dropped")
+            }
             "post_scenario_args" => continue,
             _ if LEVEL_KEYS.contains(&key) => continue,
             _ => format!("`{key}` of `{name}` has no counterpart and is dropped"),
@@ -121,9 +181,18 @@ fn plain(key: &str, value: &str) -> Entry {
 }
 
 fn scalar(key: &str, scalar: Scalar) -> Entry {
-    Entry { key: Key::bare(key), value: Value { span: NOWHERE, data: Data::Scalar(scalar) } }
+    Entry {
+        key: Key::bare(key),
+        value: Value {
+            span: NOWHERE,
+            data: Data::Scalar(scalar),
+        },
+    }
 }
 
 fn map(entries: Vec<Entry>) -> Value {
-    Value { span: NOWHERE, data: Data::Map(entries) }
+    Value {
+        span: NOWHERE,
+        data: Data::Map(entries),
+    }
 }

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::catalog::Catalog;
 use crate::doc::manifest::{Manifest, Mode, OnError, Pattern};
 use crate::doc::scalar::{NodeName, Vmid};
-use crate::doc::{Code, Diagnostic, Faults, Span};
+use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
 
 use super::node::{ResolvedNode, Scope};
 use super::origin::{Origin, Valued, written_or};
 use super::pattern::pattern;
 use super::reference::dangling;
-use super::topology::{Topology, topology};
+use super::topology::{Placed, Topology, topology};
 use super::{site, spec, vmid};
 
 /// What the command line and the record add to the documents.
@@ -88,6 +88,7 @@ pub fn manifest(catalog: &Catalog, name: &str, request: &Request) -> (Option<Res
         .iter()
         .map(|placed| scope.node(placed, &mut faults))
         .collect();
+    check_unplaced(manifest, &topology, &scope, &mut faults);
     relate(&mut nodes, &topology, catalog, request, &mut faults);
     assign_vmids(&mut nodes, &topology, manifest, request, &mut faults);
     check_addresses(&nodes, catalog, &mut faults);
@@ -120,6 +121,46 @@ pub fn manifest(catalog: &Catalog, name: &str, request: &Request) -> (Option<Res
         nodes,
     };
     (Some(resolved), faults)
+}
+
+/// Nodes without a usable name, or with one that is taken, are not in the graph; what they name
+/// is checked all the same.
+fn check_unplaced(
+    manifest: &Manifest,
+    topology: &Topology<'_>,
+    scope: &Scope<'_>,
+    faults: &mut Faults,
+) {
+    let Some(stand_in) = NodeName::new("unnamed") else {
+        return;
+    };
+    let placed: BTreeSet<Span> = topology
+        .nodes
+        .iter()
+        .map(|placed| placed.node.span)
+        .collect();
+    let all = manifest.nodes.iter().flat_map(|nodes| &nodes.value);
+    for node in all.filter(|node| !placed.contains(&node.span)) {
+        let start = Span {
+            end: node.span.start,
+            ..node.span
+        };
+        let stand_in = Spanned {
+            value: stand_in.clone(),
+            span: start,
+        };
+        let name = node.name.as_ref().unwrap_or(&stand_in);
+        scope.node(
+            &Placed {
+                name,
+                node,
+                parent_host: None,
+                region: None,
+                peers: BTreeSet::new(),
+            },
+            faults,
+        );
+    }
 }
 
 fn settings(manifest: &Manifest) -> ResolvedSettings {

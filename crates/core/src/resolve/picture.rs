@@ -14,21 +14,35 @@ impl Resolved {
     /// Returns what to draw. `host` is the one that nodes without a host of their own run on.
     pub fn picture(&self, host: Option<&str>) -> Topology {
         let host = host.unwrap_or_default();
-        let index: BTreeMap<&str, usize> =
-            self.nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
+        let index: BTreeMap<&str, usize> = self
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(at, node)| (node.name.as_str(), at))
+            .collect();
         let find = |name: &str| index.get(name).copied();
         let region = |name: &str| self.regions.iter().position(|(known, _)| known == name);
         let nodes = self.nodes.iter().map(|node| Node {
             name: node.name.to_string(),
             kind: node.kind.value.to_string(),
             details: details(node),
-            parent: node.parent.as_ref().and_then(|parent| find(parent.as_str())),
+            parent: node
+                .parent
+                .as_ref()
+                .and_then(|parent| find(parent.as_str())),
             region: node.region.as_deref().and_then(region),
-            host: node.host.as_ref().map(|host| host.value.clone()).filter(|own| own != host),
+            host: node
+                .host
+                .as_ref()
+                .map(|host| host.value.clone())
+                .filter(|own| own != host),
         });
         let peers = self.nodes.iter().enumerate().flat_map(|(at, node)| {
             let others = node.peers.iter().filter_map(|peer| find(peer.as_str()));
-            others.filter(move |other| at < *other).map(move |other| (at, other)).collect::<Vec<_>>()
+            others
+                .filter(move |other| at < *other)
+                .map(move |other| (at, other))
+                .collect::<Vec<_>>()
         });
         Topology {
             name: self.name.clone(),
@@ -37,7 +51,14 @@ impl Resolved {
             nodes: nodes.collect(),
             peers: peers.collect(),
             hub: self.hub.as_ref().and_then(|hub| find(hub.as_str())),
-            regions: self.regions.iter().map(|(name, host)| Region { name: name.clone(), host: host.clone() }).collect(),
+            regions: self
+                .regions
+                .iter()
+                .map(|(name, host)| Region {
+                    name: name.clone(),
+                    host: host.clone(),
+                })
+                .collect(),
             links: self.links.clone(),
         }
     }
@@ -45,7 +66,11 @@ impl Resolved {
 
 fn details(node: &ResolvedNode) -> Vec<String> {
     let text = |value: Option<&super::Valued<String>>| value.map(|value| value.value.clone());
-    let address = node.networking.address.value.map(|address| address.ip.to_string());
+    let address = node
+        .networking
+        .address
+        .value
+        .map(|address| address.ip.to_string());
     [
         text(node.spec.as_ref()),
         text(node.preset.as_ref()),

@@ -28,7 +28,11 @@ impl ResolvedNode {
         }
         if !self.peers.is_empty() {
             let peers: Vec<&str> = self.peers.iter().map(|peer| peer.as_str()).collect();
-            sheet.put("peers", peers, &Origin::Derived("peers of both sides".into(), Some(self.span)));
+            sheet.put(
+                "peers",
+                peers,
+                &Origin::Derived("peers of both sides".into(), Some(self.span)),
+            );
         }
         if let Some(region) = &self.region {
             sheet.put("region", region.as_str(), &here);
@@ -56,14 +60,22 @@ impl ResolvedNode {
         }
         match &self.vmid {
             Some(vmid) => sheet.put("vmid", vmid.value.0, &vmid.origin),
-            None => sheet.put("vmid", Json::Null, &Origin::Derived("left to the provider".into(), None)),
+            None => sheet.put(
+                "vmid",
+                Json::Null,
+                &Origin::Derived("left to the provider".into(), None),
+            ),
         }
         self.networking_into(&mut sheet);
         if !self.packages.is_empty() {
             sheet.set("packages", json!(self.packages));
         }
         if let Some((cores, memory)) = self.hardware {
-            sheet.put("hardware", json!({ "cpu_cores": cores, "memory_gb": memory }), &here);
+            sheet.put(
+                "hardware",
+                json!({ "cpu_cores": cores, "memory_gb": memory }),
+                &here,
+            );
         }
         if let Some(api) = &self.api {
             let text = |value: Option<String>| value.map_or(Json::Null, Json::String);
@@ -82,7 +94,10 @@ impl ResolvedNode {
         if let Some(network) = &net.network {
             sheet.put_valued("network.name", network);
         }
-        let address = net.address.value.map_or_else(|| "dhcp".to_owned(), |address| address.to_string());
+        let address = net
+            .address
+            .value
+            .map_or_else(|| "dhcp".to_owned(), |address| address.to_string());
         sheet.put("network.address", address, &net.address.origin);
         if let Some(gateway) = &net.gateway {
             sheet.put_text("network.gateway", gateway);
@@ -109,12 +124,18 @@ impl Resolved {
             sheet.set("hub", hub.as_str().into());
         }
         if !self.regions.is_empty() {
-            let regions: Vec<Json> =
-                self.regions.iter().map(|(name, host)| json!({ "name": name, "host": host })).collect();
+            let regions: Vec<Json> = self
+                .regions
+                .iter()
+                .map(|(name, host)| json!({ "name": name, "host": host }))
+                .collect();
             sheet.set("regions", regions.into());
             let name = |at: usize| self.regions[at].0.as_str();
-            let links: Vec<Json> =
-                self.links.iter().map(|(one, other)| json!({ "between": [name(*one), name(*other)] })).collect();
+            let links: Vec<Json> = self
+                .links
+                .iter()
+                .map(|(one, other)| json!({ "between": [name(*one), name(*other)] }))
+                .collect();
             sheet.set("links", links.into());
         }
         let settings = &self.settings;

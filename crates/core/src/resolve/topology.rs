@@ -75,12 +75,14 @@ pub(super) fn topology<'a>(
         })
         .collect();
 
-    let parents = parents(&mut nodes, &names, catalog, request, faults);
-    let graph = Graph::new(parents).unwrap_or_else(|cycles| {
+    let mut parents = parents(&mut nodes, &names, catalog, request, faults);
+    let graph = Graph::new(parents.clone()).unwrap_or_else(|cycles| {
         for cycle in &cycles {
             faults.push(cycle_fault(cycle, &nodes));
+            cycle.iter().for_each(|at| parents[*at] = None);
         }
-        Graph::new(vec![None; nodes.len()]).unwrap_or_default()
+        // The rest of the graph is still judged.
+        Graph::new(parents).unwrap_or_default()
     });
     check_hosting(&nodes, &graph, catalog, faults);
     peers(&mut nodes, &names, &graph, faults);

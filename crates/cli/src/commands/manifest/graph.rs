@@ -25,17 +25,38 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let Selected { session, name, resolved, faults } = select(args, settings)?;
+    let Selected {
+        session,
+        name,
+        resolved,
+        faults,
+    } = select(args, settings)?;
     require_sound(printer, &faults, &session.catalog.sources)?;
-    let resolved = resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
-    let deepest = resolved.nodes.iter().map(|node| node.depth).max().unwrap_or(0);
+    let resolved =
+        resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+    let deepest = resolved
+        .nodes
+        .iter()
+        .map(|node| node.depth)
+        .max()
+        .unwrap_or(0);
     if deepest >= DEEPEST {
-        return Err(CommandError::failed(format!("`{name}` is {} levels deep, too deep to draw.", deepest + 1))
-            .hint(format!("homestak manifest show {name}")));
+        return Err(CommandError::failed(format!(
+            "`{name}` is {} levels deep, too deep to draw.",
+            deepest + 1
+        ))
+        .hint(format!("homestak manifest show {name}")));
     }
     let picture = resolved.picture(args.host.as_deref());
     let drawn = match format {
-        GraphFormat::Tree => draw::tree(&picture, if ascii { Glyphs::Ascii } else { Glyphs::Unicode }),
+        GraphFormat::Tree => draw::tree(
+            &picture,
+            if ascii {
+                Glyphs::Ascii
+            } else {
+                Glyphs::Unicode
+            },
+        ),
         GraphFormat::Svg => draw::svg(&picture),
         GraphFormat::Dot => draw::dot(&picture),
         GraphFormat::Mermaid => draw::mermaid(&picture),
@@ -46,7 +67,10 @@ pub(super) fn run(
     }
     if printer.shape.json {
         let format = format!("{format:?}").to_lowercase();
-        printer.json("manifest.graph", json!({ "name": name, "format": format, "graph": drawn, "out": out }));
+        printer.json(
+            "manifest.graph",
+            json!({ "name": name, "format": format, "graph": drawn, "out": out }),
+        );
     } else if out.is_none() {
         printer.data(&drawn);
     }

@@ -25,10 +25,19 @@ pub(super) fn run(
     let path = match (file, name) {
         (Some(file), _) => file.to_owned(),
         (None, Some(name)) => of_site(name, settings)?,
-        (None, None) => return Err(CommandError::usage("Which manifest?").hint("homestak manifest migrate FILE")),
+        (None, None) => {
+            return Err(
+                CommandError::usage("Which manifest?").hint("homestak manifest migrate FILE")
+            );
+        }
     };
-    let text = fs_err::read_to_string(&path).map_err(|error| CommandError::file("read", &path, &error))?;
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let text =
+        fs_err::read_to_string(&path).map_err(|error| CommandError::file("read", &path, &error))?;
+    let stem = path
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let (mut sources, mut faults) = (Sources::default(), Faults::default());
     let source = Source::new(path.display().to_string(), text);
     let file = sources.add(source.clone());
@@ -44,7 +53,10 @@ pub(super) fn run(
     }
     if printer.shape.json {
         let notices = diagnostics_json(&faults, &sources);
-        printer.json("manifest.migrate", json!({ "success": true, "manifest": document.to_json(), "diagnostics": notices }));
+        printer.json(
+            "manifest.migrate",
+            json!({ "success": true, "manifest": document.to_json(), "diagnostics": notices }),
+        );
     } else if out.is_none() {
         printer.data(&text);
     }
@@ -53,19 +65,39 @@ pub(super) fn run(
 
 fn of_site(name: &str, settings: &Settings) -> Result<PathBuf, CommandError> {
     let Chosen::Directory(site) = find(&settings.candidates)?.chosen else {
-        return Err(CommandError::failed("The stock site has no manifests of version 1."));
+        return Err(CommandError::failed(
+            "The stock site has no manifests of version 1.",
+        ));
     };
-    let places = [format!("manifests/{name}.yaml"), format!("v2/manifests/{name}.yaml")];
-    let found = places.iter().map(|place| site.join(place)).find(|path| path.is_file());
-    found.ok_or_else(|| CommandError::failed(format!("There is no manifest `{name}` in {}", site.display())))
+    let places = [
+        format!("manifests/{name}.yaml"),
+        format!("v2/manifests/{name}.yaml"),
+    ];
+    let found = places
+        .iter()
+        .map(|place| site.join(place))
+        .find(|path| path.is_file());
+    found.ok_or_else(|| {
+        CommandError::failed(format!(
+            "There is no manifest `{name}` in {}",
+            site.display()
+        ))
+    })
 }
 
 fn refusal(why: NotMigrated, path: &Path) -> CommandError {
     let shown = path.display();
     match why {
-        NotMigrated::AlreadyCurrent => CommandError::failed(format!("`{shown}` is a manifest of version 2 already."))
-            .hint(format!("homestak manifest validate --manifest-file {shown}")),
-        NotMigrated::NoLevels => CommandError::failed(format!("`{shown}` has no `levels`, so it is no manifest of version 1.")),
-        NotMigrated::Faulty => CommandError::failed(format!("`{shown}` has faults, so it was not migrated.")),
+        NotMigrated::AlreadyCurrent => {
+            CommandError::failed(format!("`{shown}` is a manifest of version 2 already.")).hint(
+                format!("homestak manifest validate --manifest-file {shown}"),
+            )
+        }
+        NotMigrated::NoLevels => CommandError::failed(format!(
+            "`{shown}` has no `levels`, so it is no manifest of version 1."
+        )),
+        NotMigrated::Faulty => {
+            CommandError::failed(format!("`{shown}` has faults, so it was not migrated."))
+        }
     }
 }

@@ -21,17 +21,37 @@ use crate::ui::{Printer, table};
 pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Printer) -> Outcome {
     match command {
         ManifestCommand::List => list(settings, printer),
-        ManifestCommand::Show { manifest, node, origin, show_secrets } => {
-            let options = show::Options { node: node.as_deref(), origin, show_secrets };
+        ManifestCommand::Show {
+            manifest,
+            node,
+            origin,
+            show_secrets,
+        } => {
+            let options = show::Options {
+                node: node.as_deref(),
+                origin,
+                show_secrets,
+            };
             show::run(&manifest, &options, settings, printer)
         }
         ManifestCommand::Validate { manifest } => validate::run(&manifest, settings, printer),
-        ManifestCommand::Graph { manifest, format, out, ascii } => {
-            graph::run(&manifest, format, out.as_deref(), ascii, settings, printer)
-        }
-        ManifestCommand::Migrate { file, manifest, out } => {
-            migrate::run(file.as_deref(), manifest.as_deref(), out.as_deref(), settings, printer)
-        }
+        ManifestCommand::Graph {
+            manifest,
+            format,
+            out,
+            ascii,
+        } => graph::run(&manifest, format, out.as_deref(), ascii, settings, printer),
+        ManifestCommand::Migrate {
+            file,
+            manifest,
+            out,
+        } => migrate::run(
+            file.as_deref(),
+            manifest.as_deref(),
+            out.as_deref(),
+            settings,
+            printer,
+        ),
     }
 }
 
@@ -41,10 +61,15 @@ fn list(settings: &Settings, printer: &Printer) -> Outcome {
     for name in session.catalog.manifests.keys() {
         let (resolved, faults) = manifest(&session.catalog, name, &Request::default());
         let valid = faults.errors() == 0;
-        let (pattern, nodes, description) = resolved.as_ref().map_or_else(Default::default, |resolved| {
-            let description = resolved.description.clone().unwrap_or_default();
-            (resolved.pattern.value.to_string(), resolved.nodes.len(), description)
-        });
+        let (pattern, nodes, description) =
+            resolved.as_ref().map_or_else(Default::default, |resolved| {
+                let description = resolved.description.clone().unwrap_or_default();
+                (
+                    resolved.pattern.value.to_string(),
+                    resolved.nodes.len(),
+                    description,
+                )
+            });
         rows.push((name.clone(), pattern, nodes, valid, description));
     }
     if printer.shape.json {
@@ -59,11 +84,18 @@ fn list(settings: &Settings, printer: &Printer) -> Outcome {
         let rows = rows
             .into_iter()
             .map(|(name, pattern, nodes, valid, description)| {
-                let description = if valid { description } else { format!("(has faults) {description}") };
+                let description = if valid {
+                    description
+                } else {
+                    format!("(has faults) {description}")
+                };
                 vec![name, pattern, nodes.to_string(), description]
             })
             .collect();
-        printer.data(&table::render(&["name", "pattern", "nodes", "description"], rows));
+        printer.data(&table::render(
+            &["name", "pattern", "nodes", "description"],
+            rows,
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,32 +29,63 @@ pub(crate) struct Selected {
 pub(crate) fn select(args: &ManifestArgs, settings: &Settings) -> Result<Selected, CommandError> {
     let mut session = Session::open(settings)?;
     let name = pick(args, &mut session)?.ok_or_else(|| {
-        let known: Vec<&str> = session.catalog.manifests.keys().map(String::as_str).collect();
-        CommandError::usage("Which manifest?").hint(format!("add `-M NAME`; there is: {}", known.join(", ")))
+        let known: Vec<&str> = session
+            .catalog
+            .manifests
+            .keys()
+            .map(String::as_str)
+            .collect();
+        CommandError::usage("Which manifest?")
+            .hint(format!("add `-M NAME`; there is: {}", known.join(", ")))
     })?;
     let request = request(args, &session)?;
     let (resolved, faults) = manifest(&session.catalog, &name, &request);
-    Ok(Selected { session, name, resolved, faults })
+    Ok(Selected {
+        session,
+        name,
+        resolved,
+        faults,
+    })
 }
 
 /// Returns the name of the manifest the flags choose, after adding it to the site if need be.
-pub(crate) fn pick(args: &ManifestArgs, session: &mut Session) -> Result<Option<String>, CommandError> {
+pub(crate) fn pick(
+    args: &ManifestArgs,
+    session: &mut Session,
+) -> Result<Option<String>, CommandError> {
     if let Some(json) = &args.manifest_json {
         let name = inline_name(json);
-        let input = Input { kind: Kind::Manifest, name: name.clone(), path: "--manifest-json".into(), text: Ok(json.clone()) };
+        let input = Input {
+            kind: Kind::Manifest,
+            name: name.clone(),
+            path: "--manifest-json".into(),
+            text: Ok(json.clone()),
+        };
         session.catalog.add(input);
         return Ok(Some(name));
     }
     if let Some(path) = &args.manifest_file {
         let text = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
-        let text = String::from_utf8(text)
-            .map_err(|_| CommandError::failed(format!("`{}` is not UTF-8 text.", path.display())))?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let input = Input { kind: Kind::Manifest, name: name.clone(), path: path.display().to_string(), text: Ok(text) };
+        let text = String::from_utf8(text).map_err(|_| {
+            CommandError::failed(format!("`{}` is not UTF-8 text.", path.display()))
+        })?;
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let input = Input {
+            kind: Kind::Manifest,
+            name: name.clone(),
+            path: path.display().to_string(),
+            text: Ok(text),
+        };
         session.catalog.add(input);
         return Ok(Some(name));
     }
-    let Some(name) = args.manifest.as_ref().or(args.name.as_ref()) else { return Ok(None) };
+    let Some(name) = args.manifest.as_ref().or(args.name.as_ref()) else {
+        return Ok(None);
+    };
     if !session.catalog.manifests.contains_key(name) {
         let known = session.catalog.manifests.keys().map(String::as_str);
         return Err(CommandError::unknown("manifest", name, known));
@@ -65,20 +96,32 @@ pub(crate) fn pick(args: &ManifestArgs, session: &mut Session) -> Result<Option<
 /// Inline JSON has no file that names it, so its own name counts.
 fn inline_name(json: &str) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_str(json).ok();
-    let name = parsed.as_ref().and_then(|manifest| manifest.get("name")?.as_str());
+    let name = parsed
+        .as_ref()
+        .and_then(|manifest| manifest.get("name")?.as_str());
     name.unwrap_or("inline").to_owned()
 }
 
 /// Turns flags into what they add to the documents.
 pub(crate) fn request(args: &ManifestArgs, session: &Session) -> Result<Request, CommandError> {
-    if let Some(host) = args.host.as_ref().filter(|host| !session.catalog.has_host(host)) {
-        return Err(CommandError::unknown("host", host, session.catalog.host_names())
-            .hint("hosts are the files in `nodes/` and `hosts/` of the site"));
+    if let Some(host) = args
+        .host
+        .as_ref()
+        .filter(|host| !session.catalog.has_host(host))
+    {
+        return Err(
+            CommandError::unknown("host", host, session.catalog.host_names())
+                .hint("hosts are the files in `nodes/` and `hosts/` of the site"),
+        );
     }
     let mode = args.mode.map(|mode| match mode {
         ModeArg::Push => Mode::Push,
         ModeArg::Pull => Mode::Pull,
         ModeArg::Hybrid => Mode::Hybrid,
     });
-    Ok(Request { host: args.host.clone(), mode, ..Request::default() })
+    Ok(Request {
+        host: args.host.clone(),
+        mode,
+        ..Request::default()
+    })
 }

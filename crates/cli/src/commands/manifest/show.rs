@@ -27,20 +27,38 @@ pub(super) struct Options<'a> {
 }
 
 /// Shows a manifest or one of its nodes.
-pub(super) fn run(args: &ManifestArgs, options: &Options<'_>, settings: &Settings, printer: &Printer) -> Outcome {
-    let Selected { session, resolved, faults, .. } = select(args, settings)?;
+pub(super) fn run(
+    args: &ManifestArgs,
+    options: &Options<'_>,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let Selected {
+        session,
+        resolved,
+        faults,
+        ..
+    } = select(args, settings)?;
     require_sound(printer, &faults, &session.catalog.sources)?;
-    let resolved = resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+    let resolved =
+        resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
     let nodes: Vec<&ResolvedNode> = match options.node {
         None => resolved.nodes.iter().collect(),
         Some(name) => {
             let known = resolved.nodes.iter().map(|node| node.name.as_str());
-            vec![resolved.node(name).ok_or_else(|| CommandError::unknown("node", name, known))?]
+            vec![
+                resolved
+                    .node(name)
+                    .ok_or_else(|| CommandError::unknown("node", name, known))?,
+            ]
         }
     };
     if printer.shape.json {
         let mut body = resolved.sheet().json();
-        let rendered: Vec<Json> = nodes.iter().map(|node| node_json(node, &session, options)).collect();
+        let rendered: Vec<Json> = nodes
+            .iter()
+            .map(|node| node_json(node, &session, options))
+            .collect();
         body["nodes"] = rendered.into();
         printer.json("manifest.show", body);
     } else if options.node.is_some() {
@@ -55,12 +73,21 @@ pub(super) fn run(args: &ManifestArgs, options: &Options<'_>, settings: &Setting
 
 /// Values of secrets are shown on request only.
 pub(crate) fn reveal(show_secrets: bool) -> Reveal {
-    if show_secrets { Reveal::Exposed } else { Reveal::Masked }
+    if show_secrets {
+        Reveal::Exposed
+    } else {
+        Reveal::Masked
+    }
 }
 
 fn node_spec(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Option<Sheet> {
     let name = &node.spec.as_ref()?.value;
-    spec(&session.catalog, name, Some(node), reveal(options.show_secrets))
+    spec(
+        &session.catalog,
+        name,
+        Some(node),
+        reveal(options.show_secrets),
+    )
 }
 
 fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Json {
@@ -71,7 +98,9 @@ fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> J
     if options.origin {
         let sources = &session.catalog.sources;
         json["origins"] = origins_json(&sheet, sources);
-        json["spec_origins"] = resolved_spec.as_ref().map_or(Json::Null, |sheet| origins_json(sheet, sources));
+        json["spec_origins"] = resolved_spec
+            .as_ref()
+            .map_or(Json::Null, |sheet| origins_json(sheet, sources));
     }
     json
 }
@@ -110,10 +139,14 @@ fn overview(
     if options.origin {
         let mut rows = origin_rows(&sheet, sources);
         for node in nodes {
-            rows.extend(origin_rows(&node.sheet(), sources).into_iter().map(|mut row| {
-                row[0] = format!("{}.{}", node.name, row[0]);
-                row
-            }));
+            rows.extend(
+                origin_rows(&node.sheet(), sources)
+                    .into_iter()
+                    .map(|mut row| {
+                        row[0] = format!("{}.{}", node.name, row[0]);
+                        row
+                    }),
+            );
         }
         printer.data(&table::render(&["value", "is", "from"], rows));
         return;
@@ -123,7 +156,9 @@ fn overview(
         head = format!("{head}: {description}");
     }
     let rows = nodes.iter().map(|node| row(node)).collect();
-    let headings = ["name", "type", "runs on", "mode", "spec", "size", "image", "vmid", "address"];
+    let headings = [
+        "name", "type", "runs on", "mode", "spec", "size", "image", "vmid", "address",
+    ];
     printer.data(&format!("{head}\n\n{}", table::render(&headings, rows)));
 }
 
@@ -133,8 +168,15 @@ fn row(node: &ResolvedNode) -> Vec<String> {
     let place = place.or_else(|| node.host.as_ref().map(|host| host.value.clone()));
     let size = node.size.as_ref().map(|size| {
         let gib = size.memory.value / 1024;
-        let memory = if gib > 0 { format!("{gib} GiB") } else { format!("{} MiB", size.memory.value) };
-        format!("{} cores, {memory}, {} GiB", size.cores.value, size.disk.value)
+        let memory = if gib > 0 {
+            format!("{gib} GiB")
+        } else {
+            format!("{} MiB", size.memory.value)
+        };
+        format!(
+            "{} cores, {memory}, {} GiB",
+            size.cores.value, size.disk.value
+        )
     });
     let image = node.image.as_ref().or(node.template.as_ref());
     vec![
@@ -142,11 +184,18 @@ fn row(node: &ResolvedNode) -> Vec<String> {
         node.kind.value.to_string(),
         place.unwrap_or_else(|| "(host)".into()),
         node.mode.value.to_string(),
-        node.spec.as_ref().map_or_else(dash, |spec| spec.value.clone()),
+        node.spec
+            .as_ref()
+            .map_or_else(dash, |spec| spec.value.clone()),
         size.unwrap_or_else(dash),
         image.map_or_else(dash, |image| image.value.clone()),
-        node.vmid.as_ref().map_or_else(dash, |vmid| vmid.value.to_string()),
-        node.networking.address.value.map_or_else(|| "dhcp".into(), |address| address.to_string()),
+        node.vmid
+            .as_ref()
+            .map_or_else(dash, |vmid| vmid.value.to_string()),
+        node.networking
+            .address
+            .value
+            .map_or_else(|| "dhcp".into(), |address| address.to_string()),
     ]
 }
 
@@ -154,7 +203,11 @@ fn row(node: &ResolvedNode) -> Vec<String> {
 pub(crate) fn origin_rows(sheet: &Sheet, sources: &Sources) -> Vec<Vec<String>> {
     let json = sheet.json();
     let rows = sheet.origins().iter().map(|(path, origin)| {
-        vec![path.clone(), value_at(&json, path), origin.describe(sources)]
+        vec![
+            path.clone(),
+            value_at(&json, path),
+            origin.describe(sources),
+        ]
     });
     rows.collect()
 }
@@ -162,18 +215,24 @@ pub(crate) fn origin_rows(sheet: &Sheet, sources: &Sources) -> Vec<Vec<String>> 
 /// Returns origins as a JSON mapping from path to place.
 pub(crate) fn origins_json(sheet: &Sheet, sources: &Sources) -> Json {
     let origins = sheet.origins().iter();
-    Json::Object(origins.map(|(path, origin)| (path.clone(), origin.describe(sources).into())).collect())
+    Json::Object(
+        origins
+            .map(|(path, origin)| (path.clone(), origin.describe(sources).into()))
+            .collect(),
+    )
 }
 
 /// Returns the value at a path such as `access.users[0].name`, as short text.
 fn value_at(json: &Json, path: &str) -> String {
-    let pointer = path.replace('.', "/").replace('[', "/").replace(']', "");
+    let pointer = path.replace(['.', '['], "/").replace(']', "");
     match json.pointer(&format!("/{pointer}")) {
         Some(Json::String(text)) => text.clone(),
         Some(Json::Null) | None => "-".into(),
-        Some(Json::Array(items)) if items.iter().all(Json::is_string) => {
-            items.iter().filter_map(Json::as_str).collect::<Vec<_>>().join(", ")
-        }
+        Some(Json::Array(items)) if items.iter().all(Json::is_string) => items
+            .iter()
+            .filter_map(Json::as_str)
+            .collect::<Vec<_>>()
+            .join(", "),
         Some(other) => other.to_string(),
     }
 }

@@ -17,18 +17,33 @@ pub(super) fn run(args: &ManifestArgs, settings: &Settings, printer: &Printer) -
     let one = pick(args, &mut session)?;
     let request = request(args, &session)?;
     let catalog = &session.catalog;
-    let names: Vec<String> = one.map_or_else(|| catalog.manifests.keys().cloned().collect(), |name| vec![name]);
+    let names: Vec<String> = one.map_or_else(
+        || catalog.manifests.keys().cloned().collect(),
+        |name| vec![name],
+    );
     let mut all = Faults::default();
     let mut results = Vec::new();
     let mut good = Vec::new();
     for name in &names {
         let (resolved, faults) = manifest(catalog, name, &request);
         let nodes = resolved.as_ref().map_or(0, |resolved| resolved.nodes.len());
-        let pattern = resolved.as_ref().map_or_else(String::new, |resolved| resolved.pattern.value.to_string());
+        let pattern = resolved
+            .as_ref()
+            .map_or_else(String::new, |resolved| resolved.pattern.value.to_string());
         results.push(json!({ "name": name, "valid": faults.errors() == 0, "nodes": nodes, "pattern": pattern }));
-        good.push(format!("{name}: valid ({}, {pattern})", count(nodes, "node")));
+        good.push(format!(
+            "{name}: valid ({}, {pattern})",
+            count(nodes, "node")
+        ));
         all.extend(faults);
     }
     let body = json!({ "manifests": results });
-    verdict(printer, "manifest.validate", &all, &catalog.sources, body, &good.join("\n"))
+    verdict(
+        printer,
+        "manifest.validate",
+        &all,
+        &catalog.sources,
+        body,
+        &good.join("\n"),
+    )
 }
