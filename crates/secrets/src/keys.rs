@@ -235,7 +235,10 @@ mod tests {
                 .starts_with("# created: 2026-01-02T03:04:05Z\n# public key: age1")
         );
         let identities = Identities::parse(pair.file.expose()).unwrap();
-        assert_eq!(identities.recipients(), [pair.recipient.clone()]);
+        assert_eq!(
+            identities.recipients(),
+            std::slice::from_ref(&pair.recipient)
+        );
         let wrapped = pair.recipient.wrap(b"data key").unwrap();
         assert!(wrapped.starts_with("-----BEGIN AGE ENCRYPTED FILE-----\n"));
         let opened = identities.unwrap(&wrapped).unwrap();

@@ -174,7 +174,10 @@ pub(crate) fn render(keys: &[WrappedKey], last_modified: &str, mac: &str, rules:
     out.push_str(&format!("    lastmodified: \"{last_modified}\"\n"));
     out.push_str(&format!("    mac: {mac}\n"));
     let (field, text) = rules.selection.field();
-    out.push_str(&format!("    {field}: {}\n", emit_scalar(&Scalar::text(text))));
+    out.push_str(&format!(
+        "    {field}: {}\n",
+        emit_scalar(&Scalar::text(text))
+    ));
     if rules.mac_only_encrypted {
         out.push_str("    mac_only_encrypted: true\n");
     }
@@ -184,7 +187,6 @@ pub(crate) fn render(keys: &[WrappedKey], last_modified: &str, mac: &str, rules:
 
 /// Tells whether a document is sealed: it has a `sops` mapping with MAC and time.
 pub fn is_sealed(root: &Value) -> bool {
-    root.field("sops").is_some_and(|block| {
-        block.field("mac").is_some() && block.field("lastmodified").is_some()
-    })
+    root.field("sops")
+        .is_some_and(|block| block.field("mac").is_some() && block.field("lastmodified").is_some())
 }

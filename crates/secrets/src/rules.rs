@@ -119,7 +119,7 @@ impl Selection {
 }
 
 /// What is asked about: a value, or a comment (which is itself the last of the comments).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
     Value,
     Comment,
@@ -187,9 +187,24 @@ mod tests {
 
     #[test]
     fn comments_above_a_value_can_choose() {
-        assert!(check("encrypted_comment_regex", "sops:enc", &["a"], &[" sops:enc"]));
-        assert!(!check("encrypted_comment_regex", "sops:enc", &["a"], &[" no"]));
-        assert!(!check("unencrypted_comment_regex", "plain", &["a"], &[" plain"]));
+        assert!(check(
+            "encrypted_comment_regex",
+            "sops:enc",
+            &["a"],
+            &[" sops:enc"]
+        ));
+        assert!(!check(
+            "encrypted_comment_regex",
+            "sops:enc",
+            &["a"],
+            &[" no"]
+        ));
+        assert!(!check(
+            "unencrypted_comment_regex",
+            "plain",
+            &["a"],
+            &[" plain"]
+        ));
         assert!(check("unencrypted_comment_regex", "plain", &["a"], &[]));
     }
 

@@ -35,11 +35,7 @@ pub(crate) fn plain(scalar: &Scalar) -> Option<Plain> {
         Meaning::Null => return None,
         Meaning::Bool(value) => {
             let word = truth(value).to_owned();
-            form(
-                Kind::Bool,
-                Zeroizing::new(word.clone().into_bytes()),
-                word,
-            )
+            form(Kind::Bool, Zeroizing::new(word.clone().into_bytes()), word)
         }
         Meaning::Int(value) => {
             let decimal = value.to_string();
@@ -208,10 +204,7 @@ mod tests {
         assert_eq!(plain("0x10"), (Kind::Int, "16".into(), "16".into()));
         assert_eq!(plain("007"), (Kind::Int, "007".into(), "7".into()));
         assert_eq!(plain("1.50"), (Kind::Float, "1.50".into(), "1.5".into()));
-        assert_eq!(
-            plain("1e21").2,
-            "1000000000000000000000"
-        );
+        assert_eq!(plain("1e21").2, "1000000000000000000000");
         assert_eq!(plain("yes"), (Kind::Str, "yes".into(), "yes".into()));
         let quoted = sealed(&Scalar::text("42"));
         assert_eq!(quoted, (Kind::Str, "42".into(), "42".into()));

@@ -10,11 +10,15 @@ use std::ops::Range;
 
 use homestak_core::doc::{Scalar, Value};
 
+pub(crate) use tokens::line_end;
+
 /// What a document contains that cannot be sealed or opened in place.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LayoutError {
     /// Aliases and merge keys make two places one, which encryption by path cannot.
-    #[error("anchors (`&`), aliases (`*`) and merges (`<<`) cannot be sealed; write the values out")]
+    #[error(
+        "anchors (`&`), aliases (`*`) and merges (`<<`) cannot be sealed; write the values out"
+    )]
     Alias,
     /// The place of a value was not found.
     #[error("the layout near byte {at} is not understood; write the value in a simpler form")]

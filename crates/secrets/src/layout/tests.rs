@@ -27,7 +27,8 @@ fn walked(text: &str) -> Vec<String> {
 
 #[test]
 fn values_have_their_exact_bytes_whatever_their_style() {
-    let text = "a: 1 # c\nb: \"x # y\" # d\nc: 'it''s'\nd: plain\n  goes on\ne:\nf: ~\ng: !!str 5\n";
+    let text =
+        "a: 1 # c\nb: \"x # y\" # d\nc: 'it''s'\nd: plain\n  goes on\ne:\nf: ~\ng: !!str 5\n";
     assert_eq!(
         walked(text),
         [
@@ -58,15 +59,23 @@ fn lists_add_nothing_to_the_path() {
     assert_eq!(
         walked(text),
         [
-            "l: = a", "l: # c", "l:b: = 1", "l: # d", "l:c: = x", "l:c:y: = z", "l: = n",
-            "l: = m", "l: = o",
+            "l: = a",
+            "l: # c",
+            "l:b: = 1",
+            "l: # d",
+            "l:c: = x",
+            "l:c:y: = z",
+            "l: = n",
+            "l: = m",
+            "l: = o",
         ]
     );
 }
 
 #[test]
 fn comments_belong_to_the_entry_below_or_close_the_one_above() {
-    let text = "# top\n\na:\n  # first\n  b: 1\n  # last in a\nc:\n    d: 2\n# before e\ne: 3\n# end\n";
+    let text =
+        "# top\n\na:\n  # first\n  b: 1\n  # last in a\nc:\n    d: 2\n# before e\ne: 3\n# end\n";
     assert_eq!(
         walked(text),
         [
@@ -87,7 +96,10 @@ fn the_sops_entry_is_left_out_and_its_lines_are_known() {
     let text = "a: 1\nsops:\n    mac: x\n    age:\n        - enc: |\n            block\n# end\n";
     let layout = layout(text).unwrap();
     let lines = &text[layout.metadata.clone().unwrap()];
-    assert!(lines.starts_with("sops:") && lines.ends_with("block\n"), "{lines}");
+    assert!(
+        lines.starts_with("sops:") && lines.ends_with("block\n"),
+        "{lines}"
+    );
     assert_eq!(walked(text), ["a: = 1", ": # end"]);
 }
 

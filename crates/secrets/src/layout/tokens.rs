@@ -346,7 +346,8 @@ pub(super) fn line_start(text: &str, at: usize) -> usize {
     text[..at].rfind('\n').map_or(0, |newline| newline + 1)
 }
 
-pub(super) fn line_end(text: &str, at: usize) -> usize {
+/// Returns where the line ends that holds the byte `at`, before its line break.
+pub(crate) fn line_end(text: &str, at: usize) -> usize {
     let end = text[at..]
         .find('\n')
         .map_or(text.len(), |newline| at + newline);
