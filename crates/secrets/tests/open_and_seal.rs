@@ -323,3 +323,58 @@ fn a_plain_value_where_a_sealed_one_belongs_is_refused() {
         Err(OpenError::NotSealed)
     ));
 }
+
+#[test]
+fn files_of_the_reference_implementation_are_opened() {
+    let keys = Identities::parse(include_str!("fixtures/reference.keys.txt")).unwrap();
+    for sealed in [
+        include_str!("fixtures/reference.default.yaml"),
+        include_str!("fixtures/reference.groups.yaml"),
+        include_str!("fixtures/reference.mac-only.yaml"),
+    ] {
+        let opened = open(sealed, &keys).unwrap();
+        for line in [
+            "root_password: hunter2",
+            "port: 8006",
+            "ratio: 1.5",
+            "enabled: true",
+            "nothing: null",
+            "empty: \"\"",
+            "      key: |\n        line one\n        line two\n    - - 1\n      - two\n    # closing\n",
+            "    # the first\n    - name: one",
+            "# change me",
+        ] {
+            let there = opened.expose().contains(line);
+            assert!(there, "{line} in {}", opened.expose());
+        }
+    }
+    let one = include_str!("fixtures/reference.keys.txt").lines().nth(2);
+    let one = Identities::parse(one.unwrap()).unwrap();
+    let groups = open(include_str!("fixtures/reference.groups.yaml"), &one);
+    assert!(matches!(groups, Err(OpenError::TooFewGroups { .. })));
+}
+
+#[test]
+fn a_file_with_keys_we_cannot_keep_is_not_sealed_again() {
+    let keys = Identities::parse(include_str!("fixtures/reference.keys.txt")).unwrap();
+    let recipients = keys.recipients();
+    let rules = Rules::default();
+    let again = |text: &str| {
+        let previous = Some(Previous {
+            text,
+            identities: &keys,
+        });
+        let how = Sealing {
+            previous,
+            ..sealing(&recipients, &rules)
+        };
+        seal("a: 1\n", &how).unwrap_err().to_string()
+    };
+    let groups = again(include_str!("fixtures/reference.groups.yaml"));
+    assert!(groups.contains("key groups"), "{groups}");
+    let pgp = include_str!("fixtures/reference.default.yaml").replace(
+        "    pgp: []\n",
+        "    pgp:\n        - fp: ABCD\n          enc: x\n",
+    );
+    assert!(again(&pgp).contains("pgp keys"));
+}
