@@ -324,6 +324,9 @@ pub enum SecretsCommand {
         /// Print on stdout
         #[arg(long, conflicts_with = "out")]
         stdout: bool,
+        /// Overwrite a file that has something else in it
+        #[arg(long)]
+        force: bool,
     },
     /// Check that secrets are sealed, whole, and can be opened
     Check {

@@ -10,6 +10,7 @@ use homestak_site::{Chosen, Find, find, load, load_stock};
 use crate::commands::secrets::open;
 use crate::error::CommandError;
 use crate::settings::Settings;
+use crate::ui::{Printer, count};
 
 /// A site opened for one command.
 pub(crate) struct Session {
@@ -30,6 +31,14 @@ impl Session {
             Chosen::Directory(directory) => load(directory, &|text| unseal(text, settings)),
         };
         let plaintext = std::mem::take(&mut loaded.plaintext);
+        let by = find.looks.last().map_or("", |look| look.by);
+        let documents = count(loaded.inputs.len(), "document");
+        Printer::new(settings.shape).detail(&match &find.chosen {
+            Chosen::Stock => format!("site: stock, {documents}"),
+            Chosen::Directory(directory) => {
+                format!("site: {} ({by}), {documents}", directory.display())
+            }
+        });
         Ok(Self {
             catalog: loaded.catalog(),
             find,

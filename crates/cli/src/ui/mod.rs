@@ -2,11 +2,6 @@
 //!
 //! In: data, talk, errors. Out: stdout for data, stderr for talk; colour only where it is wanted.
 //! Never: called from anywhere but commands and `main`.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "this is the one place that prints"
-)]
 
 pub(crate) mod diagnostic;
 pub(crate) mod table;

@@ -1,0 +1,72 @@
+//! `homestak secrets decrypt`: a sealed file becomes a plain, private one.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::{file, open_sealed, sealed};
+use crate::commands::write_private;
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Where the plain text goes.
+pub(super) struct Options<'a> {
+    /// To this file.
+    pub(super) out: Option<&'a Path>,
+    /// To stdout.
+    pub(super) stdout: bool,
+    /// Over a file that has something else in it.
+    pub(super) force: bool,
+}
+
+/// Opens a file.
+pub(super) fn run(
+    named: Option<&Path>,
+    options: &Options<'_>,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<(), CommandError> {
+    let secrets = file::read(named, &["secrets.yaml.enc", "secrets.yaml"], settings)?;
+    if !sealed(&secrets.text) {
+        return Err(CommandError::failed(format!(
+            "`{}` is not sealed.",
+            secrets.path.display()
+        )));
+    }
+    let plain = open_sealed(&secrets.text, settings)?;
+    if options.stdout {
+        printer.data(plain.expose());
+        return Ok(());
+    }
+    let path = options
+        .out
+        .map(Path::to_owned)
+        .or_else(|| without_suffix(&secrets.path))
+        .ok_or_else(|| {
+            CommandError::usage("Where to? The sealed file has no `.enc` to leave out.")
+                .hint("add --out FILE or --stdout")
+        })?;
+    let there = fs_err::read_to_string(&path).ok();
+    if !options.force && there.is_some_and(|there| there != plain.expose()) {
+        return Err(CommandError::refused(format!(
+            "`{}` exists and has something else in it.",
+            path.display()
+        ))
+        .hint("add --force to overwrite it, or --out FILE; nothing was changed"));
+    }
+    write_private(&path, plain.expose())?;
+    if printer.shape.json {
+        printer.json("secrets.decrypt", json!({ "success": true, "file": path }));
+    } else {
+        printer.say(&format!(
+            "Wrote {} (mode 0600). Keep it out of git.",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+fn without_suffix(path: &Path) -> Option<PathBuf> {
+    Some(PathBuf::from(path.to_str()?.strip_suffix(".enc")?))
+}

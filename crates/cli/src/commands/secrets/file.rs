@@ -1,0 +1,66 @@
+//! Which file a secrets command is about.
+//!
+//! In: what was named, and the site. Out: the file with its text.
+//! Never: guessing between two files without saying so.
+
+use std::path::{Path, PathBuf};
+
+use homestak_core::doc::{Faults, FileId, Source, Value, yaml};
+use homestak_site::{Chosen, find};
+
+use crate::error::CommandError;
+use crate::settings::Settings;
+
+/// A file of secrets.
+pub(super) struct SecretsText {
+    /// Where it is.
+    pub(super) path: PathBuf,
+    /// What is in it.
+    pub(super) text: zeroize::Zeroizing<String>,
+}
+
+/// Reads the file that was named, or the first of `names` that the site has.
+pub(super) fn read(
+    named: Option<&Path>,
+    names: &[&str],
+    settings: &Settings,
+) -> Result<SecretsText, CommandError> {
+    let path = match named {
+        Some(path) => path.to_owned(),
+        None => of_site(names, settings)?,
+    };
+    let text =
+        fs_err::read_to_string(&path).map_err(|error| CommandError::file("read", &path, &error))?;
+    Ok(SecretsText {
+        path,
+        text: zeroize::Zeroizing::new(text),
+    })
+}
+
+fn of_site(names: &[&str], settings: &Settings) -> Result<PathBuf, CommandError> {
+    let Chosen::Directory(site) = find(&settings.candidates)?.chosen else {
+        return Err(CommandError::failed("The stock site has no secrets.")
+            .hint("name a file, or start a site: homestak site init DIR"));
+    };
+    let found = names
+        .iter()
+        .map(|name| site.join(name))
+        .find(|path| path.is_file());
+    found.ok_or_else(|| {
+        CommandError::failed(format!(
+            "There is no {} in {}",
+            names.join(" or "),
+            site.display()
+        ))
+        .hint("name the file, or copy secrets.yaml.example to secrets.yaml and fill it in")
+    })
+}
+
+/// Reads the tree of a text, without saying what is wrong with it.
+pub(super) fn tree(text: &str) -> Option<Value> {
+    yaml::parse(
+        FileId(0),
+        &Source::secret("secrets", text),
+        &mut Faults::default(),
+    )
+}

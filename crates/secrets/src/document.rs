@@ -1,0 +1,141 @@
+//! One YAML document with secrets: text to tree, and trees compared by what they mean.
+//!
+//! In: text. Out: its tree, or where it is wrong.
+//! Never: a line of the text in an error.
+
+use homestak_core::doc::tree::Meaning;
+use homestak_core::doc::{
+    Data, Entry, Faults, FileId, Scalar, Severity, Source, Style, Value, yaml,
+};
+
+/// Why a text is not a document that can be sealed or opened.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum DocumentError {
+    /// The text is not one YAML document.
+    #[error("line {line}, column {column}: {problem}")]
+    NotYaml {
+        /// Line, from one.
+        line: usize,
+        /// Column, from one.
+        column: usize,
+        /// What is wrong, without the text itself.
+        problem: String,
+    },
+    /// The document is a list or a single value.
+    #[error("the document is not a mapping (`key: value` lines)")]
+    NotMapping,
+}
+
+/// Reads a text as one mapping.
+pub(crate) fn parse(text: &str) -> Result<Value, DocumentError> {
+    let source = Source::secret("", text);
+    let mut faults = Faults::default();
+    let root = yaml::parse(FileId(0), &source, &mut faults);
+    let first = faults
+        .iter()
+        .find(|fault| fault.severity == Severity::Error);
+    if let Some(fault) = first {
+        let line = source.line_of(fault.span.start);
+        let range = source.line_range(line);
+        let before = text.get(range.start..fault.span.start as usize);
+        return Err(DocumentError::NotYaml {
+            line: line + 1,
+            column: before.unwrap_or_default().chars().count() + 1,
+            problem: fault.message.clone(),
+        });
+    }
+    root.filter(|root| root.entries().is_some())
+        .ok_or(DocumentError::NotMapping)
+}
+
+/// Copies a tree with new values, taken in document order; `sops` at the top is left out.
+///
+/// `scalars` has one entry for each value that is not null; `None` keeps the old one.
+pub(crate) fn with_values(root: &Value, scalars: &[Option<Scalar>]) -> Value {
+    let entries: Vec<Entry> = root
+        .entries()
+        .unwrap_or_default()
+        .iter()
+        .filter(|entry| entry.key.text != "sops")
+        .cloned()
+        .collect();
+    let mut copy = Value {
+        span: root.span,
+        data: Data::Map(entries),
+    };
+    fill(&mut copy, &mut scalars.iter());
+    copy
+}
+
+fn fill<'s>(value: &mut Value, scalars: &mut impl Iterator<Item = &'s Option<Scalar>>) {
+    match &mut value.data {
+        Data::Scalar(scalar) if scalar.meaning() == Meaning::Null => {}
+        Data::Scalar(scalar) => {
+            if let Some(Some(new)) = scalars.next() {
+                *scalar = new.clone();
+            }
+        }
+        Data::Seq(items) => items.iter_mut().for_each(|item| fill(item, scalars)),
+        Data::Map(entries) => entries
+            .iter_mut()
+            .for_each(|entry| fill(&mut entry.value, scalars)),
+    }
+}
+
+/// Tells whether two trees say the same, however numbers and booleans are spelled.
+pub(crate) fn same_meaning(one: &Value, other: &Value) -> bool {
+    match (&one.data, &other.data) {
+        (Data::Scalar(one), Data::Scalar(other)) => same_scalar(one, other),
+        (Data::Seq(one), Data::Seq(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(a, b)| same_meaning(a, b))
+        }
+        (Data::Map(one), Data::Map(other)) => {
+            one.len() == other.len()
+                && one
+                    .iter()
+                    .zip(other)
+                    .all(|(a, b)| a.key == b.key && same_meaning(&a.value, &b.value))
+        }
+        _ => false,
+    }
+}
+
+fn same_scalar(one: &Scalar, other: &Scalar) -> bool {
+    let text = |meaning: &Meaning| matches!(meaning, Meaning::Text | Meaning::Ambiguous);
+    match (one.meaning(), other.meaning()) {
+        (a, b) if text(&a) && text(&b) => one.text == other.text,
+        (a, b) => a == b,
+    }
+}
+
+/// Writes text as header and lines of a `|` block, when it reads well and reads back the same.
+pub(crate) fn as_block(scalar: &Scalar, indent: usize) -> Option<(&'static str, String)> {
+    let text = scalar.text.as_str();
+    let odd = |c: char| {
+        (c.is_control() && c != '\n') || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+    };
+    let readable = scalar.style != Style::Plain
+        && text.trim_end_matches('\n').contains('\n')
+        && !text.starts_with([' ', '\n'])
+        && !text.ends_with("\n\n")
+        && !text
+            .lines()
+            .next_back()
+            .unwrap_or_default()
+            .trim()
+            .is_empty()
+        && !text.contains(odd);
+    if !readable {
+        return None;
+    }
+    let mut out = String::new();
+    for line in text.lines() {
+        out.push('\n');
+        if !line.is_empty() {
+            out.extend(std::iter::repeat_n(' ', indent));
+            out.push_str(line);
+        }
+    }
+    let header = if text.ends_with('\n') { "|" } else { "|-" };
+    Some((header, out))
+}

@@ -1,0 +1,91 @@
+//! Where age keys are looked for, in the order SOPS has.
+//!
+//! In: a way to ask for environment variables. Out: [`Place`]s.
+//! Never: reading the environment, files or commands; whoever asks does that.
+
+use std::path::PathBuf;
+
+/// A place that may hold age keys.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Place {
+    /// The keys stand in the environment variable of this name.
+    Variable(&'static str),
+    /// The keys stand in a file that the environment names; it must exist.
+    NamedFile(PathBuf),
+    /// The keys are what a command prints.
+    Command(String),
+    /// The keys stand in the default file, which may be missing.
+    DefaultFile(PathBuf),
+}
+
+/// A command line may hold a secret, so `Debug` leaves it out.
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Variable(name) => f.debug_tuple("Variable").field(name).finish(),
+            Self::NamedFile(path) => f.debug_tuple("NamedFile").field(path).finish(),
+            Self::Command(_) => f.write_str("Command(..)"),
+            Self::DefaultFile(path) => f.debug_tuple("DefaultFile").field(path).finish(),
+        }
+    }
+}
+
+/// Lists the places to look at, first to last. SOPS uses the keys of all of them.
+///
+/// `lookup` answers for environment variables; one that is set to nothing counts as not set.
+pub fn key_places(lookup: &dyn Fn(&str) -> Option<String>) -> Vec<Place> {
+    let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
+    let config = set("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".config")));
+    [
+        set("SOPS_AGE_KEY").map(|_| Place::Variable("SOPS_AGE_KEY")),
+        set("SOPS_AGE_KEY_FILE").map(|path| Place::NamedFile(path.into())),
+        set("SOPS_AGE_KEY_CMD").map(Place::Command),
+        config.map(|directory| Place::DefaultFile(directory.join("sops/age/keys.txt"))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(variables: &[(&str, &str)]) -> Vec<Place> {
+        key_places(&|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn all_places_are_listed_in_the_order_of_sops() {
+        let all = places(&[
+            ("HOME", "/home/me"),
+            ("SOPS_AGE_KEY_CMD", "pass show age"),
+            ("SOPS_AGE_KEY_FILE", "/keys"),
+            ("SOPS_AGE_KEY", "AGE-SECRET-KEY-1"),
+        ]);
+        assert_eq!(
+            all,
+            [
+                Place::Variable("SOPS_AGE_KEY"),
+                Place::NamedFile("/keys".into()),
+                Place::Command("pass show age".into()),
+                Place::DefaultFile("/home/me/.config/sops/age/keys.txt".into()),
+            ]
+        );
+        assert!(!format!("{all:?}").contains("SECRET-KEY"));
+        assert!(!format!("{all:?}").contains("pass show"));
+    }
+
+    #[test]
+    fn the_configuration_directory_can_be_elsewhere() {
+        let elsewhere = places(&[("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/etc/xdg")]);
+        let file = "/etc/xdg/sops/age/keys.txt".into();
+        assert_eq!(elsewhere, [Place::DefaultFile(file)]);
+        assert!(places(&[("SOPS_AGE_KEY", "")]).is_empty());
+    }
+}

@@ -1,0 +1,253 @@
+//! One value between its three forms: YAML scalar, encrypted bytes, bytes under the MAC.
+//!
+//! In: a scalar, or decrypted bytes with their type. Out: the other two forms.
+//! Never: the wording of Go's YAML reader leaking elsewhere; its quirks end in this file.
+
+use homestak_core::doc::tree::Meaning;
+use homestak_core::doc::{Scalar, Style};
+use zeroize::Zeroizing;
+
+use crate::cipher::{CipherError, Kind};
+use crate::timestamp;
+
+/// A plain value, ready to be encrypted and counted into the MAC.
+pub(crate) struct Plain {
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// The bytes to encrypt.
+    pub(crate) bytes: Zeroizing<Vec<u8>>,
+    /// The bytes the MAC covers.
+    pub(crate) mac: Zeroizing<Vec<u8>>,
+}
+
+/// Turns a scalar into what is encrypted; `None` for null, which stays as it is.
+///
+/// Numbers keep their spelling (`1.10`, `007`), which SOPS would lose: it reads them back by
+/// value, so both agree on the MAC. A plain timestamp is text here, as it is for our reader.
+pub(crate) fn plain(scalar: &Scalar) -> Option<Plain> {
+    let text = || Zeroizing::new(scalar.text.clone().into_bytes());
+    let form = |kind, bytes, mac: String| Plain {
+        kind,
+        bytes,
+        mac: Zeroizing::new(mac.into_bytes()),
+    };
+    Some(match scalar.meaning() {
+        Meaning::Null => return None,
+        Meaning::Bool(value) => {
+            let word = truth(value).to_owned();
+            form(Kind::Bool, Zeroizing::new(word.clone().into_bytes()), word)
+        }
+        Meaning::Int(value) => {
+            let decimal = value.to_string();
+            let spelled = if scalar.text.contains(['x', 'o']) {
+                Zeroizing::new(decimal.clone().into_bytes())
+            } else {
+                text()
+            };
+            form(Kind::Int, spelled, decimal)
+        }
+        Meaning::Float(value) => form(Kind::Float, text(), float(value)),
+        Meaning::Ambiguous | Meaning::Text => form(Kind::Str, text(), scalar.text.clone()),
+    })
+}
+
+/// Turns decrypted bytes into the scalar that reads back as the same thing.
+pub(crate) fn opened(kind: Kind, bytes: &[u8]) -> Result<(Scalar, Plain), CipherError> {
+    let wrong = |kind| CipherError::WrongContent { kind };
+    let text = std::str::from_utf8(bytes).map_err(|_| wrong("text"))?;
+    let (scalar, mac) = match kind {
+        Kind::Str | Kind::Bytes | Kind::Comment => (Scalar::text(text), text.to_owned()),
+        Kind::Time => {
+            timestamp::normal_form(text).ok_or_else(|| wrong("time"))?;
+            (Scalar::plain(text), text.to_owned())
+        }
+        Kind::Bool => {
+            let value = match text {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+                _ => return Err(wrong("boolean")),
+            };
+            (Scalar::plain(value.to_string()), truth(value).to_owned())
+        }
+        Kind::Int => {
+            let value: i64 = text.parse().map_err(|_| wrong("integer"))?;
+            (Scalar::plain(text), value.to_string())
+        }
+        Kind::Float => {
+            let value: f64 = text.parse().map_err(|_| wrong("number"))?;
+            (Scalar::plain(float_text(text, value)), float(value))
+        }
+    };
+    let plain = Plain {
+        kind,
+        bytes: Zeroizing::new(bytes.to_vec()),
+        mac: Zeroizing::new(mac.into_bytes()),
+    };
+    Ok((scalar, plain))
+}
+
+/// Returns what the MAC covers for a value that is not encrypted, as the YAML reader of SOPS
+/// sees it; `None` for null. `Err` names a value SOPS itself cannot handle.
+pub(crate) fn mac_of_visible(scalar: &Scalar) -> Result<Option<Vec<u8>>, TooLarge> {
+    let text = scalar.text.as_str();
+    let word = |word: &str| Ok(Some(word.as_bytes().to_vec()));
+    if scalar.style != Style::Plain {
+        return word(text);
+    }
+    match scalar.meaning() {
+        Meaning::Null => return Ok(None),
+        Meaning::Bool(value) => return word(truth(value)),
+        Meaning::Int(_) | Meaning::Float(_) | Meaning::Ambiguous | Meaning::Text => {}
+    }
+    match text {
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => return word("+Inf"),
+        "-.inf" | "-.Inf" | "-.INF" => return word("-Inf"),
+        ".nan" | ".NaN" | ".NAN" => return word("NaN"),
+        _ => {}
+    }
+    if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
+        return word(text);
+    }
+    if let Some(time) = timestamp::normal_form(text) {
+        return word(&time);
+    }
+    let bare = if text.starts_with('.') {
+        text.to_owned()
+    } else {
+        text.replace('_', "")
+    };
+    match integer(&bare) {
+        Some(Ok(value)) => word(&value.to_string()),
+        Some(Err(TooLarge)) => Err(TooLarge),
+        None => match float_value(&bare) {
+            Some(value) => word(&float(value)),
+            None => word(text),
+        },
+    }
+}
+
+/// A whole number between 2^63 and 2^64, which SOPS refuses.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge;
+
+/// Reads an integer as Go's `ParseInt` with base 0: `017` is octal.
+fn integer(text: &str) -> Option<Result<i64, TooLarge>> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let lower = digits.to_ascii_lowercase();
+    let (base, digits) = match lower.as_bytes() {
+        [b'0', b'x', ..] => (16, &lower[2..]),
+        [b'0', b'b', ..] => (2, &lower[2..]),
+        [b'0', b'o', ..] => (8, &lower[2..]),
+        [b'0', _, ..] => (8, &lower[1..]),
+        _ => (10, lower.as_str()),
+    };
+    if digits.is_empty() || !digits.chars().all(|c| c.is_digit(base)) {
+        return None;
+    }
+    let signed = if text.starts_with('-') {
+        i64::from_str_radix(&format!("-{digits}"), base)
+    } else {
+        i64::from_str_radix(digits, base)
+    };
+    match signed {
+        Ok(value) => Some(Ok(value)),
+        Err(_) if text == lower && u64::from_str_radix(digits, base).is_ok() => Some(Err(TooLarge)),
+        Err(_) => None,
+    }
+}
+
+fn float_value(text: &str) -> Option<f64> {
+    let numeric = text
+        .bytes()
+        .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'));
+    if numeric { text.parse().ok() } else { None }
+}
+
+fn truth(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+/// Prints a number as Go's `FormatFloat(v, 'f', -1, 64)`: shortest digits, no exponent.
+fn float(value: f64) -> String {
+    if value.is_infinite() {
+        return if value > 0.0 { "+Inf" } else { "-Inf" }.into();
+    }
+    value.to_string()
+}
+
+/// Spells a decrypted number so that it reads back as one with a fraction.
+fn float_text(text: &str, value: f64) -> String {
+    match Scalar::plain(text).meaning() {
+        Meaning::Float(_) => text.to_owned(),
+        _ if value.is_nan() => ".nan".into(),
+        _ if value.is_infinite() => if value > 0.0 { ".inf" } else { "-.inf" }.into(),
+        Meaning::Int(_) => format!("{text}.0"),
+        _ => format!("{value:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed(scalar: &Scalar) -> (Kind, String, String) {
+        let plain = plain(scalar).unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (plain.kind, text(&plain.bytes), text(&plain.mac))
+    }
+
+    #[test]
+    fn values_take_the_byte_forms_of_sops() {
+        let plain = |text: &str| sealed(&Scalar::plain(text));
+        assert_eq!(plain("true"), (Kind::Bool, "True".into(), "True".into()));
+        assert_eq!(plain("42"), (Kind::Int, "42".into(), "42".into()));
+        assert_eq!(plain("0x10"), (Kind::Int, "16".into(), "16".into()));
+        assert_eq!(plain("007"), (Kind::Int, "007".into(), "7".into()));
+        assert_eq!(plain("1.50"), (Kind::Float, "1.50".into(), "1.5".into()));
+        assert_eq!(plain("1e21").2, "1000000000000000000000");
+        assert_eq!(plain("yes"), (Kind::Str, "yes".into(), "yes".into()));
+        let quoted = sealed(&Scalar::text("42"));
+        assert_eq!(quoted, (Kind::Str, "42".into(), "42".into()));
+        assert!(super::plain(&Scalar::plain("~")).is_none());
+    }
+
+    #[test]
+    fn opened_values_read_back_as_the_same_type() {
+        let text = |kind, bytes: &str| opened(kind, bytes.as_bytes()).unwrap().0;
+        assert!(text(Kind::Float, "3") == Scalar::plain("3.0"));
+        assert!(text(Kind::Float, "-0") == Scalar::plain("-0.0"));
+        assert!(text(Kind::Bool, "True") == Scalar::plain("true"));
+        assert!(text(Kind::Str, "3") == Scalar::text("3"));
+        assert_eq!(text(Kind::Float, "+Inf").text, ".inf");
+        assert!(opened(Kind::Int, b"3.5").is_err());
+        assert!(opened(Kind::Bool, b"yes").is_err());
+    }
+
+    #[test]
+    fn visible_values_count_as_gos_yaml_reader_sees_them() {
+        for (text, bytes) in [
+            ("0644", "420"),
+            ("08", "8"),
+            ("1_000", "1000"),
+            ("0o17", "15"),
+            ("-0b11", "-3"),
+            ("0x1F", "31"),
+            ("1.50", "1.5"),
+            (".5", "0.5"),
+            ("2024-01-02", "2024-01-02T00:00:00Z"),
+            ("10.0.12.1", "10.0.12.1"),
+            ("yes", "yes"),
+            ("True", "True"),
+            ("FALSE", "False"),
+            (".inf", "+Inf"),
+            ("99999999999999999999", "100000000000000000000"),
+            ("52:54:00", "52:54:00"),
+        ] {
+            let got = mac_of_visible(&Scalar::plain(text)).unwrap().unwrap();
+            assert_eq!(String::from_utf8(got).unwrap(), bytes, "{text}");
+        }
+        assert_eq!(mac_of_visible(&Scalar::plain("")), Ok(None));
+        let odd = mac_of_visible(&Scalar::plain("18446744073709551615"));
+        assert_eq!(odd, Err(TooLarge));
+    }
+}
