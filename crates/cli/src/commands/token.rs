@@ -73,9 +73,14 @@ fn given(token: &str) -> Result<String, CommandError> {
 }
 
 fn key(session: &Session) -> Result<SigningKey, CommandError> {
+    if session.catalog.secrets.as_ref().is_some_and(|secrets| secrets.value.is_none()) {
+        return Err(CommandError::failed("The secrets could not be opened, and the signing key is in them.")
+            .hint("homestak secrets check tells why"));
+    }
     let missing = || {
-        CommandError::failed("The site has no signing key.")
-            .hint("put 64 hexadecimal digits under `auth.signing_key` in secrets.yaml; `openssl rand -hex 32` makes them")
+        CommandError::failed("The site has no signing key.").hint(
+            "put 64 hexadecimal digits under `auth.signing_key` in secrets.yaml; `openssl rand -hex 32` makes them",
+        )
     };
     let key = signing_key(&session.catalog).ok_or_else(missing)?;
     Ok(SigningKey::from_hex(key.value.expose())?)

@@ -1,0 +1,44 @@
+# The menu. `make test` is what continuous integration runs.
+.PHONY: help build check test test-full lint gen fmt bench fuzz clean
+
+# nextest runs tests in parallel when it is there; plain `cargo test` does the same work.
+NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
+TESTS := $(if $(NEXTEST),cargo nextest run --workspace --locked --no-fail-fast,cargo test --workspace --locked --no-fail-fast)
+# Time each fuzz target runs, in seconds.
+FUZZ_SECONDS ?= 60
+
+help: ## Show this menu
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+build: ## Build the release binary
+	cargo build --release --locked --package homestak
+
+check: ## Type-check everything
+	cargo check --workspace --all-targets --locked
+
+test: ## Run every test; installs what tests need
+	tests/prepare
+	HOMESTAK_TEST_REQUIRE=1 $(TESTS)
+
+test-full: ## Run every test with many more random cases
+	tests/prepare
+	HOMESTAK_TEST_REQUIRE=1 PROPTEST_CASES=4096 $(TESTS)
+
+lint: ## Formatting, clippy, tidy, generated files, documentation
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo xtask tidy
+	cargo xtask gen --check
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+gen: ## Write the generated files: schemas and reference pages
+	cargo xtask gen
+
+fmt: ## Format the sources
+	cargo fmt --all
+
+bench: ## Measure against other tools; writes bench/RESULTS.md
+	bench/run
+
+clean: ## Remove what was built
+	cargo clean
