@@ -73,9 +73,16 @@ fn given(token: &str) -> Result<String, CommandError> {
 }
 
 fn key(session: &Session) -> Result<SigningKey, CommandError> {
-    if session.catalog.secrets.as_ref().is_some_and(|secrets| secrets.value.is_none()) {
-        return Err(CommandError::failed("The secrets could not be opened, and the signing key is in them.")
-            .hint("homestak secrets check tells why"));
+    if session
+        .catalog
+        .secrets
+        .as_ref()
+        .is_some_and(|secrets| secrets.value.is_none())
+    {
+        return Err(CommandError::failed(
+            "The secrets could not be opened, and the signing key is in them.",
+        )
+        .hint("homestak secrets check tells why"));
     }
     let missing = || {
         CommandError::failed("The site has no signing key.").hint(

@@ -217,7 +217,7 @@ text_type! {
 
 text_type! {
     /// An `https://` or `http://` address with a host.
-    Url, Malformed, "^https?://[^\\s/:?#]+(:[0-9]+)?([/?#]\\S*)?$", "an http(s) URL",
+    Url, Malformed, "^https?://(\\[[0-9A-Fa-f:.]+\\]|[^\\s/:?#\\[\\]]+)(:[0-9]+)?([/?#]\\S*)?$", "an http(s) URL",
     |text| {
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
         rest.is_some_and(|rest| {

@@ -1,0 +1,270 @@
+//! Looking at a site: show, origins, graph, migrate, schemas, pages.
+
+use crate::support::World;
+
+#[test]
+fn without_a_site_the_stock_one_is_used_and_says_so() {
+    let world = World::bare();
+    let json = world.run(&["site", "show", "--json-output"]).json();
+    assert_eq!(
+        (&json["site"], &json["chosen_by"]),
+        (&"stock".into(), &"the stock site".into())
+    );
+    world.run(&["manifest", "show", "n3-deep"]).good();
+}
+
+#[test]
+fn a_named_site_that_is_not_there_is_an_error_with_a_way_out() {
+    let run = World::bare().run(&["--site", "gone", "site", "show"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("homestak site init gone"), "{}", run.err);
+}
+
+#[test]
+fn a_node_is_shown_with_where_each_value_comes_from() {
+    let world = World::new();
+    let json = world
+        .on_site(&[
+            "manifest",
+            "show",
+            "n2-tiered",
+            "-H",
+            "father",
+            "--origin",
+            "--json-output",
+        ])
+        .json();
+    let nodes = json["nodes"].as_array().unwrap();
+    let root = nodes
+        .iter()
+        .find(|node| node["name"] == "root-pve")
+        .unwrap();
+    assert_eq!(
+        root["disk"], 64,
+        "the node's own disk wins over the preset's"
+    );
+    assert_eq!(
+        root["origins"]["disk"],
+        "site/manifests/n2-tiered.yaml:12:11"
+    );
+    assert_eq!(root["origins"]["cores"], "site/presets/vm-large.yaml:2:8");
+    assert_eq!(root["origins"]["host"], "command line (-H)");
+    assert_eq!(root["origins"]["mode"], "built-in default");
+    let edge = nodes.iter().find(|node| node["name"] == "edge").unwrap();
+    assert_eq!(edge["parent"], "root-pve");
+    assert_eq!(edge["resolved_spec"]["identity"]["hostname"], "edge");
+    assert_eq!(
+        edge["spec_origins"]["access._posture.ssh.port"],
+        "site/postures/dev.yaml:4:13"
+    );
+}
+
+#[test]
+fn secrets_are_named_and_not_shown_unless_asked_for() {
+    let world = World::new();
+    let values = ["token-value", "hash-value", "AAAA-key-value", "0001020304"];
+    for arguments in [
+        vec!["manifest", "show", "n1-push", "--node", "edge"],
+        vec!["manifest", "show", "n1-push", "--node", "edge", "--origin"],
+        vec!["manifest", "show", "n1-push", "--json-output", "--origin"],
+        vec!["spec", "show", "base", "--origin"],
+        vec!["spec", "show", "base"],
+        vec!["resolve", "tofu", "-M", "n1-push", "-H", "father"],
+        vec!["resolve", "ansible"],
+        vec!["site", "validate"],
+        vec!["site", "show", "-v"],
+    ] {
+        let run = world.on_site(&arguments);
+        for value in values {
+            assert!(
+                !run.out.contains(value) && !run.err.contains(value),
+                "{arguments:?}"
+            );
+        }
+    }
+    let shown = world
+        .on_site(&["spec", "show", "base", "--show-secrets"])
+        .good();
+    assert!(
+        shown.contains("ssh-ed25519 AAAA-key-value ops@desk"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn mode_on_the_command_line_overrides_all_but_pve_nodes() {
+    let world = World::new();
+    let run = world.on_site(&[
+        "manifest",
+        "show",
+        "n2-tiered",
+        "--mode",
+        "pull",
+        "--json-output",
+    ]);
+    assert!(run.err.contains("SK0905"), "{}", run.err);
+    let json = run.json();
+    let mode = |name: &str| {
+        let nodes = json["nodes"].as_array().unwrap();
+        nodes.iter().find(|node| node["name"] == name).unwrap()["mode"].clone()
+    };
+    assert_eq!(
+        (mode("root-pve"), mode("edge")),
+        ("push".into(), "pull".into())
+    );
+}
+
+#[test]
+fn vmids_are_the_base_plus_the_rank_by_name() {
+    let json = World::new()
+        .on_site(&["manifest", "show", "workers", "--json-output"])
+        .json();
+    let vmids: Vec<_> = json["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["vmid"].clone())
+        .collect();
+    assert_eq!(vmids, [99101, 99102, 99103]);
+}
+
+#[test]
+fn every_stock_manifest_can_be_drawn_in_every_format() {
+    let world = World::bare();
+    let json = world.run(&["manifest", "list", "--json-output"]).json();
+    for manifest in json["manifests"].as_array().unwrap() {
+        let name = manifest["name"].as_str().unwrap();
+        let starts = [
+            ("tree", name),
+            ("svg", "<svg"),
+            ("dot", "digraph"),
+            ("mermaid", "---"),
+        ];
+        for (format, start) in starts {
+            let drawn = world
+                .run(&["manifest", "graph", name, "--format", format])
+                .good();
+            assert!(
+                drawn.trim_start().starts_with(start),
+                "{name} {format}: {drawn}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_graph_is_written_to_a_file() {
+    let world = World::bare();
+    world
+        .run(&[
+            "manifest",
+            "graph",
+            "cluster",
+            "--format",
+            "svg",
+            "--out",
+            "cluster.svg",
+        ])
+        .good();
+    let text = std::fs::read_to_string(world.work().join("cluster.svg")).unwrap();
+    assert!(text.ends_with("</svg>\n"));
+}
+
+const V1: &str = "\
+schema_version: 1
+name: n2-quick
+levels:
+  - name: nested-pve
+    vm_preset: large
+    vmid: 99011
+    image: debian-13-pve
+    post_scenario: pve-setup
+    post_scenario_args: [\"--local\"]
+  - name: test
+    vm_preset: vm-small
+    vmid: 99021
+    image: debian-12-custom
+    post_scenario: user-setup
+";
+
+#[test]
+fn a_manifest_of_version_1_is_refused_and_migrated() {
+    let world = World::new();
+    world.write("manifests/n2-quick.yaml", V1);
+    let refused = world.on_site(&["validate", "-M", "n2-quick"]);
+    assert_eq!(refused.code, 1);
+    assert!(
+        refused
+            .err
+            .contains("homestak manifest migrate site/manifests/n2-quick.yaml"),
+        "{}",
+        refused.err
+    );
+    let run = world.on_site(&["manifest", "migrate", "site/manifests/n2-quick.yaml"]);
+    assert!(
+        run.err
+            .contains("`post_scenario` of `test` has no counterpart"),
+        "{}",
+        run.err
+    );
+    let text = run.good();
+    world.write("manifests/n2-quick.yaml", &text);
+    world.on_site(&["validate", "-M", "n2-quick"]).good();
+    snapbox::assert_data_eq!(
+        text,
+        snapbox::str![[r#"
+schema_version: 2
+name: n2-quick
+pattern: tiered
+nodes:
+  - name: nested-pve
+    type: pve
+    spec: pve
+    preset: vm-large
+    image: debian-13-pve
+    vmid: 99011
+  - name: test
+    type: vm
+    spec: base
+    preset: vm-small
+    image: debian-12-custom
+    vmid: 99021
+    parent: nested-pve
+
+"#]]
+    );
+    let again = world.on_site(&["manifest", "migrate", "-M", "n2-quick"]);
+    assert_eq!(again.code, 1);
+    assert!(again.err.contains("version 2 already"), "{}", again.err);
+}
+
+#[test]
+fn schemas_completions_and_manual_pages_are_made_from_the_program() {
+    let world = World::bare();
+    let files = world.run(&["schema", "--out", "schemas"]).good();
+    assert_eq!(files.lines().count(), 9);
+    assert!(world.work().join("schemas/manifest.v2.json").is_file());
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            world
+                .run(&["completions", shell])
+                .good()
+                .contains("homestak")
+        );
+    }
+    assert!(world.run(&["man"]).good().contains(".TH homestak 1"));
+    world.run(&["man", "--out", "man"]).good();
+    assert!(world.work().join("man/homestak-manifest-show.1").is_file());
+}
+
+#[test]
+fn a_site_is_not_written_over_files() {
+    let world = World::new();
+    world.write("site.yaml", "defaults: {}\n");
+    let run = world.run(&["site", "init", "site"]);
+    assert_eq!(run.code, 1);
+    assert_eq!(
+        std::fs::read_to_string(world.site().join("site.yaml")).unwrap(),
+        "defaults: {}\n"
+    );
+}

@@ -1,0 +1,260 @@
+//! Finding, loading and starting sites, on real directories.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests make real files and processes"
+)]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use homestak_core::doc::Kind;
+use homestak_core::resolve::site::validate;
+use homestak_site::find::Outcome;
+use homestak_site::{Candidates, Chosen, InitError, find, git, init, load, load_stock, stock};
+
+fn site_at(path: &Path) -> PathBuf {
+    std::fs::create_dir_all(path.join("manifests")).unwrap();
+    path.to_owned()
+}
+
+fn candidates(root: &Path) -> Candidates {
+    Candidates {
+        working_directory: root.join("work/here"),
+        system_root: root.join("system"),
+        ..Candidates::default()
+    }
+}
+
+#[test]
+fn places_are_looked_at_in_order_and_the_first_that_is_there_wins() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    std::fs::create_dir_all(root.join("work/here")).unwrap();
+    let mut candidates = candidates(root);
+    assert_eq!(find(&candidates).unwrap().chosen, Chosen::Stock);
+    let steps = [
+        "system/opt/homestak/site-config",
+        "system/usr/local/etc/homestak",
+        "work/site-config",
+        "work/here/site-config",
+    ];
+    for step in steps {
+        let place = site_at(&root.join(step));
+        assert_eq!(
+            find(&candidates).unwrap().chosen,
+            Chosen::Directory(place),
+            "{step}"
+        );
+    }
+    let anchor = root.join("anchor");
+    let place = site_at(&anchor.join("config"));
+    candidates.root = Some(anchor);
+    assert_eq!(find(&candidates).unwrap().chosen, Chosen::Directory(place));
+    candidates.site_config = Some(site_at(&root.join("variable")));
+    assert_eq!(
+        find(&candidates).unwrap().chosen,
+        Chosen::Directory(root.join("variable"))
+    );
+    candidates.flag = Some(site_at(&root.join("flag")));
+    let found = find(&candidates).unwrap();
+    assert_eq!(found.chosen, Chosen::Directory(root.join("flag")));
+    assert_eq!(
+        found.looks.last().map(|look| (look.by, look.outcome)),
+        Some(("--site", Outcome::Used))
+    );
+}
+
+#[test]
+fn a_place_that_was_named_and_is_not_there_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let named = Candidates {
+        site_config: Some(root.path().join("gone")),
+        ..candidates(root.path())
+    };
+    assert_eq!(find(&named).unwrap_err().by, "$HOMESTAK_SITE_CONFIG");
+}
+
+#[test]
+fn a_directory_with_nothing_of_a_site_in_it_is_passed_over() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("work/here/site-config")).unwrap();
+    let found = find(&candidates(root.path())).unwrap();
+    assert_eq!(found.chosen, Chosen::Stock);
+    assert!(
+        found
+            .looks
+            .iter()
+            .any(|look| look.by == "./site-config" && look.outcome == Outcome::Empty)
+    );
+}
+
+#[test]
+fn the_stock_site_in_the_program_is_the_one_in_the_tree() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../stock-site");
+    let mut files = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(
+                    path.strip_prefix(&root)
+                        .unwrap()
+                        .to_str()
+                        .unwrap()
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    files.sort();
+    let built_in: Vec<&str> = stock::FILES.iter().map(|(path, _)| *path).collect();
+    assert_eq!(built_in, files);
+}
+
+#[test]
+fn the_stock_site_has_no_fault_and_no_notice() {
+    let catalog = load_stock().catalog();
+    let faults = validate(&catalog);
+    assert_eq!(
+        faults
+            .iter()
+            .map(|fault| fault.message.as_str())
+            .collect::<Vec<_>>(),
+        Vec::<&str>::new()
+    );
+    let names: Vec<&str> = catalog.manifests.keys().map(String::as_str).collect();
+    let expected = [
+        "cluster",
+        "edge",
+        "multi-site",
+        "n1-pull",
+        "n1-push",
+        "n2-mixed",
+        "n2-tiered",
+        "n3-deep",
+        "workers",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn a_started_site_is_valid_private_and_not_written_twice() {
+    let root = tempfile::tempdir().unwrap();
+    let place = root.path().join("site");
+    init(&place).unwrap();
+    let mode = std::fs::metadata(place.join("secrets.yaml"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let catalog = load(&place, &|text| Ok(text.to_owned())).catalog();
+    assert_eq!(validate(&catalog).iter().count(), 0);
+    assert!(matches!(init(&place), Err(InitError::NotEmpty(_))));
+    let other = root.path().join("other");
+    init(&other).unwrap();
+    let secrets = |place: &Path| std::fs::read_to_string(place.join("secrets.yaml")).unwrap();
+    assert_ne!(
+        secrets(&place),
+        secrets(&other),
+        "each site has a signing key of its own"
+    );
+}
+
+#[test]
+fn the_older_layout_loads_and_the_flat_one_wins() {
+    let root = tempfile::tempdir().unwrap();
+    let place = root.path();
+    let write = |path: &str, text: &str| {
+        let path = place.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("v2/specs/base.yaml", "schema_version: 1\n");
+    write(
+        "v2/presets/vm-small.yaml",
+        "cores: 1\nmemory: 1024\ndisk: 8\n",
+    );
+    write(
+        "presets/vm-small.yaml",
+        "cores: 2\nmemory: 2048\ndisk: 10\n",
+    );
+    write("v2/nodes/old.yaml", "type: vm\n");
+    write(
+        "v2/manifests/m.yaml",
+        "schema_version: 2\nname: m\nnodes: [{name: a, spec: base, preset: vm-small}]\n",
+    );
+    let catalog = load(place, &|text| Ok(text.to_owned())).catalog();
+    let faults = validate(&catalog);
+    assert_eq!(faults.errors(), 0);
+    let mut codes: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    assert!(
+        codes.contains(&"SK0906") && codes.contains(&"SK0907"),
+        "{codes:?}"
+    );
+    let cores = catalog.presets["vm-small"]
+        .value
+        .as_ref()
+        .unwrap()
+        .cores
+        .as_ref()
+        .unwrap()
+        .value
+        .0;
+    assert_eq!(cores, 2);
+    assert!(catalog.nodes.is_empty(), "v2/nodes held something else");
+}
+
+#[test]
+fn pipes_and_binary_files_are_reported_and_nothing_waits() {
+    let root = tempfile::tempdir().unwrap();
+    let place = root.path();
+    std::fs::create_dir_all(place.join("specs")).unwrap();
+    std::fs::write(place.join("specs/binary.yaml"), [0xff, 0xfe, 0x00]).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(place.join("specs/pipe.yaml"))
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let loaded = load(place, &|text| Ok(text.to_owned()));
+    let specs = loaded
+        .inputs
+        .iter()
+        .filter(|input| input.kind == Kind::Spec);
+    let codes: Vec<&str> = specs
+        .map(|input| input.text.as_ref().unwrap_err().code.id())
+        .collect();
+    assert_eq!(codes, ["SK0102", "SK0101"]);
+}
+
+#[test]
+fn git_is_asked_only_about_the_files_named() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let status = std::process::Command::new("git")
+            .arg("-C")
+            .arg(root.path())
+            .args(arguments)
+            .status()
+            .unwrap();
+        assert!(status.success());
+    };
+    std::fs::write(root.path().join("secrets.yaml"), "a: b\n").unwrap();
+    std::fs::write(root.path().join("other.yaml"), "a: b\n").unwrap();
+    assert!(
+        git::tracked(root.path(), &["secrets.yaml".into()]).is_empty(),
+        "there is no repository"
+    );
+    run(&["init", "-q"]);
+    assert!(git::tracked(root.path(), &["secrets.yaml".into()]).is_empty());
+    run(&["add", "-f", "secrets.yaml", "other.yaml"]);
+    assert_eq!(
+        git::tracked(root.path(), &["secrets.yaml".into()]),
+        ["secrets.yaml"]
+    );
+    assert!(git::tracked(root.path(), &[]).is_empty());
+}
