@@ -56,7 +56,10 @@ pub(crate) fn opened(kind: Kind, bytes: &[u8]) -> Result<(Scalar, Plain), Cipher
     let wrong = |kind| CipherError::WrongContent { kind };
     let text = std::str::from_utf8(bytes).map_err(|_| wrong("text"))?;
     let (scalar, mac) = match kind {
-        Kind::Str | Kind::Bytes | Kind::Comment => (Scalar::text(text), text.to_owned()),
+        Kind::Str | Kind::Bytes => (Scalar::text(text), text.to_owned()),
+        // A comment of a mapping is bound to the same place as a value of the mapping's own
+        // key would be; one must not pass for the other.
+        Kind::Comment => return Err(wrong("value")),
         Kind::Time => {
             timestamp::normal_form(text).ok_or_else(|| wrong("time"))?;
             (Scalar::plain(text), text.to_owned())
@@ -219,7 +222,13 @@ mod tests {
         assert!(text(Kind::Bool, "True") == Scalar::plain("true"));
         assert!(text(Kind::Str, "3") == Scalar::text("3"));
         assert_eq!(text(Kind::Float, "+Inf").text, ".inf");
+        let time = text(Kind::Time, "2026-01-31T12:00:00Z");
+        assert_eq!(
+            (time.text.as_str(), time.style),
+            ("2026-01-31T12:00:00Z", Style::Plain)
+        );
         assert!(opened(Kind::Int, b"3.5").is_err());
+        assert!(opened(Kind::Comment, b"x").is_err());
         assert!(opened(Kind::Bool, b"yes").is_err());
     }
 

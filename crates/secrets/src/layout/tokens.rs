@@ -244,7 +244,9 @@ impl Finder<'_> {
         let marks = header
             .find(|c: char| c.is_whitespace() || c == '#')
             .unwrap_or(header.len());
-        let content = self.text[..end.max(header_end)].trim_end().len();
+        // Blank lines after the last line stay; spaces at its end are part of the value.
+        let filled = self.text[..end.max(header_end)].trim_end().len();
+        let content = line_end(self.text, filled);
         // A comment behind the header stays; the lines below it go.
         self.cursor = start + marks;
         self.found.tokens.push(Token {
