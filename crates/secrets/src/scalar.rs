@@ -129,6 +129,16 @@ pub(crate) fn mac_of_visible(scalar: &Scalar) -> Result<Option<Vec<u8>>, TooLarg
     }
 }
 
+/// Tells whether a plain key is text for the YAML reader of SOPS, which takes no others.
+pub(crate) fn is_text(key: &str) -> bool {
+    let seen = mac_of_visible(&Scalar::plain(key));
+    let word = matches!(
+        Scalar::plain(key).meaning(),
+        Meaning::Text | Meaning::Ambiguous
+    );
+    word && timestamp::normal_form(key).is_none() && seen == Ok(Some(key.as_bytes().to_vec()))
+}
+
 /// A whole number between 2^63 and 2^64, which SOPS refuses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge;
@@ -256,6 +266,22 @@ mod tests {
             assert_eq!(String::from_utf8(got).unwrap(), bytes, "{text}");
         }
         assert_eq!(mac_of_visible(&Scalar::plain("")), Ok(None));
+        assert!(
+            ["a", "yes", "a1", "-x", "10.0.12.1"]
+                .into_iter()
+                .all(is_text)
+        );
+        let others = [
+            "1",
+            "true",
+            "1_0",
+            "0x1",
+            "2024-01-02",
+            "2024-01-02T00:00:00Z",
+            "~",
+            "1.5",
+        ];
+        assert!(!others.into_iter().any(is_text));
         let odd = mac_of_visible(&Scalar::plain("18446744073709551615"));
         assert_eq!(odd, Err(TooLarge));
     }

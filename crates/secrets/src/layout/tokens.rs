@@ -10,6 +10,7 @@ use homestak_core::doc::tree::Meaning;
 use homestak_core::doc::{Data, Entry, Scalar, Style, Value};
 
 use super::{Collection, Item, LayoutError, Leaf};
+use crate::scalar;
 
 /// A key or a value that has bytes.
 pub(super) struct Token {
@@ -125,11 +126,7 @@ impl Finder<'_> {
         if id == 0 && entry.key.text == "sops" {
             return self.metadata(start, entry);
         }
-        let text_key = matches!(
-            Scalar::plain(entry.key.text.clone()).meaning(),
-            Meaning::Text | Meaning::Ambiguous
-        );
-        if !quoted && !text_key && self.found.odd_key.is_none() {
+        if !quoted && !scalar::is_text(&entry.key.text) && self.found.odd_key.is_none() {
             self.found.odd_key = Some(entry.key.text.clone());
         }
         self.token(range, id);
