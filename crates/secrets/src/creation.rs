@@ -9,8 +9,8 @@ use crate::document::{self, DocumentError};
 use crate::keys::{KeyError, Recipient};
 use crate::rules::{Pattern, PatternError, Rules, Selection};
 
-/// Fields that name keys of kinds we do not have.
-const FOREIGN: [&str; 7] = [
+/// Fields that name keys in ways or of kinds we do not have.
+const FOREIGN: [&str; 8] = [
     "kms",
     "pgp",
     "gcp_kms",
@@ -18,6 +18,7 @@ const FOREIGN: [&str; 7] = [
     "hc_vault_transit_uri",
     "hckms",
     "plugins",
+    "merge",
 ];
 
 /// What is wrong with a `.sops.yaml`.

@@ -261,7 +261,8 @@ mod tests {
         let shown = format!("{identities:?} {:?}", pair.file);
         assert!(!shown.contains("SECRET"), "{shown}");
         let secret = pair.file.expose().lines().last().unwrap();
-        let broken = format!("{}X", &secret[..secret.len() - 1]);
+        // `B` is not a letter of the alphabet keys are written in.
+        let broken = format!("{}B", &secret[..secret.len() - 1]);
         let error = Identities::parse(&broken).unwrap_err();
         assert_eq!(error, KeyError::BadIdentity { line: 1 });
         let error = Recipient::parse(secret).unwrap_err();

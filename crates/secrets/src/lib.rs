@@ -2,16 +2,37 @@
 //!
 //! In: texts, keys, rules, the time. Out: texts; see [`open`], [`seal`], [`keygen`].
 //! Never: files, environment, clock; a secret in an error, in `Debug` or in `Display`.
+#![doc = "
+```
+use homestak_secrets::{Identities, Rules, Sealing, keygen, open, seal};
+
+let pair = keygen(\"2026-01-31T12:00:00Z\");
+let sealing = Sealing {
+    recipients: &[pair.recipient],
+    rules: &Rules::default(),
+    now: \"2026-01-31T12:00:00Z\",
+    previous: None,
+};
+let sealed = seal(\"root_password: hunter2 # ours\\n\", &sealing).expect(\"it is YAML\");
+assert!(!sealed.contains(\"hunter2\") && !sealed.contains(\"ours\"));
+
+let identities = Identities::parse(pair.file.expose()).expect(\"it is a keys file\");
+let plain = open(&sealed, &identities).expect(\"the key fits\");
+assert_eq!(plain.expose(), \"root_password: hunter2 # ours\\n\");
+```
+"]
 
 mod cipher;
 mod creation;
 mod document;
 mod keys;
 mod layout;
+mod mac;
 mod metadata;
 mod open;
 mod place;
 mod plain_text;
+mod previous;
 mod rules;
 mod scalar;
 mod seal;

@@ -5,16 +5,16 @@
 
 use homestak_core::doc::emit::{emit, emit_scalar};
 use homestak_core::doc::{Scalar, Value};
-use sha2::{Digest, Sha512};
 use zeroize::Zeroizing;
 
 use crate::cipher::{self, CipherError, DataKey, KEY_LEN, Kind};
 use crate::document::{self, DocumentError};
 use crate::keys::{self, Identities};
 use crate::layout::{self, Comment, Layout, LayoutError, Leaf, Visit, place_name};
+use crate::mac::Mac;
 use crate::metadata::{Metadata, MetadataError};
 use crate::plain_text::PlainText;
-use crate::rules::{Rules, Subject};
+use crate::rules::Subject;
 use crate::{scalar, shamir};
 
 /// Why a sealed document could not be opened.
@@ -342,49 +342,5 @@ fn spell(leaf: &Leaf, scalar: &Scalar) -> String {
         format!("\"{spelled}\"")
     } else {
         spelled
-    }
-}
-
-/// The running MAC over all values of a document.
-pub(crate) struct Mac {
-    hash: Sha512,
-    only_encrypted: bool,
-}
-
-/// SHA-256 of `sops`: keeps the two ways of computing a MAC from giving the same one.
-const ONLY_ENCRYPTED_START: [u8; 32] = [
-    0x8a, 0x3f, 0xd2, 0xad, 0x54, 0xce, 0x66, 0x52, 0x7b, 0x10, 0x34, 0xf3, 0xd1, 0x47, 0xbe, 0x0b,
-    0x0b, 0x97, 0x5b, 0x3b, 0xf4, 0x4f, 0x72, 0xc6, 0xfd, 0xad, 0xec, 0x81, 0x76, 0xf2, 0x7d, 0x69,
-];
-
-impl Mac {
-    /// Starts a MAC.
-    pub(crate) fn new(rules: &Rules) -> Self {
-        let mut hash = Sha512::new();
-        if rules.mac_only_encrypted {
-            hash.update(ONLY_ENCRYPTED_START);
-        }
-        Self {
-            hash,
-            only_encrypted: rules.mac_only_encrypted,
-        }
-    }
-
-    /// Counts in a value that is encrypted.
-    pub(crate) fn encrypted(&mut self, bytes: &[u8]) {
-        self.hash.update(bytes);
-    }
-
-    /// Counts in a value that is readable, unless only encrypted ones count.
-    pub(crate) fn visible(&mut self, bytes: &[u8]) {
-        if !self.only_encrypted {
-            self.hash.update(bytes);
-        }
-    }
-
-    /// Returns the MAC as SOPS writes it before encrypting it.
-    pub(crate) fn finish(self) -> String {
-        let bytes = self.hash.finalize();
-        bytes.iter().map(|byte| format!("{byte:02X}")).collect()
     }
 }

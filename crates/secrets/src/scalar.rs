@@ -56,7 +56,10 @@ pub(crate) fn opened(kind: Kind, bytes: &[u8]) -> Result<(Scalar, Plain), Cipher
     let wrong = |kind| CipherError::WrongContent { kind };
     let text = std::str::from_utf8(bytes).map_err(|_| wrong("text"))?;
     let (scalar, mac) = match kind {
-        Kind::Str | Kind::Bytes | Kind::Comment => (Scalar::text(text), text.to_owned()),
+        Kind::Str | Kind::Bytes => (Scalar::text(text), text.to_owned()),
+        // A comment of a mapping is bound to the same place as a value of the mapping's own
+        // key would be; one must not pass for the other.
+        Kind::Comment => return Err(wrong("value")),
         Kind::Time => {
             timestamp::normal_form(text).ok_or_else(|| wrong("time"))?;
             (Scalar::plain(text), text.to_owned())
@@ -124,6 +127,16 @@ pub(crate) fn mac_of_visible(scalar: &Scalar) -> Result<Option<Vec<u8>>, TooLarg
             None => word(text),
         },
     }
+}
+
+/// Tells whether a plain key is text for the YAML reader of SOPS, which takes no others.
+pub(crate) fn is_text(key: &str) -> bool {
+    let seen = mac_of_visible(&Scalar::plain(key));
+    let word = matches!(
+        Scalar::plain(key).meaning(),
+        Meaning::Text | Meaning::Ambiguous
+    );
+    word && timestamp::normal_form(key).is_none() && seen == Ok(Some(key.as_bytes().to_vec()))
 }
 
 /// A whole number between 2^63 and 2^64, which SOPS refuses.
@@ -219,7 +232,13 @@ mod tests {
         assert!(text(Kind::Bool, "True") == Scalar::plain("true"));
         assert!(text(Kind::Str, "3") == Scalar::text("3"));
         assert_eq!(text(Kind::Float, "+Inf").text, ".inf");
+        let time = text(Kind::Time, "2026-01-31T12:00:00Z");
+        assert_eq!(
+            (time.text.as_str(), time.style),
+            ("2026-01-31T12:00:00Z", Style::Plain)
+        );
         assert!(opened(Kind::Int, b"3.5").is_err());
+        assert!(opened(Kind::Comment, b"x").is_err());
         assert!(opened(Kind::Bool, b"yes").is_err());
     }
 
@@ -247,6 +266,22 @@ mod tests {
             assert_eq!(String::from_utf8(got).unwrap(), bytes, "{text}");
         }
         assert_eq!(mac_of_visible(&Scalar::plain("")), Ok(None));
+        assert!(
+            ["a", "yes", "a1", "-x", "10.0.12.1"]
+                .into_iter()
+                .all(is_text)
+        );
+        let others = [
+            "1",
+            "true",
+            "1_0",
+            "0x1",
+            "2024-01-02",
+            "2024-01-02T00:00:00Z",
+            "~",
+            "1.5",
+        ];
+        assert!(!others.into_iter().any(is_text));
         let odd = mac_of_visible(&Scalar::plain("18446744073709551615"));
         assert_eq!(odd, Err(TooLarge));
     }

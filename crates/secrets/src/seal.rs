@@ -4,18 +4,17 @@
 //! sealed document, which was opened again before it is handed out.
 //! Never: new ciphertext for what did not change, so that histories stay readable.
 
-use std::collections::HashMap;
-
 use homestak_core::doc::emit::{emit, emit_scalar};
-use homestak_core::doc::tree::Meaning;
 use homestak_core::doc::{Scalar, Value};
 
 use crate::cipher::{self, CipherError, DataKey, Kind};
 use crate::document::{self, DocumentError};
 use crate::keys::{Identities, KeyError, Recipient};
 use crate::layout::{self, Layout, LayoutError, Leaf, Visit, place_name};
+use crate::mac::Mac;
 use crate::metadata::{self, Metadata, WrappedKey};
-use crate::open::{self, Ciphertext, Mac, OpenError};
+use crate::open::{self, OpenError};
+use crate::previous::{Before, Stash};
 use crate::rules::{Rules, Subject};
 use crate::{scalar, timestamp};
 
@@ -184,123 +183,6 @@ fn wrap(
         });
     }
     Ok(keys)
-}
-
-/// What a document was before.
-struct Before {
-    plain: crate::PlainText,
-    rules: Rules,
-    key: DataKey,
-    ciphertexts: Vec<Ciphertext>,
-    wrapped: Vec<WrappedKey>,
-}
-
-impl Before {
-    fn open(previous: Previous<'_>) -> Result<Self, SealError> {
-        let fault = SealError::Previous;
-        let tree =
-            document::parse(previous.text).map_err(|source| fault(OpenError::Document(source)))?;
-        let block = tree.field("sops").ok_or(fault(OpenError::NotSealed))?;
-        let metadata =
-            Metadata::parse(block).map_err(|source| fault(OpenError::Metadata(source)))?;
-        if metadata.groups.len() > 1 {
-            return Err(SealError::WouldLoseKeys {
-                kinds: "key groups".into(),
-            });
-        }
-        let foreign = metadata
-            .foreign
-            .iter()
-            .map(|kind| format!("{kind} keys"))
-            .chain(
-                metadata
-                    .keys()
-                    .filter_map(|key| crate::keys::unsupported(&key.recipient))
-                    .map(str::to_owned),
-            )
-            .collect::<Vec<_>>();
-        if !foreign.is_empty() {
-            return Err(SealError::WouldLoseKeys {
-                kinds: foreign.join(", "),
-            });
-        }
-        let key = open::data_key(&metadata, previous.identities).map_err(fault)?;
-        let opened = open::unseal(previous.text, tree, &metadata, &key).map_err(fault)?;
-        Ok(Self {
-            plain: crate::PlainText::new(opened.render(previous.text)),
-            wrapped: metadata.keys().cloned().collect(),
-            rules: metadata.rules,
-            key,
-            ciphertexts: opened.ciphertexts,
-        })
-    }
-
-    fn unchanged(&self, plain: &str, sealing: &Sealing<'_>) -> bool {
-        let names = |count: usize| count == self.wrapped.len();
-        self.plain.expose() == plain
-            && self.rules == *sealing.rules
-            && names(sealing.recipients.len())
-            && self.keeps_all(sealing.recipients)
-    }
-
-    /// Tells whether everyone who could open it still can.
-    fn keeps_all(&self, recipients: &[Recipient]) -> bool {
-        self.wrapped.iter().all(|key| {
-            recipients
-                .iter()
-                .any(|recipient| recipient.to_string() == key.recipient)
-        })
-    }
-}
-
-/// Ciphertexts to use again, by place and what they hide.
-#[derive(Default)]
-struct Stash(HashMap<(String, Subject, Sort, String), Vec<String>>);
-
-/// What a scalar is, for the stash: `"1"` is not `1`.
-#[derive(PartialEq, Eq, Hash)]
-enum Sort {
-    Text,
-    Number,
-    Bool,
-}
-
-impl Stash {
-    fn of(ciphertexts: Vec<Ciphertext>) -> Self {
-        let mut stash = Self::default();
-        // Taken from the back later, so that equal values of a list keep their order.
-        for Ciphertext {
-            place,
-            scalar,
-            subject,
-            sealed,
-        } in ciphertexts.into_iter().rev()
-        {
-            let key = (place, subject, sort(&scalar), spelling(&scalar));
-            stash.0.entry(key).or_default().push(sealed);
-        }
-        stash
-    }
-
-    fn take(&mut self, place: &str, subject: Subject, scalar: &Scalar) -> Option<String> {
-        let key = (place.to_owned(), subject, sort(scalar), spelling(scalar));
-        self.0.get_mut(&key)?.pop()
-    }
-}
-
-fn sort(scalar: &Scalar) -> Sort {
-    match scalar.meaning() {
-        Meaning::Bool(_) => Sort::Bool,
-        Meaning::Int(_) | Meaning::Float(_) => Sort::Number,
-        Meaning::Null | Meaning::Ambiguous | Meaning::Text => Sort::Text,
-    }
-}
-
-fn spelling(scalar: &Scalar) -> String {
-    match scalar.meaning() {
-        Meaning::Bool(value) => value.to_string(),
-        _ => scalar.text.clone(),
-    }
 }
 
 struct Sealer<'a> {

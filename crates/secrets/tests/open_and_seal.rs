@@ -7,7 +7,7 @@ const NOW: &str = "2026-01-31T12:00:00Z";
 fn keys() -> (Identities, Recipient) {
     let pair = keygen(NOW);
     (
-        Identities::parse(pair.file.expose()).unwrap(),
+        Identities::parse(pair.file.expose()).expect("a made key reads back"),
         pair.recipient,
     )
 }
@@ -23,7 +23,7 @@ fn sealing<'a>(recipients: &'a [Recipient], rules: &'a Rules) -> Sealing<'a> {
 
 fn only(field: &str) -> Rules {
     Rules {
-        selection: Selection::OnlyKeys(Pattern::new(field).unwrap()),
+        selection: Selection::OnlyKeys(Pattern::new(field).expect("the expression is valid")),
         mac_only_encrypted: false,
     }
 }
@@ -32,8 +32,8 @@ fn only(field: &str) -> Rules {
 fn round_trip(plain: &str) -> String {
     let (identities, recipient) = keys();
     let rules = Rules::default();
-    let sealed = seal(plain, &sealing(&[recipient], &rules)).unwrap();
-    let opened = open(&sealed, &identities).unwrap();
+    let sealed = seal(plain, &sealing(&[recipient], &rules)).expect("the document is sealed");
+    let opened = open(&sealed, &identities).expect("the document is opened");
     assert_eq!(opened.expose(), plain, "{sealed}");
     sealed
 }
@@ -377,4 +377,49 @@ fn a_file_with_keys_we_cannot_keep_is_not_sealed_again() {
         "    pgp:\n        - fp: ABCD\n          enc: x\n",
     );
     assert!(again(&pgp).contains("pgp keys"));
+}
+
+#[test]
+fn lines_may_end_as_on_windows() {
+    let (identities, recipient) = keys();
+    let rules = Rules::default();
+    let plain = "# note\r\na: 1 # behind\r\nb: |\r\n  x\r\n  y\r\nc: z\r\n";
+    let sealed = seal(plain, &sealing(&[recipient], &rules)).unwrap();
+    let opened = open(&sealed, &identities).unwrap();
+    let unix = |text: &str| text.replace("\r\n", "\n");
+    assert_eq!(unix(opened.expose()), unix(plain));
+}
+
+#[test]
+fn the_sops_block_may_stand_first_and_the_document_may_be_json() {
+    use homestak_core::doc::{Faults, FileId, Source, yaml};
+    let (identities, recipient) = keys();
+    let rules = Rules::default();
+    let sealed = seal("a: 1\nb: [x, z]\n", &sealing(&[recipient], &rules)).unwrap();
+    let (data, block) = sealed.split_at(sealed.find("sops:").unwrap());
+    let opened = open(&format!("{block}# end\n{data}"), &identities).unwrap();
+    assert_eq!(opened.expose(), "# end\na: 1\nb: [x, z]\n");
+    let mut faults = Faults::default();
+    let tree = yaml::parse(FileId(0), &Source::new("x", &sealed), &mut faults).unwrap();
+    assert!(is_sealed(&tree));
+    let json = tree.to_json().to_string();
+    let opened = open(&json, &identities).unwrap();
+    assert_eq!(opened.expose(), "a: 1\nb:\n  - x\n  - z\n");
+}
+
+#[test]
+fn a_comment_cannot_pass_for_a_value() {
+    let (identities, recipient) = keys();
+    let rules = Rules::default();
+    let sealed = seal("a:\n  # allow\n  b: 1\n", &sealing(&[recipient], &rules)).unwrap();
+    let comment = sealed
+        .lines()
+        .nth(1)
+        .unwrap()
+        .trim()
+        .trim_start_matches('#');
+    let block = &sealed[sealed.find("sops:").unwrap()..];
+    let forged = format!("a: {comment}\n{block}");
+    let error = open(&forged, &identities).unwrap_err();
+    assert!(matches!(error, OpenError::Value { .. }), "{error:?}");
 }

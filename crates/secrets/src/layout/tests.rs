@@ -1,3 +1,5 @@
+//! Documents of all layouts, and where their values and comments are found.
+
 use homestak_core::doc::{Faults, FileId, Source, yaml};
 
 use super::*;

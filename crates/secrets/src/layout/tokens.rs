@@ -10,6 +10,7 @@ use homestak_core::doc::tree::Meaning;
 use homestak_core::doc::{Data, Entry, Scalar, Style, Value};
 
 use super::{Collection, Item, LayoutError, Leaf};
+use crate::scalar;
 
 /// A key or a value that has bytes.
 pub(super) struct Token {
@@ -125,11 +126,7 @@ impl Finder<'_> {
         if id == 0 && entry.key.text == "sops" {
             return self.metadata(start, entry);
         }
-        let text_key = matches!(
-            Scalar::plain(entry.key.text.clone()).meaning(),
-            Meaning::Text | Meaning::Ambiguous
-        );
-        if !quoted && !text_key && self.found.odd_key.is_none() {
+        if !quoted && !scalar::is_text(&entry.key.text) && self.found.odd_key.is_none() {
             self.found.odd_key = Some(entry.key.text.clone());
         }
         self.token(range, id);
@@ -244,7 +241,9 @@ impl Finder<'_> {
         let marks = header
             .find(|c: char| c.is_whitespace() || c == '#')
             .unwrap_or(header.len());
-        let content = self.text[..end.max(header_end)].trim_end().len();
+        // Blank lines after the last line stay; spaces at its end are part of the value.
+        let filled = self.text[..end.max(header_end)].trim_end().len();
+        let content = line_end(self.text, filled);
         // A comment behind the header stays; the lines below it go.
         self.cursor = start + marks;
         self.found.tokens.push(Token {

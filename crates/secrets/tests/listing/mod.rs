@@ -43,13 +43,3 @@ fn list(value: &Value, path: &[String], lines: &mut Vec<String>) {
         }
     }
 }
-
-/// Lists comments, for documents without `#` in their values but `"q # no"`.
-pub(crate) fn comments(plain: &str) -> Vec<String> {
-    plain
-        .lines()
-        .filter(|line| !line.contains("\"q # no\""))
-        .filter_map(|line| line.split_once('#'))
-        .map(|(_, comment)| format!("# {}", serde_json::Value::from(comment)))
-        .collect()
-}
