@@ -163,6 +163,7 @@ impl<'a> Builder<'a> {
                     }
                 }
                 Event::Scalar(text, style, anchor, tag) => {
+                    let span = self.quoted(span);
                     let style = self.style(style, tag.as_deref(), span);
                     let value = Value {
                         span,
@@ -181,7 +182,7 @@ impl<'a> Builder<'a> {
                     self.check_tag(tag.as_deref(), span);
                     self.open(span, anchor, OpenKind::Map(OpenMap::default()));
                 }
-                Event::SequenceEnd | Event::MappingEnd => self.close(),
+                Event::SequenceEnd | Event::MappingEnd => self.close(span),
                 Event::Alias(anchor) => self.alias(anchor, span),
                 Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
             }
@@ -189,6 +190,40 @@ impl<'a> Builder<'a> {
                 return;
             }
         }
+    }
+
+    /// Ends the span of a quoted scalar at its closing quote; the parser counts white space and
+    /// a comment behind it in.
+    fn quoted(&self, span: Span) -> Span {
+        let text = self
+            .text
+            .get(span.start as usize..span.end as usize)
+            .unwrap_or_default();
+        let Some(quote) = text
+            .chars()
+            .next()
+            .filter(|quote| matches!(quote, '"' | '\''))
+        else {
+            return span;
+        };
+        let bytes = text.as_bytes();
+        let mut at = 1;
+        while let Some(byte) = bytes.get(at) {
+            match (quote, byte) {
+                ('"', b'\\') => at += 1,
+                ('\'', b'\'') if bytes.get(at + 1) == Some(&b'\'') => at += 1,
+                ('"', b'"') | ('\'', b'\'') => {
+                    let end = span.start + u32::try_from(at + 1).unwrap_or(0);
+                    return Span {
+                        end: end.min(span.end),
+                        ..span
+                    };
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        span
     }
 
     fn fail(&mut self, diagnostic: Diagnostic) {
@@ -278,7 +313,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn close(&mut self) {
+    /// Closes the innermost collection. In flow style it ends with its bracket, in block style,
+    /// where the closing place is empty, with its last value.
+    fn close(&mut self, closing: Span) {
         let Some(open) = self.stack.pop() else { return };
         let (data, last) = match open.kind {
             OpenKind::Seq(items) => {
@@ -295,7 +332,8 @@ impl<'a> Builder<'a> {
                 (Data::Map(map.entries), last)
             }
         };
-        let end = last.unwrap_or(open.span.end).max(open.span.end);
+        let bracket = (closing.end > closing.start).then_some(closing.end);
+        let end = bracket.or(last).unwrap_or(open.span.end).max(open.span.end);
         self.attach(
             Value {
                 span: Span { end, ..open.span },
@@ -454,5 +492,39 @@ fn syntax_hint(text: &str, at: u32) -> &'static str {
         "quote the value if it contains `: `"
     } else {
         "check the indentation of this line and the one above it"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spans(text: &str) -> Vec<String> {
+        let value = parse(FileId(0), &Source::new("x", text), &mut Faults::default()).unwrap();
+        let entries = value.entries().unwrap_or_default().iter();
+        entries
+            .map(|entry| {
+                text[entry.value.span.start as usize..entry.value.span.end as usize].to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_place_is_the_value_alone() {
+        let text =
+            "a: \"x \\\" y\"  # said \"so\"\nb: 'it''s' # c\nc: plain # d\nd: [1, 2] # e\né: 'ü'\n";
+        assert_eq!(
+            spans(text),
+            ["\"x \\\" y\"", "'it''s'", "plain", "[1, 2]", "'ü'"]
+        );
+    }
+
+    #[test]
+    fn written_keys_win_over_merged_ones() {
+        let text = "base: &b {x: 1, y: 2}\nmore:\n  <<: *b\n  y: 3\n";
+        let value = parse(FileId(0), &Source::new("x", text), &mut Faults::default()).unwrap();
+        let more = value.field("more").unwrap();
+        assert_eq!(more.field("x").and_then(Value::as_text), Some("1"));
+        assert_eq!(more.field("y").and_then(Value::as_text), Some("3"));
     }
 }
