@@ -163,7 +163,9 @@ impl<'a> Builder<'a> {
                     }
                 }
                 Event::Scalar(text, style, anchor, tag) => {
-                    let span = self.quoted(span);
+                    let is_quoted =
+                        matches!(style, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted);
+                    let span = if is_quoted { self.quoted(span) } else { span };
                     let style = self.style(style, tag.as_deref(), span);
                     let value = Value {
                         span,
@@ -332,7 +334,7 @@ impl<'a> Builder<'a> {
                 (Data::Map(map.entries), last)
             }
         };
-        let bracket = (closing.end > closing.start).then_some(closing.end);
+        let bracket = (closing.end > closing.start).then_some(closing.start + 1);
         let end = bracket.or(last).unwrap_or(open.span.end).max(open.span.end);
         self.attach(
             Value {
