@@ -49,6 +49,8 @@ pub(crate) struct CommandError {
     pub(crate) message: String,
     /// What to do next.
     pub(crate) hints: Vec<String>,
+    /// What was found on the way, for JSON output; a person has seen it already.
+    pub(crate) diagnostics: Option<serde_json::Value>,
 }
 
 impl CommandError {
@@ -58,6 +60,7 @@ impl CommandError {
             kind: ErrorKind::Failed,
             message: message.into(),
             hints: Vec::new(),
+            diagnostics: None,
         }
     }
 

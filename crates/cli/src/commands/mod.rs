@@ -76,10 +76,12 @@ fn require_sound(
     if faults.errors() == 0 {
         return Ok(());
     }
-    Err(
-        CommandError::failed("The documents have faults, so there is nothing to show.")
-            .hint("mend the faults above, then run the command again"),
-    )
+    let error = CommandError::failed("The documents have faults, so there is nothing to show.")
+        .hint("mend the faults above, then run the command again");
+    Err(CommandError {
+        diagnostics: Some(diagnostics_json(faults, sources)),
+        ..error
+    })
 }
 
 /// Writes text for people or tools to a file, whole or not at all.

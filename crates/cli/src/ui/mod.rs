@@ -147,13 +147,14 @@ impl Printer {
     /// Prints an error and returns its exit code.
     pub(crate) fn fail(&self, error: &CommandError) -> ExitCode {
         if self.shape.json {
-            self.json(
-                "error",
-                json!({
-                    "success": false,
-                    "error": { "kind": error.kind.word(), "message": error.message, "hints": error.hints },
-                }),
-            );
+            let mut body = json!({
+                "success": false,
+                "error": { "kind": error.kind.word(), "message": error.message, "hints": error.hints },
+            });
+            if let Some(diagnostics) = &error.diagnostics {
+                body["diagnostics"] = diagnostics.clone();
+            }
+            self.json("error", body);
         }
         let label = match error.kind {
             ErrorKind::Failed | ErrorKind::Usage => "error:",

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use crate::doc::address::{Address, Cidr};
 use crate::doc::manifest::Node;
 use crate::doc::preset::Preset;
-use crate::doc::site::{Network, Site};
+use crate::doc::site::{Defaults, Network, Site};
 use crate::doc::spec::SpecNetwork;
 use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
 
@@ -59,8 +59,8 @@ pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Faults) -> Networking
         .as_ref()
         .or_else(|| spec.and_then(|spec| spec.gateway.as_ref()))
         .or_else(|| network.and_then(|network| network.gateway.as_ref()))
-        .or_else(|| defaults.and_then(|defaults| defaults.gateway.as_ref()))
-        .map(Valued::from);
+        .map(Valued::from)
+        .or_else(|| site_gateway(defaults, written.as_ref(), network));
     let dns = inputs
         .node
         .dns
@@ -95,6 +95,32 @@ pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Faults) -> Networking
         dns,
         bridge,
         vlan,
+    }
+}
+
+/// The site's gateway, unless the node has a fixed address that cannot reach it.
+fn site_gateway(
+    defaults: Option<&Spanned<Defaults>>,
+    address: Option<&Spanned<Address>>,
+    network: Option<&Network>,
+) -> Option<Valued<IpAddr>> {
+    let gateway = defaults?.gateway.as_ref()?;
+    let reachable = match address.map(|address| address.value) {
+        Some(Address::Static { ip, prefix }) => full(ip, prefix, network).contains(gateway.value),
+        Some(Address::Dhcp) | None => true,
+    };
+    reachable.then(|| Valued::from(gateway))
+}
+
+/// Completes an address with the prefix of its network, or the usual one.
+fn full(ip: IpAddr, prefix: Option<u8>, network: Option<&Network>) -> Cidr {
+    let assumed = if ip.is_ipv4() { ASSUMED_V4 } else { ASSUMED_V6 };
+    let of_network = network
+        .and_then(|network| network.cidr.as_ref())
+        .map(|cidr| cidr.prefix);
+    Cidr {
+        ip,
+        prefix: prefix.or(of_network).unwrap_or(assumed),
     }
 }
 
@@ -183,22 +209,23 @@ fn fixed(
     };
     let span = written.span;
     let cidr = network.and_then(|network| network.cidr.as_ref());
-    let (prefix, origin) = match (prefix, cidr) {
-        (Some(prefix), _) => (prefix, Origin::Written(span)),
-        (None, Some(cidr)) => (cidr.prefix, Origin::Written(span)),
-        (None, None) if ip.is_ipv4() => (
-            ASSUMED_V4,
-            Origin::Derived("the prefix /24 is assumed".into(), Some(span)),
-        ),
-        (None, None) => (
-            ASSUMED_V6,
-            Origin::Derived("the prefix /64 is assumed".into(), Some(span)),
-        ),
+    let full = full(ip, prefix, network);
+    let origin = if prefix.is_none() && cidr.is_none() {
+        Origin::Derived(
+            format!("the prefix /{} is assumed", full.prefix),
+            Some(span),
+        )
+    } else {
+        Origin::Written(span)
     };
-    let full = Cidr { ip, prefix };
-    check_usable(full, span, faults);
+    if !check_usable(full, span, faults) {
+        return Valued {
+            value: Some(full),
+            origin,
+        };
+    }
     if let Some(cidr) = cidr
-        && (!cidr.contains(ip) || prefix != cidr.prefix)
+        && (!cidr.contains(ip) || full.prefix != cidr.prefix)
     {
         faults.push(
             Diagnostic::error(
@@ -246,7 +273,8 @@ fn fixed(
     }
 }
 
-fn check_usable(address: Cidr, span: Span, faults: &mut Faults) {
+/// Reports an address that no machine can have. Returns whether one can.
+fn check_usable(address: Cidr, span: Span, faults: &mut Faults) -> bool {
     let ip = address.ip;
     let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     let why = if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast {
@@ -256,12 +284,13 @@ fn check_usable(address: Cidr, span: Span, faults: &mut Faults) {
     } else if address.is_reserved(ip) {
         "is the network's broadcast address"
     } else {
-        return;
+        return true;
     };
     faults.push(
         Diagnostic::error(Code::UnusableAddress, span, format!("{address} {why}"))
             .hint("choose an address between the two ends"),
     );
+    false
 }
 
 /// Checks the networks of a site on their own.

@@ -1,0 +1,300 @@
+//! What values nodes get, and where from.
+
+use std::collections::BTreeMap;
+
+use homestak_core::catalog::{Catalog, Input};
+use homestak_core::doc::Kind;
+use homestak_core::doc::scalar::{NodeName, Vmid};
+use homestak_core::resolve::{Origin, Request, Resolved, ResolvedNode, manifest};
+
+/// A small site around one manifest.
+fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'static str>) {
+    let document = |kind: Kind, name: &str, text: String| Input {
+        kind,
+        name: name.into(),
+        path: format!("{name}.yaml"),
+        text: Ok(text),
+    };
+    let catalog = Catalog::read(vec![
+        document(
+            Kind::Manifest,
+            "m",
+            format!("schema_version: 2\nname: m\n{nodes}"),
+        ),
+        document(Kind::Spec, "base", "schema_version: 1\n".into()),
+        document(
+            Kind::Spec,
+            "fixed",
+            "network: {ip: 192.0.2.9, gateway: 192.0.2.1, dns: [192.0.2.9]}\n".into(),
+        ),
+        document(Kind::Posture, "dev", "sudo: {nopasswd: true}\n".into()),
+        document(
+            Kind::Preset,
+            "vm-small",
+            "cores: 2\nmemory: 2048\ndisk: 10\n".into(),
+        ),
+        document(
+            Kind::Preset,
+            "vm-large",
+            "cores: 4\nmemory: 8192\ndisk: 40\n".into(),
+        ),
+        document(Kind::Image, "debian-12", "aliases: [bookworm]\n".into()),
+        document(Kind::Image, "debian-ct", "type: template\n".into()),
+        document(
+            Kind::Node,
+            "father",
+            "api_endpoint: https://192.0.2.61:8006\n".into(),
+        ),
+        document(Kind::Site, "site", site.into()),
+    ]);
+    let (resolved, faults) = manifest(&catalog, "m", request);
+    let mut codes: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
+    codes.sort_unstable();
+    (resolved.unwrap(), codes)
+}
+
+const SITE: &str = "\
+defaults: {preset: vm-small, image: bookworm, gateway: 198.51.100.1, dns_servers: [198.51.100.53]}
+networks:
+  lan: {cidr: 192.0.2.0/24, gateway: 192.0.2.1, dns: [192.0.2.53], bridge: vmbr7, vlan: 20}
+";
+
+fn resolve(nodes: &str) -> (Resolved, Vec<&'static str>) {
+    resolve_with(nodes, SITE, &Request::default())
+}
+
+fn one(node: &str) -> (ResolvedNode, Vec<&'static str>) {
+    let (resolved, codes) = resolve(&format!("nodes:\n  - {{name: a, spec: base, {node}}}\n"));
+    (resolved.nodes.into_iter().next().unwrap(), codes)
+}
+
+fn address(node: &ResolvedNode) -> Option<String> {
+    node.networking
+        .address
+        .value
+        .map(|address| address.to_string())
+}
+
+#[test]
+fn a_written_vmid_wins_then_a_recorded_one_then_base_plus_rank() {
+    let text = "settings: {vmid_base: 500}\nnodes:\n  - {name: c}\n  - {name: b, vmid: 900}\n  - {name: a}\n";
+    let recorded: BTreeMap<NodeName, Vmid> = [("a", 777), ("b", 778)]
+        .map(|(name, id)| (NodeName::new(name).unwrap(), Vmid::from_number(id)))
+        .into();
+    let (resolved, _) = resolve_with(
+        text,
+        SITE,
+        &Request {
+            recorded,
+            ..Request::default()
+        },
+    );
+    let vmids: Vec<i64> = resolved
+        .nodes
+        .iter()
+        .map(|node| node.vmid.as_ref().unwrap().value.0)
+        .collect();
+    assert_eq!(vmids, [777, 900, 502]);
+    assert_eq!(
+        resolved.nodes[0].vmid.as_ref().unwrap().origin,
+        Origin::Recorded
+    );
+    let (resolved, _) = resolve("nodes: [{name: a}]\n");
+    assert_eq!(resolved.nodes[0].vmid, None, "left to the provider");
+}
+
+#[test]
+fn the_same_vmid_on_two_hosts_is_two_guests() {
+    let text = "nodes:\n  - {name: hv, type: pve, vmid: 100}\n  - {name: in, parent: hv, vmid: 100}\n  - {name: far, host: father, vmid: 100}\n";
+    assert_eq!(resolve(text).1, Vec::<&str>::new());
+    let text = "nodes:\n  - {name: a, vmid: 100}\n  - {name: b, vmid: 100}\n";
+    assert_eq!(resolve(text).1, ["SK0501"]);
+}
+
+#[test]
+fn addresses_come_from_node_then_spec_then_dhcp() {
+    let (node, codes) = one("ip: 192.0.2.7");
+    assert_eq!(
+        (address(&node).as_deref(), codes),
+        (Some("192.0.2.7/24"), vec![])
+    );
+    let text = "nodes:\n  - {name: a, spec: fixed}\n  - {name: b, spec: fixed, ip: 192.0.2.8}\n  - {name: c, spec: fixed, ip: dhcp}\n";
+    let (resolved, codes) = resolve(text);
+    assert_eq!(codes, Vec::<&str>::new());
+    let all: Vec<_> = resolved.nodes.iter().map(address).collect();
+    assert_eq!(
+        all,
+        [
+            Some("192.0.2.9/24".into()),
+            Some("192.0.2.8/24".into()),
+            None
+        ]
+    );
+    assert_eq!(address(&one("description: x").0), None);
+}
+
+#[test]
+fn an_address_brings_its_network_and_the_network_the_rest() {
+    let (node, _) = one("ip: 192.0.2.7");
+    let net = &node.networking;
+    assert_eq!(net.network.as_ref().unwrap().value, "lan");
+    assert_eq!(net.gateway.as_ref().unwrap().value.to_string(), "192.0.2.1");
+    assert_eq!(net.dns.value[0].to_string(), "192.0.2.53");
+    assert_eq!(
+        (net.bridge.value.as_str(), net.vlan.as_ref().unwrap().value),
+        ("vmbr7", 20)
+    );
+    let (node, _) = one("description: x");
+    assert_eq!(
+        node.networking.gateway.as_ref().unwrap().value.to_string(),
+        "198.51.100.1"
+    );
+    assert_eq!(node.networking.bridge.value, "vmbr0");
+}
+
+#[test]
+fn a_gateway_of_a_spec_does_not_follow_another_address() {
+    let site = "defaults: {preset: vm-small, image: bookworm}\n";
+    let text = "nodes:\n  - {name: a, spec: fixed, ip: 10.0.0.7/8}\n";
+    let (resolved, codes) = resolve_with(text, site, &Request::default());
+    assert_eq!(
+        (resolved.nodes[0].networking.gateway.clone(), codes),
+        (None, vec![])
+    );
+}
+
+#[test]
+fn addresses_that_cannot_be_right_are_faults() {
+    let cases = [
+        ("ip: 192.0.2.0", "SK0504"),
+        ("ip: 192.0.2.255", "SK0504"),
+        ("ip: 192.0.2.1", "SK0504"),
+        ("ip: 127.0.0.1", "SK0504"),
+        ("ip: 10.0.0.7, network: lan", "SK0502"),
+        ("ip: 192.0.2.7/16, network: lan", "SK0502"),
+        ("ip: 10.0.0.7/24, gateway: 10.0.1.1", "SK0502"),
+        ("network: wan", "SK0312"),
+    ];
+    for (node, code) in cases {
+        assert_eq!(one(node).1, [code], "{node}");
+    }
+}
+
+#[test]
+fn the_same_address_twice_is_a_fault_unless_the_networks_differ() {
+    let text = "nodes:\n  - {name: a, ip: 192.0.2.7}\n  - {name: b, ip: 192.0.2.7}\n";
+    assert_eq!(resolve(text).1, ["SK0503"]);
+    let text = "nodes:\n  - {name: a, spec: fixed}\n  - {name: b, spec: fixed}\n";
+    assert_eq!(resolve(text).1, ["SK0503"]);
+    let site = "defaults: {preset: vm-small, image: bookworm}\nnetworks:\n  one: {cidr: 10.0.0.0/24}\n  two: {cidr: 10.0.0.0/24}\n";
+    let text = "nodes:\n  - {name: a, ip: 10.0.0.7, network: one}\n  - {name: b, ip: 10.0.0.7, network: two}\n";
+    assert_eq!(
+        resolve_with(text, site, &Request::default()).1,
+        Vec::<&str>::new()
+    );
+}
+
+#[test]
+fn sizes_come_from_the_preset_and_the_nodes_own_win() {
+    let (node, _) = one("preset: vm-large, disk: 64, memory: 1024");
+    let size = node.size.unwrap();
+    assert_eq!(
+        (size.cores.value, size.memory.value, size.disk.value),
+        (4, 1024, 64)
+    );
+}
+
+#[test]
+fn images_are_known_by_alias_and_come_from_the_site() {
+    assert_eq!(one("image: bookworm").0.image.unwrap().value, "debian-12");
+    assert_eq!(one("description: x").0.image.unwrap().value, "debian-12");
+    assert_eq!(one("image: debian-ct").1, ["SK0306"]);
+    assert_eq!(
+        one("type: ct, template: debian-ct")
+            .0
+            .template
+            .unwrap()
+            .value,
+        "debian-ct"
+    );
+    assert_eq!(
+        one("type: ct, template: 'local:vztmpl/x.tar.zst'").1,
+        Vec::<&str>::new()
+    );
+    assert_eq!(one("type: ct").1, ["SK0314"]);
+}
+
+#[test]
+fn without_defaults_the_built_in_ones_are_used_and_said() {
+    let (resolved, codes) = resolve_with(
+        "nodes: [{name: a}]\n",
+        "defaults: {}\n",
+        &Request::default(),
+    );
+    assert_eq!(codes, ["SK0912", "SK0912"]);
+    assert_eq!(
+        resolved.nodes[0].preset.as_ref().unwrap().origin,
+        Origin::BuiltIn
+    );
+}
+
+#[test]
+fn a_parent_that_is_the_host_itself_is_a_host() {
+    let (resolved, codes) = resolve("nodes: [{name: a, parent: father}]\n");
+    assert_eq!(codes, ["SK0904"]);
+    assert_eq!(
+        (
+            resolved.nodes[0].parent.clone(),
+            resolved.nodes[0].host.as_ref().unwrap().value.as_str()
+        ),
+        (None, "father")
+    );
+}
+
+#[test]
+fn hosts_come_from_node_then_region_then_command_line() {
+    let text = "\
+regions: [{name: west, host: father}, {name: east}]
+links: [{between: [west, east]}]
+nodes:
+  - {name: a, region: west}
+  - {name: b, region: east}
+  - {name: c, region: west, host: sim}
+";
+    let request = Request {
+        host: Some("local".into()),
+        ..Request::default()
+    };
+    let (resolved, codes) = resolve_with(text, SITE, &request);
+    assert_eq!(codes, Vec::<&str>::new());
+    let hosts: Vec<&str> = resolved
+        .nodes
+        .iter()
+        .map(|node| node.host.as_ref().unwrap().value.as_str())
+        .collect();
+    assert_eq!(hosts, ["father", "local", "sim"]);
+}
+
+#[test]
+fn patterns_are_derived_from_the_graph() {
+    let derived = |text: &str| {
+        let (resolved, codes) = resolve(text);
+        assert_eq!(codes, Vec::<&str>::new(), "{text}");
+        resolved.pattern.value.to_string()
+    };
+    assert_eq!(derived("nodes: [{name: a}, {name: b}]\n"), "flat");
+    assert_eq!(
+        derived("nodes: [{name: a, type: pve}, {name: b, parent: a}]\n"),
+        "tiered"
+    );
+    assert_eq!(
+        derived("nodes: [{name: a, peers: [b]}, {name: b}]\n"),
+        "mesh"
+    );
+    assert_eq!(
+        derived("hub: a\nnodes: [{name: a}, {name: b}]\n"),
+        "hub-spoke"
+    );
+    let federated = "regions: [{name: x}, {name: y}]\nlinks: [{between: [x, y]}]\nnodes: [{name: a, region: x}, {name: b, region: y}]\n";
+    assert_eq!(derived(federated), "federated");
+}
