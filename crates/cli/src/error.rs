@@ -50,7 +50,7 @@ pub(crate) struct CommandError {
     /// What to do next.
     pub(crate) hints: Vec<String>,
     /// What was found on the way, for JSON output; a person has seen it already.
-    pub(crate) diagnostics: Option<serde_json::Value>,
+    pub(crate) diagnostics: Option<Box<serde_json::Value>>,
 }
 
 impl CommandError {

@@ -79,7 +79,7 @@ fn require_sound(
     let error = CommandError::failed("The documents have faults, so there is nothing to show.")
         .hint("mend the faults above, then run the command again");
     Err(CommandError {
-        diagnostics: Some(diagnostics_json(faults, sources)),
+        diagnostics: Some(Box::new(diagnostics_json(faults, sources))),
         ..error
     })
 }

@@ -152,7 +152,7 @@ impl Printer {
                 "error": { "kind": error.kind.word(), "message": error.message, "hints": error.hints },
             });
             if let Some(diagnostics) = &error.diagnostics {
-                body["diagnostics"] = diagnostics.clone();
+                body["diagnostics"] = diagnostics.as_ref().clone();
             }
             self.json("error", body);
         }

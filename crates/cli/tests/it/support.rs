@@ -7,20 +7,20 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// A private place with a home, and a site that was started there.
-pub struct World {
+pub(crate) struct World {
     root: TempDir,
 }
 
 /// What a run printed, and its exit code.
-pub struct Run {
-    pub code: i32,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl World {
     /// Makes a world without a site.
-    pub fn bare() -> Self {
+    pub(crate) fn bare() -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("home")).unwrap();
         std::fs::create_dir(root.path().join("work")).unwrap();
@@ -28,7 +28,7 @@ impl World {
     }
 
     /// Makes a world with the stock site in `work/site`, and a host `father`.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let world = Self::bare();
         assert_eq!(world.run(&["site", "init", "site"]).code, 0);
         world.write(
@@ -42,33 +42,33 @@ impl World {
         world
     }
 
-    pub fn work(&self) -> PathBuf {
+    pub(crate) fn work(&self) -> PathBuf {
         self.root.path().join("work")
     }
 
-    pub fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.root.path().join("home")
     }
 
-    pub fn site(&self) -> PathBuf {
+    pub(crate) fn site(&self) -> PathBuf {
         self.work().join("site")
     }
 
     /// Writes a file of the site.
-    pub fn write(&self, path: &str, text: &str) {
+    pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.site().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
     /// Writes the site's secrets, privately.
-    pub fn secrets(&self, text: &str) {
+    pub(crate) fn secrets(&self, text: &str) {
         self.write("secrets.yaml", text);
         set_mode(&self.site().join("secrets.yaml"), 0o600);
     }
 
     /// Returns the program with nothing of the outside in its environment.
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_homestak"));
         command.args(arguments).current_dir(self.work()).env_clear();
         command
@@ -79,12 +79,12 @@ impl World {
     }
 
     /// Runs without a site of one's own.
-    pub fn run(&self, arguments: &[&str]) -> Run {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         self.command(arguments).output().map(Run::from).unwrap()
     }
 
     /// Runs on the site of this world.
-    pub fn on_site(&self, arguments: &[&str]) -> Run {
+    pub(crate) fn on_site(&self, arguments: &[&str]) -> Run {
         self.command(arguments)
             .env("HOMESTAK_SITE_CONFIG", "site")
             .output()
@@ -93,7 +93,7 @@ impl World {
     }
 
     /// Runs on the site of this world, with something on stdin.
-    pub fn with_input(&self, arguments: &[&str], input: &str) -> Run {
+    pub(crate) fn with_input(&self, arguments: &[&str], input: &str) -> Run {
         let mut child = self
             .command(arguments)
             .env("HOMESTAK_SITE_CONFIG", "site")
@@ -124,23 +124,23 @@ impl From<Output> for Run {
 
 impl Run {
     /// Requires success and returns stdout.
-    pub fn good(self) -> String {
+    pub(crate) fn good(self) -> String {
         assert_eq!(self.code, 0, "{}\n{}", self.out, self.err);
         self.out
     }
 
     /// Requires success and returns stdout as JSON.
-    pub fn json(self) -> serde_json::Value {
+    pub(crate) fn json(self) -> serde_json::Value {
         serde_json::from_str(&self.good()).unwrap()
     }
 }
 
-pub fn mode(path: &Path) -> u32 {
+pub(crate) fn mode(path: &Path) -> u32 {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-pub fn set_mode(path: &Path, mode: u32) {
+pub(crate) fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
