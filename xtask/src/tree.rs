@@ -135,8 +135,8 @@ impl Tree {
                 let hidden = name.starts_with('.') && !HIDDEN_SOURCE.contains(&name);
                 if !hidden && !NOT_SOURCE.contains(&name) {
                     self.read_directory(&path)?;
-                    self.paths.insert(path);
                 }
+                self.paths.insert(path);
             } else if kind.is_file() {
                 // Pictures and sealed files are no text; only their names count.
                 if let Ok(text) = String::from_utf8(fs_err::read(entry.path())?) {

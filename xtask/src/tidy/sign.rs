@@ -69,7 +69,10 @@ fn sign(text: &str) -> Vec<&str> {
     for line in text.lines().map_while(|line| line.strip_prefix("//!")) {
         match line.trim() {
             "" => paragraphs.push(Vec::new()),
-            words => paragraphs.last_mut().expect("there is one").push(words),
+            words => paragraphs
+                .last_mut()
+                .expect("the list starts with one paragraph")
+                .push(words),
         }
     }
     let mut paragraphs = paragraphs.into_iter();
