@@ -82,7 +82,7 @@ enum OpenKind {
 struct OpenMap {
     entries: Vec<Entry>,
     /// Every key seen, so that a repeated one is found in constant time.
-    keys: HashSet<String>,
+    keys: HashSet<String>, // tidy: looked up, never walked
     /// What `<<` brought in; written keys win, so it is added at the end.
     merged: Vec<Entry>,
     pending: Option<Key>,

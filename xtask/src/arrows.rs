@@ -1,0 +1,120 @@
+//! Which crate may use which.
+//!
+//! In: what `cargo metadata` says about the workspace's packages. Out: every arrow not in the table.
+//! Never: third-party crates; `deny.toml` is about those.
+
+use anyhow::{Context as _, Result};
+use serde_json::Value as Json;
+
+use crate::process;
+use crate::tree::root;
+
+/// The arrows of the product. A new arrow is a decision: it is written down in `docs/design/`
+/// before it is written here.
+pub const ARROWS: &[(&str, &[&str])] = &[
+    ("homestak-core", &[]),
+    ("homestak-secrets", &["homestak-core"]),
+    ("homestak-site", &["homestak-core"]),
+    (
+        "homestak",
+        &["homestak-core", "homestak-secrets", "homestak-site"],
+    ),
+    ("xtask", &["homestak", "homestak-core"]),
+];
+
+/// Arrows that only tests have, besides those above.
+pub const TEST_ARROWS: &[(&str, &[&str])] = &[];
+
+/// Returns every arrow of this workspace that is not in the table.
+pub fn check() -> Result<Vec<String>> {
+    compare(&process::own_packages(&root())?)
+}
+
+fn compare(metadata: &Json) -> Result<Vec<String>> {
+    let packages = metadata["packages"]
+        .as_array()
+        .context("`cargo metadata` lists no packages")?;
+    let names: Vec<&str> = packages
+        .iter()
+        .filter_map(|one| one["name"].as_str())
+        .collect();
+    let mut faults = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(product) = row(ARROWS, name) else {
+            faults.push(format!(
+                "{name} is not in the table of arrows: say in xtask/src/arrows.rs what it may use"
+            ));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            let test = dependency["kind"] == "dev";
+            let allowed = product.contains(&to)
+                || test && row(TEST_ARROWS, name).is_some_and(|row| row.contains(&to));
+            if names.contains(&to) && !allowed {
+                let kind = if test { " in tests" } else { "" };
+                faults.push(format!(
+                    "{name} uses {to}{kind}: a new arrow is a decision, see xtask/src/arrows.rs"
+                ));
+            }
+        }
+    }
+    for (name, _) in ARROWS.iter().chain(TEST_ARROWS) {
+        if !names.contains(name) {
+            faults.push(format!(
+                "{name} is in the table of arrows and not in the workspace: remove its row"
+            ));
+        }
+    }
+    Ok(faults)
+}
+
+fn row(table: &'static [(&str, &[&str])], name: &str) -> Option<&'static [&'static str]> {
+    table
+        .iter()
+        .find(|(from, _)| *from == name)
+        .map(|(_, to)| *to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn workspace(name: &str, dependencies: Json) -> Vec<String> {
+        let mut packages: Vec<Json> = ARROWS
+            .iter()
+            .filter(|(other, _)| *other != name)
+            .map(|(name, _)| json!({ "name": name, "dependencies": [] }))
+            .collect();
+        packages.push(json!({ "name": name, "dependencies": dependencies }));
+        compare(&json!({ "packages": packages })).unwrap()
+    }
+
+    #[test]
+    fn arrows_of_the_table_and_other_crates_are_fine() {
+        let used =
+            json!([{ "name": "homestak-core", "kind": null }, { "name": "serde", "kind": null }]);
+        assert_eq!(workspace("homestak-site", used), [""; 0]);
+    }
+
+    #[test]
+    fn an_arrow_upwards_is_a_fault() {
+        let used = json!([{ "name": "homestak-site", "kind": null }]);
+        assert!(
+            workspace("homestak-core", used)[0].starts_with("homestak-core uses homestak-site:")
+        );
+    }
+
+    #[test]
+    fn an_arrow_of_tests_is_named_as_such() {
+        let used = json!([{ "name": "homestak-site", "kind": "dev" }]);
+        assert!(workspace("homestak-core", used)[0].contains("uses homestak-site in tests"));
+    }
+
+    #[test]
+    fn a_crate_without_a_row_is_a_fault() {
+        assert!(workspace("homestak-new", json!([]))[0].contains("not in the table"));
+    }
+}

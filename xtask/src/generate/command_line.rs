@@ -1,0 +1,255 @@
+//! `docs/reference/cli.md`, from the command tree.
+//!
+//! In: the clap tree, other spellings, retired names. Out: a page with every command and option.
+//! Never: help text of its own; what is unclear here is unclear in `--help` too.
+
+use anyhow::{Context as _, Result};
+use clap::{Arg, ArgAction, Command, CommandFactory as _};
+use homestak_cli::args::Cli;
+use homestak_cli::words::{RETIRED, VERBS};
+
+use super::markdown::Page;
+
+/// Makes the page.
+pub(super) fn page() -> Result<String> {
+    let mut root = Cli::command();
+    root.build();
+    let mut page = Page::new("Command line");
+    page.paragraph(&sentence(&root));
+    page.paragraph(
+        "Results go to stdout, everything else to stderr. \
+         `--help` after any command prints what is written here.",
+    );
+    page.heading(2, "Global options");
+    page.paragraph("They can stand before or after the words of a command.");
+    let global: Vec<&Arg> = root.get_arguments().filter(|arg| shown(arg)).collect();
+    page.table(&["option", "meaning"], &rows(&global));
+    page.heading(2, "Exit codes");
+    page.table(&["code", "meaning"], &exit_codes(&root)?);
+    page.heading(2, "Commands");
+    for command in root.get_subcommands() {
+        describe(command, &mut page);
+    }
+    page.heading(2, "Other spellings");
+    page.paragraph("Verbs of earlier versions stand for commands of today.");
+    let verbs: Vec<_> = VERBS
+        .iter()
+        .map(|(verb, words)| {
+            let mut today = format!("`homestak {}`", words.join(" "));
+            if !exists(&root, words) {
+                today += " (not in this version)";
+            }
+            vec![format!("`homestak {verb}`"), today]
+        })
+        .collect();
+    page.table(&["earlier", "today"], &verbs);
+    page.heading(2, "Retired names");
+    page.paragraph("Scenarios are retired; manifests replace them.");
+    let retired: Vec<_> = RETIRED
+        .iter()
+        .map(|(name, verb, manifest)| {
+            vec![
+                format!("`{name}`"),
+                format!("`homestak {verb} -M {manifest}`"),
+            ]
+        })
+        .collect();
+    page.table(&["retired", "today"], &retired);
+    Ok(page.finish())
+}
+
+/// Returns whether the tree has a command; words that are flags end it.
+fn exists(command: &Command, words: &[&str]) -> bool {
+    match words.split_first() {
+        Some((word, rest)) if !word.starts_with('-') => command
+            .find_subcommand(word)
+            .is_some_and(|below| exists(below, rest)),
+        _ => true,
+    }
+}
+
+/// Describes a command and those below it.
+fn describe(command: &Command, page: &mut Page) {
+    if command.is_hide_set() || command.get_name() == "help" {
+        return;
+    }
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    page.heading(3, &format!("`{name}`"));
+    page.paragraph(&sentence(command));
+    if let Some(more) = command.get_after_help() {
+        page.code(&more.to_string());
+    }
+    if command.has_subcommands() {
+        for below in command.get_subcommands() {
+            describe(below, page);
+        }
+        return;
+    }
+    let usage = command.clone().render_usage().to_string();
+    page.code(usage.trim_start_matches("Usage: "));
+    let own = || {
+        command
+            .get_arguments()
+            .filter(|arg| shown(arg) && !arg.is_global_set())
+    };
+    let values: Vec<&Arg> = own().filter(|arg| arg.is_positional()).collect();
+    if !values.is_empty() {
+        page.table(&["argument", "meaning"], &rows(&values));
+    }
+    let options: Vec<&Arg> = own().filter(|arg| !arg.is_positional()).collect();
+    if !options.is_empty() {
+        page.table(&["option", "meaning"], &rows(&options));
+    }
+}
+
+/// Returns what a command does, as a sentence: help in the terminal has no period.
+fn sentence(command: &Command) -> String {
+    let about = command.get_long_about().or(command.get_about());
+    full_stop(&about.map(ToString::to_string).unwrap_or_default())
+}
+
+fn full_stop(text: &str) -> String {
+    let text = text.trim();
+    if text.is_empty() || text.ends_with(['.', '!', '?']) {
+        text.to_owned()
+    } else {
+        format!("{text}.")
+    }
+}
+
+/// Returns whether an argument is for people; `--help` and `--version` are everywhere.
+fn shown(arg: &Arg) -> bool {
+    !arg.is_hide_set()
+        && !matches!(
+            arg.get_action(),
+            ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
+        )
+}
+
+fn rows(args: &[&Arg]) -> Vec<Vec<String>> {
+    args.iter()
+        .map(|arg| vec![format!("`{}`", spelling(arg)), meaning(arg)])
+        .collect()
+}
+
+/// Returns how an argument is written: `-M, --manifest <NAME>`.
+fn spelling(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    let value = names
+        .iter()
+        .map(|name| format!("<{name}>"))
+        .collect::<Vec<_>>()
+        .join(" ");
+    if arg.is_positional() {
+        let many = matches!(arg.get_action(), ArgAction::Append);
+        return if many { format!("{value}...") } else { value };
+    }
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let flags: Vec<String> = short.into_iter().chain(long).collect();
+    let takes_value = arg.get_action().takes_values();
+    if takes_value {
+        format!("{} {value}", flags.join(", "))
+    } else {
+        flags.join(", ")
+    }
+}
+
+/// Returns the help of an argument with its choices and its default.
+fn meaning(arg: &Arg) -> String {
+    let help = arg.get_long_help().or(arg.get_help());
+    let mut meaning = full_stop(&help.map(ToString::to_string).unwrap_or_default());
+    if !arg.get_action().takes_values() {
+        return meaning;
+    }
+    let choices: Vec<String> = arg
+        .get_possible_values()
+        .iter()
+        .filter(|choice| !choice.is_hide_set())
+        .map(|choice| {
+            let name = choice.get_name();
+            match choice.get_help() {
+                Some(help) => format!("`{name}` ({help})"),
+                None => format!("`{name}`"),
+            }
+        })
+        .collect();
+    if !choices.is_empty() {
+        meaning += &format!(" One of {}.", choices.join(", "));
+    }
+    let defaults: Vec<_> = arg
+        .get_default_values()
+        .iter()
+        .map(|value| format!("`{}`", value.to_string_lossy()))
+        .collect();
+    if !defaults.is_empty() {
+        meaning += &format!(" Default: {}.", defaults.join(", "));
+    }
+    if arg.is_required_set() {
+        meaning += " Required.";
+    }
+    meaning
+}
+
+/// Returns the exit codes from the end of the program's help.
+fn exit_codes(root: &Command) -> Result<Vec<Vec<String>>> {
+    let help = root
+        .get_after_help()
+        .context("the help of `homestak` does not end with exit codes")?
+        .to_string();
+    let rows: Vec<_> = help
+        .lines()
+        .filter_map(|line| line.trim().split_once(' '))
+        .filter(|(code, _)| code.parse::<u8>().is_ok())
+        .map(|(code, meaning)| vec![format!("`{code}`"), meaning.trim().to_owned()])
+        .collect();
+    if rows.is_empty() {
+        anyhow::bail!("the help of `homestak` lists no exit codes");
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_heading() {
+        fn walk(command: &Command, page: &str) {
+            for below in command
+                .get_subcommands()
+                .filter(|below| below.get_name() != "help")
+            {
+                let name = below.get_bin_name().unwrap();
+                assert!(page.contains(&format!("### `{name}`\n")), "{name}");
+                walk(below, page);
+            }
+        }
+        let mut root = Cli::command();
+        root.build();
+        walk(&root, &page().unwrap());
+    }
+
+    #[test]
+    fn commands_are_looked_up_in_the_tree() {
+        let root = Cli::command();
+        assert!(exists(&root, &["manifest", "validate", "--flag"]));
+        assert!(!exists(&root, &["manifest", "frobnicate"]));
+    }
+
+    #[test]
+    fn options_show_choices_and_defaults() {
+        let arg = Arg::new("format")
+            .long("format")
+            .short('f')
+            .value_name("WORD")
+            .help("What to draw")
+            .value_parser(["tree", "svg"])
+            .default_value("tree");
+        assert_eq!(spelling(&arg), "-f, --format <WORD>");
+        assert_eq!(
+            meaning(&arg),
+            "What to draw. One of `tree`, `svg`. Default: `tree`."
+        );
+    }
+}

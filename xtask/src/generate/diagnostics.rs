@@ -1,0 +1,65 @@
+//! `docs/reference/diagnostics.md`, from the table of codes.
+//!
+//! In: [`Code::ALL`]. Out: a page with every code, grouped by its number.
+//! Never: a code without a group.
+
+use anyhow::{Result, bail};
+use homestak_core::doc::Code;
+
+use super::markdown::Page;
+
+/// First digits of a code, and what such codes are about.
+const GROUPS: &[(&str, &str)] = &[
+    ("SK01", "Reading: files and YAML"),
+    ("SK02", "Structure: keys, types, values"),
+    ("SK03", "References between documents"),
+    ("SK04", "The graph"),
+    ("SK05", "Numbers and addresses"),
+    ("SK06", "Secrets"),
+    ("SK09", "Notices"),
+];
+
+/// Makes the page.
+pub(super) fn page() -> Result<String> {
+    let mut codes: Vec<Code> = Code::ALL.to_vec();
+    codes.sort_by_key(|code| code.id());
+    for code in &codes {
+        if !GROUPS
+            .iter()
+            .any(|(digits, _)| code.id().starts_with(digits))
+        {
+            bail!(
+                "{} has no group: add one in xtask/src/generate/diagnostics.rs",
+                code.id()
+            );
+        }
+    }
+    let mut page = Page::new("Diagnostics");
+    page.paragraph(
+        "Every fault in a document has a code. \
+         A code never changes its meaning, and a retired one is not used again. \
+         `homestak explain CODE` prints the same text. \
+         Notices, SK09xx, do not make a document bad; all others do.",
+    );
+    for (digits, title) in GROUPS {
+        page.heading(2, &format!("{title} ({digits}xx)"));
+        for code in codes.iter().filter(|code| code.id().starts_with(digits)) {
+            page.heading(3, &format!("{}: {}", code.id(), code.title()));
+            page.paragraph(code.explanation());
+        }
+    }
+    Ok(page.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_on_the_page() {
+        let page = page().unwrap();
+        for code in Code::ALL {
+            assert!(page.contains(&format!("### {}: {}\n", code.id(), code.title())));
+        }
+    }
+}

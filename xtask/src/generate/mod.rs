@@ -1,0 +1,138 @@
+//! The generated files: what each holds, and writing or comparing them.
+//!
+//! In: the product's own tables (kinds, codes, command tree, variables). Out: JSON Schemas and
+//! reference pages.
+//! Never: text that is not in one of those tables already, headings and introductions apart.
+
+mod command_line;
+mod diagnostics;
+mod documents;
+mod environment;
+mod markdown;
+
+use std::path::Path;
+
+use anyhow::Result;
+use homestak_core::doc::Kind;
+
+use crate::tree::File;
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Write what differs.
+    Write,
+    /// Change nothing; say what differs.
+    Compare,
+}
+
+/// Makes every generated file and returns what was written, or what is out of date.
+pub fn run(root: &Path, goal: Goal) -> Result<Vec<String>> {
+    let files = files()?;
+    let mut report = Vec::new();
+    for file in &files {
+        let path = root.join(&file.path);
+        let current = fs_err::read_to_string(&path).ok();
+        if current.as_deref() == Some(&file.text) {
+            continue;
+        }
+        match goal {
+            Goal::Write => {
+                if let Some(directory) = path.parent() {
+                    fs_err::create_dir_all(directory)?;
+                }
+                fs_err::write(&path, &file.text)?;
+                report.push(file.path.clone());
+            }
+            Goal::Compare => report.push(difference(file, current.as_deref())),
+        }
+    }
+    if goal == Goal::Compare {
+        report.extend(leftovers(root, &files));
+    }
+    Ok(report)
+}
+
+/// Makes every generated file.
+fn files() -> Result<Vec<File>> {
+    let mut files: Vec<File> = Kind::ALL
+        .iter()
+        .map(|kind| File::new(&schema_path(*kind), &format!("{:#}\n", kind.schema())))
+        .collect();
+    let pages = [
+        ("cli", command_line::page()?),
+        ("diagnostics", diagnostics::page()?),
+        ("documents", documents::page()?),
+        ("environment", environment::page()),
+    ];
+    for (name, text) in pages {
+        files.push(File::new(&format!("docs/reference/{name}.md"), &text));
+    }
+    Ok(files)
+}
+
+fn schema_path(kind: Kind) -> String {
+    format!("schema/{}.v{}.json", kind.word(), kind.version())
+}
+
+/// Says where a file differs from what would be generated.
+fn difference(file: &File, current: Option<&str>) -> String {
+    let Some(current) = current else {
+        return format!("{}:1: missing: run `cargo xtask gen`", file.path);
+    };
+    let same = current
+        .lines()
+        .zip(file.text.lines())
+        .take_while(|(one, other)| one == other)
+        .count();
+    format!(
+        "{}:{}: out of date: run `cargo xtask gen`",
+        file.path,
+        same + 1
+    )
+}
+
+/// Returns the schemas that nothing generates any more.
+fn leftovers(root: &Path, files: &[File]) -> Vec<String> {
+    let Ok(entries) = fs_err::read_dir(root.join("schema")) else {
+        return Vec::new();
+    };
+    let mut left: Vec<String> = entries
+        .filter_map(|entry| Some(format!("schema/{}", entry.ok()?.file_name().to_str()?)))
+        .filter(|path| !files.iter().any(|file| file.path == *path))
+        .map(|path| format!("{path}:1: not generated any more: delete it"))
+        .collect();
+    left.sort();
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_the_first_line_and_the_command() {
+        let file = File::new("schema/x.json", "a\nb\nc\n");
+        assert_eq!(
+            difference(&file, Some("a\nx\nc\n")),
+            "schema/x.json:2: out of date: run `cargo xtask gen`"
+        );
+        assert_eq!(
+            difference(&file, None),
+            "schema/x.json:1: missing: run `cargo xtask gen`"
+        );
+    }
+
+    #[test]
+    fn generated_text_is_the_same_each_time_and_ends_in_one_newline() {
+        let (first, second) = (files().unwrap(), files().unwrap());
+        for (one, other) in first.iter().zip(&second) {
+            assert_eq!(one.text, other.text, "{}", one.path);
+            assert!(
+                one.text.ends_with('\n') && !one.text.ends_with("\n\n"),
+                "{}",
+                one.path
+            );
+        }
+    }
+}

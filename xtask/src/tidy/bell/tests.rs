@@ -1,0 +1,108 @@
+//! Each alarm bell rings in its room and is silent elsewhere.
+
+use super::super::faults_of;
+use super::check;
+
+fn rings(path: &str, text: &str) -> bool {
+    !faults_of(check, path, text).is_empty()
+}
+
+const CORE: &str = "crates/core/src/a.rs";
+const SITE: &str = "crates/site/src/a.rs";
+
+#[test]
+fn core_is_pure() {
+    for code in [
+        "use tokio::time;",
+        "pub async fn f() {}",
+        "f().await",
+        "std::fs::read(x)",
+        "use std::{fs, io};",
+        "use std::net::{IpAddr, TcpStream};",
+        "std::env::args()",
+        "Clock::now()",
+        "rand::random()",
+        "let x: HashMap<u8, u8> = y;",
+        "let x = HashSet::new();",
+        "fn f() -> anyhow::Result<()> {",
+        "tracing::info!(x)",
+    ] {
+        assert!(rings(CORE, code), "{code}");
+    }
+}
+
+#[test]
+fn core_may_have_what_is_pure() {
+    for code in [
+        "use std::net::IpAddr;",
+        "use std::collections::{BTreeMap, HashSet};",
+        "x: HashSet<u8>, // tidy: looked up, never walked",
+        "hint(\"openssl rand -hex 32\")",
+        "// std::fs is for others.",
+        "let random = operand;",
+        "use std::{fmt, io};",
+        "#[cfg(test)]\nmod tests {\n    use std::fs;\n}",
+    ] {
+        assert!(!rings(CORE, code), "{code}");
+    }
+    assert!(!rings("crates/core/tests/a.rs", "std::fs::read(x)"));
+    assert!(!rings(SITE, "let x: HashMap<u8, u8> = y;"));
+}
+
+#[test]
+fn each_edge_has_its_place() {
+    for (code, home) in [
+        ("println!(\"x\")", "crates/cli/src/ui/mod.rs"),
+        ("eprintln!(\"x\")", "xtask/src/ui.rs"),
+        ("std::process::exit(1)", "crates/cli/src/ui/mod.rs"),
+        ("std::env::var(x)", "crates/cli/src/settings.rs"),
+        ("std::env::var_os(x)", "crates/server/src/config.rs"),
+        ("Command::new(x)", "crates/site/src/process.rs"),
+        ("jiff::Timestamp::now()", "crates/cli/src/clock.rs"),
+    ] {
+        assert!(rings(SITE, code), "{code}");
+        assert!(!rings(home, code), "{code} in {home}");
+        assert!(!rings("crates/site/tests/a.rs", code), "{code} in tests");
+    }
+    assert!(rings(SITE, "tokio::spawn(x)"));
+}
+
+#[test]
+fn unfinished_code_is_found_in_tests_too() {
+    for code in [
+        "todo!()",
+        "unimplemented!()",
+        "dbg!(x)",
+        "#[ignore]",
+        "#[ignore = \"slow\"]",
+        "#[allow(dead_code)]",
+        "#![allow(dead_code)]",
+        concat!("// FIX", "ME later"),
+        concat!("// X", "XX"),
+        concat!("// TO", "DO: later"),
+        concat!("// TO", "DO(me): later"),
+    ] {
+        assert!(rings("crates/core/tests/a.rs", code), "{code}");
+    }
+    for code in [
+        concat!("// TO", "DO(#12): later"),
+        "let todo = \"todo!()\";",
+        "#[expect(dead_code, reason = \"x\")]",
+        "#[expect(\n    dead_code,\n    reason = \"x\"\n)]",
+        ".gitignore]",
+    ] {
+        assert!(!rings(CORE, code), "{code}");
+    }
+}
+
+#[test]
+fn an_expectation_has_a_reason() {
+    assert!(rings(CORE, "#[expect(dead_code)]\nfn reason() {}"));
+    assert!(rings(CORE, "#[expect(\n    dead_code\n)]\nfn reason() {}"));
+}
+
+#[test]
+fn marks_in_pages_are_found() {
+    assert!(rings("docs/a.md", concat!("TO", "DO: write this.")));
+    assert!(!rings("docs/a.md", "Call `println!` here."));
+}
