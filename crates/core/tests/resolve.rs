@@ -50,7 +50,7 @@ fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'
     let (resolved, faults) = manifest(&catalog, "m", request);
     let mut codes: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
     codes.sort_unstable();
-    (resolved.unwrap(), codes)
+    (resolved.expect("the manifest can be read"), codes)
 }
 
 const SITE: &str = "\
@@ -65,7 +65,7 @@ fn resolve(nodes: &str) -> (Resolved, Vec<&'static str>) {
 
 fn one(node: &str) -> (ResolvedNode, Vec<&'static str>) {
     let (resolved, codes) = resolve(&format!("nodes:\n  - {{name: a, spec: base, {node}}}\n"));
-    (resolved.nodes.into_iter().next().unwrap(), codes)
+    (resolved.nodes.into_iter().next().expect("there is one node"), codes)
 }
 
 fn address(node: &ResolvedNode) -> Option<String> {

@@ -1,7 +1,8 @@
 //! Finding, loading and starting sites, on real directories.
 #![expect(
     clippy::disallowed_methods,
-    reason = "tests make real files and processes"
+    clippy::unwrap_used,
+    reason = "tests make real files and processes, and a panic is how they fail"
 )]
 
 use std::os::unix::fs::PermissionsExt as _;
