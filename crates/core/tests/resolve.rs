@@ -65,7 +65,14 @@ fn resolve(nodes: &str) -> (Resolved, Vec<&'static str>) {
 
 fn one(node: &str) -> (ResolvedNode, Vec<&'static str>) {
     let (resolved, codes) = resolve(&format!("nodes:\n  - {{name: a, spec: base, {node}}}\n"));
-    (resolved.nodes.into_iter().next().expect("there is one node"), codes)
+    (
+        resolved
+            .nodes
+            .into_iter()
+            .next()
+            .expect("there is one node"),
+        codes,
+    )
 }
 
 fn address(node: &ResolvedNode) -> Option<String> {

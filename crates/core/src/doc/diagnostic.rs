@@ -3,6 +3,8 @@
 //! In: faults found while reading. Out: [`Diagnostic`]s, as data; wording for people, no layout.
 //! Never: the value of a secret; whoever makes a message about a secret source names kinds only.
 
+use std::collections::BTreeSet;
+
 use super::code::Code;
 use super::source::{Sources, Span};
 
@@ -78,6 +80,8 @@ const MAX_KEPT: usize = 1_000;
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     kept: Vec<Diagnostic>,
+    /// What is kept already: documents shared by several others are reported once.
+    seen: BTreeSet<(Code, Span, String)>,
     errors: usize,
     dropped: usize,
 }
@@ -85,17 +89,13 @@ pub struct Faults {
 impl Faults {
     /// Adds one. A diagnostic that is already there is not added again.
     pub fn push(&mut self, diagnostic: Diagnostic) {
-        let seen = self
-            .kept
-            .iter()
-            .rev()
-            .take(64)
-            .any(|kept| *kept == diagnostic);
-        if seen {
+        let key = (diagnostic.code, diagnostic.span, diagnostic.message.clone());
+        if self.seen.contains(&key) {
             return;
         }
         self.errors += usize::from(diagnostic.severity == Severity::Error);
         if self.kept.len() < MAX_KEPT {
+            self.seen.insert(key);
             self.kept.push(diagnostic);
         } else {
             self.dropped += 1;
