@@ -15,6 +15,16 @@ use super::schema::Definitions;
 use super::tree::Value;
 
 /// A secret value. It has no `Debug`, `Display` or `Serialize`; the only way out is `expose`.
+///
+/// ```compile_fail
+/// let secret = homestak_core::doc::secrets::Secret::new("x");
+/// format!("{secret:?}");
+/// ```
+///
+/// ```compile_fail
+/// let secret = homestak_core::doc::secrets::Secret::new("x");
+/// format!("{secret}");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
