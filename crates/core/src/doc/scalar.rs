@@ -29,13 +29,11 @@ impl Decode for bool {
             Meaning::Bool(value) => Some(value),
             Meaning::Ambiguous => {
                 let meant = matches!(scalar.text.to_lowercase().as_str(), "yes" | "on");
+                let shown = cx.quoted(&scalar.text);
                 cx.error(
                     Code::BareYesNo,
                     value.span,
-                    format!(
-                        "a bare `{}` is text to some YAML readers and a boolean to others",
-                        scalar.text
-                    ),
+                    format!("a bare {shown} is text to some YAML readers and a boolean to others"),
                     format!("write `{meant}`"),
                 );
                 None
@@ -63,12 +61,12 @@ impl<const MIN: i64, const MAX: i64> Decode for Int<MIN, MAX> {
         let whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         match scalar.meaning() {
             Meaning::Int(number) if whole && digits.len() > 1 && digits.starts_with('0') => {
+                let shown = cx.quoted(&scalar.text);
                 cx.error(
                     Code::Malformed,
                     value.span,
                     format!(
-                        "`{}` starts with a zero: some YAML readers take it for an octal number",
-                        scalar.text
+                        "{shown} starts with a zero: some YAML readers take it for an octal number"
                     ),
                     format!("write `{number}`"),
                 );

@@ -58,15 +58,17 @@ pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value
     }
     let mut builder = Builder::new(file, source, faults);
     builder.run();
-    // A document that is `~`, or `---` alone, says as little as an empty file.
-    let root = builder.root.take().filter(|root| !root.is_null());
+    let root = builder.root.take();
     if root.is_none() && !builder.failed {
-        faults.push(
-            Diagnostic::error(Code::EmptyDocument, start, "the document is empty")
-                .hint("write at least one `key: value` line, or delete the file"),
-        );
+        faults.push(empty(start));
     }
     root
+}
+
+/// Reports a document that says nothing.
+pub fn empty(at: Span) -> Diagnostic {
+    Diagnostic::error(Code::EmptyDocument, at, "the document is empty")
+        .hint("write at least one `key: value` line, or delete the file")
 }
 
 /// A collection that has been opened and not yet closed.
