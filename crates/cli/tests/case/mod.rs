@@ -15,7 +15,7 @@ use snapbox::{Assert, Data};
 const SECRET_MARKS: &[&str] = &["hush", "4711"];
 
 /// A case as written.
-pub struct Case {
+pub(crate) struct Case {
     arguments: Vec<String>,
     exit: i32,
     /// Which site lies below the case's files.
@@ -30,7 +30,7 @@ pub struct Case {
 enum Site {
     /// All of `case/base/`.
     Base,
-    /// Only its specs and presets.
+    /// All of `case/bare/`: specs and presets only.
     Bare,
     /// Nothing.
     None,
@@ -49,13 +49,13 @@ impl Case {
     /// - `# ...` says why it is a case,
     /// - `$ ARGUMENTS` is run instead of `site validate`; quotes work as in a shell,
     /// - `exit: N` is the exit code, when it is not the harness's usual one,
-    /// - `site: bare` leaves only specs and presets of the base site, `site: none` nothing,
+    /// - `site: bare` lays a site of specs and presets only, `site: none` an empty one,
     /// - `code: none` for an error that has no code.
     ///
     /// Then blocks: `--- PATH (OPTION) ...` and the file's text. Options: `delete`, `directory`,
     /// `mode 0644`, `symlink TARGET`, `tracked` (by git). In the text, `«3×ab»` stands for
     /// `ababab` and `«hex ff fe»` for bytes; `\n` is a line break within such a mark.
-    pub fn parse(text: &str, exit: i32) -> Result<Self> {
+    pub(crate) fn parse(text: &str, exit: i32) -> Result<Self> {
         let mut case = Self {
             arguments: vec!["site".into(), "validate".into()],
             exit,
@@ -87,7 +87,7 @@ impl Case {
     }
 
     /// Runs the case and compares what it printed with the snapshot beside `path`.
-    pub fn check(&self, path: &Path) -> Result<()> {
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
         let directory = tempfile::tempdir()?;
         let shown = self.run(directory.path())?;
         for mark in SECRET_MARKS {
@@ -115,14 +115,10 @@ impl Case {
     fn run(&self, directory: &Path) -> Result<String> {
         let site = directory.join("site");
         fs_err::create_dir_all(&site)?;
-        let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/case/base");
+        let sites = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/case");
         match self.site {
-            Site::Base => copy(&base, &site)?,
-            Site::Bare => {
-                for folder in ["specs", "presets"] {
-                    copy(&base.join(folder), &site.join(folder))?;
-                }
-            }
+            Site::Base => copy(&sites.join("base"), &site)?,
+            Site::Bare => copy(&sites.join("bare"), &site)?,
             Site::None => {}
         }
         let secrets = site.join("secrets.yaml");
