@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use homestak_core::doc::Code;
 use homestak_core::doc::decode::closest;
 use homestak_core::error::chain;
 
@@ -45,6 +46,8 @@ impl ErrorKind {
 pub(crate) struct CommandError {
     /// What kind it is.
     pub(crate) kind: ErrorKind,
+    /// The code that explains it, when there is one.
+    pub(crate) code: Option<Code>,
     /// What happened: a sentence with a period, unless it ends in a value.
     pub(crate) message: String,
     /// What to do next.
@@ -58,6 +61,7 @@ impl CommandError {
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self {
             kind: ErrorKind::Failed,
+            code: None,
             message: message.into(),
             hints: Vec::new(),
             diagnostics: None,
@@ -94,8 +98,13 @@ impl CommandError {
         known: impl Iterator<Item = &'k str>,
     ) -> Self {
         let known: Vec<&str> = known.collect();
-        let error = Self::failed(format!("There is no {what} `{name}`."));
-        match closest(name, known.iter().copied()) {
+        let error = Self {
+            code: code_of(what),
+            ..Self::failed(format!("There is no {what} `{name}`."))
+        };
+        // A file's name is often typed with its ending.
+        let stem = name.strip_suffix(".yaml").unwrap_or(name);
+        match closest(stem, known.iter().copied()) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None if known.is_empty() => error.hint(format!(
                 "there is no {what} at all; `homestak site show` tells where was looked"
@@ -116,9 +125,21 @@ impl CommandError {
     pub(crate) fn file(doing: &str, path: &Path, error: &dyn std::error::Error) -> Self {
         let mut message = format!("Cannot {doing} `{}`", path.display());
         // The path is named already; the operating system's words are the rest.
-        let cause = error.source().map_or_else(|| error.to_string(), chain);
+        let whole = error.source().map_or_else(|| error.to_string(), chain);
+        let cause = whole.rsplit_once("`: ").map_or(&*whole, |(_, cause)| cause);
         _ = write!(message, ": {cause}.");
         Self::failed(message)
+    }
+}
+
+/// The code that documents have for the same mistake.
+fn code_of(what: &str) -> Option<Code> {
+    match what {
+        "manifest" => Some(Code::NoSuchManifest),
+        "spec" => Some(Code::NoSuchSpec),
+        "posture" => Some(Code::NoSuchPosture),
+        "host" => Some(Code::NoSuchHost),
+        _ => None,
     }
 }
 

@@ -15,7 +15,6 @@ use crate::doc::scalar::{Name, NodeName};
 use crate::doc::secrets::SecretsFile;
 use crate::doc::site::Site;
 use crate::doc::spec::Spec;
-use crate::doc::tree::Meaning;
 use crate::doc::{
     Code, Context, Decode, Diagnostic, Faults, FileId, Kind, Severity, Source, Sources, Span,
     Value, yaml,
@@ -142,6 +141,19 @@ impl Catalog {
         self.faults.push(problem.diagnostic(Span::start_of(file)));
     }
 
+    /// Returns how many documents there are, the built-in images included.
+    pub fn n_documents(&self) -> usize {
+        usize::from(self.site.is_some())
+            + usize::from(self.secrets.is_some())
+            + self.manifests.len()
+            + self.specs.len()
+            + self.postures.len()
+            + self.presets.len()
+            + self.images.len()
+            + self.hosts.len()
+            + self.nodes.len()
+    }
+
     /// Returns the image behind a name or alias.
     pub fn image(&self, name: &str) -> Option<&Document<Image>> {
         self.images
@@ -231,7 +243,11 @@ fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>,
         Ok(text) => {
             let source = make(input.path, text);
             let file = sources.add(source.clone());
-            let tree = yaml::parse(file, &source, &mut faults);
+            let mut tree = yaml::parse(file, &source, &mut faults);
+            // A document that is `~`, or `---` alone, says as little as an empty file.
+            if let Some(nothing) = tree.take_if(|tree| tree.is_null()) {
+                faults.push(yaml::empty(nothing.span));
+            }
             (input.name, file, tree, faults)
         }
         Err(problem) => {
@@ -277,20 +293,14 @@ fn decode_manifest(sources: &mut Sources, input: Input) -> Document<Manifest> {
         };
     };
     let mut cx = Context::new(&mut faults);
-    let version = tree
-        .field("schema_version")
-        .and_then(Value::scalar)
-        .map(|scalar| scalar.meaning());
-    let levels = tree
-        .entries()
-        .unwrap_or_default()
-        .iter()
-        .find(|entry| entry.key.text == "levels");
-    if version == Some(Meaning::Int(1)) || (levels.is_some() && tree.field("nodes").is_none()) {
+    let entries = tree.entries().unwrap_or_default();
+    let levels = entries.iter().find(|entry| entry.key.text == "levels");
+    // With nodes it is version 2, whatever it says; the wrong number is reported as such.
+    if let (Some(levels), None) = (levels, tree.field("nodes")) {
         let place = sources.locate(Span::start_of(file)).path;
         cx.error(
             Code::ManifestV1,
-            levels.map_or(tree.span, |entry| entry.key.span),
+            levels.key.span,
             "this is a manifest of schema version 1, which is no longer read",
             format!("`homestak manifest migrate {place}` writes it as version 2"),
         );
@@ -338,7 +348,7 @@ fn check_manifest(manifest: &Manifest, stem: &str, span: Span, cx: &mut Context<
                 end: span.start,
                 ..span
             },
-            format!("the manifest has no name; the file's, `{stem}`, is used"),
+            format!("the manifest has no name, so it is called `{stem}`"),
             format!("write `name: {stem}` at the top"),
         ),
         Some(_) | None => check_name(stem, span, cx),

@@ -239,10 +239,21 @@ fn read(path: &Path) -> Result<String, Problem> {
         message,
         hint: "check the file's owner and mode".into(),
     };
-    let metadata = fs_err::metadata(path).map_err(|error| unreadable(error.to_string()))?;
+    let metadata = fs_err::metadata(path).map_err(|error| {
+        if path.is_symlink() && error.kind() == std::io::ErrorKind::NotFound {
+            return Problem {
+                hint: "mend the link, or remove it".into(),
+                ..unreadable("this is a link to a file that does not exist".into())
+            };
+        }
+        unreadable(error.to_string())
+    })?;
     if !metadata.is_file() {
         // Opening a pipe would wait for a writer that never comes.
-        return Err(unreadable("this is not a regular file".into()));
+        return Err(Problem {
+            hint: "documents are regular files: remove this, or move it out of the site".into(),
+            ..unreadable("this is not a regular file".into())
+        });
     }
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
@@ -253,17 +264,30 @@ fn read(path: &Path) -> Result<String, Problem> {
         return Err(Problem {
             code: Code::TooLarge,
             severity: Severity::Error,
-            message: format!("the file has {} bytes", metadata.len()),
+            message: format!("the file is too large: {} bytes", metadata.len()),
             hint: format!("split it: a document may have up to {MAX_BYTES} bytes"),
         });
     }
-    String::from_utf8(bytes).map_err(|error| Problem {
-        code: Code::NotText,
-        severity: Severity::Error,
-        message: format!(
-            "the file is not UTF-8 text: byte {} does not fit",
-            error.utf8_error().valid_up_to() + 1
-        ),
-        hint: "is this a binary file, or text in another encoding? Save it as UTF-8".into(),
+    text(bytes)
+}
+
+/// Takes the bytes of a document as text.
+pub fn text(bytes: Vec<u8>) -> Result<String, Problem> {
+    String::from_utf8(bytes).map_err(|error| {
+        let bytes = error.as_bytes();
+        let (fits, rest) = bytes.split_at(error.utf8_error().valid_up_to());
+        let line = fits.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let message = if matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) {
+            "the file is UTF-16 text, not UTF-8".to_owned()
+        } else {
+            let byte = rest.first().copied().unwrap_or_default();
+            format!("the file is not UTF-8 text: line {line} holds the byte 0x{byte:02x}")
+        };
+        Problem {
+            code: Code::NotText,
+            severity: Severity::Error,
+            message,
+            hint: "is this a binary file, or text in another encoding? Save it as UTF-8".into(),
+        }
     })
 }

@@ -130,7 +130,7 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
     }
     let catalog = &session.catalog;
     let faults = validate(catalog);
-    let documents = catalog.sources.iter().count();
+    let documents = catalog.n_documents();
     let good = format!(
         "The site is valid: {}, {}, {}.",
         count(catalog.manifests.len(), "manifest"),

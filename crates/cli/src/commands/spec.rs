@@ -144,8 +144,7 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
 }
 
 fn add_file(session: &mut Session, path: &Path) -> Result<String, CommandError> {
-    let text =
-        fs_err::read_to_string(path).map_err(|error| CommandError::file("read", path, &error))?;
+    let bytes = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
     let name = path
         .file_stem()
         .unwrap_or_default()
@@ -155,7 +154,7 @@ fn add_file(session: &mut Session, path: &Path) -> Result<String, CommandError> 
         kind: Kind::Spec,
         name: name.clone(),
         path: path.display().to_string(),
-        text: Ok(text),
+        text: homestak_site::load::text(bytes),
     };
     session.catalog.add(input);
     Ok(name)

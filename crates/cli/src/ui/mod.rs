@@ -124,22 +124,18 @@ impl Printer {
             self.say(&diagnostic::render(fault, sources));
             self.say("");
         }
-        let errors = sorted
-            .iter()
-            .filter(|fault| fault.severity == Severity::Error)
-            .count();
-        let notices = sorted.len() - errors;
         let more = faults.dropped();
-        if errors + more > 0 {
+        let errors = faults.errors();
+        if errors > 0 {
             let beyond = if more > 0 {
-                format!(" ({more} more not shown)")
+                format!(" ({more} not shown)")
             } else {
                 String::new()
             };
             self.say(&format!(
                 "{} and {}{beyond}.",
-                count(errors + more, "fault"),
-                count(notices, "notice")
+                count(errors, "fault"),
+                count((sorted.len() + more).saturating_sub(errors), "notice")
             ));
         }
     }
@@ -154,11 +150,18 @@ impl Printer {
             if let Some(diagnostics) = &error.diagnostics {
                 body["diagnostics"] = diagnostics.as_ref().clone();
             }
+            if let Some(code) = error.code {
+                body["error"]["code"] = code.id().into();
+            }
             self.json("error", body);
         }
         let label = match error.kind {
-            ErrorKind::Failed | ErrorKind::Usage => "error:",
-            ErrorKind::Refused => "refused:",
+            ErrorKind::Failed | ErrorKind::Usage => "error",
+            ErrorKind::Refused => "refused",
+        };
+        let label = match error.code {
+            Some(code) => format!("{label}[{}]:", code.id()),
+            None => format!("{label}:"),
         };
         self.say(&format!("{} {}", label.red().bold(), error.message));
         for hint in &error.hints {

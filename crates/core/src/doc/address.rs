@@ -162,12 +162,12 @@ impl Decode for Address {
         let address = Self::parse(text);
         if address.is_none() {
             let message = format!("{} is not an address", cx.quoted(text));
-            cx.error(
-                Code::Malformed,
-                value.span,
-                message,
-                "write `dhcp`, `192.0.2.7` or `192.0.2.7/24`",
-            );
+            let hint = if text.contains(':') {
+                "write `dhcp`, `\"2001:db8::7\"` or `\"2001:db8::7/64\"`"
+            } else {
+                "write `dhcp`, `192.0.2.7` or `192.0.2.7/24`"
+            };
+            cx.error(Code::Malformed, value.span, message, hint);
         }
         address
     }

@@ -27,8 +27,8 @@ macro_rules! document {
         #[derive(Clone, Default $(, $($derive),+)?)]
         pub struct $name {
             $($(#[doc = $field_doc])+ pub $field: Option<$crate::doc::Spanned<$ty>>,)*
-            /// Keys that were written with a wrong value, so that nothing is concluded from
-            /// their absence.
+            /// Keys that were written with a wrong value or a misspelt name, so that nothing is
+            /// concluded from their absence.
             pub invalid: Vec<&'static str>,
         }
 
@@ -40,7 +40,7 @@ macro_rules! document {
 
         impl $crate::doc::Decode for $name {
             fn decode(value: &$crate::doc::Value, cx: &mut $crate::doc::Context<'_>) -> Option<Self> {
-                let entries = cx.mapping(value)?;
+                let entries = cx.keyed(value, Self::KEYS)?;
                 let mut this = Self::default();
                 for entry in entries {
                     let key = entry.key.text.as_str();
@@ -54,7 +54,11 @@ macro_rules! document {
                         }
                         $(
                             if key == $old {
-                                cx.renamed(entry.key.span, $old, stringify!($field));
+                                let current = stringify!($field);
+                                match entries.iter().find(|entry| entry.key.text == current) {
+                                    Some(new) => cx.both_names(entry.key.span, new.key.span, $old, current),
+                                    None => cx.renamed(entry.key.span, $old, current),
+                                }
                                 let field = cx.field(entry);
                                 if this.$field.is_none() {
                                     this.$field = field;
@@ -63,9 +67,9 @@ macro_rules! document {
                             }
                         )*
                     )*
-                    cx.unknown_key(entry, Self::KEYS);
+                    this.invalid.extend(cx.unknown_key(entry, Self::KEYS));
                 }
-                $(document!(@required $($required)? ; value, entries, cx, $what, document!(@key $field $($key)?) $(, $old)*);)*
+                $(document!(@required $($required)? ; this, value, entries, cx, $what, document!(@key $field $($key)?) $(, $old)*);)*
                 Some(this)
             }
 
@@ -88,10 +92,10 @@ macro_rules! document {
     (@key $field:ident) => { stringify!($field) };
     (@key $field:ident $key:literal) => { $key };
     (@required ; $($rest:tt)*) => {};
-    (@required required ; $value:ident, $entries:ident, $cx:ident, $what:literal, $key:expr $(, $old:literal)*) => {
+    (@required required ; $this:ident, $value:ident, $entries:ident, $cx:ident, $what:literal, $key:expr $(, $old:literal)*) => {
         let present = |key: &str| $entries.iter().any(|entry| entry.key.text == key && !entry.value.is_null());
-        if !present($key) $(&& !present($old))* {
-            $cx.missing_key($value.span, $key, $what);
+        if !present($key) $(&& !present($old))* && !$this.invalid.contains(&$key) {
+            $cx.missing_key($value.span, $entries, $key, $what);
         }
     };
     (@is_required) => { false };
@@ -138,7 +142,15 @@ macro_rules! choice {
 
         impl $crate::doc::Decode for $name {
             fn decode(value: &$crate::doc::Value, cx: &mut $crate::doc::Context<'_>) -> Option<Self> {
-                let word = cx.text(value)?;
+                // A bare `yes` is a choice that lacks its quotes; a bare `true` is none at all.
+                let bare = value.scalar().filter(|scalar| {
+                    matches!(scalar.meaning(), $crate::doc::tree::Meaning::Bool(_) | $crate::doc::tree::Meaning::Ambiguous)
+                        && !Self::WORDS.contains(&scalar.text.as_str())
+                });
+                let word = match bare {
+                    Some(scalar) => &scalar.text,
+                    None => cx.text(value)?,
+                };
                 let choice = Self::from_word(word);
                 if choice.is_none() {
                     $crate::doc::scalar::unknown_choice(word, Self::WORDS, value.span, cx);

@@ -92,6 +92,8 @@ impl<'a> Context<'a> {
     pub fn quoted(&self, text: &str) -> String {
         if self.secret {
             "(not shown)".into()
+        } else if text.is_empty() {
+            "an empty text".into()
         } else {
             format!("`{}`", shorten(text))
         }
@@ -111,15 +113,21 @@ impl<'a> Context<'a> {
                     }
                 )
             }
+            (Data::Scalar(scalar), _) if scalar.meaning() == Meaning::Null => {
+                format!("write {expected} here, or remove it")
+            }
             (Data::Scalar(_), "a list") => {
                 "write it as a list: `[a, b]`, or one `- item` per line".into()
             }
-            (Data::Scalar(scalar), "a boolean") if scalar.meaning() == Meaning::Ambiguous => {
-                "write `true` or `false`".into()
+            (Data::Map(_), "a list") => "write one item per line, each starting with `- `".into(),
+            (Data::Seq(items), "a string" | "an integer" | "a boolean") if items.len() == 1 => {
+                format!("write {expected} without brackets or a leading `-`")
             }
+            (Data::Scalar(_), "a boolean") => "write `true` or `false`, without quotes".into(),
             (Data::Scalar(_), "an integer") => {
                 "write a whole number without quotes or a unit".into()
             }
+            (_, "a mapping") => "write `name: value` lines here".into(),
             _ => format!("write {expected} here"),
         };
         self.error(
@@ -140,6 +148,28 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Returns the entries of a mapping with fixed keys, or reports that it is not one.
+    pub fn keyed<'v>(&mut self, value: &'v Value, keys: &[&str]) -> Option<&'v [Entry]> {
+        if value.entries().is_some() || value.is_null() {
+            return self.mapping(value);
+        }
+        let found = value.kind();
+        let mut named = keys.iter().filter(|key| **key != "schema_version");
+        let example = named.next().unwrap_or(&"key");
+        let hint = if value.items().is_some() {
+            format!("write `key: value` lines without a leading `-`, such as `{example}: ...`")
+        } else {
+            format!("write `key: value` lines here, such as `{example}: ...`")
+        };
+        self.error(
+            Code::WrongType,
+            value.span,
+            format!("expected a mapping, found {found}"),
+            hint,
+        );
+        None
+    }
+
     /// Returns text, or reports that the value is not text.
     pub fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
         let Some(scalar) = value.scalar() else {
@@ -147,8 +177,7 @@ impl<'a> Context<'a> {
         };
         match scalar.meaning() {
             Meaning::Text => Some(&scalar.text),
-            Meaning::Ambiguous => self.bare_yes_no(value.span, scalar),
-            Meaning::Bool(_) => self.bare_yes_no(value.span, scalar),
+            Meaning::Ambiguous | Meaning::Bool(_) => self.bare_yes_no(value.span, scalar),
             Meaning::Null | Meaning::Int(_) | Meaning::Float(_) => {
                 self.wrong_type(value, "a string")
             }
@@ -164,7 +193,12 @@ impl<'a> Context<'a> {
         let message = if self.secret {
             "a bare word is not text here".to_owned()
         } else {
-            format!("a bare `{shown}` is not text: some YAML readers take it for a boolean")
+            let who = if scalar.meaning() == Meaning::Ambiguous {
+                "some YAML readers take"
+            } else {
+                "YAML readers take"
+            };
+            format!("a bare `{shown}` is not text: {who} it for a boolean")
         };
         self.error(
             Code::BareYesNo,
@@ -183,23 +217,36 @@ impl<'a> Context<'a> {
         Spanned::decode(&entry.value, self)
     }
 
-    /// Reports a key that does not exist here.
-    pub fn unknown_key(&mut self, entry: &Entry, known: &[&str]) {
+    /// Reports a key that does not exist here. Returns the key that was probably meant, so that
+    /// its absence is not reported as well.
+    pub fn unknown_key(&mut self, entry: &Entry, known: &[&'static str]) -> Option<&'static str> {
         let key = entry.key.text.as_str();
-        let near = closest(key, known.iter().copied());
+        let near = closest(key, known.iter().copied()).or_else(|| by_words(key, known));
         let message = match (&near, self.secret) {
             (None, true) => "unknown key".to_owned(),
             _ => format!("unknown key `{}`", shorten(key)),
         };
-        let hint = near.map_or_else(
+        let hint = near.as_ref().map_or_else(
             || format!("known keys here: {}", known.join(", ")),
             |near| format!("did you mean `{near}`?"),
         );
         self.error(Code::UnknownKey, entry.key.span, message, hint);
+        known
+            .iter()
+            .copied()
+            .find(|key| Some(*key) == near.as_deref())
     }
 
-    /// Reports a key that must be there.
-    pub fn missing_key(&mut self, span: Span, key: &str, what: &str) {
+    /// Reports a key that must be there, or that is there with nothing behind it.
+    pub fn missing_key(&mut self, span: Span, entries: &[Entry], key: &str, what: &str) {
+        if let Some(entry) = entries.iter().find(|entry| entry.key.text == key) {
+            return self.error(
+                Code::Empty,
+                entry.key.span,
+                format!("`{key}` has no value"),
+                format!("write a value behind `{key}:`"),
+            );
+        }
         self.error(
             Code::MissingKey,
             span,
@@ -215,6 +262,19 @@ impl<'a> Context<'a> {
             span,
             format!("`{old}` is the old name of `{new}`"),
             format!("write `{new}`; the old name still works"),
+        );
+    }
+
+    /// Reports an old and a new name for the same thing side by side.
+    pub fn both_names(&mut self, old: Span, new: Span, old_name: &str, new_name: &str) {
+        self.faults.push(
+            Diagnostic::error(
+                Code::DuplicateKey,
+                old,
+                format!("`{old_name}` is the old name of `{new_name}`, which is written too"),
+            )
+            .label(new, "written here")
+            .hint(format!("remove `{old_name}`")),
         );
     }
 }
@@ -248,14 +308,21 @@ impl<T: Decode> Decode for Vec<T> {
     }
 }
 
-/// A mapping whose keys are names chosen by the author; order does not matter.
+/// A mapping whose keys are names chosen by the author; order does not matter. The place of a
+/// value is its name's: that is where people look for it.
 impl<T: Decode> Decode for BTreeMap<String, Spanned<T>> {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
         let entries = cx.mapping(value)?;
         Some(
             entries
                 .iter()
-                .filter_map(|entry| Some((entry.key.text.clone(), cx.field(entry)?)))
+                .filter_map(|entry| {
+                    let named = Spanned {
+                        span: entry.key.span,
+                        ..cx.field(entry)?
+                    };
+                    Some((entry.key.text.clone(), named))
+                })
                 .collect(),
         )
     }
@@ -283,6 +350,25 @@ pub fn closest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         .filter(|(distance, _)| *distance <= limit)
         .min()
         .map(|(_, candidate)| candidate.to_owned())
+}
+
+/// Returns the one key whose words contain those of `key`, or the other way round: `mode` for
+/// `default_mode`, `vlan_id` for `vlan`.
+fn by_words(key: &str, known: &[&'static str]) -> Option<String> {
+    let words = |text: &str| -> Vec<String> {
+        let split = text.split(['_', '-']).filter(|word| !word.is_empty());
+        split.map(str::to_lowercase).collect()
+    };
+    let mine = words(key);
+    let mut near = known.iter().filter(|candidate| {
+        let theirs = words(candidate);
+        let within = |some: &[String], all: &[String]| some.iter().all(|word| all.contains(word));
+        !mine.is_empty() && (within(&mine, &theirs) || within(&theirs, &mine))
+    });
+    match (near.next(), near.next()) {
+        (Some(one), None) => Some((*one).to_owned()),
+        _ => None,
+    }
 }
 
 /// Cuts text for a message: input may be long.

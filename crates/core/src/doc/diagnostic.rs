@@ -142,3 +142,25 @@ impl Faults {
         self.kept.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doc::FileId;
+
+    #[test]
+    fn the_same_fault_is_kept_once_however_many_come_between() {
+        let fault = |start| {
+            let span = Span {
+                file: FileId(0),
+                start,
+                end: start,
+            };
+            Diagnostic::error(Code::UnknownKey, span, "unknown key")
+        };
+        let mut faults = Faults::default();
+        (0..200).for_each(|start| faults.push(fault(start)));
+        faults.push(fault(0));
+        assert_eq!((faults.errors(), faults.iter().count()), (200, 200));
+    }
+}

@@ -118,7 +118,7 @@ fn level(
     cx: &mut Context<'_>,
 ) -> Option<Vec<Entry>> {
     let Some(name) = level.field("name").and_then(Value::as_text) else {
-        cx.missing_key(level.span, "name", "the level");
+        cx.missing_key(level.span, &[], "name", "the level");
         return None;
     };
     let scenario = level.field("post_scenario").and_then(Value::as_text);

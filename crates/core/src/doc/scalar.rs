@@ -9,7 +9,7 @@ use super::code::Code;
 use super::decode::{Context, Decode, closest};
 use super::schema::Definitions;
 use super::source::Span;
-use super::tree::{Meaning, Value};
+use super::tree::{Meaning, Scalar, Value};
 
 impl Decode for String {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
@@ -22,9 +22,25 @@ impl Decode for String {
 
 impl Decode for bool {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
-        match value.scalar().map(super::tree::Scalar::meaning) {
-            Some(Meaning::Bool(value)) => Some(value),
-            _ => cx.wrong_type(value, "a boolean"),
+        let Some(scalar) = value.scalar() else {
+            return cx.wrong_type(value, "a boolean");
+        };
+        match scalar.meaning() {
+            Meaning::Bool(value) => Some(value),
+            Meaning::Ambiguous => {
+                let meant = matches!(scalar.text.to_lowercase().as_str(), "yes" | "on");
+                let shown = cx.quoted(&scalar.text);
+                cx.error(
+                    Code::BareYesNo,
+                    value.span,
+                    format!("a bare {shown} is text to some YAML readers and a boolean to others"),
+                    format!("write `{meant}`"),
+                );
+                None
+            }
+            Meaning::Null | Meaning::Int(_) | Meaning::Float(_) | Meaning::Text => {
+                cx.wrong_type(value, "a boolean")
+            }
         }
     }
     fn schema(_: &mut Definitions) -> serde_json::Value {
@@ -38,14 +54,36 @@ pub struct Int<const MIN: i64, const MAX: i64>(pub i64);
 
 impl<const MIN: i64, const MAX: i64> Decode for Int<MIN, MAX> {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
-        let Some(Meaning::Int(number)) = value.scalar().map(super::tree::Scalar::meaning) else {
+        let Some(scalar) = value.scalar() else {
             return cx.wrong_type(value, "an integer");
         };
-        if (MIN..=MAX).contains(&number) {
-            return Some(Self(number));
+        let digits = scalar.text.trim_start_matches(['+', '-']);
+        let whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        match scalar.meaning() {
+            Meaning::Int(number) if whole && digits.len() > 1 && digits.starts_with('0') => {
+                let shown = cx.quoted(&scalar.text);
+                cx.error(
+                    Code::Malformed,
+                    value.span,
+                    format!(
+                        "{shown} starts with a zero: some YAML readers take it for an octal number"
+                    ),
+                    format!("write `{number}`"),
+                );
+                return None;
+            }
+            Meaning::Int(number) if (MIN..=MAX).contains(&number) => return Some(Self(number)),
+            Meaning::Int(_) => {}
+            // A whole number that does not fit into 64 bits.
+            Meaning::Float(_) if whole => {}
+            Meaning::Float(_)
+            | Meaning::Null
+            | Meaning::Bool(_)
+            | Meaning::Ambiguous
+            | Meaning::Text => return cx.wrong_type(value, "an integer"),
         }
         let (shown, hint) = (
-            cx.quoted(&number.to_string()),
+            cx.quoted(&scalar.text),
             format!("write a number from {MIN} to {MAX}"),
         );
         cx.error(
@@ -265,6 +303,7 @@ fn text_hint(kind: &str, text: &str) -> String {
     match kind {
         "NodeName" => {
             let lower: String = text
+                .trim()
                 .to_lowercase()
                 .chars()
                 .map(|c| {
@@ -300,14 +339,23 @@ fn text_hint(kind: &str, text: &str) -> String {
 /// Reports a word that is not among the choices.
 pub fn unknown_choice(word: &str, words: &[&str], span: Span, cx: &mut Context<'_>) {
     let shown = cx.quoted(word);
+    // A word that YAML readers disagree on is shown with the quotes it needs.
+    let written = |word: &str| match Scalar::plain(word).meaning() {
+        Meaning::Text => format!("`{word}`"),
+        Meaning::Null
+        | Meaning::Bool(_)
+        | Meaning::Int(_)
+        | Meaning::Float(_)
+        | Meaning::Ambiguous => format!("`\"{word}\"`"),
+    };
     let all = words
         .iter()
-        .map(|word| format!("`{word}`"))
+        .map(|word| written(word))
         .collect::<Vec<_>>()
         .join(", ");
     let hint = closest(word, words.iter().copied()).map_or_else(
         || format!("write one of {all}"),
-        |near| format!("did you mean `{near}`? The choices are {all}"),
+        |near| format!("did you mean {}? The choices are {all}", written(&near)),
     );
     cx.error(
         Code::UnknownChoice,
@@ -331,7 +379,11 @@ impl<const V: i64> Decode for Version<V> {
                     Code::SchemaVersion,
                     value.span,
                     message,
-                    format!("write `schema_version: {V}`"),
+                    if version > V {
+                        format!("write `schema_version: {V}`, or use a newer homestak that reads {version}")
+                    } else {
+                        format!("write `schema_version: {V}`")
+                    },
                 );
                 None
             }

@@ -82,6 +82,13 @@ document! {
     }
 }
 
+/// Tells whether a line names a type of key and something behind it. Options may come first.
+fn is_public_key(line: &str) -> bool {
+    const TYPES: &[&str] = &["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-sha2-"];
+    let mut words = line.split_whitespace();
+    words.any(|word| TYPES.iter().any(|kind| word.starts_with(kind))) && words.next().is_some()
+}
+
 impl SecretsFile {
     /// Checks what can be checked without saying what it is.
     pub fn check(&self, cx: &mut Context<'_>) {
@@ -108,6 +115,13 @@ impl SecretsFile {
                     key.span,
                     format!("`ssh_keys.{id}` is a private key"),
                     "put the public key here (the line of the `.pub` file) and replace the private key: it was stored",
+                );
+            } else if !key.expose().is_empty() && !is_public_key(key.expose()) {
+                cx.error(
+                    Code::Malformed,
+                    key.span,
+                    format!("`ssh_keys.{id}` does not have the form of a public SSH key"),
+                    "write the line of the `.pub` file: `ssh-ed25519 AAAA... comment`",
                 );
             }
         }

@@ -221,7 +221,7 @@ impl Value {
                 Meaning::Null => "nothing",
                 Meaning::Bool(_) => "a boolean",
                 Meaning::Int(_) => "an integer",
-                Meaning::Float(_) => "a number with a fraction",
+                Meaning::Float(_) => "a floating-point number",
                 Meaning::Ambiguous | Meaning::Text => "a string",
             },
         }

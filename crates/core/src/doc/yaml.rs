@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
 use super::code::Code;
+use super::decode::shorten;
 use super::diagnostic::{Diagnostic, Faults};
 use super::source::{FileId, Source, Span};
 use super::tree::{Data, Entry, Key, Scalar, Style, Value};
@@ -27,7 +28,7 @@ pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value
             Diagnostic::error(
                 Code::TooLarge,
                 start,
-                format!("the file has {} bytes", source.text.len()),
+                format!("the file is too large: {} bytes", source.text.len()),
             )
             .hint(format!(
                 "split it: a document may have up to {MAX_BYTES} bytes"
@@ -35,10 +36,8 @@ pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value
         );
         return None;
     }
-    if let Some(at) = source
-        .text
-        .find(|c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{85}'))
-    {
+    let control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{85}');
+    if let Some((at, found)) = source.text.char_indices().find(|(_, c)| control(*c)) {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         faults.push(
             Diagnostic::error(
@@ -48,22 +47,28 @@ pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value
                     start: at,
                     end: at,
                 },
-                "the file contains a control character, so it is not a text document",
+                format!(
+                    "the file contains the control character U+{:04X}, so it is not a text document",
+                    u32::from(found)
+                ),
             )
-            .hint("is this a binary file, or text in another encoding? Save it as UTF-8"),
+            .hint("remove it; if the file is binary or in another encoding, save it as UTF-8"),
         );
         return None;
     }
-    let mut builder = Builder::new(file, &source.text, faults);
+    let mut builder = Builder::new(file, source, faults);
     builder.run();
     let root = builder.root.take();
     if root.is_none() && !builder.failed {
-        faults.push(
-            Diagnostic::error(Code::EmptyDocument, start, "the document is empty")
-                .hint("write at least one `key: value` line, or delete the file"),
-        );
+        faults.push(empty(start));
     }
     root
+}
+
+/// Reports a document that says nothing.
+pub fn empty(at: Span) -> Diagnostic {
+    Diagnostic::error(Code::EmptyDocument, at, "the document is empty")
+        .hint("write at least one `key: value` line, or delete the file")
 }
 
 /// A collection that has been opened and not yet closed.
@@ -93,6 +98,8 @@ struct OpenMap {
 struct Builder<'a> {
     file: FileId,
     text: &'a str,
+    /// Whether the text holds secrets, so that messages quote nothing of it.
+    secret: bool,
     /// Byte offset of each character; empty when the text is ASCII and both counts agree.
     offsets: Vec<u32>,
     faults: &'a mut Faults,
@@ -104,7 +111,8 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(file: FileId, text: &'a str, faults: &'a mut Faults) -> Self {
+    fn new(file: FileId, source: &'a Source, faults: &'a mut Faults) -> Self {
+        let text = source.text.as_str();
         let offsets = if text.is_ascii() {
             Vec::new()
         } else {
@@ -115,6 +123,7 @@ impl<'a> Builder<'a> {
         Self {
             file,
             text,
+            secret: source.secret,
             offsets,
             faults,
             stack: Vec::new(),
@@ -143,7 +152,7 @@ impl<'a> Builder<'a> {
                             span,
                             format!("not valid YAML: {}", error.info()),
                         )
-                        .hint(syntax_hint(self.text, at)),
+                        .hint(syntax_hint(error.info(), self.text, at)),
                     );
                 }
             };
@@ -260,13 +269,23 @@ impl<'a> Builder<'a> {
         if tag.is_yaml_core_schema() && known.contains(&tag.suffix.as_str()) {
             return;
         }
-        self.faults.push(
-            Diagnostic::error(
-                Code::Tag,
-                span,
-                format!("the tag `{}{}` is not supported", tag.handle, tag.suffix),
+        let handle = if tag.is_yaml_core_schema() {
+            "!!"
+        } else {
+            tag.handle.as_str()
+        };
+        let message = if self.secret {
+            "the tag is not supported".to_owned()
+        } else {
+            format!(
+                "the tag `{}` is not supported",
+                shorten(&format!("{handle}{}", tag.suffix))
             )
-            .hint("remove the tag: documents hold plain text, numbers, lists and mappings only"),
+        };
+        self.faults.push(
+            Diagnostic::error(Code::Tag, span, message).hint(
+                "remove the tag: documents hold plain text, numbers, lists and mappings only",
+            ),
         );
     }
 
@@ -305,9 +324,15 @@ impl<'a> Builder<'a> {
             ..
         }) = self.stack.last()
         {
+            let before = self.text.get(..span.start as usize).unwrap_or_default();
+            let hint = if before.ends_with('{') {
+                "quote values that contain `{{`"
+            } else {
+                "quote the key if it contains `[`, `{` or `:`"
+            };
             return self.fail(
                 Diagnostic::error(Code::KeyNotText, span, "a mapping key must be plain text")
-                    .hint("quote the key if it contains `[`, `{` or `:`"),
+                    .hint(hint),
             );
         }
         if self.count(1, span) {
@@ -473,8 +498,8 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Guesses the commonest mistakes from the line the parser stopped at.
-fn syntax_hint(text: &str, at: u32) -> &'static str {
+/// Guesses the commonest mistakes from what the parser says and the line it stopped at.
+fn syntax_hint(info: &str, text: &str, at: u32) -> &'static str {
     let at = at as usize;
     let start = text
         .get(..at)
@@ -488,10 +513,18 @@ fn syntax_hint(text: &str, at: u32) -> &'static str {
         "indent with spaces: YAML does not allow tabs"
     } else if line.contains("{{") {
         "quote values that contain `{{`"
+    } else if info.contains("flow") || info.contains("expected node content") {
+        "a `[` or `{` is opened before this place and not closed, or a comma is missing"
+    } else if info.contains("unknown anchor") {
+        "write `&name` before the first use of `*name`; quote the value if a `*` is meant"
+    } else if info.contains("unexpected character") {
+        "quote values that start with this character"
     } else if line.matches('"').count() % 2 == 1 || line.matches('\'').count() % 2 == 1 {
         "a quote is opened and not closed on this line"
     } else if line.trim_start().matches(": ").count() > 1 {
         "quote the value if it contains `: `"
+    } else if info.contains("mapping values are not allowed") {
+        "check the indentation of this line, and that the line above has a `: ` behind its key"
     } else {
         "check the indentation of this line and the one above it"
     }

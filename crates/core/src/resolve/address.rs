@@ -227,17 +227,24 @@ fn fixed(
     if let Some(cidr) = cidr
         && (!cidr.contains(ip) || full.prefix != cidr.prefix)
     {
-        faults.push(
-            Diagnostic::error(
-                Code::OutsideNetwork,
-                span,
-                format!("{full} does not lie in the network {}", cidr.value),
+        let (message, hint) = if cidr.contains(ip) {
+            (
+                format!("{full} has another prefix than its network, {}", cidr.value),
+                format!("write `{ip}/{}`, or leave the prefix out", cidr.prefix),
             )
-            .label(cidr.span, "the network is defined here")
-            .hint(format!(
-                "choose an address of {}, or another network",
-                cidr.network()
-            )),
+        } else {
+            (
+                format!("{ip} does not lie in the network {}", cidr.value),
+                format!(
+                    "choose an address of {}, or another network",
+                    cidr.network()
+                ),
+            )
+        };
+        faults.push(
+            Diagnostic::error(Code::OutsideNetwork, span, message)
+                .label(cidr.span, "the network is defined here")
+                .hint(hint),
         );
         return Valued {
             value: Some(full),
@@ -256,7 +263,8 @@ fn fixed(
         Some(Valued {
             value,
             origin: Origin::Written(at),
-        }) if !full.contains(*value) => faults.push(
+            // A network's own gateway is judged with the network.
+        }) if !full.contains(*value) && !is_gateway_of(network, *at) => faults.push(
             Diagnostic::error(
                 Code::OutsideNetwork,
                 *at,
@@ -273,23 +281,58 @@ fn fixed(
     }
 }
 
+fn is_gateway_of(network: Option<&Network>, at: Span) -> bool {
+    let gateway = network.and_then(|network| network.gateway.as_ref());
+    gateway.is_some_and(|gateway| gateway.span == at)
+}
+
+/// Says why no machine can have the address, if so.
+fn unusable(address: Cidr) -> Option<(&'static str, String)> {
+    let ip = address.ip;
+    let network = address.network();
+    let why = if ip.is_unspecified() {
+        "stands for no address at all"
+    } else if ip.is_multicast() {
+        "is a multicast address, not that of a machine"
+    } else if ip.is_loopback() {
+        "is the machine's address for itself"
+    } else if matches!(ip, IpAddr::V4(v4) if v4.is_broadcast()) {
+        "stands for every machine"
+    } else if !address.is_reserved(ip) {
+        return None;
+    } else if ip == network.ip {
+        return Some(("is the network's own address", between(network)));
+    } else {
+        return Some(("is the network's broadcast address", between(network)));
+    };
+    let hint = "choose an address of the network the machine is on";
+    Some((why, hint.to_owned()))
+}
+
+/// Names the addresses of a network that machines can have.
+fn between(network: Cidr) -> String {
+    match (network.ip, network.last()) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            let inner = |ip: std::net::Ipv4Addr, by: i64| {
+                u32::try_from(i64::from(u32::from(ip)) + by).map_or(ip, Into::into)
+            };
+            format!(
+                "choose an address from {} to {}",
+                inner(first, 1),
+                inner(last, -1)
+            )
+        }
+        _ => format!("choose another address of {network}"),
+    }
+}
+
 /// Reports an address that no machine can have. Returns whether one can.
 fn check_usable(address: Cidr, span: Span, faults: &mut Faults) -> bool {
-    let ip = address.ip;
-    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
-    let why = if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast {
-        "is not the address of a machine"
-    } else if ip == address.network().ip && address.is_reserved(ip) {
-        "is the network's own address"
-    } else if address.is_reserved(ip) {
-        "is the network's broadcast address"
-    } else {
+    let Some((why, hint)) = unusable(address) else {
         return true;
     };
-    faults.push(
-        Diagnostic::error(Code::UnusableAddress, span, format!("{address} {why}"))
-            .hint("choose an address between the two ends"),
-    );
+    let message = format!("{} {why}", address.ip);
+    faults.push(Diagnostic::error(Code::UnusableAddress, span, message).hint(hint));
     false
 }
 
@@ -321,8 +364,14 @@ pub(super) fn check_networks(site: &Site, faults: &mut Faults) {
         if let Some(gateway) = network
             .gateway
             .as_ref()
-            .filter(|gateway| !cidr.contains(gateway.value))
+            .filter(|gateway| cidr.contains(gateway.value))
         {
+            let address = Cidr {
+                ip: gateway.value,
+                prefix: cidr.prefix,
+            };
+            check_usable(address, gateway.span, faults);
+        } else if let Some(gateway) = &network.gateway {
             faults.push(
                 Diagnostic::error(
                     Code::OutsideNetwork,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::catalog::Catalog;
 use crate::doc::manifest::{Manifest, Mode, OnError, Pattern};
 use crate::doc::scalar::{NodeName, Vmid};
-use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Faults, Severity, Span, Spanned};
 
 use super::node::{ResolvedNode, Scope};
 use super::origin::{Origin, Valued, written_or};
@@ -150,6 +150,7 @@ fn check_unplaced(
             span: start,
         };
         let name = node.name.as_ref().unwrap_or(&stand_in);
+        let mut found = Faults::default();
         scope.node(
             &Placed {
                 name,
@@ -158,8 +159,13 @@ fn check_unplaced(
                 region: None,
                 peers: BTreeSet::new(),
             },
-            faults,
+            &mut found,
         );
+        // Notices about a node that does not exist yet would only hide the fault.
+        let errors = found
+            .iter()
+            .filter(|fault| fault.severity == Severity::Error);
+        errors.for_each(|fault| faults.push(fault.clone()));
     }
 }
 
@@ -323,6 +329,7 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Fault
 /// Adds the faults of every document the manifest uses.
 fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
     site::check_site(catalog, faults);
+    site::notice_no_keys(catalog, faults);
     let names = |pick: fn(&ResolvedNode) -> Option<&Valued<String>>| -> BTreeSet<&str> {
         nodes
             .iter()

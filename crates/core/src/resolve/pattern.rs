@@ -20,12 +20,18 @@ pub(super) fn pattern(
     let derived = derive(topology);
     let Some(written) = &manifest.pattern else {
         if topology.sound {
-            check(derived, topology, whole(manifest), faults);
+            check(derived, topology, None, whole(manifest), faults);
         }
         return Valued::derived(derived, "derived from the graph", None);
     };
     if topology.sound {
-        check(written.value, topology, written.span, faults);
+        check(
+            written.value,
+            topology,
+            Some(written.span),
+            written.span,
+            faults,
+        );
     }
     Valued::from(written)
 }
@@ -58,20 +64,38 @@ fn derive(topology: &Topology<'_>) -> Pattern {
 struct Check<'t, 'a> {
     topology: &'t Topology<'a>,
     fault: Option<Diagnostic>,
+    /// What to change in the graph, for the first thing that does not fit.
+    fix: String,
     pattern: Pattern,
+    /// Where the pattern is written; a derived one is not.
+    written: Option<Span>,
+    /// Where to point when nothing else is known.
     span: Span,
 }
 
 impl Check<'_, '_> {
-    fn mismatch(&mut self, why: impl std::fmt::Display, at: Option<Span>) {
-        let (pattern, span) = (self.pattern, self.span);
-        let fault = self.fault.take().unwrap_or_else(|| {
-            Diagnostic::error(
+    fn mismatch(&mut self, why: impl std::fmt::Display, at: Option<Span>, fix: impl Into<String>) {
+        let Some(fault) = self.fault.take() else {
+            let pattern = self.pattern;
+            let known = if self.written.is_some() {
+                format!("the pattern is `{pattern}`")
+            } else {
+                format!("the graph makes this a `{pattern}` manifest")
+            };
+            self.fix = fix.into();
+            let at_pattern = self.written.or(at).unwrap_or(self.span);
+            let fault = Diagnostic::error(
                 Code::PatternMismatch,
-                span,
-                format!("the pattern is `{pattern}`, but {why}"),
-            )
-        });
+                at_pattern,
+                format!("{known}, but {why}"),
+            );
+            let label = at.filter(|at| *at != at_pattern);
+            self.fault = Some(match label {
+                Some(at) => fault.label(at, why.to_string()),
+                None => fault,
+            });
+            return;
+        };
         self.fault = Some(match at {
             Some(at) => fault.label(at, why.to_string()),
             None => fault,
@@ -82,7 +106,7 @@ impl Check<'_, '_> {
         for (at, placed) in self.topology.nodes.iter().enumerate() {
             if let (Some(_), Some(parent)) = (self.topology.graph.parent(at), &placed.node.parent) {
                 let why = format!("`{}` runs on `{}`", placed.name.value, parent.value);
-                return self.mismatch(why, Some(parent.span));
+                return self.mismatch(why, Some(parent.span), "remove `parent`");
             }
         }
     }
@@ -97,28 +121,41 @@ impl Check<'_, '_> {
             self.mismatch(
                 format!("`{}` has peers", placed.name.value),
                 Some(peers.span),
+                "remove `peers`",
             );
         }
     }
 
     fn no_hub(&mut self) {
         if let Some((_, span)) = self.topology.hub {
-            self.mismatch("a hub is named", Some(span));
+            self.mismatch("a hub is named", Some(span), "remove `hub`");
         }
     }
 
     fn no_regions(&mut self) {
         if let Some(region) = self.topology.regions.first() {
-            self.mismatch("regions are listed", Some(region.span));
+            self.mismatch(
+                "regions are listed",
+                Some(region.span),
+                "remove `regions` and `links`",
+            );
         }
     }
 }
 
-fn check(pattern: Pattern, topology: &Topology<'_>, span: Span, faults: &mut Faults) {
+fn check(
+    pattern: Pattern,
+    topology: &Topology<'_>,
+    written: Option<Span>,
+    span: Span,
+    faults: &mut Faults,
+) {
     let mut check = Check {
         topology,
         fault: None,
+        fix: String::new(),
         pattern,
+        written,
         span,
     };
     match pattern {
@@ -130,7 +167,7 @@ fn check(pattern: Pattern, topology: &Topology<'_>, span: Span, faults: &mut Fau
         }
         Pattern::Tiered => {
             if (0..topology.nodes.len()).all(|node| topology.graph.parent(node).is_none()) {
-                check.mismatch("no node runs on another", None);
+                check.mismatch("no node runs on another", None, "write `parent` on a node");
             }
             check.no_peers();
             check.no_hub();
@@ -154,8 +191,7 @@ fn check(pattern: Pattern, topology: &Topology<'_>, span: Span, faults: &mut Fau
     if let Some(fault) = check.fault {
         let derived = derive(topology);
         let hint = if derived == pattern {
-            "see `homestak explain SK0404`, or `homestak manifest graph` for the shape as it is"
-                .to_owned()
+            check.fix
         } else {
             format!(
                 "the graph is `{derived}`: write that, leave `pattern` out, or change the graph"
@@ -172,7 +208,7 @@ fn mesh(check: &mut Check<'_, '_>) {
         .filter(|at| !topology.nodes[*at].peers.is_empty())
         .collect();
     let Some(first) = peers.first() else {
-        return check.mismatch("no node has peers", None);
+        return check.mismatch("no node has peers", None, "write `peers` on a node");
     };
     let carrying: BTreeSet<usize> = peers.iter().map(|at| topology.graph.root_of(*at)).collect();
     for root in topology
@@ -181,7 +217,14 @@ fn mesh(check: &mut Check<'_, '_>) {
         .filter(|root| !carrying.contains(root))
     {
         let name = topology.nodes[root].name;
-        check.mismatch(format!("`{}` has no peers", name.value), Some(name.span));
+        check.mismatch(
+            format!("`{}` has no peers", name.value),
+            Some(name.span),
+            format!(
+                "write `peers` on `{}`, or name it as a peer of another node",
+                name.value
+            ),
+        );
     }
     let apart = unreached(&peers, |at| topology.nodes[at].peers.iter().copied());
     if let Some(at) = apart.first() {
@@ -189,6 +232,7 @@ fn mesh(check: &mut Check<'_, '_>) {
         check.mismatch(
             format!("`{}` is not connected with `{}`", name.value, other.value),
             Some(name.span),
+            "name a node of the one part as a peer of a node of the other",
         );
     }
 }
@@ -251,6 +295,7 @@ fn federated(check: &mut Check<'_, '_>, faults: &mut Faults) {
         return check.mismatch(
             "there are not two regions",
             topology.regions.first().map(|region| region.span),
+            "list a second region, or leave `regions` out",
         );
     }
     for root in topology.graph.roots() {
@@ -259,6 +304,7 @@ fn federated(check: &mut Check<'_, '_>, faults: &mut Faults) {
             check.mismatch(
                 format!("`{}` is in no region", placed.name.value),
                 Some(placed.name.span),
+                format!("write `region: NAME` on `{}`", placed.name.value),
             );
         }
     }
@@ -299,6 +345,7 @@ fn federated(check: &mut Check<'_, '_>, faults: &mut Faults) {
             check.mismatch(
                 format!("no link leads to region `{}`", name.value),
                 Some(name.span),
+                "add `{between: [ONE, OTHER]}` to `links` until all regions are joined",
             );
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::catalog::Catalog;
 use crate::doc::spec::SshKeyId;
-use crate::doc::{Code, Faults, Spanned};
+use crate::doc::{Code, Diagnostic, Faults, Severity, Span, Spanned};
 
 use super::address::check_networks;
 use super::manifest::{Request, manifest};
@@ -144,9 +144,48 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Faults) {
             known,
         ));
     }
-    if let Some(token) = &node.api_token {
-        check_api_token(catalog, token, faults);
+    match &node.api_token {
+        Some(token) => check_api_token(catalog, token, faults),
+        None if !node.invalid.contains(&"api_token") => {
+            notice_default_token(catalog, name, document.span(), faults);
+        }
+        None => {}
     }
+}
+
+/// Says that the token a node uses when it names none is not there. The node may do without.
+fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut Faults) {
+    let secrets = catalog.secrets.as_ref();
+    let tokens = secrets.and_then(|secrets| secrets.value.as_ref()?.api_tokens.as_ref());
+    if secrets.is_none()
+        || uncertain(catalog)
+        || tokens.is_some_and(|tokens| tokens.contains_key(name))
+    {
+        return;
+    }
+    let message = format!(
+        "the node names no API token, and there is none called `{name}`, so its API cannot be used"
+    );
+    faults.push(
+        Diagnostic::notice(Code::NoSuchApiToken, whole, message).hint(format!(
+            "write `api_token: ID`, or add `{name}` under `api_tokens` in `secrets.yaml`"
+        )),
+    );
+}
+
+/// Says that nobody could log in with a key.
+pub(super) fn notice_no_keys(catalog: &Catalog, faults: &mut Faults) {
+    let Some(secrets) = &catalog.secrets else {
+        return;
+    };
+    if uncertain(catalog) || ssh_keys(catalog).is_some_and(|keys| !keys.is_empty()) {
+        return;
+    }
+    let message = "the site has no SSH keys, so nobody could log in to a node with one";
+    faults.push(
+        Diagnostic::notice(Code::NoKeys, secrets.span(), message)
+            .hint("add your public key under `ssh_keys`: `YOU@HOST: \"ssh-ed25519 ...\"`"),
+    );
 }
 
 /// Reports ids of SSH keys that the secrets do not have.
@@ -155,25 +194,20 @@ pub(super) fn check_ssh_keys<'k>(
     listed: impl Iterator<Item = &'k Spanned<SshKeyId>>,
     faults: &mut Faults,
 ) {
-    if sealed(catalog) {
+    if uncertain(catalog) {
         return;
     }
     let keys = ssh_keys(catalog);
     for id in listed.filter(|id| !keys.is_some_and(|keys| keys.contains_key(&id.0))) {
         let known = keys.into_iter().flatten().map(|(id, _)| id.as_str());
-        faults.push(dangling(
-            Code::NoSuchSshKey,
-            id.span,
-            "SSH key",
-            &id.0,
-            known,
-        ));
+        let fault = dangling(Code::NoSuchSshKey, id.span, "SSH key", &id.0, known);
+        faults.push(without_secrets(catalog, fault, "ssh_keys"));
     }
 }
 
 /// Reports an id of an API token that the secrets do not have.
 pub(super) fn check_api_token(catalog: &Catalog, token: &Spanned<String>, faults: &mut Faults) {
-    if sealed(catalog) {
+    if uncertain(catalog) {
         return;
     }
     let tokens = catalog
@@ -185,20 +219,29 @@ pub(super) fn check_api_token(catalog: &Catalog, token: &Spanned<String>, faults
             .into_iter()
             .flat_map(|tokens| tokens.keys())
             .map(String::as_str);
-        faults.push(dangling(
-            Code::NoSuchApiToken,
-            token.span,
-            "API token",
-            token,
-            known,
-        ));
+        let fault = dangling(Code::NoSuchApiToken, token.span, "API token", token, known);
+        faults.push(without_secrets(catalog, fault, "api_tokens"));
     }
 }
 
-/// Tells whether there are secrets that could not be opened, so that nothing is known of them.
-fn sealed(catalog: &Catalog) -> bool {
-    catalog
-        .secrets
-        .as_ref()
-        .is_some_and(|secrets| secrets.value.is_none())
+/// Says so when the site has no secrets at all, which is another mistake than a wrong id.
+fn without_secrets(catalog: &Catalog, fault: Diagnostic, section: &str) -> Diagnostic {
+    if catalog.secrets.is_some() {
+        return fault;
+    }
+    fault.hint(format!(
+        "the site has no `secrets.yaml`; write one with the id under `{section}`"
+    ))
+}
+
+/// Tells whether the secrets could not be opened or read in full, so that an id that is not
+/// there may only be unreadable. Malformed values are there all the same.
+fn uncertain(catalog: &Catalog) -> bool {
+    catalog.secrets.as_ref().is_some_and(|secrets| {
+        secrets.value.is_none()
+            || secrets.faults.iter().any(|fault| {
+                fault.severity == Severity::Error
+                    && !matches!(fault.code, Code::Malformed | Code::SigningKey)
+            })
+    })
 }

@@ -368,6 +368,30 @@ pub fn check(catalog: &Catalog, name: &str, faults: &mut Faults) {
     let Some(spec) = &document.value else { return };
     check_posture(catalog, spec, document.span(), faults);
     check_keys(catalog, spec, faults);
+    check_services(spec, faults);
+}
+
+/// A unit cannot be both on and off.
+fn check_services(spec: &Spec, faults: &mut Faults) {
+    let platform = spec.platform.as_ref();
+    let Some(services) = platform.and_then(|platform| platform.services.as_ref()) else {
+        return;
+    };
+    let enabled = services.enable.iter().flat_map(|units| &units.value);
+    for unit in enabled {
+        let mut disabled = services.disable.iter().flat_map(|units| &units.value);
+        if let Some(other) = disabled.find(|other| other.value == unit.value) {
+            faults.push(
+                Diagnostic::error(
+                    Code::Repeated,
+                    other.span,
+                    format!("`{}` is enabled and disabled", unit.value),
+                )
+                .label(unit.span, "enabled here")
+                .hint("remove it from one of the two lists"),
+            );
+        }
+    }
 }
 
 fn check_posture(catalog: &Catalog, spec: &Spec, whole: crate::doc::Span, faults: &mut Faults) {

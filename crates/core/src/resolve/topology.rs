@@ -60,6 +60,10 @@ pub(super) fn topology<'a>(
     }
     let n_written = manifest.nodes.as_ref().map_or(0, |nodes| nodes.len());
     complete &= n_written == by_name.len();
+    let mut regions = manifest.regions.iter().flat_map(|regions| regions.iter());
+    let mut links = manifest.links.iter().flat_map(|links| links.iter());
+    complete &= regions.all(|region| region.name.is_some());
+    complete &= links.all(|link| link.between.is_some());
     let names: Vec<&NodeName> = by_name.keys().copied().collect();
     let mut nodes: Vec<Placed<'a>> = by_name
         .values()
@@ -86,8 +90,8 @@ pub(super) fn topology<'a>(
     });
     check_hosting(&nodes, &graph, catalog, faults);
     peers(&mut nodes, &names, &graph, faults);
-    let regions = regions(&mut nodes, manifest, &graph, catalog, faults);
-    let links = links(manifest, &regions, faults);
+    let regions = self::regions(&mut nodes, manifest, &graph, catalog, faults);
+    let links = self::links(manifest, &regions, faults);
     let hub = manifest.hub.as_ref().and_then(|hub| {
         let at = names.binary_search(&&hub.value).ok();
         if at.is_none() {
@@ -147,7 +151,8 @@ fn parents(
                 .hint("leave `parent` out for nodes that run on the host itself; use `host` to name one"),
             );
         } else {
-            let known = names.iter().map(|name| name.as_str());
+            let others = names.iter().filter(|name| **name != &placed.name.value);
+            let known = others.map(|name| name.as_str()).chain(catalog.host_names());
             faults.push(dangling(
                 Code::NoSuchParent,
                 parent.span,
@@ -186,6 +191,14 @@ fn cycle_fault(cycle: &[usize], nodes: &[Placed<'_>]) -> Diagnostic {
         .chain(turned.first())
         .map(|at| name(*at))
         .collect();
+    if let [only] = *cycle {
+        return Diagnostic::error(
+            Code::Cycle,
+            place(only),
+            format!("`{}` is named as its own parent", name(only)),
+        )
+        .hint("remove `parent`, or name another node");
+    }
     let mut fault = Diagnostic::error(
         Code::Cycle,
         place(turned[0]),
@@ -245,26 +258,18 @@ pub(super) fn is_hypervisor(spec: &Spec) -> bool {
 }
 
 fn check_hosting(nodes: &[Placed<'_>], graph: &Graph, catalog: &Catalog, faults: &mut Faults) {
+    // One fault per parent, however many children it has: it is one mistake.
+    let mut unfit: BTreeMap<usize, Diagnostic> = BTreeMap::new();
     for (at, placed) in nodes.iter().enumerate() {
         let (Some(above), Some(written)) = (graph.parent(at), &placed.node.parent) else {
             continue;
         };
         let parent = &nodes[above];
-        if can_host(parent.node, catalog) == Some(false) {
-            let kind = parent
-                .node
-                .kind
-                .as_ref()
-                .map_or(NodeType::Vm, |kind| kind.value);
-            faults.push(
-                Diagnostic::error(
-                    Code::CannotHost,
-                    written.span,
-                    format!("`{}` is a {kind} node that is no hypervisor, so `{}` cannot run on it", parent.name.value, placed.name.value),
-                )
-                .label(parent.name.span, "the parent is defined here")
-                .hint("make the parent `type: pve`, or give it a spec with `config.pve` or the package `proxmox-ve`"),
-            );
+        if let Some(fault) = unfit.remove(&above) {
+            let other = format!("nor can `{}`", placed.name.value);
+            unfit.insert(above, fault.label(written.span, other));
+        } else if can_host(parent.node, catalog) == Some(false) {
+            unfit.insert(above, cannot_host(parent, placed, written.span));
         }
         if let Some(host) = &placed.node.host {
             faults.push(
@@ -280,6 +285,31 @@ fn check_hosting(nodes: &[Placed<'_>], graph: &Graph, catalog: &Catalog, faults:
             );
         }
     }
+    unfit.into_values().for_each(|fault| faults.push(fault));
+}
+
+fn cannot_host(parent: &Placed<'_>, child: &Placed<'_>, at: Span) -> Diagnostic {
+    let kind = parent
+        .node
+        .kind
+        .as_ref()
+        .map_or(NodeType::Vm, |kind| kind.value);
+    let hint = match kind {
+        NodeType::Vm => {
+            "make the parent `type: pve`, or give it a spec with `config.pve` or the package `proxmox-ve`"
+        }
+        NodeType::Ct | NodeType::K3s | NodeType::Pve => "make the parent `type: pve`",
+    };
+    Diagnostic::error(
+        Code::CannotHost,
+        at,
+        format!(
+            "`{}` is a {kind} node that is no hypervisor, so `{}` cannot run on it",
+            parent.name.value, child.name.value
+        ),
+    )
+    .label(parent.name.span, "the parent is defined here")
+    .hint(hint)
 }
 
 fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &mut Faults) {
@@ -288,7 +318,8 @@ fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &
         let mut seen = BTreeSet::new();
         for peer in placed.node.peers.iter().flat_map(|peers| &peers.value) {
             let Ok(other) = names.binary_search(&&peer.value) else {
-                let known = names.iter().map(|name| name.as_str());
+                let others = names.iter().filter(|name| **name != &placed.name.value);
+                let known = others.map(|name| name.as_str());
                 faults.push(dangling(
                     Code::NoSuchPeer,
                     peer.span,
@@ -349,13 +380,15 @@ fn regions<'a>(
     let mut by_name: BTreeMap<&str, &'a Spanned<crate::doc::manifest::Region>> = BTreeMap::new();
     for region in manifest.regions.iter().flat_map(|regions| &regions.value) {
         let Some(name) = &region.name else { continue };
-        if by_name.insert(name.as_str(), region).is_some() {
+        if let Some(earlier) = by_name.insert(name.as_str(), region) {
+            let first = earlier.name.as_ref().map_or(earlier.span, |name| name.span);
             faults.push(
                 Diagnostic::error(
                     Code::Repeated,
                     name.span,
                     format!("the region `{}` is listed twice", name.value),
                 )
+                .label(first, "first listed here")
                 .hint("keep one of them"),
             );
         }

@@ -29,12 +29,13 @@ pub(super) fn assign(
 ) -> Vec<Option<Valued<Vmid>>> {
     let mut taken: BTreeMap<(&str, Vmid), usize> = BTreeMap::new();
     let mut assigned = Vec::with_capacity(candidates.len());
+    let base = base.filter(|base| fits(base, candidates, recorded, faults));
     for (rank, node) in candidates.iter().enumerate() {
-        let chosen = choose(node, rank, base, recorded, faults);
+        let chosen = choose(node, rank, base, recorded);
         if let Some(vmid) = &chosen {
             let earlier = taken.insert((node.place.as_str(), vmid.value), rank);
             if let Some(earlier) = earlier.and_then(|earlier| candidates.get(earlier)) {
-                report(node, earlier, vmid, faults);
+                report(node, earlier, vmid, recorded, faults);
             }
         }
         assigned.push(chosen);
@@ -47,7 +48,6 @@ fn choose(
     rank: usize,
     base: Option<&Spanned<Vmid>>,
     recorded: &BTreeMap<NodeName, Vmid>,
-    faults: &mut Faults,
 ) -> Option<Valued<Vmid>> {
     if let Some(written) = node.written {
         return Some(Valued::from(written));
@@ -63,20 +63,6 @@ fn choose(
         .value
         .0
         .saturating_add(i64::try_from(rank).unwrap_or(i64::MAX));
-    if number > 999_999_999 {
-        faults.push(
-            Diagnostic::error(
-                Code::OutOfRange,
-                base.span,
-                format!(
-                    "`vmid_base` plus the rank of `{}` is {number}, beyond the largest vmid",
-                    node.name
-                ),
-            )
-            .hint("lower `vmid_base`: vmids go up to 999999999"),
-        );
-        return None;
-    }
     Some(Valued::derived(
         Vmid::from_number(number),
         format!("`vmid_base` + rank {rank} by name"),
@@ -84,7 +70,47 @@ fn choose(
     ))
 }
 
-fn report(node: &Candidate<'_>, earlier: &Candidate<'_>, vmid: &Valued<Vmid>, faults: &mut Faults) {
+/// Tells whether every node that needs it gets an id from the base, and reports the last that
+/// does not.
+fn fits(
+    base: &Spanned<Vmid>,
+    candidates: &[Candidate<'_>],
+    recorded: &BTreeMap<NodeName, Vmid>,
+    faults: &mut Faults,
+) -> bool {
+    const LARGEST: i64 = 999_999_999;
+    let beyond = (0i64..).zip(candidates).filter(|(rank, node)| {
+        let own = node.written.is_some() || recorded.contains_key(node.name);
+        !own && base.value.0.saturating_add(*rank) > LARGEST
+    });
+    let Some((rank, node)) = beyond.last() else {
+        return true;
+    };
+    faults.push(
+        Diagnostic::error(
+            Code::OutOfRange,
+            base.span,
+            format!(
+                "`vmid_base` plus the rank of `{}` is {}, beyond the largest vmid",
+                node.name,
+                base.value.0.saturating_add(rank)
+            ),
+        )
+        .hint(format!(
+            "write {} at most: vmids go up to {LARGEST}",
+            LARGEST - rank
+        )),
+    );
+    false
+}
+
+fn report(
+    node: &Candidate<'_>,
+    earlier: &Candidate<'_>,
+    vmid: &Valued<Vmid>,
+    recorded: &BTreeMap<NodeName, Vmid>,
+    faults: &mut Faults,
+) {
     let place = |candidate: &Candidate<'_>| {
         candidate
             .written
@@ -96,16 +122,35 @@ fn report(node: &Candidate<'_>, earlier: &Candidate<'_>, vmid: &Valued<Vmid>, fa
     } else {
         (node, earlier)
     };
+    let from_base = |candidate: &Candidate<'_>| {
+        candidate.written.is_none() && !recorded.contains_key(candidate.name)
+    };
+    let (whose, hint) = if from_base(second) {
+        (
+            format!(", which `{}` gets from `vmid_base`,", second.name),
+            "give one of them another vmid, or change `vmid_base`",
+        )
+    } else {
+        (
+            format!(" of `{}`", second.name),
+            "give one of them another vmid, or leave it out to have one chosen",
+        )
+    };
+    let here = if from_base(first) {
+        format!("`{}` gets it from `vmid_base`", first.name)
+    } else {
+        format!("`{}` has it here", first.name)
+    };
     faults.push(
         Diagnostic::error(
             Code::DuplicateVmid,
             place(second),
             format!(
-                "vmid {} of `{}` is also that of `{}` on the same host",
-                vmid.value, second.name, first.name
+                "vmid {}{whose} is also that of `{}` on the same host",
+                vmid.value, first.name
             ),
         )
-        .label(place(first), format!("`{}` has it here", first.name))
-        .hint("give one of them another vmid, or leave it out to have one chosen"),
+        .label(place(first), here)
+        .hint(hint),
     );
 }

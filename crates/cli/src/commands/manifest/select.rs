@@ -54,6 +54,15 @@ pub(crate) fn pick(
     session: &mut Session,
 ) -> Result<Option<String>, CommandError> {
     if let Some(json) = &args.manifest_json {
+        let file = [".yaml", ".yml", ".json"]
+            .iter()
+            .any(|suffix| json.ends_with(suffix));
+        if file && !json.contains('{') {
+            return Err(CommandError::usage(format!(
+                "`--manifest-json` takes the manifest itself, and `{json}` is the name of a file."
+            ))
+            .hint(format!("--manifest-file {json}")));
+        }
         let name = inline_name(json);
         let input = Input {
             kind: Kind::Manifest,
@@ -65,10 +74,7 @@ pub(crate) fn pick(
         return Ok(Some(name));
     }
     if let Some(path) = &args.manifest_file {
-        let text = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
-        let text = String::from_utf8(text).map_err(|_| {
-            CommandError::failed(format!("`{}` is not UTF-8 text.", path.display()))
-        })?;
+        let bytes = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
         let name = path
             .file_stem()
             .unwrap_or_default()
@@ -78,7 +84,7 @@ pub(crate) fn pick(
             kind: Kind::Manifest,
             name: name.clone(),
             path: path.display().to_string(),
-            text: Ok(text),
+            text: homestak_site::load::text(bytes),
         };
         session.catalog.add(input);
         return Ok(Some(name));

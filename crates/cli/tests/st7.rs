@@ -1,0 +1,105 @@
+//! System test ST-7 of the orchestration design, word for word: what `validate` says by its exit
+//! code, and that it says why.
+//!
+//! In: a site with a valid manifest and two invalid ones. Out: exit codes 0, 1, 1.
+//! Never: anything but the program as it is run.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::path::Path;
+
+use snapbox::cmd::Command;
+
+const VALID: &str = "\
+schema_version: 2
+name: valid
+nodes:
+  - name: test-vm
+    type: vm
+    spec: base
+    preset: vm-small
+";
+
+/// Required fields are missing, and types are wrong.
+const INVALID_SCHEMA: &str = "\
+schema_version: 2
+name: invalid-schema
+nodes:
+  - type: vm
+    vmid: many
+";
+
+const INVALID_FK: &str = "\
+schema_version: 2
+name: invalid-fk
+nodes:
+  - name: test-vm
+    type: vm
+    spec: nonexistent
+    preset: unknown
+";
+
+fn lay_site(directory: &Path, layout: &str) {
+    let root = directory.join("site-config").join(layout);
+    let files = [
+        ("specs/base.yaml", "schema_version: 1\n"),
+        (
+            "presets/vm-small.yaml",
+            "{cores: 2, memory: 2048, disk: 10}\n",
+        ),
+        ("manifests/valid.yaml", VALID),
+        ("manifests/invalid-schema.yaml", INVALID_SCHEMA),
+        ("manifests/invalid-fk.yaml", INVALID_FK),
+    ];
+    for (name, text) in files {
+        let path = root.join(name);
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        fs_err::write(path, text).unwrap();
+    }
+}
+
+/// Runs the words of the design where the site lies; it is found as `./site-config`.
+fn validate(directory: &Path, words: &str) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_homestak"))
+        .args(words.split_whitespace())
+        .current_dir(directory)
+        .env_clear()
+        .env("HOME", directory)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap(), said)
+}
+
+fn check(layout: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    lay_site(directory, layout);
+
+    let (exit, said) = validate(directory, "validate -M valid");
+    assert_eq!(exit, 0, "{said}");
+    assert!(!said.contains("error"), "{said}");
+
+    let (exit, said) = validate(directory, "validate -M invalid-schema");
+    assert_eq!(exit, 1, "{said}");
+    assert!(said.contains("the node has no `name`"), "{said}");
+    assert!(
+        said.contains("expected an integer, found a string"),
+        "{said}"
+    );
+
+    let (exit, said) = validate(directory, "validate -M invalid-fk");
+    assert_eq!(exit, 1, "{said}");
+    assert!(said.contains("there is no spec `nonexistent`"), "{said}");
+    assert!(said.contains("there is no preset `unknown`"), "{said}");
+}
+
+#[test]
+fn validate_tells_valid_from_invalid_by_its_exit_code() {
+    check("");
+}
+
+#[test]
+fn validate_tells_valid_from_invalid_in_the_older_layout_too() {
+    check("v2");
+}
