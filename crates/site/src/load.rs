@@ -168,10 +168,12 @@ impl Loaded {
             if names.insert(name.to_owned()) {
                 self.add(kind, name, &path);
             } else {
-                let message = format!(
-                    "another {} `{name}` is used instead of this one",
-                    kind.word()
-                );
+                let used = self
+                    .inputs
+                    .iter()
+                    .find(|input| input.kind == kind && input.name == name);
+                let used = used.map_or("another one", |input| input.path.as_str());
+                let message = format!("the {} in {used} is used instead of this one", kind.word());
                 self.notice(
                     &path,
                     Code::Shadowed,

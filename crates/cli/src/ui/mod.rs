@@ -127,16 +127,15 @@ impl Printer {
         let more = faults.dropped();
         let errors = faults.errors();
         if errors > 0 {
-            let beyond = if more > 0 {
-                format!(" ({more} not shown)")
-            } else {
-                String::new()
-            };
-            self.say(&format!(
-                "{} and {}{beyond}.",
-                count(errors, "fault"),
-                count((sorted.len() + more).saturating_sub(errors), "notice")
-            ));
+            let mut line = count(errors, "fault");
+            let notices = (sorted.len() + more).saturating_sub(errors);
+            if notices > 0 {
+                line = format!("{line} and {}", count(notices, "notice"));
+            }
+            if more > 0 {
+                line = format!("{line} ({more} not shown)");
+            }
+            self.say(&format!("{line}."));
         }
     }
 

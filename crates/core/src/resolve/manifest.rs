@@ -274,11 +274,18 @@ fn assign_vmids(
 /// two addresses.
 fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
     let mut taken: BTreeMap<(Option<&str>, std::net::IpAddr), (String, Span)> = BTreeMap::new();
-    for (name, host) in &catalog.hosts {
-        let Some(ip) = host.value.as_ref().and_then(|host| host.ip.as_ref()) else {
-            continue;
-        };
-        taken.insert((None, ip.value), (format!("the host `{name}`"), ip.span));
+    let hosts = catalog
+        .hosts
+        .iter()
+        .filter_map(|(name, host)| Some((name, host.value.as_ref()?.ip.as_ref()?)));
+    let nodes_ips = catalog
+        .nodes
+        .iter()
+        .filter_map(|(name, node)| Some((name, node.value.as_ref()?.ip.as_ref()?)));
+    for (name, ip) in hosts.chain(nodes_ips) {
+        taken
+            .entry((None, ip.value))
+            .or_insert_with(|| (format!("the host `{name}`"), ip.span));
     }
     let mut sorted: Vec<&ResolvedNode> = nodes.iter().collect();
     sorted.sort_by_key(|node| node.span);
