@@ -1,0 +1,301 @@
+//! Documents made to hurt: each is judged, with faults where it has some, and nothing blows up.
+//!
+//! In: texts of up to the largest size. Out: faults with the expected code, or none.
+//! Never: a clock; a test that has become slow is seen by whoever runs it.
+
+use std::fmt::Write as _;
+
+use homestak_core::catalog::{Catalog, Input};
+use homestak_core::doc::emit::emit;
+use homestak_core::doc::{Faults, Kind, Source, Sources, Value, yaml};
+use homestak_core::draw;
+use homestak_core::resolve::{Request, Resolved, manifest};
+
+fn input(kind: Kind, name: &str, text: String) -> Input {
+    Input {
+        kind,
+        name: name.into(),
+        path: format!("{name}.yaml"),
+        text: Ok(text),
+    }
+}
+
+/// Resolves a manifest on a site that has what it needs.
+fn judge(text: String) -> (Option<Resolved>, Faults, Sources) {
+    let catalog = Catalog::read(vec![
+        input(Kind::Preset, "p", "{cores: 1, memory: 512, disk: 8}".into()),
+        input(Kind::Image, "i", "{}".into()),
+        input(
+            Kind::Site,
+            "site",
+            "defaults: {image: i, preset: p}\n".into(),
+        ),
+        input(Kind::Manifest, "m", text),
+    ]);
+    let (resolved, faults) = manifest(&catalog, "m", &Request::default());
+    (resolved, faults, catalog.sources)
+}
+
+fn parse(text: String) -> (Option<Value>, Faults) {
+    let mut faults = Faults::default();
+    let source = Source::new("hostile.yaml", text);
+    let file = Sources::default().add(source.clone());
+    let value = yaml::parse(file, &source, &mut faults);
+    (value, faults)
+}
+
+fn codes(faults: &Faults) -> Vec<&'static str> {
+    let mut codes: Vec<_> = faults.iter().map(|fault| fault.code.id()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    codes
+}
+
+/// A manifest whose nodes are written by `node`, which gets the node's number.
+fn nodes(n_nodes: usize, node: impl Fn(usize, &mut String)) -> String {
+    let mut text = "schema_version: 2\nname: m\nnodes:\n".to_owned();
+    for at in 0..n_nodes {
+        text.push_str("- {");
+        node(at, &mut text);
+        text.push_str("}\n");
+    }
+    text
+}
+
+#[test]
+fn a_billion_laughs_are_too_many_values() {
+    let mut text = "a0: &a0 [l, l, l, l, l, l, l, l, l, l]\n".to_owned();
+    for at in 1..20 {
+        let ten = vec![format!("*a{}", at - 1); 10].join(", ");
+        writeln!(text, "a{at}: &a{at} [{ten}]").unwrap();
+    }
+    assert_eq!(codes(&parse(text).1), ["SK0007"]);
+}
+
+#[test]
+fn a_long_text_behind_many_aliases_is_too_much() {
+    let mut text = format!("a: &a {}\nb:\n", "x".repeat(4 << 20));
+    text.push_str(&"- *a\n".repeat(900_000));
+    assert_eq!(codes(&parse(text).1), ["SK0007"]);
+}
+
+#[test]
+fn a_long_key_behind_many_aliases_is_too_much() {
+    let mut text = format!("- &a {}\n", "x".repeat(4 << 20));
+    text.push_str(&"- {*a : 1}\n".repeat(500_000));
+    assert_eq!(codes(&parse(text).1), ["SK0007"]);
+}
+
+#[test]
+fn anchors_in_anchors_do_not_multiply_the_text() {
+    let mut text = String::new();
+    for at in 0..40 {
+        write!(text, "&a{at} [").unwrap();
+    }
+    text.push_str(&"x".repeat(15 << 20));
+    text.push_str(&"]".repeat(40));
+    assert_eq!(codes(&parse(text).1), ["SK0007"]);
+}
+
+#[test]
+fn sixteen_mebibytes_of_opening_brackets_are_too_deep() {
+    assert_eq!(codes(&parse("[".repeat(16 << 20)).1), ["SK0006"]);
+    assert_eq!(codes(&parse("{".repeat(16 << 20)).1).len(), 1);
+    assert_eq!(codes(&parse("- ".repeat(8 << 20)).1), ["SK0006"]);
+    assert_eq!(codes(&parse("? ".repeat(8 << 20)).1).len(), 1);
+}
+
+#[test]
+fn more_than_the_largest_size_is_not_read() {
+    assert_eq!(codes(&parse("x".repeat((16 << 20) + 1)).1), ["SK0008"]);
+}
+
+#[test]
+fn one_kind_of_character_in_bulk_is_judged() {
+    for piece in [
+        "- ", "-\n", "a: ", ":", "? ", "!", "&a ", "*a ", "|", ">", "'", "\"", "#", "\n", " ",
+        "\t", ",", "]", "}", "[,", "{a,", "\r", "é", "%", "@", "---\n", "...\n", "- a\n", "a\n",
+        "\u{feff}", "\u{2028}", "- |\n", "- \"a\n", "!a ", "! !", "? a\n", "[]", "{}", "{?",
+        "[?", "a:\n", " a\n", "\\", "\"\\\n", "<<: ",
+    ] {
+        let text = piece.repeat((1 << 20) / piece.len());
+        let (value, faults) = parse(text);
+        assert!(value.is_some() || faults.errors() > 0, "{piece:?}");
+    }
+}
+
+#[test]
+fn a_million_tiny_nodes_are_too_many_values() {
+    let text = nodes(1_000_000, |_, text| text.push_str("a: 1"));
+    let (resolved, faults, _) = judge(text);
+    assert!(resolved.is_none());
+    assert_eq!(codes(&faults), ["SK0007"]);
+}
+
+#[test]
+fn four_hundred_thousand_nodes_without_names_are_each_at_fault() {
+    let (_, faults, _) = judge(nodes(400_000, |_, _| {}));
+    assert!(faults.errors() >= 400_000);
+    assert!(faults.iter().count() <= 1_000);
+}
+
+#[test]
+fn unknown_keys_in_bulk_are_each_at_fault() {
+    let mut text = "name: m\nnodes: [{name: a}]\n".to_owned();
+    for at in 0..400_000 {
+        writeln!(text, "nodess{at}: 1").unwrap();
+    }
+    assert_eq!(judge(text).1.errors(), 400_000);
+}
+
+#[test]
+fn a_chain_of_a_hundred_thousand_parents_is_resolved() {
+    let text = nodes(100_000, |at, text| {
+        write!(text, "name: n{at:06}, type: pve").unwrap();
+        if at > 0 {
+            write!(text, ", parent: n{:06}", at - 1).unwrap();
+        }
+    });
+    let (resolved, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let deepest = resolved.unwrap().nodes.last().unwrap().depth;
+    assert_eq!(deepest, 99_999);
+}
+
+#[test]
+fn a_cycle_of_a_hundred_thousand_parents_is_one_fault_of_bounded_size() {
+    let text = nodes(100_000, |at, text| {
+        let parent = (at + 1) % 100_000;
+        write!(text, "name: n{at:06}, type: pve, parent: n{parent:06}").unwrap();
+    });
+    let (_, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 1);
+    let fault = faults.iter().next().unwrap();
+    assert!(fault.message.len() < 1_000 && fault.labels.len() < 100);
+}
+
+#[test]
+fn fifty_thousand_peers_of_one_node_are_resolved_and_drawn() {
+    let text = nodes(50_001, |at, text| {
+        write!(text, "name: n{at:06}").unwrap();
+        if at > 0 {
+            text.push_str(", peers: [n000000]");
+        }
+    });
+    let (resolved, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let resolved = resolved.unwrap();
+    assert_eq!(resolved.nodes[0].peers.len(), 50_000);
+    assert!(draw::dot(&resolved.picture(None)).len() > 50_000);
+    assert!(draw::tree(&resolved.picture(None), draw::Glyphs::Ascii).len() > 50_000);
+}
+
+#[test]
+fn fifty_thousand_spokes_of_one_hub_are_resolved_and_drawn() {
+    let mut text = nodes(50_001, |at, text| write!(text, "name: n{at:06}").unwrap());
+    text.push_str("hub: n000000\n");
+    let (resolved, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let picture = resolved.unwrap().picture(None);
+    assert!(draw::mermaid(&picture).len() > 50_000);
+    assert!(draw::tree(&picture, draw::Glyphs::Ascii).len() > 50_000);
+}
+
+#[test]
+fn a_hundred_thousand_roots_without_a_hub_are_one_fault_of_bounded_size() {
+    let mut text = nodes(100_000, |at, text| write!(text, "name: n{at:06}").unwrap());
+    text.push_str("pattern: hub-spoke\n");
+    let (_, faults, _) = judge(text);
+    let fault = faults.iter().next().unwrap();
+    assert!(fault.message.len() < 1_000, "{}", fault.message.len());
+}
+
+#[test]
+fn a_hundred_thousand_roots_outside_a_mesh_are_one_fault_of_bounded_size() {
+    let text = nodes(100_000, |at, text| {
+        write!(text, "name: n{at:06}").unwrap();
+        if at == 0 {
+            text.push_str(", peers: [n000001]");
+        }
+    });
+    let (_, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 1);
+    assert!(faults.iter().next().unwrap().labels.len() < 100);
+}
+
+#[test]
+fn fifty_thousand_regions_in_a_chain_of_links_are_resolved() {
+    let mut text = nodes(50_000, |at, text| {
+        write!(text, "name: n{at:06}, region: r{at:06}").unwrap();
+    });
+    text.push_str("regions:\n");
+    for at in 0..50_000 {
+        writeln!(text, "- {{name: r{at:06}}}").unwrap();
+    }
+    text.push_str("links:\n");
+    for at in 1..50_000 {
+        writeln!(text, "- {{between: [r{:06}, r{at:06}]}}", at - 1).unwrap();
+    }
+    let (resolved, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let picture = resolved.unwrap().picture(None);
+    assert!(draw::dot(&picture).len() > 50_000);
+    assert!(draw::mermaid(&picture).len() > 50_000);
+    assert!(draw::tree(&picture, draw::Glyphs::Ascii).len() > 50_000);
+}
+
+#[test]
+fn names_that_lead_nowhere_in_bulk_are_each_at_fault() {
+    let text = nodes(50_000, |at, text| {
+        write!(text, "name: n{at:06}, parent: x{at:06}, peers: [y{at:06}]").unwrap();
+    });
+    let (_, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 100_000);
+}
+
+#[test]
+fn ten_thousand_duplicate_keys_behind_as_many_others_are_each_at_fault() {
+    let mut text = String::new();
+    for at in 0..400_000 {
+        writeln!(text, "k{at}: 1").unwrap();
+    }
+    text.push_str(&"k399999: 2\n".repeat(400_000));
+    let (value, faults) = parse(text);
+    assert_eq!(value.unwrap().entries().unwrap().len(), 400_000);
+    assert_eq!(faults.errors(), 400_000);
+}
+
+#[test]
+fn ten_thousand_nodes_of_one_name_are_each_at_fault() {
+    let (_, faults, _) = judge(nodes(10_000, |_, text| text.push_str("name: a")));
+    assert_eq!(faults.errors(), 9_999);
+}
+
+#[test]
+fn a_very_long_key_is_read_and_written_and_not_repeated_in_messages() {
+    let text = format!("? {}\n: 1\nname: m\nnodes: [{{name: a}}]\n", "k".repeat(8 << 20));
+    let (value, faults) = parse(text.clone());
+    assert_eq!(faults.errors(), 0);
+    let value = value.unwrap();
+    assert!(parse(emit(&value)).0.unwrap() == value);
+    let (_, faults, _) = judge(text);
+    assert_eq!(faults.errors(), 1);
+    assert!(faults.iter().all(|fault| fault.message.len() < 1_000));
+}
+
+#[test]
+fn places_on_one_very_long_line_are_found() {
+    for name in ["x", "é"] {
+        let mut text = "{\"name\": \"m\", \"nodes\": [".to_owned();
+        for at in 0..100_000 {
+            write!(text, "{{\"name\": \"{name}{at}\", \"vmid\": \"a\"}},").unwrap();
+        }
+        text.push_str("]}");
+        let (resolved, faults, sources) = judge(text);
+        let last = faults.sorted(&sources).last().unwrap().span;
+        assert!(sources.locate(last).column > 10_000);
+        for node in &resolved.unwrap().nodes {
+            assert_eq!(sources.locate(node.span).line, 1);
+        }
+    }
+}
