@@ -193,7 +193,11 @@ fn check_silence(text: &str, faults: &Faults) {
             let labels = fault.labels.iter().map(|(_, text)| text.as_str());
             let words = [fault.message.as_str(), fault.hint.as_deref().unwrap_or("")];
             for said in words.into_iter().chain(labels) {
-                assert!(!said.contains(value), "a secret was said: {}", fault.code.id());
+                assert!(
+                    !said.contains(value),
+                    "a secret was said: {}",
+                    fault.code.id()
+                );
             }
         }
     }
@@ -277,7 +281,10 @@ fn migration(text: &str) {
     if let Ok(migrated) = migrate(&value, "stem", &mut faults) {
         let emitted = emit(&migrated);
         let again = read(&emitted).unwrap_or_else(|| panic!("does not read back:\n{emitted}"));
-        assert!(again == migrated, "reads back as something else:\n{emitted}");
+        assert!(
+            again == migrated,
+            "reads back as something else:\n{emitted}"
+        );
         judge(Kind::Manifest, emitted.as_bytes(), &|_, _| {});
     }
 }

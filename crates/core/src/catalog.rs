@@ -241,9 +241,10 @@ fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>,
     let make = if secret { Source::secret } else { Source::new };
     match input.text {
         Ok(text) => {
-            let source = make(input.path, text);
-            let file = sources.add(source.clone());
-            let mut tree = yaml::parse(file, &source, &mut faults);
+            let file = sources.add(make(input.path, text));
+            let mut tree = sources
+                .source(file)
+                .and_then(|source| yaml::parse(file, source, &mut faults));
             // A document that is `~`, or `---` alone, says as little as an empty file.
             if let Some(nothing) = tree.take_if(|tree| tree.is_null()) {
                 faults.push(yaml::empty(nothing.span));

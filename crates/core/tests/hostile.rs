@@ -115,8 +115,8 @@ fn one_kind_of_character_in_bulk_is_judged() {
     for piece in [
         "- ", "-\n", "a: ", ":", "? ", "!", "&a ", "*a ", "|", ">", "'", "\"", "#", "\n", " ",
         "\t", ",", "]", "}", "[,", "{a,", "\r", "é", "%", "@", "---\n", "...\n", "- a\n", "a\n",
-        "\u{feff}", "\u{2028}", "- |\n", "- \"a\n", "!a ", "! !", "? a\n", "[]", "{}", "{?",
-        "[?", "a:\n", " a\n", "\\", "\"\\\n", "<<: ",
+        "\u{feff}", "\u{2028}", "- |\n", "- \"a\n", "!a ", "! !", "? a\n", "[]", "{}", "{?", "[?",
+        "a:\n", " a\n", "\\", "\"\\\n", "<<: ",
     ] {
         let text = piece.repeat((1 << 20) / piece.len());
         let (value, faults) = parse(text);
@@ -273,7 +273,10 @@ fn ten_thousand_nodes_of_one_name_are_each_at_fault() {
 
 #[test]
 fn a_very_long_key_is_read_and_written_and_not_repeated_in_messages() {
-    let text = format!("? {}\n: 1\nname: m\nnodes: [{{name: a}}]\n", "k".repeat(8 << 20));
+    let text = format!(
+        "? {}\n: 1\nname: m\nnodes: [{{name: a}}]\n",
+        "k".repeat(8 << 20)
+    );
     let (value, faults) = parse(text.clone());
     assert_eq!(faults.errors(), 0);
     let value = value.unwrap();

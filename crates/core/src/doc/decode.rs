@@ -11,6 +11,10 @@ use super::schema::Definitions;
 use super::source::Span;
 use super::tree::{Data, Entry, Meaning, Scalar, Value};
 
+/// Most items of a list. A decoded node takes a kilobyte where `{}` takes two bytes of text, so
+/// the limits on text and values alone would not bound memory.
+const MAX_ITEMS: usize = 100_000;
+
 /// A decoded value with its place. Equality ignores the place.
 #[derive(Clone, Debug)]
 pub struct Spanned<T> {
@@ -221,7 +225,9 @@ impl<'a> Context<'a> {
     /// its absence is not reported as well.
     pub fn unknown_key(&mut self, entry: &Entry, known: &[&'static str]) -> Option<&'static str> {
         let key = entry.key.text.as_str();
-        let near = closest(key, known.iter().copied()).or_else(|| by_words(key, known));
+        // Guessing is the dearest part, and nobody sees the guess once the faults are only counted.
+        let guesses = if self.faults.is_full() { &[] } else { known };
+        let near = closest(key, guesses.iter().copied()).or_else(|| by_words(key, guesses));
         let message = match (&near, self.secret) {
             (None, true) => "unknown key".to_owned(),
             _ => format!("unknown key `{}`", shorten(key)),
@@ -296,6 +302,15 @@ impl<T: Decode> Decode for Vec<T> {
         let Some(items) = value.items() else {
             return cx.wrong_type(value, "a list");
         };
+        if items.len() > MAX_ITEMS {
+            cx.error(
+                Code::TooManyValues,
+                value.span,
+                format!("the list has {} items", items.len()),
+                format!("split the document: a list may have up to {MAX_ITEMS} items"),
+            );
+            return None;
+        }
         Some(
             items
                 .iter()
@@ -334,16 +349,19 @@ impl<T: Decode> Decode for BTreeMap<String, Spanned<T>> {
 /// Returns the candidate that `text` was most likely meant to be.
 pub fn closest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<String> {
     let text: String = text.chars().take(64).collect::<String>().to_lowercase();
-    let limit = (text.chars().count() / 3).clamp(1, 4);
+    let length = text.chars().count();
+    let limit = (length / 3).clamp(1, 4);
     candidates
         .into_iter()
+        // Each character more or less is one step, and counting is quicker than comparing.
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= limit)
         .map(|candidate| {
             let folded = candidate.to_lowercase();
             let swapped = folded.replace('_', "-") == text.replace('_', "-");
             let distance = if swapped {
                 0
             } else {
-                strsim::damerau_levenshtein(&text, &folded)
+                strsim::osa_distance(&text, &folded)
             };
             (distance, candidate)
         })

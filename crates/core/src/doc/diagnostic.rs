@@ -115,6 +115,11 @@ impl Faults {
         }
     }
 
+    /// Tells whether further diagnostics are counted only, so that no work need go into them.
+    pub fn is_full(&self) -> bool {
+        self.kept.len() >= MAX_KEPT
+    }
+
     /// Returns how many errors were reported so far.
     pub fn errors(&self) -> usize {
         self.errors

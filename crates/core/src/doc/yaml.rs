@@ -3,7 +3,7 @@
 //! In: one source text. Out: its tree, or diagnostics.
 //! Never: recursion over input, unbounded memory: depth, size and alias expansion have limits.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
@@ -17,8 +17,12 @@ use super::tree::{Data, Entry, Key, Scalar, Style, Value};
 pub const MAX_BYTES: usize = 16 << 20;
 /// Deepest nesting. Documents of ours need six levels; the parser itself would go on for ever.
 const MAX_DEPTH: usize = 48;
-/// Most values in one document, aliases counted at each use. Bounds memory near 150 MB.
+/// Most values in one document, aliases counted at each use. Bounds memory near 250 MB.
 const MAX_VALUES: usize = 1_000_000;
+/// Most bytes of text that anchors and aliases may copy in one document, beside its own.
+const MAX_COPIED: usize = MAX_BYTES;
+/// Mappings with more keys than this look keys up in an index; few keys are faster compared.
+const FEW_KEYS: usize = 16;
 
 /// Reads one YAML document. Reports what is wrong with it and returns what could be read.
 pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value> {
@@ -86,13 +90,38 @@ enum OpenKind {
 #[derive(Default)]
 struct OpenMap {
     entries: Vec<Entry>,
-    /// Every key seen, so that a repeated one is found in constant time.
-    keys: HashSet<String>, // tidy: looked up, never walked
+    /// Every key and its first place, once they are more than a few.
+    keys: HashMap<String, Span>, // tidy: looked up, never walked
     /// What `<<` brought in; written keys win, so it is added at the end.
     merged: Vec<Entry>,
     pending: Option<Key>,
     /// The value of a repeated key is dropped.
     skip: bool,
+}
+
+impl OpenMap {
+    /// Returns where a key was first written.
+    fn first(&self, key: &str) -> Option<Span> {
+        if self.entries.len() > FEW_KEYS {
+            return self.keys.get(key).copied();
+        }
+        let mut entries = self.entries.iter();
+        entries
+            .find(|entry| entry.key.text == key)
+            .map(|entry| entry.key.span)
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.entries.push(entry);
+        let new = match self.entries.len() {
+            n_entries if n_entries <= FEW_KEYS => return,
+            n_entries if n_entries == FEW_KEYS + 1 => self.entries.as_slice(),
+            n_entries => &self.entries[n_entries - 1..],
+        };
+        for Entry { key, .. } in new {
+            self.keys.entry(key.text.clone()).or_insert(key.span);
+        }
+    }
 }
 
 struct Builder<'a> {
@@ -106,6 +135,7 @@ struct Builder<'a> {
     stack: Vec<Open>,
     anchors: BTreeMap<usize, Value>,
     values: usize,
+    copied: usize,
     root: Option<Value>,
     failed: bool,
 }
@@ -129,6 +159,7 @@ impl<'a> Builder<'a> {
             stack: Vec::new(),
             anchors: BTreeMap::new(),
             values: 0,
+            copied: 0,
             root: None,
             failed: false,
         }
@@ -146,6 +177,10 @@ impl<'a> Builder<'a> {
                         start: at,
                         end: at,
                     };
+                    // The parser has a limit of its own for brackets, which it reads ahead.
+                    if error.info() == "recursion limit exceeded" {
+                        return self.too_deep(span);
+                    }
                     return self.fail(
                         Diagnostic::error(
                             Code::Syntax,
@@ -243,6 +278,14 @@ impl<'a> Builder<'a> {
         self.root = None;
     }
 
+    fn too_deep(&mut self, span: Span) {
+        let message = format!("values are nested more than {MAX_DEPTH} levels deep");
+        self.fail(
+            Diagnostic::error(Code::TooDeep, span, message)
+                .hint("flatten the document; none of ours needs more than six levels"),
+        );
+    }
+
     fn byte(&self, marker: Marker) -> u32 {
         let end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
         if self.offsets.is_empty() {
@@ -307,16 +350,26 @@ impl<'a> Builder<'a> {
         false
     }
 
+    /// Counts a tree that is about to be copied.
+    fn count_copy(&mut self, size: Size, span: Span) -> bool {
+        self.copied = self.copied.saturating_add(size.bytes);
+        if self.copied <= MAX_COPIED {
+            return self.count(size.values, span);
+        }
+        self.fail(
+            Diagnostic::error(
+                Code::TooManyValues,
+                span,
+                format!("anchors and aliases copy more than {MAX_COPIED} bytes of text"),
+            )
+            .hint("write the repeated parts out, or split the document"),
+        );
+        false
+    }
+
     fn open(&mut self, span: Span, anchor: usize, kind: OpenKind) {
         if self.stack.len() >= MAX_DEPTH {
-            return self.fail(
-                Diagnostic::error(
-                    Code::TooDeep,
-                    span,
-                    format!("values are nested more than {MAX_DEPTH} levels deep"),
-                )
-                .hint("flatten the document; none of ours needs more than six levels"),
-            );
+            return self.too_deep(span);
         }
         // A mapping or list where a key is expected is a complex key.
         if let Some(Open {
@@ -351,9 +404,9 @@ impl<'a> Builder<'a> {
             }
             OpenKind::Map(mut map) => {
                 let last = map.entries.last().map(|entry| entry.value.span.end);
-                for entry in map.merged {
-                    if map.keys.insert(entry.key.text.clone()) {
-                        map.entries.push(entry);
+                for entry in std::mem::take(&mut map.merged) {
+                    if map.first(&entry.key.text).is_none() {
+                        map.push(entry);
                     }
                 }
                 (Data::Map(map.entries), last)
@@ -378,7 +431,7 @@ impl<'a> Builder<'a> {
 
     fn alias(&mut self, anchor: usize, span: Span) {
         // An alias inside its own anchor has no value yet.
-        let Some(target) = self.anchors.get(&anchor).cloned() else {
+        let Some(size) = self.anchors.get(&anchor).map(size) else {
             return self.fail(
                 Diagnostic::error(
                     Code::Syntax,
@@ -388,13 +441,16 @@ impl<'a> Builder<'a> {
                 .hint("write the value out instead of using the alias"),
             );
         };
-        if self.count(size(&target), span) {
+        if !self.count_copy(size, span) {
+            return;
+        }
+        if let Some(target) = self.anchors.get(&anchor).cloned() {
             self.attach(Value { span, ..target }, 0);
         }
     }
 
     fn attach(&mut self, value: Value, anchor: usize) {
-        if anchor > 0 && self.count(size(&value), value.span) {
+        if anchor > 0 && self.count_copy(size(&value), value.span) {
             self.anchors.insert(anchor, value.clone());
         }
         if self.failed {
@@ -409,7 +465,7 @@ impl<'a> Builder<'a> {
             OpenKind::Map(map) => match map.pending.take() {
                 Some(_) if std::mem::take(&mut map.skip) => {}
                 Some(key) if key.text == "<<" => self.merge(&key, value),
-                Some(key) => map.entries.push(Entry { key, value }),
+                Some(key) => map.push(Entry { key, value }),
                 None => self.key(value),
             },
         }
@@ -438,19 +494,18 @@ impl<'a> Builder<'a> {
             span: value.span,
             text: scalar.text,
         };
-        if key.text != "<<" && !map.keys.insert(key.text.clone()) {
+        let first = map.first(&key.text).filter(|_| key.text != "<<");
+        if let Some(first) = first {
             map.skip = true;
-            let first = map.entries.iter().find(|entry| entry.key.text == key.text);
-            let mut fault = Diagnostic::error(
-                Code::DuplicateKey,
-                key.span,
-                format!("the key `{}` is written twice in this mapping", key.text),
-            )
-            .hint("keep one of the two; readers disagree on which one counts");
-            if let Some(first) = first {
-                fault = fault.label(first.key.span, "first written here");
-            }
-            self.faults.push(fault);
+            let message = format!(
+                "the key `{}` is written twice in this mapping",
+                shorten(&key.text)
+            );
+            self.faults.push(
+                Diagnostic::error(Code::DuplicateKey, key.span, message)
+                    .label(first, "first written here")
+                    .hint("keep one of the two; readers disagree on which one counts"),
+            );
         }
         map.pending = Some(key);
     }
@@ -484,18 +539,34 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Counts the values of a tree. Depth is bounded by `MAX_DEPTH`, so recursion is.
-fn size(value: &Value) -> usize {
+/// How big a tree is.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    values: usize,
+    bytes: usize,
+}
+
+/// Measures a tree. Depth is bounded by `MAX_DEPTH`, so recursion is.
+fn size(value: &Value) -> Size {
+    let mut total = Size {
+        values: 1,
+        bytes: 0,
+    };
+    let mut add = |value: &Value| {
+        let inner = size(value);
+        total.values += inner.values;
+        total.bytes += inner.bytes;
+    };
     match &value.data {
-        Data::Scalar(_) => 1,
-        Data::Seq(items) => 1 + items.iter().map(size).sum::<usize>(),
+        Data::Scalar(scalar) => total.bytes += scalar.text.len(),
+        Data::Seq(items) => items.iter().for_each(add),
         Data::Map(entries) => {
-            1 + entries
-                .iter()
-                .map(|entry| size(&entry.value))
-                .sum::<usize>()
+            entries.iter().for_each(|entry| add(&entry.value));
+            let keys = entries.iter().map(|entry| entry.key.text.len());
+            total.bytes += keys.sum::<usize>();
         }
     }
+    total
 }
 
 /// Guesses the commonest mistakes from what the parser says and the line it stopped at.
