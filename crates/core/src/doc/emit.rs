@@ -5,6 +5,10 @@
 
 use super::tree::{Data, Entry, Meaning, Scalar, Style, Value};
 
+/// Longest key in bytes that stands before its colon; readers need not look further than 1,024
+/// characters for one. Longer ones get a line of their own.
+const LONGEST_KEY: usize = 1_000;
+
 /// Writes a value as a YAML document: block style, two spaces, empty collections inline.
 pub fn emit(value: &Value) -> String {
     let mut out = String::new();
@@ -36,7 +40,13 @@ fn mapping(out: &mut String, entries: &[Entry], indent: usize) {
         if nth > 0 {
             pad(out, indent);
         }
+        let start = out.len();
         scalar_into(out, &Scalar::text(entry.key.text.clone()));
+        if out.len() - start > LONGEST_KEY {
+            out.insert_str(start, "? ");
+            out.push('\n');
+            pad(out, indent);
+        }
         out.push(':');
         match &entry.value.data {
             Data::Map(inner) if !inner.is_empty() => {
