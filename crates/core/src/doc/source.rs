@@ -56,7 +56,14 @@ pub struct Source {
     /// Whether the text holds secrets, so that no line of it is ever shown.
     pub secret: bool,
     line_starts: Vec<u32>,
+    /// How many characters stand before each `STRIDE`th byte; empty when the text is ASCII and a
+    /// character is a byte.
+    n_chars: Vec<u32>,
 }
+
+/// Bytes between two known counts of characters. A line can be as long as the text, so counting
+/// from its start each time would take too long.
+const STRIDE: usize = 1 << 10;
 
 impl Source {
     /// Makes a source whose lines may be shown in messages.
@@ -70,11 +77,24 @@ impl Source {
                     .map(|(at, _)| u32::try_from(at + 1).unwrap_or(u32::MAX)),
             )
             .collect();
+        let n_chars = if text.is_ascii() {
+            Vec::new()
+        } else {
+            let strides = text.as_bytes().chunks(STRIDE);
+            strides
+                .scan(0, |before, stride| {
+                    let here = *before;
+                    *before += count_chars(stride);
+                    Some(here)
+                })
+                .collect()
+        };
         Self {
             path: path.into(),
             text,
             secret: false,
             line_starts,
+            n_chars,
         }
     }
 
@@ -111,6 +131,28 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Returns how many characters stand before the byte at `offset`.
+    fn chars_before(&self, offset: usize) -> usize {
+        let offset = offset.min(self.text.len());
+        let Some(counted) = self.n_chars.get(offset / STRIDE) else {
+            // The text is ASCII, or ends where a stride would begin.
+            return self.n_chars.last().map_or(offset, |counted| {
+                let from = (self.n_chars.len() - 1) * STRIDE;
+                (*counted + count_chars(&self.text.as_bytes()[from..])) as usize
+            });
+        };
+        let from = offset / STRIDE * STRIDE;
+        (*counted + count_chars(&self.text.as_bytes()[from..offset])) as usize
+    }
+}
+
+/// Counts the characters that begin in these bytes.
+fn count_chars(bytes: &[u8]) -> u32 {
+    let begins = bytes.iter().filter(|byte| **byte & 0xc0 != 0x80);
+    u32::try_from(begins.count()).unwrap_or(u32::MAX)
+}
+
 /// All source texts of one run, by [`FileId`].
 #[derive(Clone, Default)]
 pub struct Sources {
@@ -145,15 +187,41 @@ impl Sources {
             };
         };
         let line = source.line_of(span.start);
-        let range = source.line_range(line);
+        let start = source.line_starts.get(line).copied().unwrap_or(0);
         let before = source
-            .text
-            .get(range.start..span.start as usize)
-            .unwrap_or_default();
+            .chars_before(span.start as usize)
+            .saturating_sub(source.chars_before(start as usize));
         Location {
             path: source.path.clone(),
             line: line + 1,
-            column: before.chars().count() + 1,
+            column: before + 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Source, Sources, Span};
+
+    #[test]
+    fn columns_count_characters_wherever_in_a_long_line_the_place_is() {
+        for (line, newline) in [("é", "\n"), ("aé😀", "\n"), ("a", "\r\n")] {
+            let long = line.repeat(3_000);
+            let text = format!("{long}{newline}{long}");
+            let mut sources = Sources::default();
+            let file = sources.add(Source::new("long.yaml", text.as_str()));
+            let second = long.len() + newline.len();
+            for (at, _) in text.char_indices().chain([(text.len(), ' ')]) {
+                let start = u32::try_from(at).unwrap();
+                let found = sources.locate(Span {
+                    file,
+                    start,
+                    end: start,
+                });
+                let line_start = if at < second { 0 } else { second };
+                let column = text[line_start..at].chars().count() + 1;
+                assert_eq!(found.column, column, "byte {at}");
+            }
         }
     }
 }

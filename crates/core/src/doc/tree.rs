@@ -132,10 +132,10 @@ fn number(text: &str) -> Meaning {
         return Meaning::Text;
     }
     if let Some(hex) = text.strip_prefix("0x") {
-        return i64::from_str_radix(hex, 16).map_or(Meaning::Text, Meaning::Int);
+        return unsigned(hex, 16);
     }
     if let Some(octal) = text.strip_prefix("0o") {
-        return i64::from_str_radix(octal, 8).map_or(Meaning::Text, Meaning::Int);
+        return unsigned(octal, 8);
     }
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().map_or_else(|_| float(text), Meaning::Int);
@@ -148,6 +148,14 @@ fn number(text: &str) -> Meaning {
     } else {
         Meaning::Text
     }
+}
+
+/// Digits after a prefix have no sign: `0x-5` is text.
+fn unsigned(digits: &str, radix: u32) -> Meaning {
+    if digits.starts_with(['+', '-']) {
+        return Meaning::Text;
+    }
+    i64::from_str_radix(digits, radix).map_or(Meaning::Text, Meaning::Int)
 }
 
 fn float(text: &str) -> Meaning {
@@ -300,6 +308,20 @@ impl std::fmt::Debug for Value {
                 .debug_map()
                 .entries(entries.iter().map(|entry| (&entry.key.text, &entry.value)))
                 .finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Meaning, Scalar};
+
+    #[test]
+    fn a_number_with_a_prefix_has_no_sign_behind_it() {
+        assert_eq!(Scalar::plain("0x1F").meaning(), Meaning::Int(31));
+        assert_eq!(Scalar::plain("0o17").meaning(), Meaning::Int(15));
+        for text in ["0x-5", "0x+5", "0o-7", "0x"] {
+            assert_eq!(Scalar::plain(text).meaning(), Meaning::Text, "{text}");
         }
     }
 }
