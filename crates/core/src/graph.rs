@@ -95,9 +95,7 @@ impl Graph {
 
     /// Returns the topmost ancestor of a node; its own when it has none.
     pub fn root_of(&self, node: usize) -> usize {
-        std::iter::successors(Some(node), |at| self.parent(*at))
-            .last()
-            .unwrap_or(node)
+        self.roots.get(node).copied().unwrap_or(node)
     }
 
     /// Tells whether `above` is an ancestor of `node`.

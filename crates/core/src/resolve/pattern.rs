@@ -60,6 +60,9 @@ fn derive(topology: &Topology<'_>) -> Pattern {
     }
 }
 
+/// Most places that are marked in one fault, and most nodes named: a message is for people.
+const MOST_SHOWN: usize = 24;
+
 /// Collects everything in the graph that the pattern does not have.
 struct Check<'t, 'a> {
     topology: &'t Topology<'a>,
@@ -97,8 +100,8 @@ impl Check<'_, '_> {
             return;
         };
         self.fault = Some(match at {
-            Some(at) => fault.label(at, why.to_string()),
-            None => fault,
+            Some(at) if fault.labels.len() < MOST_SHOWN => fault.label(at, why.to_string()),
+            Some(_) | None => fault,
         });
     }
 
@@ -244,10 +247,14 @@ fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Faults) {
         Some((hub, _)) => hub,
         None if roots.len() == 1 => roots[0],
         None => {
-            let tops: Vec<String> = roots
+            let mut tops: Vec<String> = roots
                 .iter()
+                .take(MOST_SHOWN)
                 .map(|at| format!("`{}`", topology.nodes[*at].name.value))
                 .collect();
+            if roots.len() > MOST_SHOWN {
+                tops.push("...".into());
+            }
             faults.push(
                 Diagnostic::error(
                     Code::BadHub,
@@ -330,17 +337,12 @@ fn federated(check: &mut Check<'_, '_>, faults: &mut Faults) {
         );
     }
     let all: Vec<usize> = (0..topology.regions.len()).collect();
-    let edges = |at: usize| {
-        topology
-            .links
-            .iter()
-            .filter_map(move |(one, other, _)| match (*one == at, *other == at) {
-                (true, _) => Some(*other),
-                (_, true) => Some(*one),
-                (false, false) => None,
-            })
-    };
-    for at in unreached(&all, edges) {
+    let mut linked = vec![Vec::new(); all.len()];
+    for (one, other, _) in &topology.links {
+        linked[*one].push(*other);
+        linked[*other].push(*one);
+    }
+    for at in unreached(&all, |at| linked[at].iter().copied()) {
         if let Some(name) = &topology.regions[at].name {
             check.mismatch(
                 format!("no link leads to region `{}`", name.value),

@@ -21,7 +21,11 @@ impl Resolved {
             .map(|(at, node)| (node.name.as_str(), at))
             .collect();
         let find = |name: &str| index.get(name).copied();
-        let region = |name: &str| self.regions.iter().position(|(known, _)| known == name);
+        // Regions are sorted by name.
+        let region = |name: &str| {
+            let by_name = |(known, _): &(String, _)| known.as_str().cmp(name);
+            self.regions.binary_search_by(by_name).ok()
+        };
         let nodes = self.nodes.iter().map(|node| Node {
             name: node.name.to_string(),
             kind: node.kind.value.to_string(),

@@ -4,7 +4,7 @@
 //! Never: the same dangling name reported with different words in different places.
 
 use crate::doc::decode::closest;
-use crate::doc::{Code, Diagnostic, Span};
+use crate::doc::{Code, Diagnostic, Faults, Span};
 
 /// Reports that `name` does not exist among `known`.
 pub(crate) fn dangling<'k>(
@@ -23,6 +23,29 @@ pub(crate) fn dangling<'k>(
         None => format!("there is: {}", list(&known)),
     };
     Diagnostic::error(code, span, format!("there is no {what} `{name}`")).hint(hint)
+}
+
+/// Guesses for the first few faults only, where every guess means a look at many names.
+const GUESSES: usize = 20;
+/// How many names are many.
+const MANY: usize = 1_000;
+
+/// Reports that `name` does not exist among the nodes or regions of a manifest, which can be many.
+pub(super) fn lost<'k>(
+    faults: &mut Faults,
+    (code, what): (Code, &str),
+    (name, span): (&str, Span),
+    n_known: usize,
+    known: impl Iterator<Item = &'k str>,
+) {
+    let guess = n_known <= MANY && !faults.is_full() || faults.errors() < GUESSES;
+    faults.push(if guess {
+        dangling(code, span, what, name, known)
+    } else {
+        Diagnostic::error(code, span, format!("there is no {what} `{name}`")).hint(format!(
+            "there are {n_known} others; mend the first faults first"
+        ))
+    });
 }
 
 /// Lists names for a hint: all when they are few, the first ones otherwise.

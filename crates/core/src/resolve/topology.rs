@@ -14,7 +14,7 @@ use crate::graph::Graph;
 
 use super::manifest::Request;
 use super::origin::{Origin, Valued};
-use super::reference::dangling;
+use super::reference::{dangling, lost};
 
 /// One node of the manifest, by name.
 pub(super) struct Placed<'a> {
@@ -153,17 +153,16 @@ fn parents(
         } else {
             let others = names.iter().filter(|name| **name != &placed.name.value);
             let known = others.map(|name| name.as_str()).chain(catalog.host_names());
-            faults.push(dangling(
-                Code::NoSuchParent,
-                parent.span,
-                "node",
-                parent.as_str(),
-                known,
-            ));
+            let what = (Code::NoSuchParent, "node");
+            let from = (parent.as_str(), parent.span);
+            lost(faults, what, from, names.len(), known);
         }
     }
     parents
 }
+
+/// Most nodes of a cycle that are named: a message is for people.
+const MOST_SHOWN: usize = 24;
 
 fn cycle_fault(cycle: &[usize], nodes: &[Placed<'_>]) -> Diagnostic {
     let place = |at: usize| {
@@ -186,11 +185,6 @@ fn cycle_fault(cycle: &[usize], nodes: &[Placed<'_>]) -> Diagnostic {
         .chain(&cycle[..first])
         .copied()
         .collect();
-    let path: Vec<&str> = turned
-        .iter()
-        .chain(turned.first())
-        .map(|at| name(*at))
-        .collect();
     if let [only] = *cycle {
         return Diagnostic::error(
             Code::Cycle,
@@ -199,13 +193,18 @@ fn cycle_fault(cycle: &[usize], nodes: &[Placed<'_>]) -> Diagnostic {
         )
         .hint("remove `parent`, or name another node");
     }
+    let mut path: Vec<&str> = turned.iter().take(MOST_SHOWN).map(|at| name(*at)).collect();
+    if turned.len() > MOST_SHOWN {
+        path.push("...");
+    }
+    path.push(name(turned[0]));
     let mut fault = Diagnostic::error(
         Code::Cycle,
         place(turned[0]),
         format!("parents form a cycle: {}", path.join(" -> ")),
     )
     .hint("one of them must run on the host: remove its `parent`");
-    for at in turned.iter().skip(1) {
+    for at in turned.iter().take(MOST_SHOWN).skip(1) {
         let parent = nodes[*at]
             .node
             .parent
@@ -320,13 +319,8 @@ fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &
             let Ok(other) = names.binary_search(&&peer.value) else {
                 let others = names.iter().filter(|name| **name != &placed.name.value);
                 let known = others.map(|name| name.as_str());
-                faults.push(dangling(
-                    Code::NoSuchPeer,
-                    peer.span,
-                    "node",
-                    peer.as_str(),
-                    known,
-                ));
+                let what = (Code::NoSuchPeer, "node");
+                lost(faults, what, (peer.as_str(), peer.span), names.len(), known);
                 continue;
             };
             if other == at {
@@ -413,13 +407,15 @@ fn regions<'a>(
             let region = placed.node.region.as_ref()?;
             let at = names.binary_search(&region.as_str()).ok();
             if at.is_none() {
-                faults.push(dangling(
-                    Code::NoSuchRegion,
-                    region.span,
-                    "region",
-                    region.as_str(),
-                    names.iter().copied(),
-                ));
+                let what = (Code::NoSuchRegion, "region");
+                let known = names.iter().copied();
+                lost(
+                    faults,
+                    what,
+                    (region.as_str(), region.span),
+                    names.len(),
+                    known,
+                );
             }
             at
         })
@@ -478,13 +474,9 @@ fn links(
         let find = |end: &Spanned<crate::doc::scalar::Name>, faults: &mut Faults| {
             let at = names.binary_search(&end.as_str()).ok();
             if at.is_none() {
-                faults.push(dangling(
-                    Code::NoSuchRegion,
-                    end.span,
-                    "region",
-                    end.as_str(),
-                    names.iter().copied(),
-                ));
+                let what = (Code::NoSuchRegion, "region");
+                let known = names.iter().copied();
+                lost(faults, what, (end.as_str(), end.span), names.len(), known);
             }
             at
         };
