@@ -138,20 +138,20 @@ fn regions(
 ) {
     // A line between clusters needs a node at each end; an empty region gets an invisible one.
     let mut doors = Vec::new();
-    for (at, region) in topology.regions.iter().enumerate() {
+    let mut members = forest.by_region(0..ids.len(), topology.regions.len());
+    let rest = members.pop().map_or_else(Vec::new, |(_, rest)| rest);
+    let tops = forest.tops_by_region(topology.regions.len());
+    let inside = members.into_iter().zip(&tops);
+    for ((at, region), ((_, members), (_, tops))) in topology.regions.iter().enumerate().zip(inside)
+    {
         out.push(format!("  subgraph \"cluster_{at}\" {{"));
         out.push(format!(
             "    graph [label={}, labeljust=l, style=\"rounded,filled\", fillcolor=\"#f6f8fb\", \
              color=\"#cfd8e3\", fontsize=14, margin=16];",
             region_label(region, topology)
         ));
-        let members = (0..ids.len()).filter(|node| forest.region[*node] == Some(at));
-        nodes(topology, forest, members, ids, "    ", out);
-        let top = forest
-            .tops
-            .iter()
-            .find(|top| forest.region[**top] == Some(at));
-        doors.push(top.map_or_else(
+        nodes(topology, forest, members.into_iter(), ids, "    ", out);
+        doors.push(tops.first().map_or_else(
             || {
                 let id = names.take(&format!("{} (empty)", region.name));
                 out.push(format!("    {id} [style=invis, label=\"\"];"));
@@ -161,8 +161,7 @@ fn regions(
         ));
         out.push("  }".to_owned());
     }
-    let rest = (0..ids.len()).filter(|node| forest.region[*node].is_none());
-    nodes(topology, forest, rest, ids, "  ", out);
+    nodes(topology, forest, rest.into_iter(), ids, "  ", out);
     for (a, b) in &forest.links {
         out.push(format!(
             "  {} -> {} [dir=none, style=dashed, color=\"#4f46e5\", penwidth=1.8, \

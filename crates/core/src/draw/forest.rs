@@ -33,10 +33,12 @@ pub(super) struct Forest {
     pub(super) across: Vec<(usize, usize)>,
     /// Peer pairs, smaller index first, each once.
     pub(super) peers: Vec<(usize, usize)>,
+    /// The peers of each node, in manifest order.
+    peers_of: Vec<Vec<usize>>,
     /// Region pairs, smaller index first, each once.
     pub(super) links: Vec<(usize, usize)>,
     pub(super) hub: Option<usize>,
-    /// Roots that belong to the hub without being its children.
+    /// Roots that belong to the hub without being its children, in manifest order.
     pub(super) spokes: Vec<usize>,
 }
 
@@ -83,9 +85,14 @@ impl Forest {
             (0..n_nodes).filter(is_spoke).collect()
         });
         if shape == Shape::Hub {
-            tops.retain(|node| !spokes.contains(node));
+            tops.retain(|node| spokes.binary_search(node).is_err());
         }
         let links = pairs(&topology.links, topology.regions.len());
+        let mut peers_of = vec![Vec::new(); n_nodes];
+        for (a, b) in &peers {
+            peers_of[*a].push(*b);
+            peers_of[*b].push(*a);
+        }
         Self {
             shape,
             children,
@@ -93,6 +100,7 @@ impl Forest {
             region,
             across,
             peers,
+            peers_of,
             links,
             hub,
             spokes,
@@ -101,13 +109,18 @@ impl Forest {
 
     /// The peers of one node, in manifest order.
     pub(super) fn peers_of(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
-        self.peers
-            .iter()
-            .filter_map(move |&(a, b)| match (a == node, b == node) {
-                (true, _) => Some(b),
-                (_, true) => Some(a),
-                (false, false) => None,
-            })
+        self.peers_of[node].iter().copied()
+    }
+
+    /// Whether a node belongs to the hub without being its child.
+    pub(super) fn is_spoke(&self, node: usize) -> bool {
+        self.spokes.binary_search(&node).is_ok()
+    }
+
+    /// The parent of a node that is drawn in another region than its parent.
+    pub(super) fn parent_across(&self, node: usize) -> Option<usize> {
+        let at = self.across.binary_search_by_key(&node, |(_, child)| *child);
+        at.ok().map(|at| self.across[at].0)
     }
 
     /// Nodes drawn directly below a node, and whether each is there as a spoke.
@@ -142,22 +155,28 @@ impl Forest {
 
     /// The tops of each region, and last those of no region, if there are any.
     pub(super) fn tops_by_region(&self, n_regions: usize) -> Vec<(Option<usize>, Vec<usize>)> {
+        let mut groups = self.by_region(self.tops.iter().copied(), n_regions);
+        groups.retain(|(place, tops)| place.is_some() || !tops.is_empty());
+        groups
+    }
+
+    /// Nodes by region, and last those of no region.
+    pub(super) fn by_region(
+        &self,
+        nodes: impl Iterator<Item = usize>,
+        n_regions: usize,
+    ) -> Vec<(Option<usize>, Vec<usize>)> {
         let places = (0..n_regions).map(Some).chain([None]);
-        let of = |place| {
-            self.tops
-                .iter()
-                .copied()
-                .filter(move |top| self.region[*top] == place)
-        };
-        places
-            .map(|place| (place, of(place).collect::<Vec<_>>()))
-            .filter(|(place, tops)| place.is_some() || !tops.is_empty())
-            .collect()
+        let mut groups: Vec<_> = places.map(|place| (place, Vec::new())).collect();
+        for node in nodes {
+            groups[self.region[node].unwrap_or(n_regions)].1.push(node);
+        }
+        groups
     }
 
     /// The host to write next to a node, because nothing else in the picture shows it.
     pub(super) fn host_note<'t>(&self, topology: &'t Topology, node: usize) -> Option<&'t str> {
-        let shown_above = self.shape == Shape::Tiers && self.tops.contains(&node);
+        let shown_above = self.shape == Shape::Tiers && self.tops.binary_search(&node).is_ok();
         topology.nodes[node]
             .host
             .as_deref()

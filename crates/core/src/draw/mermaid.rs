@@ -122,7 +122,11 @@ impl Chart {
     }
 
     fn regions(&mut self, topology: &Topology, forest: &Forest) {
-        for (at, region) in topology.regions.iter().enumerate() {
+        let n_nodes = topology.nodes.len();
+        let mut members = forest.by_region(0..n_nodes, topology.regions.len());
+        let rest = members.pop().map_or_else(Vec::new, |(_, rest)| rest);
+        let regions = topology.regions.iter().enumerate();
+        for ((at, region), (_, members)) in regions.zip(members) {
             let host = region.host.as_deref().unwrap_or(&topology.host);
             let on = if host.is_empty() {
                 String::new()
@@ -132,15 +136,13 @@ impl Chart {
             let name = escape(&region.name);
             self.lines.push(format!("  subgraph r{at}[\"{name}{on}\"]"));
             self.lines.push("    direction TB".to_owned());
-            let members = (0..topology.nodes.len()).filter(|node| forest.region[*node] == Some(at));
-            self.nodes(topology, forest, members, "    ");
+            self.nodes(topology, forest, members.into_iter(), "    ");
             self.lines.push("  end".to_owned());
         }
         for at in 0..topology.regions.len() {
             self.lines.push(format!("  style r{at} {REGION}"));
         }
-        let rest = (0..topology.nodes.len()).filter(|node| forest.region[*node].is_none());
-        self.nodes(topology, forest, rest, "  ");
+        self.nodes(topology, forest, rest.into_iter(), "  ");
     }
 
     fn edges(&mut self, forest: &Forest) {

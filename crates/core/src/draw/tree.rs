@@ -207,10 +207,10 @@ impl Painter<'_> {
                 .host_note(self.topology, at)
                 .map(|on| format!("on {}", clean(on))),
         );
-        let above = self.forest.across.iter().filter(|(_, child)| *child == at);
-        notes.extend(above.map(|(parent, _)| format!("child of {}", name(*parent))));
+        let above = self.forest.parent_across(at);
+        notes.extend(above.map(|parent| format!("child of {}", name(parent))));
         if let (Shape::Regions, Some(hub)) = (self.forest.shape, self.forest.hub)
-            && self.forest.spokes.contains(&at)
+            && self.forest.is_spoke(at)
         {
             notes.push(format!("spoke of {}", name(hub)));
         }
