@@ -6,7 +6,10 @@
 use std::path::Path;
 
 #[path = "../../../fuzz/src/lib.rs"]
-#[expect(unreachable_pub, reason = "the file is a crate of its own for the fuzzer")]
+#[expect(
+    unreachable_pub,
+    reason = "the file is a crate of its own for the fuzzer"
+)]
 mod bodies;
 
 #[test]

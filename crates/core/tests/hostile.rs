@@ -11,6 +11,9 @@ use homestak_core::doc::{Faults, Kind, Source, Sources, Value, yaml};
 use homestak_core::draw;
 use homestak_core::resolve::{Request, Resolved, manifest};
 
+/// A build without optimisation is ten times slower and gets a tenth of the work.
+const SLOWER: usize = if cfg!(debug_assertions) { 10 } else { 1 };
+
 fn input(kind: Kind, name: &str, text: String) -> Input {
     Input {
         kind,
@@ -119,13 +122,17 @@ fn one_kind_of_character_in_bulk_is_judged() {
         "\u{feff}", "\u{2028}", "- |\n", "- \"a\n", "!a ", "! !", "? a\n", "[]", "{}", "{?", "[?",
         "a:\n", " a\n", "\\", "\"\\\n", "<<: ",
     ] {
-        let text = piece.repeat((1 << 20) / piece.len());
+        let text = piece.repeat((1 << 20) / SLOWER / piece.len());
         let (value, faults) = parse(text);
         assert!(value.is_some() || faults.errors() > 0, "{piece:?}");
     }
 }
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "needs optimisation: `cargo test --release`"
+)]
 fn a_million_tiny_nodes_are_too_many_values() {
     let text = nodes(1_000_000, |_, text| text.push_str("a: 1"));
     let (resolved, faults, _) = judge(text);
@@ -135,12 +142,17 @@ fn a_million_tiny_nodes_are_too_many_values() {
 
 #[test]
 fn a_hundred_thousand_nodes_without_names_are_each_at_fault() {
-    let (_, faults, _) = judge(nodes(100_000, |_, _| {}));
-    assert!(faults.errors() >= 100_000);
+    const N_NODES: usize = 100_000 / SLOWER;
+    let (_, faults, _) = judge(nodes(N_NODES, |_, _| {}));
+    assert!(faults.errors() >= N_NODES);
     assert!(faults.iter().count() <= 1_000);
 }
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "needs optimisation: `cargo test --release`"
+)]
 fn a_million_empty_nodes_are_a_list_too_long() {
     let (_, faults, _) = judge(nodes(990_000, |_, _| {}));
     assert!(codes(&faults).contains(&"SK0107"));
@@ -149,15 +161,16 @@ fn a_million_empty_nodes_are_a_list_too_long() {
 #[test]
 fn unknown_keys_in_bulk_are_each_at_fault() {
     let mut text = "name: m\nnodes: [{name: a}]\n".to_owned();
-    for at in 0..400_000 {
+    for at in 0..400_000 / SLOWER {
         writeln!(text, "nodess{at}: 1").unwrap();
     }
-    assert_eq!(judge(text).1.errors(), 400_000);
+    assert_eq!(judge(text).1.errors(), 400_000 / SLOWER);
 }
 
 #[test]
 fn a_chain_of_a_hundred_thousand_parents_is_resolved() {
-    let text = nodes(100_000, |at, text| {
+    const N_NODES: usize = 100_000 / SLOWER;
+    let text = nodes(N_NODES, |at, text| {
         write!(text, "name: n{at:06}, type: pve").unwrap();
         if at > 0 {
             write!(text, ", parent: n{:06}", at - 1).unwrap();
@@ -166,13 +179,14 @@ fn a_chain_of_a_hundred_thousand_parents_is_resolved() {
     let (resolved, faults, _) = judge(text);
     assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
     let deepest = resolved.unwrap().nodes.last().unwrap().depth;
-    assert_eq!(deepest, 99_999);
+    assert_eq!(deepest, N_NODES - 1);
 }
 
 #[test]
 fn a_cycle_of_a_hundred_thousand_parents_is_one_fault_of_bounded_size() {
-    let text = nodes(100_000, |at, text| {
-        let parent = (at + 1) % 100_000;
+    const N_NODES: usize = 100_000 / SLOWER;
+    let text = nodes(N_NODES, |at, text| {
+        let parent = (at + 1) % N_NODES;
         write!(text, "name: n{at:06}, type: pve, parent: n{parent:06}").unwrap();
     });
     let (_, faults, _) = judge(text);
@@ -183,7 +197,8 @@ fn a_cycle_of_a_hundred_thousand_parents_is_one_fault_of_bounded_size() {
 
 #[test]
 fn fifty_thousand_peers_of_one_node_are_resolved_and_drawn() {
-    let text = nodes(50_001, |at, text| {
+    const N_NODES: usize = 50_000 / SLOWER;
+    let text = nodes(N_NODES + 1, |at, text| {
         write!(text, "name: n{at:06}").unwrap();
         if at > 0 {
             text.push_str(", peers: [n000000]");
@@ -192,25 +207,29 @@ fn fifty_thousand_peers_of_one_node_are_resolved_and_drawn() {
     let (resolved, faults, _) = judge(text);
     assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
     let resolved = resolved.unwrap();
-    assert_eq!(resolved.nodes[0].peers.len(), 50_000);
-    assert!(draw::dot(&resolved.picture(None)).len() > 50_000);
-    assert!(draw::tree(&resolved.picture(None), draw::Glyphs::Ascii).len() > 50_000);
+    assert_eq!(resolved.nodes[0].peers.len(), N_NODES);
+    assert!(draw::dot(&resolved.picture(None)).len() > N_NODES);
+    assert!(draw::tree(&resolved.picture(None), draw::Glyphs::Ascii).len() > N_NODES);
 }
 
 #[test]
 fn fifty_thousand_spokes_of_one_hub_are_resolved_and_drawn() {
-    let mut text = nodes(50_001, |at, text| write!(text, "name: n{at:06}").unwrap());
+    const N_NODES: usize = 50_000 / SLOWER;
+    let mut text = nodes(N_NODES + 1, |at, text| {
+        write!(text, "name: n{at:06}").unwrap()
+    });
     text.push_str("hub: n000000\n");
     let (resolved, faults, _) = judge(text);
     assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
     let picture = resolved.unwrap().picture(None);
-    assert!(draw::mermaid(&picture).len() > 50_000);
-    assert!(draw::tree(&picture, draw::Glyphs::Ascii).len() > 50_000);
+    assert!(draw::mermaid(&picture).len() > N_NODES);
+    assert!(draw::tree(&picture, draw::Glyphs::Ascii).len() > N_NODES);
 }
 
 #[test]
 fn a_hundred_thousand_roots_without_a_hub_are_one_fault_of_bounded_size() {
-    let mut text = nodes(100_000, |at, text| write!(text, "name: n{at:06}").unwrap());
+    const N_NODES: usize = 100_000 / SLOWER;
+    let mut text = nodes(N_NODES, |at, text| write!(text, "name: n{at:06}").unwrap());
     text.push_str("pattern: hub-spoke\n");
     let (_, faults, _) = judge(text);
     let fault = faults.iter().next().unwrap();
@@ -219,7 +238,8 @@ fn a_hundred_thousand_roots_without_a_hub_are_one_fault_of_bounded_size() {
 
 #[test]
 fn a_hundred_thousand_roots_outside_a_mesh_are_one_fault_of_bounded_size() {
-    let text = nodes(100_000, |at, text| {
+    const N_NODES: usize = 100_000 / SLOWER;
+    let text = nodes(N_NODES, |at, text| {
         write!(text, "name: n{at:06}").unwrap();
         if at == 0 {
             text.push_str(", peers: [n000001]");
@@ -232,44 +252,46 @@ fn a_hundred_thousand_roots_outside_a_mesh_are_one_fault_of_bounded_size() {
 
 #[test]
 fn fifty_thousand_regions_in_a_chain_of_links_are_resolved() {
-    let mut text = nodes(50_000, |at, text| {
+    const N_REGIONS: usize = 50_000 / SLOWER;
+    let mut text = nodes(N_REGIONS, |at, text| {
         write!(text, "name: n{at:06}, region: r{at:06}").unwrap();
     });
     text.push_str("regions:\n");
-    for at in 0..50_000 {
+    for at in 0..N_REGIONS {
         writeln!(text, "- {{name: r{at:06}}}").unwrap();
     }
     text.push_str("links:\n");
-    for at in 1..50_000 {
+    for at in 1..N_REGIONS {
         writeln!(text, "- {{between: [r{:06}, r{at:06}]}}", at - 1).unwrap();
     }
     let (resolved, faults, _) = judge(text);
     assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
     let picture = resolved.unwrap().picture(None);
-    assert!(draw::dot(&picture).len() > 50_000);
-    assert!(draw::mermaid(&picture).len() > 50_000);
-    assert!(draw::tree(&picture, draw::Glyphs::Ascii).len() > 50_000);
+    assert!(draw::dot(&picture).len() > N_REGIONS);
+    assert!(draw::mermaid(&picture).len() > N_REGIONS);
+    assert!(draw::tree(&picture, draw::Glyphs::Ascii).len() > N_REGIONS);
 }
 
 #[test]
 fn names_that_lead_nowhere_in_bulk_are_each_at_fault() {
-    let text = nodes(50_000, |at, text| {
+    let text = nodes(50_000 / SLOWER, |at, text| {
         write!(text, "name: n{at:06}, parent: x{at:06}, peers: [y{at:06}]").unwrap();
     });
     let (_, faults, _) = judge(text);
-    assert_eq!(faults.errors(), 100_000);
+    assert_eq!(faults.errors(), 100_000 / SLOWER);
 }
 
 #[test]
 fn two_hundred_thousand_duplicate_keys_behind_as_many_others_are_each_at_fault() {
+    const N_KEYS: usize = 200_000 / SLOWER;
     let mut text = String::new();
-    for at in 0..200_000 {
+    for at in 0..N_KEYS {
         writeln!(text, "k{at}: 1").unwrap();
     }
-    text.push_str(&"k199999: 2\n".repeat(200_000));
+    text.push_str(&format!("k{}: 2\n", N_KEYS - 1).repeat(N_KEYS));
     let (value, faults) = parse(text);
-    assert_eq!(value.unwrap().entries().unwrap().len(), 200_000);
-    assert_eq!(faults.errors(), 200_000);
+    assert_eq!(value.unwrap().entries().unwrap().len(), N_KEYS);
+    assert_eq!(faults.errors(), N_KEYS);
 }
 
 #[test]
@@ -282,7 +304,7 @@ fn ten_thousand_nodes_of_one_name_are_each_at_fault() {
 fn a_very_long_key_is_read_and_written_and_not_repeated_in_messages() {
     let text = format!(
         "? {}\n: 1\nname: m\nnodes: [{{name: a}}]\n",
-        "k".repeat(8 << 20)
+        "k".repeat((8 << 20) / SLOWER)
     );
     let (value, faults) = parse(text.clone());
     assert_eq!(faults.errors(), 0);
@@ -297,7 +319,7 @@ fn a_very_long_key_is_read_and_written_and_not_repeated_in_messages() {
 fn places_on_one_very_long_line_are_found() {
     for name in ["x", "é"] {
         let mut text = "{\"name\": \"m\", \"nodes\": [".to_owned();
-        for at in 0..100_000 {
+        for at in 0..100_000 / SLOWER {
             write!(text, "{{\"name\": \"{name}{at}\", \"vmid\": \"a\"}},").unwrap();
         }
         text.push_str("]}");
