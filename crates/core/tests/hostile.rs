@@ -101,6 +101,16 @@ fn anchors_in_anchors_do_not_multiply_the_text() {
 }
 
 #[test]
+fn aliases_in_aliases_count_as_depth() {
+    let (open, close) = ("[".repeat(20), "]".repeat(20));
+    let mut text = format!("a0: &a0 {open}{close}\n");
+    for at in 1..200 {
+        writeln!(text, "a{at}: &a{at} {open}*a{}{close}", at - 1).unwrap();
+    }
+    assert_eq!(codes(&parse(text).1), ["SK0106"]);
+}
+
+#[test]
 fn sixteen_mebibytes_of_opening_brackets_are_too_deep() {
     for piece in ["[", "{", "- "] {
         let faults = parse(piece.repeat((16 << 20) / piece.len())).1;

@@ -441,6 +441,9 @@ impl<'a> Builder<'a> {
                 .hint("write the value out instead of using the alias"),
             );
         };
+        if self.stack.len() + size.depth > MAX_DEPTH {
+            return self.too_deep(span);
+        }
         if !self.count_copy(size, span) {
             return;
         }
@@ -544,6 +547,8 @@ impl<'a> Builder<'a> {
 struct Size {
     values: usize,
     bytes: usize,
+    /// How many lists and mappings lie in one another.
+    depth: usize,
 }
 
 /// Measures a tree. Depth is bounded by `MAX_DEPTH`, so recursion is.
@@ -551,11 +556,13 @@ fn size(value: &Value) -> Size {
     let mut total = Size {
         values: 1,
         bytes: 0,
+        depth: usize::from(value.scalar().is_none()),
     };
     let mut add = |value: &Value| {
         let inner = size(value);
         total.values += inner.values;
         total.bytes += inner.bytes;
+        total.depth = total.depth.max(inner.depth + 1);
     };
     match &value.data {
         Data::Scalar(scalar) => total.bytes += scalar.text.len(),

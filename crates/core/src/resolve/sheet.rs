@@ -57,6 +57,11 @@ impl Sheet {
         Json::Object(self.json.clone())
     }
 
+    /// Returns the JSON, without a copy.
+    pub fn into_json(self) -> Json {
+        Json::Object(self.json)
+    }
+
     /// Returns the origins in the order values were put.
     pub fn origins(&self) -> &[(String, Origin)] {
         &self.origins
