@@ -90,7 +90,13 @@ impl Printer {
 
     /// Prints JSON that has a form of its own.
     pub(crate) fn raw_json(&self, json: &Json) {
-        self.data(&format!("{json:#}\n"));
+        // Written as it is made: the text of a big manifest is as big as the values it is made of.
+        // JSON has no colours, so nothing is lost by not asking whether there may be any.
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        _ = serde_json::to_writer_pretty(&mut out, json)
+            .map_err(std::io::Error::from)
+            .and_then(|()| out.write_all(b"\n"))
+            .and_then(|()| out.flush());
     }
 
     /// Says something on stderr.

@@ -92,15 +92,20 @@ fn node_spec(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> O
 
 fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Json {
     let sheet = node.sheet();
-    let mut json = sheet.json();
     let resolved_spec = node_spec(node, session, options);
-    json["resolved_spec"] = resolved_spec.as_ref().map_or(Json::Null, Sheet::json);
-    if options.origin {
+    let origins = options.origin.then(|| {
         let sources = &session.catalog.sources;
-        json["origins"] = origins_json(&sheet, sources);
-        json["spec_origins"] = resolved_spec
-            .as_ref()
-            .map_or(Json::Null, |sheet| origins_json(sheet, sources));
+        let spec = resolved_spec.as_ref();
+        (
+            origins_json(&sheet, sources),
+            spec.map_or(Json::Null, |sheet| origins_json(sheet, sources)),
+        )
+    });
+    let mut json = sheet.into_json();
+    json["resolved_spec"] = resolved_spec.map_or(Json::Null, Sheet::into_json);
+    if let Some((own, of_spec)) = origins {
+        json["origins"] = own;
+        json["spec_origins"] = of_spec;
     }
     json
 }

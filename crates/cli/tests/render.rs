@@ -1,0 +1,42 @@
+//! Renders every diagnostic of the stored fuzzer inputs: layout must not fail on odd text.
+//!
+//! In: `fuzz/corpus/*` and `fuzz/regressions/*` of the targets that are documents. Out: a panic
+//! names the file. Never: fuzzing; that is `make fuzz`.
+
+use std::path::Path;
+
+use homestak_core::doc::Kind;
+
+#[path = "../../../fuzz/src/lib.rs"]
+#[expect(
+    dead_code,
+    unreachable_pub,
+    reason = "the file is a crate of its own for the fuzzer"
+)]
+mod bodies;
+#[path = "../src/ui/diagnostic.rs"]
+mod diagnostic;
+
+#[test]
+fn no_stored_input_makes_a_diagnostic_that_cannot_be_shown() {
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    for kind in Kind::ALL {
+        for folder in ["corpus", "regressions"] {
+            for target in [kind.word(), "render"] {
+                let Ok(files) = fs_err::read_dir(fuzz.join(folder).join(target)) else {
+                    continue;
+                };
+                for file in files {
+                    let path = file.unwrap().path();
+                    let bytes = fs_err::read(&path).unwrap();
+                    let tried = std::panic::catch_unwind(|| {
+                        bodies::judge(*kind, &bytes, &|fault, sources| {
+                            assert!(diagnostic::render(fault, sources).contains(fault.code.id()));
+                        });
+                    });
+                    assert!(tried.is_ok(), "{}", path.display());
+                }
+            }
+        }
+    }
+}
