@@ -226,7 +226,7 @@ fn fifty_thousand_peers_of_one_node_are_resolved_and_drawn() {
 fn fifty_thousand_spokes_of_one_hub_are_resolved_and_drawn() {
     const N_NODES: usize = 50_000 / SLOWER;
     let mut text = nodes(N_NODES + 1, |at, text| {
-        write!(text, "name: n{at:06}").unwrap()
+        write!(text, "name: n{at:06}").unwrap();
     });
     text.push_str("hub: n000000\n");
     let (resolved, faults, _) = judge(text);

@@ -3,13 +3,15 @@
 //! In: one source text. Out: its tree, or diagnostics.
 //! Never: recursion over input, unbounded memory: depth, size and alias expansion have limits.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
 use super::code::Code;
 use super::decode::shorten;
 use super::diagnostic::{Diagnostic, Faults};
+use super::open_map::OpenMap;
+use super::size::{Size, size};
 use super::source::{FileId, Source, Span};
 use super::tree::{Data, Entry, Key, Scalar, Style, Value};
 
@@ -21,8 +23,6 @@ const MAX_DEPTH: usize = 48;
 const MAX_VALUES: usize = 1_000_000;
 /// Most bytes of text that anchors and aliases may copy in one document, beside its own.
 const MAX_COPIED: usize = MAX_BYTES;
-/// Mappings with more keys than this look keys up in an index; few keys are faster compared.
-const FEW_KEYS: usize = 16;
 
 /// Reads one YAML document. Reports what is wrong with it and returns what could be read.
 pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value> {
@@ -85,43 +85,6 @@ struct Open {
 enum OpenKind {
     Seq(Vec<Value>),
     Map(OpenMap),
-}
-
-#[derive(Default)]
-struct OpenMap {
-    entries: Vec<Entry>,
-    /// Every key and its first place, once they are more than a few.
-    keys: HashMap<String, Span>, // tidy: looked up, never walked
-    /// What `<<` brought in; written keys win, so it is added at the end.
-    merged: Vec<Entry>,
-    pending: Option<Key>,
-    /// The value of a repeated key is dropped.
-    skip: bool,
-}
-
-impl OpenMap {
-    /// Returns where a key was first written.
-    fn first(&self, key: &str) -> Option<Span> {
-        if self.entries.len() > FEW_KEYS {
-            return self.keys.get(key).copied();
-        }
-        let mut entries = self.entries.iter();
-        entries
-            .find(|entry| entry.key.text == key)
-            .map(|entry| entry.key.span)
-    }
-
-    fn push(&mut self, entry: Entry) {
-        self.entries.push(entry);
-        let new = match self.entries.len() {
-            n_entries if n_entries <= FEW_KEYS => return,
-            n_entries if n_entries == FEW_KEYS + 1 => self.entries.as_slice(),
-            n_entries => &self.entries[n_entries - 1..],
-        };
-        for Entry { key, .. } in new {
-            self.keys.entry(key.text.clone()).or_insert(key.span);
-        }
-    }
 }
 
 struct Builder<'a> {
@@ -402,14 +365,9 @@ impl<'a> Builder<'a> {
                 let last = items.last().map(|item| item.span.end);
                 (Data::Seq(items), last)
             }
-            OpenKind::Map(mut map) => {
+            OpenKind::Map(map) => {
                 let last = map.entries.last().map(|entry| entry.value.span.end);
-                for entry in std::mem::take(&mut map.merged) {
-                    if map.first(&entry.key.text).is_none() {
-                        map.push(entry);
-                    }
-                }
-                (Data::Map(map.entries), last)
+                (Data::Map(map.close()), last)
             }
         };
         let bracket = (closing.end > closing.start).then_some(closing.start + 1);
@@ -540,40 +498,6 @@ impl<'a> Builder<'a> {
             map.merged.extend(sources.into_iter().flatten());
         }
     }
-}
-
-/// How big a tree is.
-#[derive(Clone, Copy, Default)]
-struct Size {
-    values: usize,
-    bytes: usize,
-    /// How many lists and mappings lie in one another.
-    depth: usize,
-}
-
-/// Measures a tree. Depth is bounded by `MAX_DEPTH`, so recursion is.
-fn size(value: &Value) -> Size {
-    let mut total = Size {
-        values: 1,
-        bytes: 0,
-        depth: usize::from(value.scalar().is_none()),
-    };
-    let mut add = |value: &Value| {
-        let inner = size(value);
-        total.values += inner.values;
-        total.bytes += inner.bytes;
-        total.depth = total.depth.max(inner.depth + 1);
-    };
-    match &value.data {
-        Data::Scalar(scalar) => total.bytes += scalar.text.len(),
-        Data::Seq(items) => items.iter().for_each(add),
-        Data::Map(entries) => {
-            entries.iter().for_each(|entry| add(&entry.value));
-            let keys = entries.iter().map(|entry| entry.key.text.len());
-            total.bytes += keys.sum::<usize>();
-        }
-    }
-    total
 }
 
 /// Guesses the commonest mistakes from what the parser says and the line it stopped at.
