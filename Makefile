@@ -40,5 +40,8 @@ fmt: ## Format the sources
 bench: ## Measure against other tools; writes bench/RESULTS.md
 	bench/run
 
+fuzz: ## Run every fuzz target for FUZZ_SECONDS; needs nightly and cargo-fuzz
+	fuzz/run $(FUZZ_SECONDS)
+
 clean: ## Remove what was built
 	cargo clean

@@ -139,10 +139,6 @@ fn one_kind_of_character_in_bulk_is_judged() {
 }
 
 #[test]
-#[cfg_attr(
-    debug_assertions,
-    ignore = "needs optimisation: `cargo test --release`"
-)]
 fn a_million_tiny_nodes_are_too_many_values() {
     let text = nodes(1_000_000, |_, text| text.push_str("a: 1"));
     let (resolved, faults, _) = judge(text);
@@ -159,10 +155,6 @@ fn a_hundred_thousand_nodes_without_names_are_each_at_fault() {
 }
 
 #[test]
-#[cfg_attr(
-    debug_assertions,
-    ignore = "needs optimisation: `cargo test --release`"
-)]
 fn a_million_empty_nodes_are_a_list_too_long() {
     let (_, faults, _) = judge(nodes(990_000, |_, _| {}));
     assert!(codes(&faults).contains(&"SK0107"));
