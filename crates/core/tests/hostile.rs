@@ -9,7 +9,9 @@ use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::{Faults, Kind, Source, Sources, Value, yaml};
 use homestak_core::draw;
-use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::resolve::site::validate;
+use homestak_core::resolve::spec::spec;
+use homestak_core::resolve::{Request, Resolved, Reveal, manifest};
 
 /// A build without optimisation is ten times slower and gets a tenth of the work.
 const SLOWER: usize = if cfg!(debug_assertions) { 10 } else { 1 };
@@ -332,4 +334,27 @@ fn places_on_one_very_long_line_are_found() {
             assert_eq!(sources.locate(node.span).line, 1);
         }
     }
+}
+
+#[test]
+fn a_spec_of_a_hundred_thousand_packages_and_units_is_resolved() {
+    const N_ITEMS: usize = 100_000 / SLOWER;
+    let list = |word: &str| -> String { (0..N_ITEMS).map(|at| format!("{word}{at}, ")).collect() };
+    let text = format!(
+        "platform:\n  packages: [{}]\n  services:\n    enable: [{}]\n    disable: [{}]\n",
+        list("package"),
+        list("on"),
+        list("off")
+    );
+    let catalog = Catalog::read(vec![input(Kind::Spec, "s", text)]);
+    let faults = validate(&catalog);
+    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let sheet = spec(&catalog, "s", None, Reveal::Masked).unwrap();
+    assert_eq!(
+        sheet.json()["platform"]["packages"]
+            .as_array()
+            .unwrap()
+            .len(),
+        N_ITEMS
+    );
 }

@@ -3,6 +3,8 @@
 //! In: a posture's name and the site. Out: JSON with the keys the playbooks expect.
 //! Never: an unknown posture answered with defaults.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value as Json, json};
 
 use crate::catalog::Catalog;
@@ -31,11 +33,12 @@ pub fn variables(catalog: &Catalog, posture: &str, compat: Compat, reveal: Revea
         .and_then(|site| site.pve_remove_subscription_nag.as_ref())
         .is_none_or(|nag| nag.value);
     let mut packages: Vec<String> = Vec::new();
+    let mut known = BTreeSet::new();
     for package in texts(site.and_then(|site| site.packages.as_ref()))
         .into_iter()
         .chain(secured.packages.value)
     {
-        if !packages.contains(&package) {
+        if known.insert(package.clone()) {
             packages.push(package);
         }
     }

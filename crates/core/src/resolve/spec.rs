@@ -3,6 +3,8 @@
 //! In: a spec's name, and the node it is for. Out: a [`Sheet`]: JSON beside origins.
 //! Never: a posture left out, a host name other than the node's, an order that varies.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Value as Json, json};
 
 use crate::catalog::Catalog;
@@ -245,6 +247,7 @@ fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
         .and_then(|document| document.value.as_ref());
     let site = defaults(catalog).and_then(|defaults| defaults.packages.as_ref());
     let mut merged: Vec<String> = Vec::new();
+    let mut known = BTreeSet::new();
     for list in [
         site,
         own,
@@ -254,7 +257,7 @@ fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
     .flatten()
     {
         for package in &list.value {
-            if !merged.iter().any(|known| known == package.as_str()) {
+            if known.insert(package.as_str()) {
                 sheet.note(
                     format!("platform.packages[{}]", merged.len()),
                     Origin::Written(package.span),
@@ -377,10 +380,13 @@ fn check_services(spec: &Spec, faults: &mut Faults) {
     let Some(services) = platform.and_then(|platform| platform.services.as_ref()) else {
         return;
     };
+    let mut disabled = BTreeMap::new();
+    for unit in services.disable.iter().flat_map(|units| &units.value) {
+        disabled.entry(&unit.value).or_insert(unit);
+    }
     let enabled = services.enable.iter().flat_map(|units| &units.value);
     for unit in enabled {
-        let mut disabled = services.disable.iter().flat_map(|units| &units.value);
-        if let Some(other) = disabled.find(|other| other.value == unit.value) {
+        if let Some(other) = disabled.get(&unit.value) {
             faults.push(
                 Diagnostic::error(
                     Code::Repeated,
@@ -419,7 +425,7 @@ fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Faults) {
         .access
         .as_ref()
         .and_then(|access| access.users.as_ref());
-    let mut names = std::collections::BTreeMap::new();
+    let mut names = BTreeMap::new();
     for user in users.iter().flat_map(|users| &users.value) {
         if let Some(name) = &user.name
             && let Some(first) = names.insert(name.as_str(), name.span)
