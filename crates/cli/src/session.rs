@@ -3,8 +3,10 @@
 //! In: settings. Out: [`Session`].
 //! Never: a command that loads a site in a way of its own.
 
-use homestak_core::catalog::{Catalog, Problem};
-use homestak_core::doc::{Code, Severity};
+use std::path::Path;
+
+use homestak_core::catalog::{Catalog, Input, Problem};
+use homestak_core::doc::{Code, Kind, Severity};
 use homestak_site::{Chosen, Find, find, load, load_stock};
 
 use crate::commands::secrets::open;
@@ -44,6 +46,23 @@ impl Session {
             find,
             plaintext,
         })
+    }
+}
+
+impl Session {
+    /// Adds a document from a file, in place of the site's of that name, and returns its name.
+    pub(crate) fn add_file(&mut self, kind: Kind, path: &Path) -> Result<String, CommandError> {
+        let bytes = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let (name, shown) = (stem.into_owned(), path.display().to_string());
+        let text = homestak_site::load::text(bytes);
+        self.catalog.add(Input {
+            kind,
+            name: name.clone(),
+            path: shown,
+            text,
+        });
+        Ok(name)
     }
 }
 

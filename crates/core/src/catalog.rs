@@ -13,7 +13,7 @@ use crate::doc::preset::Preset;
 use crate::doc::pve_node::PveNode;
 use crate::doc::scalar::{Name, NodeName};
 use crate::doc::secrets::SecretsFile;
-use crate::doc::site::Site;
+use crate::doc::site::{Defaults, Site};
 use crate::doc::spec::Spec;
 use crate::doc::{
     Code, Context, Decode, Diagnostic, Faults, FileId, Kind, Severity, Source, Sources, Span,
@@ -152,6 +152,12 @@ impl Catalog {
             + self.images.len()
             + self.hosts.len()
             + self.nodes.len()
+    }
+
+    /// Returns the site's defaults, when there are any.
+    pub fn defaults(&self) -> Option<&Defaults> {
+        let site = self.site.as_ref()?.value.as_ref()?;
+        site.defaults.as_ref().map(|defaults| &defaults.value)
     }
 
     /// Returns the image behind a name or alias.

@@ -75,14 +75,8 @@ fn tofu_variables(
     printer: &Printer,
 ) -> Result<Json, CommandError> {
     let Selected {
-        session,
-        resolved,
-        faults,
-        ..
-    } = select(manifest, settings)?;
-    require_sound(printer, &faults, &session.catalog.sources)?;
-    let resolved =
-        resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+        session, resolved, ..
+    } = select(manifest, settings, printer)?;
     if let Some(name) = node.filter(|name| resolved.node(name).is_none()) {
         return Err(CommandError::unknown(
             "node",

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::catalog::Input;
 use homestak_core::doc::{Faults, Kind};
 use homestak_core::resolve::spec::{check, spec};
 use serde_json::json;
@@ -101,7 +100,7 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
     for word in wanted {
         // A path is read in place of the site's spec of that name.
         if word.contains('/') || Path::new(word).is_file() {
-            names.push(add_file(&mut session, Path::new(word))?);
+            names.push(session.add_file(Kind::Spec, Path::new(word))?);
         } else if session.catalog.specs.contains_key(word) {
             names.push(word.clone());
         } else {
@@ -141,21 +140,4 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
         json!({ "specs": names }),
         &good,
     )
-}
-
-fn add_file(session: &mut Session, path: &Path) -> Result<String, CommandError> {
-    let bytes = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
-    let name = path
-        .file_stem()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let input = Input {
-        kind: Kind::Spec,
-        name: name.clone(),
-        path: path.display().to_string(),
-        text: homestak_site::load::text(bytes),
-    };
-    session.catalog.add(input);
-    Ok(name)
 }

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use crate::catalog::Catalog;
 
 use super::reveal::Reveal;
-use super::spec::{all_keys, defaults, secured, ssh_keys, texts};
+use super::spec::{all_keys, secured, ssh_keys, texts};
 
 /// Which set of keys an export has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Compat {
 pub fn variables(catalog: &Catalog, posture: &str, compat: Compat, reveal: Reveal) -> Option<Json> {
     let document = catalog.postures.get(posture)?;
     let secured = secured(document.value.as_ref());
-    let site = defaults(catalog);
+    let site = catalog.defaults();
     let timezone = site
         .and_then(|site| site.timezone.as_ref())
         .map_or("UTC", |timezone| timezone.as_str());

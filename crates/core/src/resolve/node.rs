@@ -124,11 +124,8 @@ impl Scope<'_> {
             vmid: None,
             networking,
             hardware: node.hardware.as_ref().map(|hardware| {
-                let number = |cores: i64| cores;
-                (
-                    hardware.cpu_cores.as_ref().map(|n| number(n.0)),
-                    hardware.memory_gb.as_ref().map(|n| number(n.0)),
-                )
+                let (cores, memory) = (&hardware.cpu_cores, &hardware.memory_gb);
+                (cores.as_ref().map(|n| n.0), memory.as_ref().map(|n| n.0))
             }),
             api: node
                 .access
@@ -137,17 +134,6 @@ impl Scope<'_> {
                 .map(|api| api.value.clone()),
             kind,
         }
-    }
-
-    fn defaults(&self) -> Option<&crate::doc::site::Defaults> {
-        self.catalog
-            .site
-            .as_ref()?
-            .value
-            .as_ref()?
-            .defaults
-            .as_ref()
-            .map(|defaults| &defaults.value)
     }
 
     fn preset_value(&self, name: &str) -> Option<&Preset> {
@@ -193,6 +179,7 @@ impl Scope<'_> {
             return None;
         }
         if let Some(preset) = self
+            .catalog
             .defaults()
             .and_then(|defaults| defaults.preset.as_ref())
         {
@@ -220,7 +207,7 @@ impl Scope<'_> {
         faults: &mut Faults,
     ) -> (Option<Valued<String>>, Option<Valued<String>>) {
         let node = &placed.node.value;
-        let defaults = self.defaults();
+        let defaults = self.catalog.defaults();
         match kind {
             NodeType::Ct => {
                 let template = node.template.as_ref();

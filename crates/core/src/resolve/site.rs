@@ -12,7 +12,7 @@ use crate::doc::{Code, Diagnostic, Faults, Severity, Span, Spanned};
 use super::address::check_networks;
 use super::manifest::{Request, manifest};
 use super::reference::dangling;
-use super::spec::{check as check_spec, defaults, ssh_keys};
+use super::spec::{check as check_spec, ssh_keys};
 
 /// Checks everything in a site.
 pub fn validate(catalog: &Catalog) -> Faults {
@@ -51,7 +51,7 @@ pub fn check_site(catalog: &Catalog, faults: &mut Faults) {
     if let Some(secrets) = &catalog.secrets {
         faults.extend(secrets.faults.clone());
     }
-    let Some(defaults) = defaults(catalog) else {
+    let Some(defaults) = catalog.defaults() else {
         return;
     };
     if let Some(preset) = defaults

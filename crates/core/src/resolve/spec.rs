@@ -61,7 +61,7 @@ fn identity(
     };
     sheet.put_valued("identity.hostname", &hostname);
     let domain = identity.and_then(|identity| identity.domain.as_ref());
-    if let Some(domain) = domain.or_else(|| defaults(catalog)?.domain.as_ref()) {
+    if let Some(domain) = domain.or_else(|| catalog.defaults()?.domain.as_ref()) {
         sheet.put(
             "identity.domain",
             domain.to_string(),
@@ -245,7 +245,9 @@ fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
         .postures
         .get(&posture_name(spec).value)
         .and_then(|document| document.value.as_ref());
-    let site = defaults(catalog).and_then(|defaults| defaults.packages.as_ref());
+    let site = catalog
+        .defaults()
+        .and_then(|defaults| defaults.packages.as_ref());
     let mut merged: Vec<String> = Vec::new();
     let mut known = BTreeSet::new();
     for list in [
@@ -291,7 +293,7 @@ fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
 fn config(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
     let config = spec.config.as_ref();
     let timezone = config.and_then(|config| config.timezone.as_ref());
-    if let Some(timezone) = timezone.or_else(|| defaults(catalog)?.timezone.as_ref()) {
+    if let Some(timezone) = timezone.or_else(|| catalog.defaults()?.timezone.as_ref()) {
         sheet.put(
             "config.timezone",
             timezone.to_string(),
@@ -299,8 +301,9 @@ fn config(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
         );
     }
     if let Some(pve) = config.and_then(|config| config.pve.as_ref()) {
-        let site =
-            defaults(catalog).and_then(|defaults| defaults.pve_remove_subscription_nag.as_ref());
+        let site = catalog
+            .defaults()
+            .and_then(|defaults| defaults.pve_remove_subscription_nag.as_ref());
         let nag = written_or(pve.remove_subscription_nag.as_ref().or(site), true);
         sheet.put_valued("config.pve.remove_subscription_nag", &nag);
     }
@@ -465,18 +468,6 @@ pub(super) fn notice_hostname(catalog: &Catalog, name: &str, faults: &mut Faults
             .hint("remove `hostname`: it only holds for machines without a manifest"),
         );
     }
-}
-
-/// The site's defaults, when there are any.
-pub(super) fn defaults(catalog: &Catalog) -> Option<&crate::doc::site::Defaults> {
-    catalog
-        .site
-        .as_ref()?
-        .value
-        .as_ref()?
-        .defaults
-        .as_ref()
-        .map(|defaults| &defaults.value)
 }
 
 /// The site's SSH keys, when they could be read.

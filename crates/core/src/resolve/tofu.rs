@@ -13,7 +13,7 @@ use super::ansible::Compat;
 use super::manifest::Resolved;
 use super::node::ResolvedNode;
 use super::reveal::{Reveal, SecretRef};
-use super::spec::{all_keys, defaults, ssh_keys};
+use super::spec::{all_keys, ssh_keys};
 
 /// What an export is made for.
 pub struct Target<'a> {
@@ -74,7 +74,7 @@ pub fn variables(
         .get(target.host)
         .and_then(|document| document.value.as_ref());
     let api = api.ok_or_else(|| TofuError::NoApi(target.host.to_owned()))?;
-    let site = defaults(catalog);
+    let site = catalog.defaults();
     let text =
         |spanned: Option<&crate::doc::Spanned<String>>| spanned.map(|text| text.value.clone());
     let datastore = text(api.datastore.as_ref())

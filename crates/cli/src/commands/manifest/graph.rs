@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::select::{Selected, select};
 use crate::args::{GraphFormat, ManifestArgs};
-use crate::commands::{Outcome, require_sound, write_file};
+use crate::commands::{Outcome, write_file};
 use crate::error::CommandError;
 use crate::settings::Settings;
 use crate::ui::Printer;
@@ -25,15 +25,7 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let Selected {
-        session,
-        name,
-        resolved,
-        faults,
-    } = select(args, settings)?;
-    require_sound(printer, &faults, &session.catalog.sources)?;
-    let resolved =
-        resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+    let Selected { name, resolved, .. } = select(args, settings, printer)?;
     let deepest = resolved
         .nodes
         .iter()

@@ -4,29 +4,33 @@
 //! Never: a command that finds its manifest in a way of its own.
 
 use homestak_core::catalog::Input;
+use homestak_core::doc::Kind;
 use homestak_core::doc::manifest::Mode;
-use homestak_core::doc::{Faults, Kind};
 use homestak_core::resolve::{Request, Resolved, manifest};
 
 use crate::args::{ManifestArgs, ModeArg};
+use crate::commands::require_sound;
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::ui::Printer;
 
-/// A manifest chosen and resolved.
+/// A manifest chosen, resolved and without faults.
 pub(crate) struct Selected {
     /// The site, with the manifest in it.
     pub(crate) session: Session,
     /// The manifest's name.
     pub(crate) name: String,
-    /// The resolved manifest, when it could be read at all.
-    pub(crate) resolved: Option<Resolved>,
-    /// What is wrong with it and with what it uses.
-    pub(crate) faults: Faults,
+    /// The resolved manifest.
+    pub(crate) resolved: Resolved,
 }
 
-/// Finds and resolves the manifest.
-pub(crate) fn select(args: &ManifestArgs, settings: &Settings) -> Result<Selected, CommandError> {
+/// Finds and resolves the manifest. Its faults are shown, and make this fail.
+pub(crate) fn select(
+    args: &ManifestArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<Selected, CommandError> {
     let mut session = Session::open(settings)?;
     let name = pick(args, &mut session)?.ok_or_else(|| {
         let known: Vec<&str> = session
@@ -40,11 +44,13 @@ pub(crate) fn select(args: &ManifestArgs, settings: &Settings) -> Result<Selecte
     })?;
     let request = request(args, &session)?;
     let (resolved, faults) = manifest(&session.catalog, &name, &request);
+    require_sound(printer, &faults, &session.catalog.sources)?;
+    let resolved =
+        resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
     Ok(Selected {
         session,
         name,
         resolved,
-        faults,
     })
 }
 
@@ -74,20 +80,7 @@ pub(crate) fn pick(
         return Ok(Some(name));
     }
     if let Some(path) = &args.manifest_file {
-        let bytes = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let input = Input {
-            kind: Kind::Manifest,
-            name: name.clone(),
-            path: path.display().to_string(),
-            text: homestak_site::load::text(bytes),
-        };
-        session.catalog.add(input);
-        return Ok(Some(name));
+        return Ok(Some(session.add_file(Kind::Manifest, path)?));
     }
     let Some(name) = args.manifest.as_ref().or(args.name.as_ref()) else {
         return Ok(None);

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::select::{Selected, select};
 use crate::args::ManifestArgs;
-use crate::commands::{Outcome, require_sound};
+use crate::commands::Outcome;
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::settings::Settings;
@@ -34,14 +34,8 @@ pub(super) fn run(
     printer: &Printer,
 ) -> Outcome {
     let Selected {
-        session,
-        resolved,
-        faults,
-        ..
-    } = select(args, settings)?;
-    require_sound(printer, &faults, &session.catalog.sources)?;
-    let resolved =
-        resolved.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+        session, resolved, ..
+    } = select(args, settings, printer)?;
     let nodes: Vec<&ResolvedNode> = match options.node {
         None => resolved.nodes.iter().collect(),
         Some(name) => {
