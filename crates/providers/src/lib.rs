@@ -1,0 +1,1 @@
+//! REACHES: places where nodes live.

@@ -1,0 +1,1 @@
+//! PRETENDS: a world that looks like Proxmox VE.
