@@ -30,6 +30,17 @@ impl Pve {
     pub(super) async fn make(&self, guest: &NewGuest) -> Result<GuestRef, Fault> {
         // One at a time per guest: a repeated call waits for the first and finds its work.
         let _turn = self.guard.alone(&format!("create {}", guest.uuid)).await;
+        // Listed before the search: whatever a rival makes in between is not taken for someone
+        // else's, but run into, and recognised.
+        let mut taken: BTreeSet<u32> = match guest.vmid {
+            Some(_) => BTreeSet::new(),
+            None => {
+                let rows = self.guests().await?;
+                // Those that are half-made may be ours: `make_at` finds out.
+                let whole = rows.iter().filter(|row| row.lock.is_none());
+                whole.map(|row| row.vmid).collect()
+            }
+        };
         let last = guest
             .vmid
             .map(|vmid| (guest.kind, guest.host.as_str(), vmid));
@@ -43,17 +54,6 @@ impl Pve {
             Found::Nowhere => {}
         }
         self.ensure_seed(guest).await?;
-        let mut taken: BTreeSet<u32> = match guest.vmid {
-            Some(_) => BTreeSet::new(),
-            // Those that are half-made may be ours: `make_at` finds out.
-            None => self
-                .guests()
-                .await?
-                .iter()
-                .filter(|row| row.lock.is_none())
-                .map(|row| row.vmid)
-                .collect(),
-        };
         for _ in 0..IDS {
             let vmid = match guest.vmid {
                 Some(vmid) => vmid,

@@ -4,6 +4,7 @@
 //! Never: a guest taken for ours by its name or vmid; "gone" when it could not be seen.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, ObservedGuest, Power};
 
@@ -81,11 +82,14 @@ impl Pve {
             }
         }
         // Twice: a guest that moves between the list and the look is found where it went.
-        let making = self.first_choices(uuid).await?;
+        let range = self.vmid_range().await?;
         for _ in 0..2 {
             let mut moved = false;
             let tag = id_tag(uuid);
             let rows = self.guests().await?;
+            // A clone being made has no tag yet; it is where the guest's id was chosen from.
+            let ids: BTreeSet<u32> = rows.iter().map(|row| row.vmid).collect();
+            let making = first_choices(uuid, range, &ids);
             let candidate =
                 |row: &&ObservedGuest| row.tags.contains(&tag) || making.contains(&row.vmid);
             for row in rows.iter().filter(candidate) {
@@ -113,19 +117,6 @@ impl Pve {
             }
         }
         Ok(second)
-    }
-
-    /// Returns the ids a guest would have been given, where a half-made one is looked for. It has
-    /// no tag yet.
-    async fn first_choices(&self, uuid: &GuestUuid) -> Result<BTreeSet<u32>, Fault> {
-        let range = self.vmid_range().await?;
-        let mut choices = BTreeSet::new();
-        while choices.len() < 3
-            && let Some(vmid) = super::vmid::choose(uuid, range, &choices)
-        {
-            choices.insert(vmid);
-        }
-        Ok(choices)
     }
 
     /// Finds a guest that is about to be changed, proves its identity and waits until nothing
@@ -208,6 +199,25 @@ impl Pve {
             tags: tags.into_iter().collect(),
         }))
     }
+}
+
+/// The most ids that are looked at for a clone without a tag.
+const CHOICES: usize = 16;
+
+/// Returns the ids in use that a guest may have been given.
+fn first_choices(
+    uuid: &GuestUuid,
+    range: &RangeInclusive<u32>,
+    ids: &BTreeSet<u32>,
+) -> BTreeSet<u32> {
+    let mut choices = BTreeSet::new();
+    while choices.len() < CHOICES
+        && let Some(vmid) = super::vmid::choose(uuid, range, &choices)
+        && ids.contains(&vmid)
+    {
+        choices.insert(vmid);
+    }
+    choices
 }
 
 /// Refuses to touch a guest whose identity is in doubt.
