@@ -14,7 +14,8 @@ use homestak_providers::pve::Pve;
 use support::server::Server;
 use support::world::{Fault, World};
 
-const FAULTS: [Fault; 6] = [
+const FAULTS: [Fault; 7] = [
+    Fault::Twice,
     // The process dies after this request, and another one takes over.
     Fault::Silence,
     Fault::CutBefore,

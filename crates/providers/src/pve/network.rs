@@ -8,6 +8,10 @@ use std::net::IpAddr;
 
 use super::property::is_mac;
 
+/// The name the card gets in the guest. It must be set: one of cloud-init's renderers matches by
+/// name as well as by MAC, and the name it takes is the entry's own.
+const CARD: &str = "eth0";
+
 /// How a guest gets its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addressing {
@@ -54,7 +58,7 @@ pub fn render(mac: &str, addressing: &Addressing) -> Result<String, NetworkError
         });
     }
     let mut text = format!(
-        "version: 2\nethernets:\n  primary:\n    match:\n      macaddress: \"{}\"\n",
+        "version: 2\nethernets:\n  {CARD}:\n    match:\n      macaddress: \"{}\"\n    set-name: {CARD}\n",
         mac.to_ascii_lowercase()
     );
     match addressing {
@@ -133,7 +137,7 @@ mod tests {
         let text = render("BC:24:11:00:00:01", &addressing).expect("a network");
         assert_eq!(
             text,
-            "version: 2\nethernets:\n  primary:\n    match:\n      macaddress: \"bc:24:11:00:00:01\"\n    \
+            "version: 2\nethernets:\n  eth0:\n    match:\n      macaddress: \"bc:24:11:00:00:01\"\n    set-name: eth0\n    \
              dhcp4: false\n    addresses:\n      - \"10.0.12.5/24\"\n    routes:\n      - to: \"0.0.0.0/0\"\n        \
              via: \"10.0.12.1\"\n    nameservers:\n      addresses:\n        - \"10.0.12.1\"\n      search:\n        \
              - \"home.arpa\"\n"

@@ -88,14 +88,15 @@ fn record(id: &[u8], sector: u32, bytes: usize, entry: Entry<'_>) -> Vec<u8> {
             // SP: the sharing protocol is used. ER: by Rock Ridge; readers look for both here.
             system_use.extend_from_slice(b"SP\x07\x01\xbe\xef\x00");
             system_use.extend_from_slice(b"ER\x12\x01\x0a\x00\x00\x01RRIP_1991A");
-            (true, 0o040_555)
+            (true, 0o040_500)
         }
-        Entry::Parent => (true, 0o040_555),
+        Entry::Parent => (true, 0o040_500),
         Entry::File(name) => {
             let length = u8::try_from(name.len() + 5).unwrap_or(u8::MAX);
             system_use.extend_from_slice(&[b'N', b'M', length, 1, 0]);
             system_use.extend_from_slice(name.as_bytes());
-            (false, 0o100_444)
+            // It may hold a token: for root only, wherever it is mounted.
+            (false, 0o100_400)
         }
     };
     // PX: mode, links, owner, group.

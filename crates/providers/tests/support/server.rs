@@ -3,7 +3,7 @@
 //! In: requests. Out: what the world answers, or what a fault makes of it.
 //! Never: state; that is the world's.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use homestak_api::runtime::Spawner;
@@ -13,11 +13,28 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::calls::{self, Reply};
 use super::world::{Fault, World};
+
+/// One certificate for all servers of a test binary.
+static CONFIG: LazyLock<(CertificateDer<'static>, Arc<rustls::ServerConfig>)> =
+    LazyLock::new(|| {
+        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
+        let certificate = key.cert.der().clone();
+        let private =
+            PrivateKeyDer::try_from(key.signing_key.serialize_der()).expect("a private key");
+        let config = rustls::ServerConfig::builder_with_provider(trust::provider())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], private)
+            .expect("a certificate");
+        (certificate, Arc::new(config))
+    });
 
 pub struct Server {
     pub url: String,
@@ -27,20 +44,11 @@ pub struct Server {
 
 impl Server {
     pub async fn start(world: World) -> Self {
-        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
-        let certificate = key.cert.der().clone();
-        let private = rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der())
-            .expect("a private key");
-        let config = rustls::ServerConfig::builder_with_provider(trust::provider())
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.clone()], private)
-            .expect("a certificate");
+        let (certificate, config) = &*CONFIG;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let world = Arc::new(Mutex::new(world));
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let acceptor = TlsAcceptor::from(Arc::clone(config));
         let spawner = Spawner::default();
         let shared = Arc::clone(&world);
         let tasks = spawner.clone();
@@ -61,7 +69,7 @@ impl Server {
         });
         Self {
             url: format!("https://127.0.0.1:{port}"),
-            trust: Trust::Pinned(Fingerprint::of(&certificate)),
+            trust: Trust::Pinned(Fingerprint::of(certificate)),
             world,
         }
     }
@@ -100,6 +108,10 @@ async fn answer(
             _ if !authorized && !call.path.ends_with("/access/ticket") => {
                 Some(Reply::error(401, "No ticket"))
             }
+            Some(Fault::Twice) => {
+                calls::handle(&mut world, &call);
+                Some(calls::handle(&mut world, &call))
+            }
             _ => Some(calls::handle(&mut world, &call)),
         };
         (fault, reply)
@@ -117,7 +129,7 @@ async fn answer(
             Err(Cut)
         }
         Some(Fault::Answer(status, text)) => Ok(render(&Reply::error(status, text))),
-        None => Ok(render(
+        None | Some(Fault::Twice) => Ok(render(
             &reply.unwrap_or_else(|| Reply::error(500, "no reply")),
         )),
     }

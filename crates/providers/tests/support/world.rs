@@ -21,6 +21,8 @@ pub enum Fault {
     StatusAfter(u16),
     /// It was done, and the answer is nonsense.
     GarbageAfter,
+    /// It was done twice, as a proxy that retries does; the second answer comes.
+    Twice,
     /// It was done, and no answer comes.
     Silence,
     /// This is answered after it was done.
