@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, DiskSource, GuestKind, GuestRef, NewGuest, Power};
+use homestak_engine::ports::{
+    Class, DiskSource, GuestKind, GuestRef, NewGuest, ObservedGuest, Power,
+};
 
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
@@ -160,6 +162,9 @@ impl Pve {
             return Err(Fault::new(Class::Refused, Reason::Other, detail)
                 .with_hint("make it a template, or ask for a full copy"));
         }
+        if row.host != guest.host {
+            self.check_reach(guest, row).await?;
+        }
         let name = match guest.kind {
             GuestKind::Vm => "name",
             GuestKind::Ct => "hostname",
@@ -177,6 +182,33 @@ impl Pve {
             .maybe("storage", full.then_some(&guest.storage))
             .maybe("target", (row.host != guest.host).then_some(&guest.host));
         Ok((call, row.power == Power::Running))
+    }
+
+    /// Refuses to copy a guest across hosts whose disk only its own host has.
+    async fn check_reach(&self, guest: &NewGuest, source: &ObservedGuest) -> Result<(), Fault> {
+        let config = self
+            .config_at(source.kind, &source.host, source.vmid)
+            .await?;
+        let volume = config.and_then(|config| config.first_disk(source.kind));
+        let Some(volume) = volume.map(|disk| disk.volume) else {
+            return Ok(());
+        };
+        let storage = volume.split(':').next().unwrap_or_default();
+        let storages = self.look().await?.storages;
+        let local = storages
+            .iter()
+            .any(|row| row.name == storage && !row.shared);
+        if !local {
+            return Ok(());
+        }
+        let (vmid, home) = (source.vmid, &source.host);
+        let detail = format!("guest {vmid} lies on {storage}, which only {home} has");
+        Err(
+            Fault::new(Class::Refused, Reason::Other, detail).with_hint(format!(
+                "make a copy of it on {}, or use a shared storage",
+                guest.host
+            )),
+        )
     }
 }
 

@@ -9,11 +9,11 @@ use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Power};
 
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
-use super::finish::boot_without;
+use super::finish::{boot_without, change_of};
 use super::identity::{Claim, judge};
 use super::image::Content;
 use super::locate::{Found, Located, contested};
-use super::requests::{CT_DELETE, CT_STOP, Call, VM_CHANGE, VM_DELETE, VM_STOP};
+use super::requests::{CT_DELETE, CT_STOP, VM_DELETE, VM_STOP};
 use super::seed;
 
 /// How often the removal is sent when answers are lost or others are faster.
@@ -30,7 +30,7 @@ impl Pve {
             tried += 1;
             match self.remove_once(&located).await {
                 // The look at the top of the loop decides, not the answer.
-                Ok(()) if tried <= TRIES => {}
+                Ok(()) if tried <= TRIES + 1 => {}
                 Err(fault)
                     if tried < TRIES
                         && (fault.may_have_acted()
@@ -79,9 +79,11 @@ impl Pve {
         Ok(Some(located))
     }
 
+    /// Does the next thing: switches the guest off, or removes it.
     async fn remove_once(&self, located: &Located) -> Result<(), Fault> {
         if self.power_of(located).await? != Power::Stopped {
-            self.switch_off(located).await?;
+            // That takes a while, so the guest is proven again before it is removed.
+            return self.switch_off(located).await;
         }
         let storage = located
             .config
@@ -164,13 +166,9 @@ impl Pve {
             return Err(Fault::new(Class::Refused, Reason::Other, detail)
                 .with_hint(format!("eject {slot} by hand")));
         }
-        let digest = located.config.digest().unwrap_or_default();
-        let call = Call::to(&VM_CHANGE)
-            .at("node", &located.node)
-            .at("vmid", located.vmid)
+        let call = change_of(located)?
             .param("ide2", "none,media=cdrom")
-            .maybe("boot", boot_without(&located.config, "ide2"))
-            .param("digest", digest);
+            .maybe("boot", boot_without(&located.config, "ide2"));
         self.run(&call).await.map(|_| ())
     }
 

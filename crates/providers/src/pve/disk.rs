@@ -3,16 +3,23 @@
 //! In: where the guest is and a size. Out: the first disk is at least as large.
 //! Never: a relative size, which would grow twice when repeated; shrinking.
 
-use homestak_engine::ports::GuestKind;
+use homestak_engine::ports::{GuestKind, GuestUuid};
 
 use super::client::{Pve, by_kind, name_of};
 use super::fault::Fault;
-use super::locate::Located;
+use super::finish::digest_of;
+use super::identity::{Claim, judge};
+use super::locate::{Located, contested};
 use super::requests::{CT_RESIZE, VM_RESIZE};
 
 impl Pve {
     /// Grows the first disk to a size in GiB, where it is smaller.
-    pub(super) async fn grow(&self, located: &Located, gib: u64) -> Result<(), Fault> {
+    pub(super) async fn grow(
+        &self,
+        located: &Located,
+        uuid: &GuestUuid,
+        gib: u64,
+    ) -> Result<(), Fault> {
         let wanted = gib << 30;
         if is_large(located, wanted) {
             return Ok(());
@@ -27,6 +34,9 @@ impl Pve {
                 loop {
                     // Read again each time: a lost answer may have grown it already.
                     let located = self.reread(located.clone()).await?;
+                    if judge(located.kind, &located.config, uuid) != Claim::Ours {
+                        return Err(contested(&located, "changed its identity meanwhile"));
+                    }
                     let Some(disk) = located.config.first_disk(located.kind) else {
                         let name = name_of(located.kind, located.vmid, &located.node);
                         return Err(Fault::garbage(format!("{name} has no disk to grow")));
@@ -39,7 +49,7 @@ impl Pve {
                         .at("vmid", located.vmid)
                         .param("disk", &disk.slot)
                         .param("size", format!("{gib}G"))
-                        .param("digest", located.config.digest().unwrap_or_default());
+                        .param("digest", digest_of(&located)?);
                     tries += 1;
                     match self.run(&call).await {
                         Err(fault) if fault.may_have_acted() && tries < 4 => {

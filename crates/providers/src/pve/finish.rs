@@ -31,7 +31,7 @@ impl Pve {
             self.configure(guest, &mut located, hardware).await?;
             self.configure(guest, &mut located, mark).await?;
         }
-        self.grow(&located, guest.disk).await?;
+        self.grow(&located, &guest.uuid, guest.disk).await?;
         Ok(GuestRef {
             uuid: guest.uuid.clone(),
             kind: located.kind,
@@ -132,11 +132,15 @@ impl Pve {
     }
 }
 
-fn change(located: &Located) -> Result<Call, Fault> {
-    let digest = located
-        .config
-        .digest()
-        .ok_or_else(|| Fault::garbage("a configuration has no digest"))?;
+/// Returns the state a change is meant for.
+pub(super) fn digest_of(located: &Located) -> Result<String, Fault> {
+    let digest = located.config.digest();
+    digest.ok_or_else(|| Fault::garbage("a configuration has no digest"))
+}
+
+/// Starts a change of a configuration as it was read.
+pub(super) fn change_of(located: &Located) -> Result<Call, Fault> {
+    let digest = digest_of(located)?;
     Ok(by_kind(located.kind, &VM_CHANGE, &CT_CHANGE)
         .at("node", &located.node)
         .at("vmid", located.vmid)
@@ -145,7 +149,7 @@ fn change(located: &Located) -> Result<Call, Fault> {
 
 /// The hardware of a clone, and the SMBIOS identity.
 fn hardware(guest: &NewGuest, located: &Located) -> Result<Call, Fault> {
-    let call = change(located)?
+    let call = change_of(located)?
         .param("cores", guest.cores)
         .param("memory", guest.memory)
         .param("net0", network_card(guest));
@@ -188,7 +192,7 @@ fn mark(guest: &NewGuest, located: &Located) -> Result<Call, Fault> {
         .filter(|tag| !identity::is_ours(tag))
         .collect();
     tags.extend(identity::tags(&guest.uuid, &guest.manifest));
-    Ok(change(located)?
+    Ok(change_of(located)?
         .param("tags", quirks::render_tags(&tags))
         .param("description", identity::notes(&guest.uuid, &guest.manifest)))
 }

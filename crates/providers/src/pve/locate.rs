@@ -66,6 +66,7 @@ impl Pve {
         let mut second = Found::Nowhere;
         if let Some((kind, node, vmid)) = last
             && !node.is_empty()
+            && vmid >= 100
             && let Some(config) = self.config_at(kind, node, vmid).await?
         {
             let located = Located {

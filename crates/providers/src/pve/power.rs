@@ -76,6 +76,8 @@ impl Pve {
                         | Reason::ShutdownTimeout
                         | Reason::Interrupted
                         | Reason::NoConfig
+                        // Network storages show a new disk late.
+                        | Reason::NoVolume
                         | Reason::Locked
                 );
             if !again || tried >= TRIES {

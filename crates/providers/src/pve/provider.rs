@@ -106,7 +106,7 @@ impl Provider for Pve {
         let grown = async {
             let _turn = self.guard.guest(guest.vmid).await;
             let located = self.require(guest).await?;
-            self.grow(&located, gib).await
+            self.grow(&located, &guest.uuid, gib).await
         };
         describe(grown.await, || {
             format!("grow the disk of {} to {gib} GiB", guest_name(guest))
