@@ -591,3 +591,116 @@ async fn a_whole_life() {
     }
     assert!(server.world().guests.is_empty());
 }
+
+#[tokio::test]
+async fn a_guests_own_host_is_asked_and_the_entry_stands_in_for_it() {
+    let mut world = World::new();
+    let guest = add(&mut world, 100, 1, |_| {});
+    let entry = Server::start(world).await;
+    let mut world = World::new();
+    add(&mut world, 100, 1, |_| {});
+    let own = Server::start(world).await;
+    let mut settings = settings(&entry);
+    let endpoint = Endpoint {
+        url: own.url.clone(),
+        trust: own.trust.clone(),
+    };
+    settings.nodes.insert("pve1".to_owned(), endpoint);
+    connect(settings.clone())
+        .start(&guest)
+        .await
+        .expect("started");
+    assert!(own.world().guests[&100].running);
+    assert_eq!(entry.world().requests, 0);
+    let unreachable = Endpoint {
+        url: "https://127.0.0.1:9".to_owned(),
+        trust: own.trust.clone(),
+    };
+    settings.nodes.insert("pve1".to_owned(), unreachable);
+    connect(settings)
+        .start(&guest)
+        .await
+        .expect("started through the entry");
+    assert!(entry.world().guests[&100].running);
+}
+
+#[tokio::test]
+async fn a_copy_with_our_tags_does_not_pass_for_our_guest_in_a_look() {
+    let mut world = World::new();
+    add(&mut world, 100, 1, |_| {});
+    add(&mut world, 101, 1, |guest| {
+        guest.config.insert(
+            "smbios1".to_owned(),
+            "uuid=11111111-0000-4000-8000-000000000000".to_owned(),
+        );
+    });
+    let server = Server::start(world).await;
+    let observed = support::client(&server).observe().await.expect("a look");
+    let ours: Vec<u32> = observed
+        .guests
+        .iter()
+        .filter(|guest| guest.uuid.is_some())
+        .map(|guest| guest.vmid)
+        .collect();
+    assert_eq!(ours, [100]);
+    assert_eq!(observed.requests, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_in_flight_are_limited() {
+    let server = Server::start(World::new()).await;
+    let pve = Arc::new(support::client(&server));
+    server.world().pause = Duration::from_millis(5);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let pve = Arc::clone(&pve);
+        // Cancel safety: all are waited for.
+        tasks.spawn(async move { pve.observe().await.map(|_| ()) });
+    }
+    while let Some(result) = tasks.join_next().await {
+        result.expect("no panic").expect("a look");
+    }
+    let world = server.world();
+    assert_eq!(world.requests, 40);
+    assert!(
+        (2..=4).contains(&world.most_in_flight),
+        "{}",
+        world.most_in_flight
+    );
+    assert!(
+        world.connections <= 4,
+        "connections are reused: {}",
+        world.connections
+    );
+}
+
+#[tokio::test]
+async fn without_quorum_changes_stop_and_questions_go_on() {
+    let mut world = World::new();
+    let guest = add(&mut world, 100, 1, |_| {});
+    let server = Server::start(world).await;
+    // Slow enough for two calls within the ten seconds in which changes are held back.
+    let clock = Arc::new(support::clock::FastClock::new(10));
+    let pve = Pve::new(settings(&server), clock).expect("a client");
+    let refusal = Fault::Answer(500, "cluster not ready - no quorum?");
+    server
+        .world()
+        .faults_on
+        .push(("POST /status/start", refusal));
+    let error = pve.start(&guest).await.expect_err("no quorum");
+    assert_eq!(error.class, Class::Busy);
+    let posts = |server: &Server| {
+        server
+            .world()
+            .log
+            .iter()
+            .filter(|line| line.starts_with("POST"))
+            .count()
+    };
+    assert_eq!(posts(&server), 1);
+    pve.start(&guest).await.expect_err("not even tried");
+    assert_eq!(posts(&server), 1);
+    pve.observe().await.expect("a look");
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    pve.start(&guest).await.expect("tried again later");
+}

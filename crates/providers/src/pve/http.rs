@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use homestak_api::runtime::SharedClock;
@@ -25,6 +25,8 @@ use super::upload::Upload;
 const IDLE: Duration = Duration::from_secs(4);
 /// The largest answer that is read; 10,000 guests are about 5 MB.
 const LARGEST_ANSWER: usize = 64 << 20;
+/// Seconds for which a host that was not reached directly is asked through the entry.
+const DOWN: i64 = 60;
 /// How often a question is asked when the way there is bad.
 const ASKS: u32 = 4;
 
@@ -54,6 +56,8 @@ struct Lane {
     client: reqwest::Client,
     in_flight: Semaphore,
     uploads: Semaphore,
+    /// Until when it is not tried, in seconds since 1970.
+    down_until: AtomicI64,
 }
 
 impl Lane {
@@ -83,6 +87,7 @@ impl Lane {
             client,
             in_flight: Semaphore::new(limits.in_flight.max(1)),
             uploads: Semaphore::new(limits.uploads.max(1)),
+            down_until: AtomicI64::new(0),
         })
     }
 }
@@ -140,16 +145,21 @@ impl Transport {
     /// Sends a call once, straight to the host it is about where that is possible. A session that
     /// ran out is renewed.
     pub(super) async fn send_once(&self, call: &Call) -> Result<Answer, Fault> {
-        let own = call.node().and_then(|node| self.nodes.get(node));
-        match own {
-            Some(lane) => match self.send_signed(lane, call).await {
-                // The host may be reachable from the entry, when it is not from here.
-                Err(fault) if fault.class == (Class::Unreachable { sent: Sent::No }) => {
-                    self.send_signed(&self.entry, call).await
-                }
-                result => result,
-            },
-            None => self.send_signed(&self.entry, call).await,
+        let now = self.clock.now().as_second();
+        let own = call
+            .node()
+            .and_then(|node| self.nodes.get(node))
+            .filter(|lane| lane.down_until.load(Ordering::Relaxed) <= now);
+        let Some(lane) = own else {
+            return self.send_signed(&self.entry, call).await;
+        };
+        match self.send_signed(lane, call).await {
+            // The host may be reachable from the entry, when it is not from here.
+            Err(fault) if fault.class == (Class::Unreachable { sent: Sent::No }) => {
+                lane.down_until.store(now + DOWN, Ordering::Relaxed);
+                self.send_signed(&self.entry, call).await
+            }
+            result => result,
         }
     }
 

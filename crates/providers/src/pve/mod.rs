@@ -24,6 +24,7 @@ mod task;
 mod upload;
 mod wait;
 
+pub mod discover;
 pub mod facts;
 pub mod fault;
 pub mod identity;

@@ -60,6 +60,7 @@ impl Server {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
+                    world.lock().expect("the world").connections += 1;
                     let service = service_fn(move |request| answer(Arc::clone(&world), request));
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
@@ -100,11 +101,21 @@ async fn answer(
         value.as_bytes() == format!("PVEAPIToken={}", super::TOKEN).as_bytes()
     }) || parts.headers.contains_key("cookie");
     let call = calls::Call::new(parts.method.as_str(), &parts.uri.to_string(), &body);
+    let pause = {
+        let mut world = world.lock().expect("the world");
+        world.in_flight += 1;
+        world.most_in_flight = world.most_in_flight.max(world.in_flight);
+        world.pause
+    };
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
     let (fault, reply) = {
         let mut world = world.lock().expect("the world");
+        world.in_flight -= 1;
         let fault = world.next_fault(&call);
         let reply = match fault {
-            Some(Fault::CutBefore | Fault::StatusBefore(_)) => None,
+            Some(Fault::CutBefore | Fault::StatusBefore(_) | Fault::Answer(..)) => None,
             _ if !authorized && !call.path.ends_with("/access/ticket") => {
                 Some(Reply::error(401, "No ticket"))
             }

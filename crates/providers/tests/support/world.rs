@@ -4,6 +4,7 @@
 //! Never: time; tasks go on with each request that is made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use homestak_engine::ports::GuestKind;
 
@@ -25,7 +26,7 @@ pub enum Fault {
     Twice,
     /// It was done, and no answer comes.
     Silence,
-    /// This is answered after it was done.
+    /// This is answered, and nothing was done.
     Answer(u16, &'static str),
 }
 
@@ -70,6 +71,11 @@ pub struct World {
     /// Requests a task takes.
     pub task_length: usize,
     pub warnings: bool,
+    /// How long each answer takes.
+    pub pause: Duration,
+    pub in_flight: usize,
+    pub most_in_flight: usize,
+    pub connections: usize,
     pub next: u32,
 }
 
