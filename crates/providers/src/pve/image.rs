@@ -11,7 +11,7 @@ use super::client::Pve;
 use super::fault::{Fault, Reason};
 use super::quirks::text_of;
 use super::requests::{CONTENT, Call, DOWNLOAD, UPLOAD, VOLUME_DELETE};
-use super::task::elapsed;
+use super::task::{RunningTask, elapsed};
 use super::upload::Upload;
 
 /// The pause between looks at what a lost request became.
@@ -59,28 +59,34 @@ impl Pve {
         Ok(files.collect())
     }
 
-    async fn has(&self, place: &Content<'_>, file: &str) -> Result<bool, Fault> {
+    async fn find_file(&self, place: &Content<'_>, file: &str) -> Result<Option<File>, Fault> {
         let volume = place.volume(file);
-        Ok(self
-            .files(place)
-            .await?
-            .iter()
-            .any(|row| row.volume == volume))
+        let files = self.files(place).await?;
+        Ok(files.into_iter().find(|row| row.volume == volume))
+    }
+
+    async fn has(&self, place: &Content<'_>, file: &str) -> Result<bool, Fault> {
+        Ok(self.find_file(place, file).await?.is_some())
     }
 
     /// Tells whether an image is there, and nobody is still writing it.
     pub(super) async fn has_file(&self, image: &ImageWanted) -> Result<bool, Fault> {
         let place = place_of(image);
-        Ok(self.has(&place, &image.file).await? && !self.is_written(&place, &image.file).await?)
+        Ok(match self.find_file(&place, &image.file).await? {
+            Some(found) => !self.is_written(&place, &found).await?,
+            None => false,
+        })
     }
 
-    /// Tells whether a task may be writing a file: a download names it, a copy names nothing.
-    async fn is_written(&self, place: &Content<'_>, file: &str) -> Result<bool, Fault> {
-        let user = self.settings.credential.user();
+    /// Tells whether a task may be writing a file: a download names it; a copy names nothing, but
+    /// one that started after the file was last changed does not write it.
+    async fn is_written(&self, place: &Content<'_>, file: &File) -> Result<bool, Fault> {
         let tasks = self.running_tasks(place.node, None).await?;
         Ok(tasks.iter().any(|task| match task.upid.kind.as_str() {
-            "download" => task.upid.id == file,
-            "imgcopy" => task.upid.user == user,
+            "download" => task.upid.id == file.name,
+            "imgcopy" => file
+                .changed
+                .is_none_or(|changed| changed + 1 >= task.upid.start),
             _ => false,
         }))
     }
@@ -166,6 +172,7 @@ impl Pve {
         match self.run(&call).await {
             Ok(_) => self.wait_for_listing(place, file).await,
             Err(fault) if fault.reason == Reason::FileExists || fault.may_have_acted() => {
+                self.wait_for_download(place, file).await?;
                 self.wait_for_writer(place, file).await?;
                 if self.has(place, file).await? {
                     Ok(())
@@ -180,7 +187,9 @@ impl Pve {
     /// Waits until nobody writes a file. A task that makes no end is left to the next call.
     async fn wait_for_writer(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
         let started = self.clock.now();
-        while self.is_written(place, file).await? {
+        while let Some(found) = self.find_file(place, file).await?
+            && self.is_written(place, &found).await?
+        {
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
                 let detail = format!("`{}` is still being written", place.volume(file));
                 return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
@@ -188,6 +197,23 @@ impl Pve {
             self.clock.sleep(PAUSE).await;
         }
         Ok(())
+    }
+
+    /// Waits until no task fetches a file. It is listed under its name only when it is complete.
+    async fn wait_for_download(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
+        let started = self.clock.now();
+        loop {
+            let tasks = self.running_tasks(place.node, None).await?;
+            let fetched = |task: &RunningTask| task.upid.kind == "download" && task.upid.id == file;
+            if !tasks.iter().any(fetched) {
+                return Ok(());
+            }
+            if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
+                let detail = format!("`{}` is still being fetched", place.volume(file));
+                return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
+            }
+            self.clock.sleep(PAUSE).await;
+        }
     }
 
     async fn wait_for_listing(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {

@@ -90,16 +90,19 @@ impl Pve {
     /// Tells whether a task of ours that may be making the guest still runs.
     async fn is_being_made(&self, guest: &NewGuest, vmid: u32) -> Result<bool, Fault> {
         let user = self.settings.credential.user();
-        let (node, id, kinds): (&str, u32, &[&str]) = match &guest.source {
-            // A copy's task carries the id of its source.
+        let (node, id, kinds): (String, u32, &[&str]) = match &guest.source {
+            // A copy's task carries the id of its source, and runs where that is.
             DiskSource::Clone { vmid: source, .. } => {
-                (&guest.host, *source, &["qmclone", "vzclone"])
+                let rows = self.guests().await?;
+                let row = rows.into_iter().find(|row| row.vmid == *source);
+                let home = row.map_or_else(|| guest.host.clone(), |row| row.host);
+                (home, *source, &["qmclone", "vzclone"])
             }
             DiskSource::Image(_) | DiskSource::Template(_) => {
-                (&guest.host, vmid, &["qmcreate", "vzcreate"])
+                (guest.host.clone(), vmid, &["qmcreate", "vzcreate"])
             }
         };
-        let tasks = self.running_tasks(node, None).await?;
+        let tasks = self.running_tasks(&node, None).await?;
         Ok(tasks.iter().any(|task| {
             task.upid.user == user
                 && kinds.contains(&task.upid.kind.as_str())
