@@ -118,10 +118,15 @@ fn trim(definition: &Value) -> Value {
             Some(items @ Value::Object(_)) if key == "items" => {
                 kept.insert("items".into(), trim(items));
             }
-            Some(value) => {
+            // The description writes some limits as texts.
+            Some(Value::String(text)) if key.starts_with("m") => {
+                let number: f64 = text.parse().unwrap_or(0.0);
+                kept.insert(key.into(), json!(number));
+            }
+            Some(value) if !value.is_null() => {
                 kept.insert(key.into(), value.clone());
             }
-            None => {}
+            Some(_) | None => {}
         }
     }
     Value::Object(kept)

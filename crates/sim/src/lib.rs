@@ -5,6 +5,7 @@
 
 mod calls;
 mod guest;
+pub mod replay;
 mod schema;
 mod world;
 
