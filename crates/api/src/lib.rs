@@ -1,0 +1,7 @@
+//! SPEAKS: TLS trust and the runtime that everything outside of `core` shares.
+//!
+//! In: settings, tasks, time. Out: TLS configurations, clocks, tracked tasks.
+//! Never: decisions; a connection that is not verified.
+
+pub mod runtime;
+pub mod trust;

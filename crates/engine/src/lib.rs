@@ -1,0 +1,6 @@
+//! DOES: the seams through which plans become machines.
+//!
+//! In: plans in our own types. Out: calls on ports, with classified errors.
+//! Never: the types of a vendor; those end in `providers`.
+
+pub mod ports;

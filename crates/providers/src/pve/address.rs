@@ -1,0 +1,120 @@
+//! The address behind a MAC, as the guest's agent or the container's host sees it.
+//!
+//! In: a guest and the MAC of its card. Out: its address, or none yet.
+//! Never: waiting; an address of another card, of a bridge inside, or link-local.
+
+use std::net::IpAddr;
+
+use homestak_engine::ports::{GuestKind, GuestRef};
+use serde_json::Value;
+
+use super::client::{Pve, by_kind};
+use super::fault::{Fault, Reason};
+use super::locate::Found;
+use super::quirks::text_of;
+use super::requests::{CT_INTERFACES, VM_INTERFACES};
+
+impl Pve {
+    /// Looks once for the address behind a MAC.
+    pub(super) async fn look_up(
+        &self,
+        guest: &GuestRef,
+        mac: &str,
+    ) -> Result<Option<IpAddr>, Fault> {
+        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
+        let Found::Ours(located) = self.find(&guest.uuid, last).await? else {
+            return Ok(None);
+        };
+        let call = by_kind(located.kind, &VM_INTERFACES, &CT_INTERFACES)
+            .at("node", &located.node)
+            .at("vmid", located.vmid);
+        match self.ask_once(&call).await {
+            Ok(data) => Ok(address_of(located.kind, &data, mac)),
+            // Not yet: off, or its agent has not started. Each such question costs a worker 3 s,
+            // so the caller does not ask faster than that.
+            Err(fault) if matches!(fault.reason, Reason::NoAgent | Reason::NotRunning) => Ok(None),
+            Err(fault) if fault.is_passing() => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+/// Reads the address: IPv4 before IPv6.
+pub(super) fn address_of(kind: GuestKind, data: &Value, mac: &str) -> Option<IpAddr> {
+    let interfaces = match kind {
+        GuestKind::Vm => data.get("result").unwrap_or(data),
+        GuestKind::Ct => data,
+    };
+    let mut addresses: Vec<IpAddr> = interfaces
+        .as_array()?
+        .iter()
+        .filter(|interface| {
+            ["hardware-address", "hwaddr"]
+                .iter()
+                .any(|field| text_of(interface, field).eq_ignore_ascii_case(mac))
+        })
+        .flat_map(|interface| {
+            let listed = interface.get("ip-addresses").and_then(Value::as_array);
+            let listed = listed.map(Vec::as_slice).unwrap_or_default();
+            let mut texts: Vec<String> = listed
+                .iter()
+                .map(|row| text_of(row, "ip-address"))
+                .collect();
+            // Older versions say it here only, with the prefix.
+            texts.extend(["inet", "inet6"].map(|field| text_of(interface, field)));
+            texts
+        })
+        .filter_map(|text| text.split('/').next().and_then(|text| text.parse().ok()))
+        .filter(is_usable)
+        .collect();
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses.into_iter().next()
+}
+
+fn is_usable(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            !address.is_loopback() && !address.is_link_local() && !address.is_unspecified()
+        }
+        IpAddr::V6(address) => {
+            !address.is_loopback() && !address.is_unicast_link_local() && !address.is_unspecified()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_card_with_the_mac_counts() {
+        let data = json!({"result": [
+            {"name": "lo", "ip-addresses": [{"ip-address": "127.0.0.1", "prefix": 8, "ip-address-type": "ipv4"}]},
+            {"name": "docker0", "hardware-address": "02:42:00:00:00:01", "ip-addresses": [{"ip-address": "172.17.0.1"}]},
+            {"name": "wait0", "hardware-address": "BC:24:11:00:00:02"},
+            {"name": "eth0", "hardware-address": "BC:24:11:00:00:01", "ip-addresses": [
+                {"ip-address": "fe80::1"}, {"ip-address": "2001:db8::5"}, {"ip-address": "10.0.12.5"}]},
+        ]});
+        let found = address_of(GuestKind::Vm, &data, "bc:24:11:00:00:01");
+        assert_eq!(found, "10.0.12.5".parse().ok());
+        assert_eq!(address_of(GuestKind::Vm, &data, "bc:24:11:00:00:02"), None);
+        assert_eq!(
+            address_of(GuestKind::Vm, &json!({"result": null}), "x"),
+            None
+        );
+    }
+
+    #[test]
+    fn containers_say_it_differently() {
+        let data = json!([{"hwaddr": "bc:24:11:d8:db:cb", "name": "eth0", "inet": "10.77.0.231/24",
+            "ip-addresses": [{"prefix": "24", "ip-address-type": "inet", "ip-address": "10.77.0.231"}]}]);
+        let found = address_of(GuestKind::Ct, &data, "BC:24:11:D8:DB:CB");
+        assert_eq!(found, "10.77.0.231".parse().ok());
+        assert_eq!(
+            address_of(GuestKind::Ct, &Value::Null, "BC:24:11:D8:DB:CB"),
+            None
+        );
+    }
+}

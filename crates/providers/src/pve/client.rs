@@ -1,0 +1,207 @@
+//! The client: the way there, the clock, the turns, and the few calls all operations are made of.
+//!
+//! In: [`Call`]s. Out: data, tasks that ended, or a [`Fault`].
+//! Never: an operation; those have a file each.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use homestak_api::runtime::SharedClock;
+use homestak_engine::ports::{Class, GuestKind, PortError};
+use serde_json::Value;
+
+use super::fault::{Fault, Reason};
+use super::guard::Guard;
+use super::http::{Answer, Transport};
+use super::requests::{self, Call};
+use super::settings::PveSettings;
+use super::upid::Upid;
+use super::upload::Upload;
+
+/// Seconds for which changes are not even tried after the cluster said it has no quorum.
+const QUORUM_PAUSE: i64 = 10;
+
+/// A Proxmox VE, or a cluster of them.
+pub struct Pve {
+    pub(super) transport: Transport,
+    pub(super) clock: SharedClock,
+    pub(super) settings: PveSettings,
+    pub(super) guard: Guard,
+    pub(super) version: tokio::sync::OnceCell<Version>,
+    pub(super) vmids: tokio::sync::OnceCell<RangeInclusive<u32>>,
+    no_quorum_until: AtomicI64,
+}
+
+/// A version, such as 9.1.7.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    /// As it was answered.
+    pub(super) text: String,
+    /// The first two numbers.
+    pub(super) number: (u32, u32),
+}
+
+impl Version {
+    /// Reads a version.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(['.', '-', '~']);
+        let major = parts.next()?.parse().ok()?;
+        let minor = parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
+        Some(Self {
+            text: text.to_owned(),
+            number: (major, minor),
+        })
+    }
+}
+
+/// A task that ended well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Done {
+    /// What it warned about.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Pve {
+    /// Prepares a client; nothing is sent.
+    pub fn new(settings: PveSettings, clock: SharedClock) -> Result<Self, PortError> {
+        let transport = Transport::new(&settings, clock.clone())
+            .map_err(|fault| fault.into_port(format!("set up {}", settings.endpoint.url)))?;
+        Ok(Self {
+            transport,
+            clock,
+            guard: Guard::new(settings.limits.per_storage),
+            settings,
+            version: tokio::sync::OnceCell::new(),
+            vmids: tokio::sync::OnceCell::new(),
+            no_quorum_until: AtomicI64::new(0),
+        })
+    }
+
+    /// Returns how many requests were sent so far.
+    pub fn requests(&self) -> u64 {
+        self.transport.requests()
+    }
+
+    /// Asks a question.
+    pub(super) async fn ask(&self, call: &Call) -> Result<Value, Fault> {
+        Ok(self.transport.send(call).await?.data)
+    }
+
+    /// Asks a question whose answer comes in parts.
+    pub(super) async fn ask_part(&self, call: &Call) -> Result<Answer, Fault> {
+        self.transport.send(call).await
+    }
+
+    /// Asks once; for polls, which decide themselves what a bad way means.
+    pub(super) async fn ask_once(&self, call: &Call) -> Result<Value, Fault> {
+        Ok(self.transport.send_once(call).await?.data)
+    }
+
+    /// Sends a change that is done when it is answered.
+    pub(super) async fn change(&self, call: &Call) -> Result<Value, Fault> {
+        let now = self.clock.now().as_second();
+        if now < self.no_quorum_until.load(Ordering::Relaxed) {
+            return Err(Fault::new(
+                Class::Busy,
+                Reason::NoQuorum,
+                "the cluster has no quorum",
+            ));
+        }
+        let result = self.transport.send(call).await;
+        if let Err(fault) = &result
+            && fault.reason == Reason::NoQuorum
+        {
+            self.no_quorum_until
+                .store(now + QUORUM_PAUSE, Ordering::Relaxed);
+        }
+        Ok(result?.data)
+    }
+
+    /// Sends a change that is done by a task, and waits for it.
+    pub(super) async fn run(&self, call: &Call) -> Result<Done, Fault> {
+        let data = self.change(call).await?;
+        self.follow(&upid(&data)?).await
+    }
+
+    /// Sends a file, and waits for the task that puts it in place.
+    pub(super) async fn send_file(&self, call: &Call, upload: Upload) -> Result<Done, Fault> {
+        let answer = self.transport.upload(call, upload).await?;
+        self.follow(&upid(&answer.data)?).await
+    }
+
+    /// Returns the version, asked for once.
+    pub(super) async fn version(&self) -> Result<&Version, Fault> {
+        self.version
+            .get_or_try_init(|| async {
+                let data = self.ask(&Call::to(&requests::VERSION)).await?;
+                let text = super::quirks::text_of(&data, "version");
+                Version::parse(&text)
+                    .ok_or_else(|| Fault::garbage(format!("`{text}` is not a version")))
+            })
+            .await
+    }
+
+    /// Returns the ids that may be chosen from, asked for once.
+    pub(super) async fn vmid_range(&self) -> Result<&RangeInclusive<u32>, Fault> {
+        self.vmids
+            .get_or_try_init(|| async {
+                let cluster = match self.ask(&Call::to(&requests::CLUSTER_OPTIONS)).await {
+                    Ok(options) => super::vmid::cluster_range(&options),
+                    // Without the right to see the options, the create call still decides.
+                    Err(fault) if fault.reason == Reason::Permission => None,
+                    Err(fault) => return Err(fault),
+                };
+                Ok(super::vmid::usable(&self.settings.vmids, cluster))
+            })
+            .await
+    }
+}
+
+/// Reads the id of the task that a change was answered with.
+pub(super) fn upid(data: &Value) -> Result<Upid, Fault> {
+    let text = data.as_str().unwrap_or_default();
+    Upid::parse(text).ok_or_else(|| Fault::garbage("a change was not answered with a task"))
+}
+
+/// Picks the request for a VM or for a container.
+pub(super) fn by_kind(
+    kind: GuestKind,
+    vm: &'static requests::Request,
+    ct: &'static requests::Request,
+) -> Call {
+    match kind {
+        GuestKind::Vm => Call::to(vm),
+        GuestKind::Ct => Call::to(ct),
+    }
+}
+
+/// Names a guest in messages.
+pub(super) fn name_of(kind: GuestKind, vmid: u32, node: &str) -> String {
+    let kind = match kind {
+        GuestKind::Vm => "VM",
+        GuestKind::Ct => "container",
+    };
+    format!("{kind} {vmid} on {node}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_numbers() {
+        assert_eq!(
+            Version::parse("9.1.7").map(|version| version.number),
+            Some((9, 1))
+        );
+        assert_eq!(
+            Version::parse("8.2-4").map(|version| version.number),
+            Some((8, 2))
+        );
+        assert_eq!(
+            Version::parse("10").map(|version| version.number),
+            Some((10, 0))
+        );
+        assert_eq!(Version::parse("beta"), None);
+    }
+}

@@ -1,0 +1,340 @@
+//! Making a guest: look, choose an id, ask for it, find out what came of it, finish it.
+//!
+//! In: [`NewGuest`]. Out: where it is, stopped and complete.
+//! Never: a second guest of one UUID, whatever is lost, repeated or killed on the way.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use homestak_engine::ports::{
+    Class, DiskSource, GuestKind, GuestRef, NewGuest, ObservedGuest, Power,
+};
+
+use super::client::{Pve, by_kind, name_of};
+use super::fault::{Fault, Reason};
+use super::guard::Went;
+use super::identity;
+use super::locate::{Found, Located, contested};
+use super::property::Property;
+use super::quirks;
+use super::requests::{CT_CLONE, CT_CREATE, Call, VM_CLONE, VM_CREATE};
+use super::settle::Outcome;
+
+/// How many ids are tried before giving up on a place where everything is taken.
+const IDS: usize = 20;
+/// How often one id is tried when locks or the way there are bad.
+const TRIES: u32 = 6;
+/// The first pause after a lock was in the way.
+const PAUSE: Duration = Duration::from_secs(2);
+
+impl Pve {
+    /// Makes a guest, or completes it when it is there.
+    pub(super) async fn make(&self, guest: &NewGuest) -> Result<GuestRef, Fault> {
+        // One at a time per guest: a repeated call waits for the first and finds its work.
+        let _turn = self.guard.alone(&format!("create {}", guest.uuid)).await;
+        // Listed before the search: whatever a rival makes in between is not taken for someone
+        // else's, but run into, and recognised.
+        let mut taken: BTreeSet<u32> = match guest.vmid {
+            Some(_) => BTreeSet::new(),
+            None => {
+                let rows = self.guests().await?;
+                // Those that are half-made may be ours: `make_at` finds out.
+                let whole = rows.iter().filter(|row| row.lock.is_none());
+                whole.map(|row| row.vmid).collect()
+            }
+        };
+        let last = guest
+            .vmid
+            .map(|vmid| (guest.kind, guest.host.as_str(), vmid));
+        match self.find(&guest.uuid, last).await? {
+            Found::Ours(located) | Found::Unfinished(located) => {
+                return self.complete(guest, located).await;
+            }
+            Found::Impostor(located) => {
+                return Err(contested(&located, "carries the tag and another identity"));
+            }
+            Found::Nowhere => {}
+        }
+        self.ensure_seed(guest).await?;
+        for _ in 0..IDS {
+            let vmid = match guest.vmid {
+                Some(vmid) => vmid,
+                None => self.choose_id(guest, &taken).await?,
+            };
+            let _turn = self.guard.guest(vmid).await;
+            match self.make_at(guest, vmid).await? {
+                Some(located) => return self.complete(guest, located).await,
+                None if guest.vmid.is_some() => {
+                    let name = name_of(guest.kind, vmid, &guest.host);
+                    let detail = format!("the id of {name} belongs to another guest");
+                    return Err(Fault::new(Class::Refused, Reason::AlreadyExists, detail)
+                        .with_hint("choose another vmid, or leave it open"));
+                }
+                None => taken.insert(vmid),
+            };
+        }
+        let detail = format!("{IDS} ids were taken by others in a row");
+        Err(Fault::new(Class::Busy, Reason::AlreadyExists, detail))
+    }
+
+    async fn choose_id(&self, guest: &NewGuest, taken: &BTreeSet<u32>) -> Result<u32, Fault> {
+        let range = self.vmid_range().await?;
+        super::vmid::choose(&guest.uuid, range, taken).ok_or_else(|| {
+            let (start, end) = (range.start(), range.end());
+            let detail = format!("every id from {start} to {end} is taken");
+            Fault::new(Class::Refused, Reason::AlreadyExists, detail)
+        })
+    }
+
+    /// Makes the guest at an id; `None` when the id belongs to someone else.
+    async fn make_at(&self, guest: &NewGuest, vmid: u32) -> Result<Option<Located>, Fault> {
+        let mut pause = PAUSE;
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let result = self.request(guest, vmid).await;
+            let lost = match &result {
+                Ok(()) => None,
+                Err(fault) if fault.reason == Reason::AlreadyExists => None,
+                Err(fault) if fault.reason == Reason::Locked => None,
+                Err(fault) if fault.may_have_acted() => Some(fault),
+                Err(_) => return result.map(|()| None),
+            };
+            match (self.settle(guest, vmid, lost).await?, result) {
+                (Outcome::Made(located), _) => return Ok(Some(located)),
+                (Outcome::Taken, _) => return Ok(None),
+                (Outcome::Nothing, Err(fault)) if tried >= TRIES => return Err(fault),
+                // Whoever had it removed it meanwhile, or the request never arrived.
+                (Outcome::Nothing, Err(_)) => {}
+                (Outcome::Nothing, Ok(())) => {
+                    let name = name_of(guest.kind, vmid, &guest.host);
+                    let detail = format!("{name} was made and is not there");
+                    return Err(Fault::new(Class::Missing, Reason::NoConfig, detail)
+                        .with_hint("someone else removed it; repeat"));
+                }
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE * 8);
+        }
+    }
+
+    /// Sends the create call and follows its task.
+    async fn request(&self, guest: &NewGuest, vmid: u32) -> Result<(), Fault> {
+        let turn = self.guard.storage(&guest.host, &guest.storage).await;
+        let (call, source_turn) = match &guest.source {
+            DiskSource::Clone { vmid: source, full } => {
+                let (call, running) = self.clone_call(guest, vmid, *source, *full).await?;
+                (call, Some(self.guard.clone_source(*source, running).await))
+            }
+            DiskSource::Image(_) | DiskSource::Template(_) => (create_call(guest, vmid)?, None),
+        };
+        let result = self.run(&call).await;
+        let went = match &result {
+            Err(fault) if fault.reason == Reason::Locked => Went::Congested,
+            _ => Went::Well,
+        };
+        turn.report(went);
+        if let Some(turn) = &source_turn {
+            turn.report(went);
+        }
+        result.map(|_| ())
+    }
+
+    /// Makes the clone call; also says whether the source runs.
+    async fn clone_call(
+        &self,
+        guest: &NewGuest,
+        vmid: u32,
+        source: u32,
+        full: bool,
+    ) -> Result<(Call, bool), Fault> {
+        let rows = self.guests().await?;
+        let row = rows
+            .iter()
+            .find(|row| row.vmid == source && row.kind == guest.kind)
+            .ok_or_else(|| {
+                let detail = format!("there is no guest {source} of that kind to copy");
+                Fault::new(Class::Missing, Reason::NoConfig, detail)
+                    .with_hint("a token sees only guests it has VM.Audit on")
+            })?;
+        if !full && !row.template {
+            let detail = format!("guest {source} is not a template, so its data cannot be shared");
+            return Err(Fault::new(Class::Refused, Reason::Other, detail)
+                .with_hint("make it a template, or ask for a full copy"));
+        }
+        if row.host != guest.host {
+            self.check_reach(guest, row).await?;
+        }
+        let name = match guest.kind {
+            GuestKind::Vm => "name",
+            GuestKind::Ct => "hostname",
+        };
+        let call = by_kind(guest.kind, &VM_CLONE, &CT_CLONE)
+            .at("node", &row.host)
+            .at("vmid", source)
+            .param("newid", vmid)
+            .param(name, &guest.name)
+            .param(
+                "description",
+                identity::making_notes(&guest.uuid, &guest.manifest),
+            )
+            .param("full", u8::from(full))
+            .maybe("storage", full.then_some(&guest.storage))
+            .maybe("target", (row.host != guest.host).then_some(&guest.host));
+        Ok((call, row.power == Power::Running))
+    }
+
+    /// Refuses to copy a guest across hosts whose disk only its own host has.
+    async fn check_reach(&self, guest: &NewGuest, source: &ObservedGuest) -> Result<(), Fault> {
+        let config = self
+            .config_at(source.kind, &source.host, source.vmid)
+            .await?;
+        let volume = config.and_then(|config| config.first_disk(source.kind));
+        let Some(volume) = volume.map(|disk| disk.volume) else {
+            return Ok(());
+        };
+        let storage = volume.split(':').next().unwrap_or_default();
+        let storages = self.look().await?.storages;
+        let local = storages
+            .iter()
+            .any(|row| row.name == storage && !row.shared);
+        if !local {
+            return Ok(());
+        }
+        let (vmid, home) = (source.vmid, &source.host);
+        let detail = format!("guest {vmid} lies on {storage}, which only {home} has");
+        Err(
+            Fault::new(Class::Refused, Reason::Other, detail).with_hint(format!(
+                "make a copy of it on {}, or use a shared storage",
+                guest.host
+            )),
+        )
+    }
+}
+
+/// Makes the create call of a VM from an image, or of a container from a template.
+pub(super) fn create_call(guest: &NewGuest, vmid: u32) -> Result<Call, Fault> {
+    match (guest.kind, &guest.source) {
+        (GuestKind::Vm, DiskSource::Image(image)) => Ok(vm_call(guest, vmid, image)),
+        (GuestKind::Ct, DiskSource::Template(template)) => Ok(ct_call(guest, vmid, template)),
+        (GuestKind::Vm, _) => Err(Fault::bug("a VM is made from an image or a clone")),
+        (GuestKind::Ct, _) => Err(Fault::bug("a container is made from a template or a clone")),
+    }
+}
+
+fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Call {
+    let from = volume(&guest.image_storage, "import", image);
+    let disk = Property::of(&format!("{}:0", guest.storage)).with("import-from", from);
+    Call::to(&VM_CREATE)
+        .at("node", &guest.host)
+        .param("vmid", vmid)
+        .param("name", &guest.name)
+        .param("memory", guest.memory)
+        .param("cores", guest.cores)
+        .param("cpu", cpu(guest))
+        .param("ostype", "l26")
+        .param("scsihw", "virtio-scsi-single")
+        .param("scsi0", disk.render())
+        .param("boot", "order=scsi0")
+        .param("net0", network_card(guest))
+        .param("smbios1", format!("uuid={}", guest.uuid))
+        .param("agent", 1)
+        // Cloud images panic on growing their disk without a serial console.
+        .param("serial0", "socket")
+        .param("vga", "serial0")
+        .param(
+            "tags",
+            quirks::render_tags(&identity::tags(&guest.uuid, &guest.manifest)),
+        )
+        .param("description", identity::notes(&guest.uuid, &guest.manifest))
+        .maybe("ide2", seed_drive(guest))
+}
+
+fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Call {
+    Call::to(&CT_CREATE)
+        .at("node", &guest.host)
+        .param("vmid", vmid)
+        .param("hostname", &guest.name)
+        .param(
+            "ostemplate",
+            volume(&guest.image_storage, "vztmpl", template),
+        )
+        .param("rootfs", format!("{}:{}", guest.storage, guest.disk))
+        .param("memory", guest.memory)
+        .param("swap", 0)
+        .param("cores", guest.cores)
+        .param("unprivileged", u8::from(guest.unprivileged))
+        // Any other feature is for root's own login only.
+        .maybe("features", guest.unprivileged.then_some("nesting=1"))
+        .param("net0", network_card(guest))
+        .maybe(
+            "ssh-public-keys",
+            Some(guest.ssh_keys.join("\n")).filter(|keys| !keys.is_empty()),
+        )
+        .param(
+            "tags",
+            quirks::render_tags(&identity::tags(&guest.uuid, &guest.manifest)),
+        )
+        .param("description", identity::notes(&guest.uuid, &guest.manifest))
+}
+
+/// Names a file of a storage; a whole volume id is taken as it is.
+pub(super) fn volume(storage: &str, content: &str, file: &str) -> String {
+    if file.contains(':') {
+        file.to_owned()
+    } else {
+        format!("{storage}:{content}/{file}")
+    }
+}
+
+/// A host of guests needs the real CPU; others get one that every CPU of the last years has, so
+/// that they can be moved.
+pub(super) fn cpu(guest: &NewGuest) -> &'static str {
+    if guest.hosts_guests {
+        "host"
+    } else {
+        "x86-64-v2-AES"
+    }
+}
+
+/// Returns the drive with the seed.
+pub(super) fn seed_drive(guest: &NewGuest) -> Option<String> {
+    guest.seed.as_ref()?;
+    let file = super::seed::file_name(&guest.uuid);
+    let volume = format!("{}:iso/{file}", guest.image_storage);
+    Some(Property::of(&volume).with("media", "cdrom").render())
+}
+
+/// Returns the network card.
+pub(super) fn network_card(guest: &NewGuest) -> String {
+    let nic = &guest.nic;
+    let mac = nic.mac.to_ascii_uppercase();
+    let mut card = match guest.kind {
+        GuestKind::Vm => Property::default()
+            .with("virtio", mac)
+            .with("bridge", &nic.bridge),
+        GuestKind::Ct => {
+            let mut card = Property::default()
+                .with("name", "eth0")
+                .with("bridge", &nic.bridge)
+                .with("hwaddr", mac)
+                .with("type", "veth");
+            card = match nic.address {
+                Some((address, prefix)) if address.is_ipv4() => {
+                    card.with("ip", format!("{address}/{prefix}"))
+                }
+                Some((address, prefix)) => card.with("ip6", format!("{address}/{prefix}")),
+                None => card.with("ip", "dhcp"),
+            };
+            match nic.gateway {
+                Some(gateway) if gateway.is_ipv4() => card.with("gw", gateway.to_string()),
+                Some(gateway) => card.with("gw6", gateway.to_string()),
+                None => card,
+            }
+        }
+    };
+    if let Some(vlan) = nic.vlan {
+        card = card.with("tag", vlan.to_string());
+    }
+    card.render()
+}

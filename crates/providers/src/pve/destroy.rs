@@ -1,0 +1,220 @@
+//! Removing a guest with what belongs to it, after proving whose it is.
+//!
+//! In: a guest. Out: its UUID is nowhere, its seed is gone.
+//! Never: disks the guest does not name; a protected guest; a guest that is not ours.
+
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Power};
+
+use super::client::{Pve, by_kind, name_of};
+use super::fault::{Fault, Reason};
+use super::finish::{boot_without, change_of};
+use super::identity::{Claim, judge};
+use super::image::Content;
+use super::locate::{Found, Located, contested};
+use super::requests::{CT_DELETE, CT_STOP, VM_DELETE, VM_STOP};
+use super::seed;
+
+/// How often the removal is sent when answers are lost or others are faster.
+const TRIES: u32 = 4;
+/// The first pause between.
+const PAUSE: Duration = Duration::from_secs(2);
+
+impl Pve {
+    /// Removes a guest.
+    pub(super) async fn remove(&self, guest: &GuestRef) -> Result<(), Fault> {
+        let _turn = self.guard.guest(guest.vmid).await;
+        let mut tried = 0;
+        while let Some(located) = self.removable(guest).await? {
+            tried += 1;
+            match self.remove_once(&located).await {
+                // The look at the top of the loop decides, not the answer.
+                Ok(()) if tried <= TRIES + 1 => {}
+                Err(fault)
+                    if tried < TRIES
+                        && (fault.may_have_acted()
+                            || matches!(
+                                fault.reason,
+                                Reason::NoConfig | Reason::StillRunning | Reason::Locked
+                            )) =>
+                {
+                    self.clock.sleep(PAUSE * tried).await;
+                }
+                Ok(()) => {
+                    let name = name_of(located.kind, located.vmid, &located.node);
+                    let detail = format!("{name} is still there after its removal");
+                    return Err(Fault::new(Class::Broken, Reason::Other, detail));
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        self.remove_seeds(guest).await
+    }
+
+    /// Finds the guest to remove, with nothing holding it; `None` when it is gone. One that was
+    /// never finished is ours too, as nobody else can have made it.
+    async fn removable(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
+        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
+        let located = match self.find(&guest.uuid, last).await? {
+            Found::Ours(located) | Found::Unfinished(located) => located,
+            Found::Impostor(located) => {
+                return Err(contested(&located, "carries the tag and another identity"));
+            }
+            Found::Nowhere => return Ok(None),
+        };
+        let Some(located) = self.wait_for_unlock(located).await? else {
+            return Ok(None);
+        };
+        match judge(located.kind, &located.config, &guest.uuid) {
+            Claim::Ours | Claim::Unfinished => {}
+            Claim::Impostor | Claim::Other => return Ok(None),
+        }
+        if located.config.flag("protection") {
+            let name = name_of(located.kind, located.vmid, &located.node);
+            let detail = format!("{name} is protected from removal");
+            return Err(Fault::new(Class::Refused, Reason::Protected, detail)
+                .with_hint("switch its protection off first, if it may really go"));
+        }
+        Ok(Some(located))
+    }
+
+    /// Does the next thing: switches the guest off, or removes it.
+    async fn remove_once(&self, located: &Located) -> Result<(), Fault> {
+        if self.power_of(located).await? != Power::Stopped {
+            // That takes a while, so the guest is proven again before it is removed.
+            return self.switch_off(located).await;
+        }
+        let storage = located
+            .config
+            .first_disk(located.kind)
+            .and_then(|disk| disk.volume.split(':').next().map(str::to_owned))
+            .unwrap_or_default();
+        let _turn = self.guard.storage(&located.node, &storage).await;
+        let call = by_kind(located.kind, &VM_DELETE, &CT_DELETE)
+            .at("node", &located.node)
+            .at("vmid", located.vmid)
+            .param("purge", 1);
+        self.run(&call).await.map(|_| ())
+    }
+
+    async fn switch_off(&self, located: &Located) -> Result<(), Fault> {
+        let overrule = self.version().await?.number >= (8, 2);
+        let call = by_kind(located.kind, &VM_STOP, &CT_STOP)
+            .at("node", &located.node)
+            .at("vmid", located.vmid)
+            .maybe("overrule-shutdown", overrule.then_some(1));
+        match self.run(&call).await {
+            Err(fault) if fault.reason == Reason::NotRunning => Ok(()),
+            result => result.map(|_| ()),
+        }
+    }
+
+    /// Removes the guest's seed wherever its host keeps CDs.
+    async fn remove_seeds(&self, guest: &GuestRef) -> Result<(), Fault> {
+        if guest.kind == GuestKind::Ct {
+            return Ok(());
+        }
+        let file = seed::file_name(&guest.uuid);
+        for (node, volume) in
+            self.seeds().await?.into_iter().filter_map(|seed| {
+                (seed.file.name == file).then_some((seed.node, seed.file.volume))
+            })
+        {
+            self.remove_file(&node, &volume).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the CD with the first-boot data out of a guest, then removes it.
+    pub(super) async fn eject_seed(&self, guest: &GuestRef) -> Result<(), Fault> {
+        if guest.kind == GuestKind::Ct {
+            return Ok(());
+        }
+        let _turn = self.guard.guest(guest.vmid).await;
+        let Some(found) = self.prove(guest).await? else {
+            return self.remove_seeds(guest).await;
+        };
+        let file = seed::file_name(&guest.uuid);
+        let ending = format!("/{file}");
+        self.past_locks(&found.node, found.vmid, || async {
+            let mut tries = 0;
+            loop {
+                let located = self.require(guest).await?;
+                let drives = located.config.cd_drives();
+                let Some((slot, _)) = drives.iter().find(|(_, volume)| volume.ends_with(&ending))
+                else {
+                    return Ok(());
+                };
+                tries += 1;
+                match self.eject(&located, slot).await {
+                    Err(fault) if fault.may_have_acted() && tries < TRIES => {
+                        self.clock.sleep(PAUSE).await;
+                    }
+                    result => return result,
+                }
+            }
+        })
+        .await?;
+        self.remove_seeds(guest).await
+    }
+
+    async fn eject(&self, located: &Located, slot: &str) -> Result<(), Fault> {
+        if slot != "ide2" {
+            let name = name_of(located.kind, located.vmid, &located.node);
+            let detail = format!("the seed of {name} was moved to {slot} by someone");
+            return Err(Fault::new(Class::Refused, Reason::Other, detail)
+                .with_hint(format!("eject {slot} by hand")));
+        }
+        let call = change_of(located)?
+            .param("ide2", "none,media=cdrom")
+            .maybe("boot", boot_without(&located.config, "ide2"));
+        self.run(&call).await.map(|_| ())
+    }
+
+    /// Lists seeds of ours in every storage that keeps CDs and can be reached.
+    pub(super) async fn seeds(&self) -> Result<Vec<SeedFile>, Fault> {
+        let observed = self.look().await?;
+        let mut seeds = Vec::new();
+        let mut shared = std::collections::BTreeSet::new();
+        for storage in &observed.storages {
+            let online = observed
+                .hosts
+                .iter()
+                .any(|host| host.name == storage.host && host.online);
+            let cds = storage.content.iter().any(|kind| kind == "iso");
+            if !storage.active || !cds || !online {
+                continue;
+            }
+            if storage.shared && !shared.insert(storage.name.clone()) {
+                continue;
+            }
+            let place = Content {
+                node: &storage.host,
+                storage: &storage.name,
+                kind: "iso",
+            };
+            let files = match self.files(&place).await {
+                Ok(files) => files,
+                // A storage we may not list holds nothing we put there.
+                Err(fault) if fault.reason == Reason::Permission => continue,
+                Err(fault) => return Err(fault),
+            };
+            seeds.extend(files.into_iter().filter_map(|file| {
+                Some(SeedFile {
+                    node: storage.host.clone(),
+                    uuid: seed::owner(&file.name)?,
+                    file,
+                })
+            }));
+        }
+        Ok(seeds)
+    }
+}
+
+/// A seed in a storage.
+pub(super) struct SeedFile {
+    pub(super) node: String,
+    pub(super) uuid: GuestUuid,
+    pub(super) file: super::image::File,
+}

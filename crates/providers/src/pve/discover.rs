@@ -1,0 +1,113 @@
+//! The hosts' own addresses, so that a guest's host is asked directly.
+//!
+//! In: what the entry says about its cluster. Out: an address and a trust per host.
+//! Never: a host trusted that the entry did not vouch for.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_engine::ports::PortError;
+use serde_json::Value;
+
+use super::client::Pve;
+use super::fault::{Fault, Reason};
+use super::quirks::{parse_bool, text_of};
+use super::requests::{CLUSTER_STATUS, Call, NODES};
+use super::settings::Endpoint;
+
+impl Pve {
+    /// Asks the entry for the hosts' own addresses; none when it may not tell us.
+    pub async fn discover(&self) -> Result<BTreeMap<String, Endpoint>, PortError> {
+        let found = async {
+            let status = self.ask(&Call::to(&CLUSTER_STATUS)).await?;
+            let nodes = self.ask(&Call::to(&NODES)).await?;
+            Ok::<_, Fault>(endpoints(&self.settings.endpoint, &status, &nodes))
+        };
+        match found.await {
+            Err(fault) if fault.reason == Reason::Permission => Ok(BTreeMap::new()),
+            result => {
+                let url = &self.settings.endpoint.url;
+                result.map_err(|fault| fault.into_port(format!("ask {url} for its hosts")))
+            }
+        }
+    }
+}
+
+/// Reads addresses and fingerprints. A pinned entry vouches for the others' fingerprints; an
+/// authority speaks for all; public authorities know hosts by names that are not told here.
+pub fn endpoints(entry: &Endpoint, status: &Value, nodes: &Value) -> BTreeMap<String, Endpoint> {
+    let rows = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let fingerprints: BTreeMap<String, Fingerprint> = rows(nodes)
+        .iter()
+        .filter_map(|row| {
+            let fingerprint = Fingerprint::parse(&text_of(row, "ssl_fingerprint"))?;
+            Some((text_of(row, "node"), fingerprint))
+        })
+        .collect();
+    let port = entry
+        .url
+        .rsplit_once(':')
+        .and_then(|(_, port)| port.trim_end_matches('/').parse::<u16>().ok())
+        .unwrap_or(8006);
+    rows(status)
+        .iter()
+        .filter(|row| text_of(row, "type") == "node")
+        // The host behind the entry is reached through it already.
+        .filter(|row| !row.get("local").and_then(parse_bool).unwrap_or(false))
+        .filter_map(|row| {
+            let name = text_of(row, "name");
+            let trust = match &entry.trust {
+                Trust::Pinned(_) => Trust::Pinned(*fingerprints.get(&name)?),
+                Trust::Authority(pem) => Trust::Authority(pem.clone()),
+                Trust::WebPki => return None,
+            };
+            let host = match text_of(row, "ip").parse().ok()? {
+                IpAddr::V4(address) => address.to_string(),
+                IpAddr::V6(address) => format!("[{address}]"),
+            };
+            let url = format!("https://{host}:{port}");
+            Some((name, Endpoint { url, trust }))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pinned_entry_vouches_for_the_other_hosts() {
+        let mark = Fingerprint([7; 32]);
+        let entry = Endpoint {
+            url: "https://pve1:8006".to_owned(),
+            trust: Trust::Pinned(Fingerprint([1; 32])),
+        };
+        let status = json!([
+            {"type": "cluster", "quorate": 1},
+            {"type": "node", "name": "pve1", "ip": "192.0.2.1", "local": 1},
+            {"type": "node", "name": "pve2", "ip": "192.0.2.2", "local": 0},
+            {"type": "node", "name": "pve3", "ip": "2001:db8::3"},
+        ]);
+        let nodes = json!([
+            {"node": "pve2", "ssl_fingerprint": mark.to_string()},
+            {"node": "pve3"},
+        ]);
+        let found = endpoints(&entry, &status, &nodes);
+        assert_eq!(
+            found.len(),
+            1,
+            "a host without a fingerprint is not trusted: {found:?}"
+        );
+        assert_eq!(found["pve2"].url, "https://192.0.2.2:8006");
+        assert_eq!(found["pve2"].trust, Trust::Pinned(mark));
+        let entry = Endpoint {
+            trust: Trust::Authority("pem".to_owned()),
+            ..entry
+        };
+        let found = endpoints(&entry, &status, &nodes);
+        assert_eq!(found["pve3"].url, "https://[2001:db8::3]:8006");
+    }
+}

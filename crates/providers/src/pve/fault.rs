@@ -1,0 +1,333 @@
+//! What went wrong, and what that means: Proxmox VE says most of it in prose.
+//!
+//! In: a status, a reason phrase, a body, or a task's last words. Out: [`Fault`] with its class.
+//! Never: a secret; a guess that something may be repeated: what is not in the table is refused.
+
+use homestak_engine::ports::{Class, PortError, Sent};
+use serde_json::Value;
+
+use super::role::role_of;
+
+/// What was recognised in an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The vmid is taken.
+    AlreadyExists,
+    /// A file of that name is there.
+    FileExists,
+    /// The guest runs already.
+    AlreadyRunning,
+    /// The guest does not run.
+    NotRunning,
+    /// The guest runs, and must not.
+    StillRunning,
+    /// There is no such guest on that host.
+    NoConfig,
+    /// There is no such volume.
+    NoVolume,
+    /// There is no such storage.
+    NoStorage,
+    /// There is no such host.
+    NoHost,
+    /// Someone holds a lock.
+    Locked,
+    /// The configuration changed since it was read.
+    DigestMismatch,
+    /// The file does not add up.
+    ChecksumMismatch,
+    /// The cluster cannot decide anything.
+    NoQuorum,
+    /// The guest is protected from removal.
+    Protected,
+    /// The guest's agent does not answer.
+    NoAgent,
+    /// The guest did not shut down in time.
+    ShutdownTimeout,
+    /// Someone stopped the task.
+    Interrupted,
+    /// There is no room left.
+    Full,
+    /// Only a login of root may do it, no token.
+    OnlyRoot,
+    /// Who we are was not accepted.
+    Unauthenticated,
+    /// A privilege is missing.
+    Permission,
+    /// Parameters were refused.
+    BadParameter,
+    /// That version cannot do it.
+    NotImplemented,
+    /// The other side's certificate is not the expected one.
+    Certificate,
+    /// The connection failed, or ended early.
+    Connection,
+    /// A task did not end in time.
+    Stalled,
+    /// The answer made no sense.
+    Garbage,
+    /// Our own mistake.
+    Bug,
+    /// Something else.
+    Other,
+}
+
+/// An error of the client, before it crosses the port.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{detail}")]
+pub struct Fault {
+    /// What can be done about it.
+    pub class: Class,
+    /// What was recognised.
+    pub reason: Reason,
+    /// What the other side said.
+    pub detail: String,
+    /// The last lines of the task's log.
+    pub log: Vec<String>,
+    /// What a person can do next; may be empty.
+    pub hint: String,
+}
+
+/// One row: all of these texts occur in the message, and this is what it means.
+struct Row(&'static [&'static str], Reason, Class, &'static str);
+
+const MAYBE: Class = Class::Unreachable { sent: Sent::Maybe };
+
+/// The first row that fits decides, so the narrow ones come first.
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    Row(&["can't lock file", "got timeout"], Reason::Locked, Class::Busy, ""),
+    Row(&["got lock request timeout"], Reason::Locked, Class::Busy, ""),
+    Row(&["-locked command timed out"], Reason::Locked, Class::Busy, "the storage is slow: fewer copies at once, or linked clones"),
+    Row(&["trying to acquire lock"], Reason::Locked, Class::Busy, ""),
+    Row(&["is locked ("], Reason::Locked, Class::Busy, ""),
+    Row(&["no quorum"], Reason::NoQuorum, Class::Busy, "bring back enough hosts of the cluster; `pvecm status` shows which vote"),
+    Row(&["file change by other user"], Reason::DigestMismatch, Class::Busy, ""),
+    Row(&["detected modified configuration"], Reason::DigestMismatch, Class::Busy, ""),
+    Row(&["checksum mismatch: got"], Reason::ChecksumMismatch, Class::Refused, "the file is not what its checksum says: fetch it again, or correct the checksum"),
+    Row(&["refusing to override existing file"], Reason::FileExists, Class::Refused, ""),
+    Row(&["config file already exists"], Reason::AlreadyExists, Class::Refused, ""),
+    Row(&["already exists on node"], Reason::AlreadyExists, Class::Refused, ""),
+    Row(&["already running"], Reason::AlreadyRunning, Class::Refused, ""),
+    Row(&["guest agent is not running"], Reason::NoAgent, Class::Busy, ""),
+    Row(&["No QEMU guest agent configured"], Reason::NoAgent, Class::Refused, ""),
+    Row(&["is running - destroy failed"], Reason::StillRunning, Class::Busy, ""),
+    Row(&["container is running"], Reason::StillRunning, Class::Busy, ""),
+    Row(&["not running"], Reason::NotRunning, Class::Refused, ""),
+    Row(&["protection mode enabled"], Reason::Protected, Class::Refused, "switch the guest's protection off first, if it may really go"),
+    Row(&["onfiguration file", "does not exist"], Reason::NoConfig, Class::Missing, ""),
+    Row(&["unable to find configuration file for"], Reason::NoConfig, Class::Missing, ""),
+    Row(&["volume '", "does not exist"], Reason::NoVolume, Class::Missing, ""),
+    Row(&["failed to stat '"], Reason::NoVolume, Class::Missing, ""),
+    Row(&["can't open '", "No such file"], Reason::NoVolume, Class::Missing, ""),
+    Row(&["storage '", "does not exist"], Reason::NoStorage, Class::Missing, ""),
+    Row(&["no such storage"], Reason::NoStorage, Class::Missing, ""),
+    Row(&["is not available on node"], Reason::NoStorage, Class::Missing, ""),
+    Row(&["hostname lookup '", "failed"], Reason::NoHost, Class::Missing, ""),
+    Row(&["no such cluster node"], Reason::NoHost, Class::Missing, ""),
+    Row(&["quit/powerdown failed"], Reason::ShutdownTimeout, Class::Busy, ""),
+    Row(&["interrupted by signal"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
+    Row(&["received interrupt"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
+    Row(&["No space left on device"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
+    Row(&["not enough space"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
+    Row(&["nly root"], Reason::OnlyRoot, Class::Refused, "no API token may do this, not even root's"),
+    Row(&["invalid PVE ticket"], Reason::Unauthenticated, Class::Refused, ""),
+    Row(&["got timeout"], Reason::Locked, Class::Busy, ""),
+];
+
+impl Fault {
+    /// Makes one.
+    pub fn new(class: Class, reason: Reason, detail: impl Into<String>) -> Self {
+        Self {
+            class,
+            reason,
+            detail: detail.into(),
+            log: Vec::new(),
+            hint: String::new(),
+        }
+    }
+
+    /// Makes one for an answer that makes no sense.
+    pub fn garbage(detail: impl Into<String>) -> Self {
+        Self::new(Class::Broken, Reason::Garbage, detail)
+    }
+
+    /// Makes one for our own mistake.
+    pub fn bug(detail: impl Into<String>) -> Self {
+        Self::new(Class::Bug, Reason::Bug, detail)
+    }
+
+    /// Adds what a person can do.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Adds the end of a task's log.
+    #[must_use]
+    pub fn with_log(mut self, log: Vec<String>) -> Self {
+        self.log = log;
+        self
+    }
+
+    /// Tells whether the other side may have done what was asked.
+    pub fn may_have_acted(&self) -> bool {
+        matches!(
+            self.class,
+            Class::Broken | Class::Unreachable { sent: Sent::Maybe }
+        )
+    }
+
+    /// Tells whether asking a question again may help.
+    pub fn is_passing(&self) -> bool {
+        matches!(self.class, Class::Unreachable { .. })
+    }
+
+    /// Turns it into what the engine sees.
+    pub fn into_port(self, doing: impl Into<String>) -> PortError {
+        PortError {
+            class: self.class,
+            doing: doing.into(),
+            detail: self.detail,
+            log: self.log,
+            hint: self.hint,
+        }
+    }
+}
+
+/// Judges a message in prose: of an answer, or the last words of a task.
+pub fn classify_text(text: &str) -> Fault {
+    let text = text.trim();
+    let row = TABLE
+        .iter()
+        .find(|Row(needles, ..)| needles.iter().all(|needle| text.contains(needle)));
+    match row {
+        Some(Row(_, reason, class, hint)) => Fault::new(*class, *reason, text).with_hint(*hint),
+        None => Fault::new(Class::Refused, Reason::Other, text),
+    }
+}
+
+/// Judges an answer that is not a success.
+pub fn classify(status: u16, phrase: &str, body: &[u8]) -> Fault {
+    let json: Option<Value> = serde_json::from_slice(body).ok();
+    let message = json
+        .as_ref()
+        .and_then(|json| json.get("message"))
+        .and_then(Value::as_str)
+        .map(str::trim)
+        .filter(|message| !message.is_empty());
+    let text = message.unwrap_or(phrase.trim());
+    match status {
+        400 => bad_parameters(text, json.as_ref()),
+        401 => Fault::new(
+            Class::Refused,
+            Reason::Unauthenticated,
+            or(text, "not authenticated"),
+        )
+        .with_hint("check the token: `user@realm!name=secret`, not expired, user enabled"),
+        403 => forbidden(text),
+        404 => Fault::new(Class::Missing, Reason::Other, or(text, "not found")),
+        408 | 502 | 504 | 595..=599 => Fault::new(
+            MAYBE,
+            Reason::Connection,
+            format!("{status} {}", or(text, "the host behind did not answer")),
+        ),
+        429 | 503 => Fault::new(Class::Busy, Reason::Other, or(text, "overloaded")),
+        501 => Fault::new(
+            Class::Refused,
+            Reason::NotImplemented,
+            or(text, "not implemented"),
+        )
+        .with_hint("this needs a newer version of Proxmox VE"),
+        500 if text.is_empty() => Fault::garbage("status 500 without a reason"),
+        500 => classify_text(text),
+        _ => Fault::garbage(format!("status {status} {}", or(text, "without a reason"))),
+    }
+}
+
+fn or<'a>(text: &'a str, instead: &'a str) -> &'a str {
+    if text.is_empty() { instead } else { text }
+}
+
+/// Names every parameter that was refused, not only the first.
+fn bad_parameters(text: &str, json: Option<&Value>) -> Fault {
+    let errors = json
+        .and_then(|json| json.get("errors"))
+        .and_then(Value::as_object);
+    let Some(errors) = errors.filter(|errors| !errors.is_empty()) else {
+        // Some refusals of state come as 400 too, such as a vmid in use.
+        let mut fault = classify_text(or(text, "bad request"));
+        if fault.reason == Reason::Other {
+            fault.reason = Reason::BadParameter;
+        }
+        return fault;
+    };
+    let mut each: Vec<String> = errors
+        .iter()
+        .map(|(name, why)| {
+            let why = why.as_str().unwrap_or_default();
+            let line = why.split_whitespace().collect::<Vec<_>>().join(" ");
+            format!("{name}: {line}")
+        })
+        .collect();
+    each.sort();
+    let exists = each.iter().any(|line| line.contains("already exists"));
+    let reason = if exists {
+        Reason::AlreadyExists
+    } else {
+        Reason::BadParameter
+    };
+    Fault::new(Class::Refused, reason, each.join("; "))
+}
+
+/// The path and privileges that a refusal names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingPrivilege {
+    /// Where, such as `/vms/350`.
+    pub path: String,
+    /// Any of these would do.
+    pub any_of: Vec<String>,
+}
+
+/// Reads `Permission check failed (/vms/350, VM.Config.Options)`.
+pub fn parse_forbidden(text: &str) -> Option<MissingPrivilege> {
+    let inside = text.split_once('(')?.1.rsplit_once(')')?.0;
+    let (path, privileges) = inside.split_once(',')?;
+    let path = path.trim();
+    let any_of: Vec<String> = privileges
+        .split(['|', ','])
+        .map(|privilege| privilege.trim().to_owned())
+        .filter(|privilege| !privilege.is_empty())
+        .collect();
+    (path.starts_with('/') && !any_of.is_empty()).then(|| MissingPrivilege {
+        path: path.to_owned(),
+        any_of,
+    })
+}
+
+fn forbidden(text: &str) -> Fault {
+    let text = or(text, "permission denied");
+    if text.contains("root@pam") || text.contains("nly root") {
+        return Fault::new(Class::Refused, Reason::OnlyRoot, text)
+            .with_hint("only a login as root@pam may do this, no API token");
+    }
+    let hint = match parse_forbidden(text) {
+        Some(MissingPrivilege { path, any_of }) => {
+            let first = any_of.first().map_or("", String::as_str);
+            format!(
+                "grant {} on {path} to the token and to its user (a token never has more than its \
+                 user): `pveum role modify {} --append 1 --privs {first}`",
+                any_of.join(" or "),
+                role_of(first)
+            )
+        }
+        None => "grant the role to the token and to its user; \
+                 a token never has more than its user"
+            .to_owned(),
+    };
+    Fault::new(Class::Refused, Reason::Permission, text).with_hint(hint)
+}
+
+#[cfg(test)]
+#[path = "fault/tests.rs"]
+mod tests;

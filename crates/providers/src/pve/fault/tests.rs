@@ -1,0 +1,140 @@
+//! The classifier against answers as they were seen.
+//!
+//! In: status, reason, body. Out: class and reason.
+//! Never: the network.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[rustfmt::skip]
+const SEEN: &[(&str, Reason, Class)] = &[
+    ("can't lock file '/var/lock/qemu-server/lock-551.conf' - got timeout", Reason::Locked, Class::Busy),
+    ("clone failed: can't lock file '/var/lock/qemu-server/lock-5.conf' - got timeout", Reason::Locked, Class::Busy),
+    ("unable to create VM 571 - can't lock file '/var/lock/x' - got timeout", Reason::Locked, Class::Busy),
+    ("cfs-lock 'storage-nfs' error: got lock request timeout", Reason::Locked, Class::Busy),
+    ("'storage-nfs'-locked command timed out - aborting", Reason::Locked, Class::Busy),
+    ("VM is locked (backup)", Reason::Locked, Class::Busy),
+    ("CT is locked (snapshot)", Reason::Locked, Class::Busy),
+    ("cfs-lock 'file-user_cfg' error: no quorum!", Reason::NoQuorum, Class::Busy),
+    ("checksum mismatch (file change by other user?)", Reason::DigestMismatch, Class::Busy),
+    ("checksum mismatch: got 'a' != expect 'b'", Reason::ChecksumMismatch, Class::Refused),
+    ("unable to create VM 500 - VM 500 already exists on node 'pve1'", Reason::AlreadyExists, Class::Refused),
+    ("CT 465 already exists on node 'pve1'", Reason::AlreadyExists, Class::Refused),
+    ("unable to create VM 540: config file already exists", Reason::AlreadyExists, Class::Refused),
+    ("refusing to override existing file '/var/lib/vz/import/x.qcow2'", Reason::FileExists, Class::Refused),
+    ("VM 550 already running", Reason::AlreadyRunning, Class::Refused),
+    ("CT 460 already running", Reason::AlreadyRunning, Class::Refused),
+    ("CT 460 not running", Reason::NotRunning, Class::Refused),
+    ("VM 360 is not running", Reason::NotRunning, Class::Refused),
+    ("QEMU guest agent is not running", Reason::NoAgent, Class::Busy),
+    ("VM 550 is running - destroy failed", Reason::StillRunning, Class::Busy),
+    ("unable to destroy CT 460 - container is running", Reason::StillRunning, Class::Busy),
+    ("can't remove VM 301 - protection mode enabled", Reason::Protected, Class::Refused),
+    ("Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist", Reason::NoConfig, Class::Missing),
+    ("unable to find configuration file for VM 360 on node 'pve1'", Reason::NoConfig, Class::Missing),
+    ("unable to create VM 301 - volume 'local:iso/nosuch.iso' does not exist", Reason::NoVolume, Class::Missing),
+    ("unable to create VM 301 - failed to stat '/var/lib/vz/import/x.raw'", Reason::NoVolume, Class::Missing),
+    ("storage 'nosuch' does not exist", Reason::NoStorage, Class::Missing),
+    ("hostname lookup 'nosuch' failed - failed to get address info", Reason::NoHost, Class::Missing),
+    ("VM quit/powerdown failed - got timeout", Reason::ShutdownTimeout, Class::Busy),
+    ("clone failed: copy failed: interrupted by signal", Reason::Interrupted, Class::Busy),
+    ("only root can set 'args' config", Reason::OnlyRoot, Class::Refused),
+    ("Only root can pass arbitrary filesystem paths.", Reason::OnlyRoot, Class::Refused),
+    ("shrinking disks is not supported", Reason::Other, Class::Refused),
+    ("bridge 'vmbr77' does not exist", Reason::Other, Class::Refused),
+    ("something nobody has seen", Reason::Other, Class::Refused),
+];
+
+#[test]
+fn every_text_has_its_class() {
+    for (text, reason, class) in SEEN {
+        let fault = classify_text(text);
+        assert_eq!((fault.reason, fault.class), (*reason, *class), "{text}");
+        let body = serde_json::json!({"message": format!("{text}\n"), "data": null}).to_string();
+        let fault = classify(500, "Internal Server Error", body.as_bytes());
+        assert_eq!((fault.reason, fault.detail.as_str()), (*reason, *text));
+        // Older servers say it in the reason phrase alone.
+        assert_eq!(classify(500, text, b"").reason, *reason);
+    }
+}
+
+#[test]
+fn a_refusal_names_every_parameter() {
+    let body = br#"{"data":null,"message":"Parameter verification failed.\n","errors":
+        {"vmid":"invalid format - value\n","net0":"invalid format - format error\nnet0.ip: bad\n\n"}}"#;
+    let fault = classify(400, "Parameter verification failed.", body);
+    assert_eq!(fault.class, Class::Refused);
+    assert_eq!(
+        fault.detail,
+        "net0: invalid format - format error net0.ip: bad; vmid: invalid format - value"
+    );
+    assert_eq!(
+        classify(400, "Bad Request", b"").reason,
+        Reason::BadParameter
+    );
+}
+
+#[test]
+fn a_missing_privilege_is_named_with_the_command() {
+    let fault = classify(
+        403,
+        "Permission check failed (/vms/350, VM.Config.Options)",
+        b"",
+    );
+    assert_eq!(
+        (fault.class, fault.reason),
+        (Class::Refused, Reason::Permission)
+    );
+    assert!(
+        fault.hint.contains("VM.Config.Options on /vms/350"),
+        "{}",
+        fault.hint
+    );
+    assert_eq!(
+        parse_forbidden("Permission check failed (/storage/x, Datastore.Audit|Datastore.Allocate)"),
+        Some(MissingPrivilege {
+            path: "/storage/x".to_owned(),
+            any_of: vec![
+                "Datastore.Audit".to_owned(),
+                "Datastore.Allocate".to_owned()
+            ],
+        })
+    );
+    let root = "Permission check failed (changing feature flags (except nesting) is only allowed for root@pam)";
+    assert_eq!(classify(403, root, b"").reason, Reason::OnlyRoot);
+    assert!(
+        !classify(403, "Permission check failed", b"")
+            .hint
+            .is_empty()
+    );
+}
+
+#[test]
+fn the_proxy_between_hosts_leaves_it_open() {
+    for status in [595, 596, 599, 502, 504] {
+        let fault = classify(status, "Broken pipe", b"");
+        assert!(fault.may_have_acted() && fault.is_passing(), "{status}");
+    }
+    assert_eq!(classify(503, "", b"").class, Class::Busy);
+}
+
+#[test]
+fn what_is_not_proxmox_is_broken() {
+    assert_eq!(classify(302, "Found", b"<html>").class, Class::Broken);
+    assert_eq!(classify(500, "", b"<html>").class, Class::Broken);
+    assert_eq!(classify(401, "No ticket", b"").class, Class::Refused);
+    assert_eq!(
+        classify(501, "Method 'GET /nope' not implemented", b"").class,
+        Class::Refused
+    );
+}
+
+proptest! {
+    #[test]
+    fn anything_can_be_judged(status in 100_u16..1000, phrase in ".{0,60}", body in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let fault = classify(status, &phrase, &body);
+        prop_assert!(fault.class != Class::Bug);
+        let _ = parse_forbidden(&phrase);
+    }
+}

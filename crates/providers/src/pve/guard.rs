@@ -1,0 +1,210 @@
+//! How much at once: one change per guest, and as many per storage as it can take.
+//!
+//! In: a vmid, or a bottleneck's name. Out: a turn, given back when it is dropped.
+//! Never: a turn kept while nothing is done; two changes of one guest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+/// Turns for changes.
+pub(super) struct Guard {
+    guests: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    lanes: Mutex<HashMap<String, Arc<Bottleneck>>>,
+    start: usize,
+}
+
+/// The most changes at once on one bottleneck, however well it goes.
+const MOST: f64 = 8.0;
+
+impl Guard {
+    /// Lets this many through each bottleneck at first.
+    pub(super) fn new(start: usize) -> Self {
+        Self {
+            guests: Mutex::default(),
+            lanes: Mutex::default(),
+            start: start.max(1),
+        }
+    }
+
+    /// Waits for the turn to change a guest. It is held while the change is under way, which is
+    /// its purpose: the data it protects is the guest, not memory.
+    pub(super) async fn guest(&self, vmid: u32) -> OwnedMutexGuard<()> {
+        self.alone(&format!("guest {vmid}")).await
+    }
+
+    /// Waits for the turn to do something that must not be done twice at once.
+    pub(super) async fn alone(&self, what: &str) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = locked(&self.guests);
+            // Those nobody holds or waits for are only in this map.
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(what.to_owned()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Waits for a turn on a storage of a host.
+    pub(super) async fn storage(&self, host: &str, storage: &str) -> Turn {
+        self.bottleneck(&format!("storage {host} {storage}"), self.start)
+            .await
+    }
+
+    /// Waits for a turn to copy a guest. A running one is copied under an exclusive lock.
+    pub(super) async fn clone_source(&self, vmid: u32, running: bool) -> Turn {
+        let start = if running { 1 } else { self.start * 2 };
+        self.bottleneck(&format!("clone {vmid} {running}"), start)
+            .await
+    }
+
+    async fn bottleneck(&self, name: &str, start: usize) -> Turn {
+        let lane = {
+            let mut lanes = locked(&self.lanes);
+            let fresh = || Arc::new(Bottleneck::new(start));
+            Arc::clone(lanes.entry(name.to_owned()).or_insert_with(fresh))
+        };
+        lane.turn().await
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets through as many as go well: one more after a round of successes, half after a timeout.
+struct Bottleneck {
+    state: Mutex<State>,
+    free: Notify,
+}
+
+struct State {
+    limit: f64,
+    busy: usize,
+}
+
+impl Bottleneck {
+    fn new(start: usize) -> Self {
+        let start = u32::try_from(start).unwrap_or(1);
+        Self {
+            state: Mutex::new(State {
+                limit: f64::from(start).clamp(1.0, MOST),
+                busy: 0,
+            }),
+            free: Notify::new(),
+        }
+    }
+
+    async fn turn(self: &Arc<Self>) -> Turn {
+        loop {
+            let freed = self.free.notified();
+            tokio::pin!(freed);
+            // Registered before looking, so that a turn freed in between is not missed.
+            freed.as_mut().enable();
+            if self.take() {
+                return Turn {
+                    lane: Arc::clone(self),
+                };
+            }
+            // Cancel safety: a wake-up that is dropped here is passed on by tokio.
+            freed.await;
+        }
+    }
+
+    fn take(&self) -> bool {
+        let mut state = locked(&self.state);
+        let busy = u32::try_from(state.busy).map_or(f64::MAX, f64::from);
+        let free = busy + 1.0 <= state.limit;
+        if free {
+            state.busy += 1;
+        }
+        free
+    }
+}
+
+/// A turn at a bottleneck.
+pub(super) struct Turn {
+    lane: Arc<Bottleneck>,
+}
+
+impl Turn {
+    /// Reports how it went.
+    pub(super) fn report(&self, went: Went) {
+        let mut state = locked(&self.lane.state);
+        state.limit = match went {
+            Went::Well => (state.limit + 1.0 / state.limit).min(MOST),
+            Went::Congested => (state.limit / 2.0).max(1.0),
+        };
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = locked(&self.lane.state);
+        state.busy = state.busy.saturating_sub(1);
+        drop(state);
+        // All look again: the limit may have grown by more than this turn.
+        self.lane.free.notify_waiters();
+    }
+}
+
+/// How a turn went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Went {
+    /// Well.
+    Well,
+    /// Someone waited too long for a lock.
+    Congested,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_guest_is_changed_by_one_at_a_time() {
+        let guard = Guard::new(2);
+        let first = guard.guest(100).await;
+        let other = guard.guest(101).await;
+        let mut waiting = std::pin::pin!(guard.guest(100));
+        assert!(futures_poll(waiting.as_mut()).is_none());
+        drop((first, other));
+        let _second = waiting.await;
+        assert_eq!(locked(&guard.guests).len(), 2);
+        let _third = guard.guest(102).await;
+        assert_eq!(
+            locked(&guard.guests).len(),
+            2,
+            "what nobody holds is forgotten"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_storage_takes_fewer_after_a_timeout_and_more_after_successes() {
+        let guard = Guard::new(2);
+        let first = guard.storage("pve1", "local").await;
+        let second = guard.storage("pve1", "local").await;
+        let mut third = std::pin::pin!(guard.storage("pve1", "local"));
+        assert!(futures_poll(third.as_mut()).is_none());
+        first.report(Went::Congested);
+        drop(first);
+        assert!(
+            futures_poll(third.as_mut()).is_none(),
+            "the limit is one now"
+        );
+        drop(second);
+        let third = third.await;
+        for _ in 0..3 {
+            third.report(Went::Well);
+        }
+        let _fourth = guard.storage("pve1", "local").await;
+    }
+
+    fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.poll(&mut context) {
+            std::task::Poll::Ready(value) => Some(value),
+            std::task::Poll::Pending => None,
+        }
+    }
+}

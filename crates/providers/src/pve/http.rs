@@ -1,0 +1,350 @@
+//! The wire: HTTPS with reused connections, limits and deadlines; every failure gets its class.
+//!
+//! In: [`Call`]. Out: the answer's data, or a [`Fault`].
+//! Never: an unverified connection; a secret in an error; a change sent twice.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use homestak_api::runtime::SharedClock;
+use homestak_api::trust;
+use homestak_engine::ports::{Class, Sent};
+use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::fault::{Fault, Reason, classify};
+use super::requests::{Call, Method, TICKET};
+use super::session::{Session, Ticket};
+use super::settings::{Credential, Endpoint, Limits, PveSettings};
+use super::upload::Upload;
+
+/// Connections idle longer are dropped by the server (5 s); a request on such a one would be lost.
+const IDLE: Duration = Duration::from_secs(4);
+/// The largest answer that is read; 10,000 guests are about 5 MB.
+const LARGEST_ANSWER: usize = 64 << 20;
+/// Seconds for which a host that was not reached directly is asked through the entry.
+const DOWN: i64 = 60;
+/// How often a question is asked when the way there is bad.
+const ASKS: u32 = 4;
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// What was asked for.
+    pub data: Value,
+    /// How much there is in all, where the answer is a part.
+    pub total: Option<u64>,
+}
+
+/// The way to a Proxmox VE.
+pub(super) struct Transport {
+    entry: Lane,
+    nodes: BTreeMap<String, Lane>,
+    credential: Credential,
+    session: Session,
+    clock: SharedClock,
+    limits: Limits,
+    sent: AtomicU64,
+}
+
+/// One address.
+struct Lane {
+    base: String,
+    client: reqwest::Client,
+    in_flight: Semaphore,
+    uploads: Semaphore,
+    /// Until when it is not tried, in seconds since 1970.
+    down_until: AtomicI64,
+}
+
+impl Lane {
+    fn new(endpoint: &Endpoint, limits: &Limits) -> Result<Self, Fault> {
+        let config = trust::client_config(&endpoint.trust)
+            .map_err(|error| Fault::new(Class::Refused, Reason::Certificate, format!("{error}")))?;
+        let url = reqwest::Url::parse(&endpoint.url)
+            .ok()
+            .filter(|url| url.scheme() == "https" && url.has_host())
+            .ok_or_else(|| {
+                let detail = format!("`{}` is not an https address", endpoint.url);
+                Fault::new(Class::Refused, Reason::Other, detail)
+                    .with_hint("write it as https://host:8006")
+            })?;
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(config)
+            .http1_only()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(limits.in_flight)
+            .connect_timeout(limits.connect)
+            .build()
+            .map_err(|error| Fault::bug(chain(&error)))?;
+        Ok(Self {
+            base: format!("{}/api2/json", url.as_str().trim_end_matches('/')),
+            client,
+            in_flight: Semaphore::new(limits.in_flight.max(1)),
+            uploads: Semaphore::new(limits.uploads.max(1)),
+            down_until: AtomicI64::new(0),
+        })
+    }
+}
+
+impl Transport {
+    /// Prepares the way; nothing is sent.
+    pub(super) fn new(settings: &PveSettings, clock: SharedClock) -> Result<Self, Fault> {
+        let limits = settings.limits.clone();
+        let nodes = settings
+            .nodes
+            .iter()
+            .map(|(name, endpoint)| Ok((name.clone(), Lane::new(endpoint, &limits)?)))
+            .collect::<Result<_, Fault>>()?;
+        Ok(Self {
+            entry: Lane::new(&settings.endpoint, &limits)?,
+            nodes,
+            credential: settings.credential.clone(),
+            session: Session::default(),
+            clock,
+            limits,
+            sent: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns how many requests were sent so far.
+    pub(super) fn requests(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Sends a call. A question is asked again when the way was bad; a change is sent again only
+    /// when it certainly never left.
+    pub(super) async fn send(&self, call: &Call) -> Result<Answer, Fault> {
+        let mut pause = Duration::from_millis(200);
+        let mut asked = 1;
+        loop {
+            let fault = match self.send_once(call).await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            let again = match call.method() {
+                Method::Get => fault.is_passing(),
+                Method::Post | Method::Put | Method::Delete => {
+                    fault.class == Class::Unreachable { sent: Sent::No }
+                }
+            };
+            if !again || asked >= ASKS {
+                return Err(fault);
+            }
+            asked += 1;
+            self.clock.sleep(pause).await;
+            pause = (pause * 3).min(Duration::from_secs(5));
+        }
+    }
+
+    /// Sends a call once, straight to the host it is about where that is possible. A session that
+    /// ran out is renewed.
+    pub(super) async fn send_once(&self, call: &Call) -> Result<Answer, Fault> {
+        let now = self.clock.now().as_second();
+        let own = call
+            .node()
+            .and_then(|node| self.nodes.get(node))
+            .filter(|lane| lane.down_until.load(Ordering::Relaxed) <= now);
+        let Some(lane) = own else {
+            return self.send_signed(&self.entry, call).await;
+        };
+        match self.send_signed(lane, call).await {
+            // The host may be reachable from the entry, when it is not from here.
+            Err(fault) if fault.class == (Class::Unreachable { sent: Sent::No }) => {
+                lane.down_until.store(now + DOWN, Ordering::Relaxed);
+                self.send_signed(&self.entry, call).await
+            }
+            result => result,
+        }
+    }
+
+    async fn send_signed(&self, lane: &Lane, call: &Call) -> Result<Answer, Fault> {
+        let (headers, ticket) = self.sign(lane).await?;
+        let result = self.exchange(lane, call, headers).await;
+        match (&result, ticket) {
+            (Err(fault), Some(ticket)) if fault.reason == Reason::Unauthenticated => {
+                self.session.drop(&ticket);
+                let (headers, _) = self.sign(lane).await?;
+                self.exchange(lane, call, headers).await
+            }
+            _ => result,
+        }
+    }
+
+    /// Sends a file. Its parts have the order the server wants.
+    pub(super) async fn upload(&self, call: &Call, upload: Upload) -> Result<Answer, Fault> {
+        let path = call.path()?;
+        let own = call.node().and_then(|node| self.nodes.get(node));
+        let lane = own.unwrap_or(&self.entry);
+        let (headers, _) = self.sign(lane).await?;
+        let _turn = permit(&lane.uploads).await?;
+        let (form, progress) = upload.into_form(call).await?;
+        let request = lane
+            .client
+            .post(format!("{}{path}", lane.base))
+            .headers(headers)
+            .multipart(form);
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        // Cancel safety: dropping the request closes the connection; the server then throws the
+        // part it got away. The watch only looks.
+        tokio::select! {
+            answer = receive(request) => answer,
+            () = progress.wait_for_stall(&self.clock, self.limits.upload_stall) => {
+                Err(lost(format!("the upload stood still for {:?}", self.limits.upload_stall)))
+            }
+        }
+    }
+
+    async fn exchange(
+        &self,
+        lane: &Lane,
+        call: &Call,
+        headers: HeaderMap,
+    ) -> Result<Answer, Fault> {
+        let url = format!("{}{}", lane.base, call.path()?);
+        let request = match call.method() {
+            Method::Get => lane.client.get(url).query(call.params()),
+            Method::Delete => lane.client.delete(url).query(call.params()),
+            Method::Post => lane.client.post(url).form(call.params()),
+            Method::Put => lane.client.put(url).form(call.params()),
+        };
+        let _turn = permit(&lane.in_flight).await?;
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        // Cancel safety: dropping this may leave a request that is acted on; callers that are
+        // dropped are repeated, and look first.
+        receive(request.headers(headers).timeout(self.limits.answer)).await
+    }
+
+    /// Returns the headers that say who we are.
+    async fn sign(&self, lane: &Lane) -> Result<(HeaderMap, Option<Ticket>), Fault> {
+        let mut headers = HeaderMap::new();
+        let (user, password) = match &self.credential {
+            Credential::Token(token) => {
+                headers.insert(AUTHORIZATION, secret(&token.header())?);
+                return Ok((headers, None));
+            }
+            Credential::Login { user, password } => (user, password),
+        };
+        let ticket = match self.session.current(self.clock.now()) {
+            Some(ticket) => ticket,
+            None => {
+                let call = Call::to(&TICKET)
+                    .param("username", user)
+                    .param("password", password.expose());
+                let answer = self.exchange(lane, &call, HeaderMap::new()).await?;
+                self.session.renew(&answer.data, self.clock.now())?
+            }
+        };
+        headers.insert(COOKIE, secret(&ticket.cookie())?);
+        let csrf = HeaderName::from_static("csrfpreventiontoken");
+        headers.insert(csrf, secret(ticket.csrf())?);
+        Ok((headers, Some(ticket)))
+    }
+}
+
+async fn permit(semaphore: &Semaphore) -> Result<tokio::sync::SemaphorePermit<'_>, Fault> {
+    let permit = semaphore.acquire().await;
+    permit.map_err(|_| Fault::bug("the limit of requests was closed"))
+}
+
+fn secret(text: &str) -> Result<HeaderValue, Fault> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| {
+        Fault::new(
+            Class::Refused,
+            Reason::Other,
+            "the credential has odd characters",
+        )
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, Fault> {
+    let mut response = request.send().await.map_err(|error| undelivered(&error))?;
+    let status = response.status();
+    let phrase = response
+        .extensions()
+        .get::<hyper::ext::ReasonPhrase>()
+        .map(|phrase| String::from_utf8_lossy(phrase.as_bytes()).into_owned())
+        .unwrap_or_else(|| status.canonical_reason().unwrap_or_default().to_owned());
+    let mut body = Vec::new();
+    while let Some(chunk) = response
+        .chunk()
+        .await
+        .map_err(|error| lost(chain(&error)))?
+    {
+        if body.len() + chunk.len() > LARGEST_ANSWER {
+            return Err(Fault::garbage("the answer is larger than 64 MiB"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    if !status.is_success() {
+        return Err(classify(status.as_u16(), &phrase, &body));
+    }
+    parse_answer(&body)
+}
+
+/// Reads a successful answer.
+pub fn parse_answer(body: &[u8]) -> Result<Answer, Fault> {
+    let json: Value = serde_json::from_slice(body)
+        .map_err(|_| Fault::garbage("the answer is not JSON; is this a Proxmox VE?"))?;
+    let Value::Object(mut object) = json else {
+        return Err(Fault::garbage("the answer is not an object"));
+    };
+    let total = object.get("total").and_then(super::quirks::parse_u64);
+    match object.remove("data") {
+        Some(data) => Ok(Answer { data, total }),
+        None => Err(Fault::garbage("the answer has no data")),
+    }
+}
+
+fn lost(detail: impl Into<String>) -> Fault {
+    let class = Class::Unreachable { sent: Sent::Maybe };
+    Fault::new(class, Reason::Connection, detail)
+}
+
+/// Judges a request that got no answer.
+fn undelivered(error: &reqwest::Error) -> Fault {
+    let text = chain(error);
+    if text.contains("not the recorded one") || text.contains("invalid peer certificate") {
+        return Fault::new(Class::Refused, Reason::Certificate, text).with_hint(
+            "compare with `pvenode cert info` on the host; record the new fingerprint only \
+             when it was changed on purpose",
+        );
+    }
+    if error.is_builder() {
+        return Fault::bug(text);
+    }
+    if error.is_connect() {
+        let class = Class::Unreachable { sent: Sent::No };
+        return Fault::new(class, Reason::Connection, text);
+    }
+    lost(text)
+}
+
+/// Joins an error and its causes. The address is left out: it says nothing new.
+fn chain(error: &reqwest::Error) -> String {
+    let mut parts = Vec::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if parts.last() != Some(&text) {
+            parts.push(text);
+        }
+        source = cause.source();
+    }
+    if parts.is_empty() {
+        let text = if error.is_timeout() {
+            "no answer in time"
+        } else {
+            "the request failed"
+        };
+        parts.push(text.to_owned());
+    }
+    parts.join(": ")
+}

@@ -1,0 +1,227 @@
+//! Whose guest it is: our UUID in a tag, in the SMBIOS of a VM and in the notes.
+//!
+//! In: what a list or a configuration says. Out: [`Claim`], the identity it carries, and tags.
+//! Never: a name or a vmid as identity; both are reused, and tags alone are copied by clones.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use homestak_engine::ports::{GuestKind, GuestUuid};
+
+use super::config::GuestConfig;
+
+/// Marks everything of ours.
+pub const TAG: &str = "homestak";
+/// Before the UUID.
+const ID_PREFIX: &str = "homestak-id-";
+/// Before the manifest.
+const MANIFEST_PREFIX: &str = "homestak-m-";
+/// Before the UUID in the notes.
+const NOTE: &str = "homestak-id: ";
+/// Before the UUID in the notes of a clone that is being made. Notes are what a clone can be given
+/// at once; tags are not.
+const MAKING_NOTE: &str = "homestak-making: ";
+
+/// Returns the tag that carries a UUID.
+pub fn id_tag(uuid: &GuestUuid) -> String {
+    format!("{ID_PREFIX}{uuid}")
+}
+
+/// Returns the tags a guest of ours carries.
+pub fn tags(uuid: &GuestUuid, manifest: &str) -> BTreeSet<String> {
+    [TAG.to_owned(), id_tag(uuid), manifest_tag(manifest)].into()
+}
+
+/// Tells whether a tag is one of ours, so that tags of people are left alone.
+pub fn is_ours(tag: &str) -> bool {
+    tag == TAG || tag.starts_with(ID_PREFIX) || tag.starts_with(MANIFEST_PREFIX)
+}
+
+/// Returns the notes a guest of ours carries.
+pub fn notes(uuid: &GuestUuid, manifest: &str) -> String {
+    format!("{NOTE}{uuid}\nhomestak-manifest: {manifest}\n")
+}
+
+/// Returns the notes of a clone that is being made.
+pub fn making_notes(uuid: &GuestUuid, manifest: &str) -> String {
+    format!("{MAKING_NOTE}{uuid}\nhomestak-manifest: {manifest}\n")
+}
+
+/// Reads the UUID in a set of tags; none when there are two.
+pub fn uuid_in_tags(tags: &BTreeSet<String>) -> Option<GuestUuid> {
+    let mut ids = tags.iter().filter_map(|tag| tag.strip_prefix(ID_PREFIX));
+    let first = ids.next().and_then(GuestUuid::new);
+    if ids.next().is_some() { None } else { first }
+}
+
+/// Reads the manifest in a set of tags.
+pub fn manifest_in_tags(tags: &BTreeSet<String>) -> Option<String> {
+    tags.iter()
+        .find_map(|tag| tag.strip_prefix(MANIFEST_PREFIX))
+        .and_then(decode)
+}
+
+/// Reads the UUID in notes.
+pub fn uuid_in_notes(notes: &str) -> Option<GuestUuid> {
+    after(NOTE, notes)
+}
+
+/// Reads the UUID that a clone is being made for.
+pub fn uuid_in_making(notes: &str) -> Option<GuestUuid> {
+    after(MAKING_NOTE, notes)
+}
+
+fn after(prefix: &str, notes: &str) -> Option<GuestUuid> {
+    notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(prefix))
+        .and_then(|text| GuestUuid::new(text.trim()))
+}
+
+/// Returns the tag that carries a manifest's name.
+pub fn manifest_tag(manifest: &str) -> String {
+    format!("{MANIFEST_PREFIX}{}", encode(manifest))
+}
+
+/// Writes a name in what tags allow and lower-casing keeps: `a-z0-9.-`, the rest as `_` and two
+/// hexadecimal digits a byte.
+fn encode(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "_{byte:02x}");
+        }
+    }
+    text
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        if *first == b'_' {
+            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// What a guest's configuration says about whose it is, as seen by someone who looks for a UUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is the guest: tag and SMBIOS (for a container: tag and notes) agree.
+    Ours,
+    /// It is a clone being made for this UUID and not finished: only the notes say so.
+    Unfinished,
+    /// It carries the UUID in one place and contradicts it in another: a copy someone made, or
+    /// an identity someone edited. Never touched.
+    Impostor,
+    /// Another guest.
+    Other,
+}
+
+/// Judges a configuration against a UUID.
+pub fn judge(kind: GuestKind, config: &GuestConfig, uuid: &GuestUuid) -> Claim {
+    let tags = config.tags();
+    let tagged = tags.contains(&id_tag(uuid));
+    let proof = match kind {
+        GuestKind::Vm => config.smbios_uuid(),
+        GuestKind::Ct => config.notes().and_then(uuid_in_notes),
+    };
+    let proven = proof.as_ref() == Some(uuid);
+    let making = config.notes().and_then(uuid_in_making);
+    if tagged && proven && uuid_in_tags(&tags).is_some() {
+        Claim::Ours
+    } else if making.as_ref() == Some(uuid) && !tagged {
+        // A clone carries the tags of its source until it is finished; ours come last.
+        Claim::Unfinished
+    } else if tagged || proven {
+        Claim::Impostor
+    } else {
+        Claim::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::pve::quirks::{is_tag, parse_tags, render_tags};
+
+    const A: &str = "5d1f2a3b-0000-4000-8000-00000000000a";
+    const B: &str = "5d1f2a3b-0000-4000-8000-00000000000b";
+
+    fn uuid(text: &str) -> GuestUuid {
+        GuestUuid::new(text).expect("a UUID")
+    }
+
+    fn claim(kind: GuestKind, config: serde_json::Value) -> Claim {
+        judge(kind, &GuestConfig::new(config), &uuid(A))
+    }
+
+    #[test]
+    fn a_guest_is_ours_when_all_signs_agree() {
+        let tags = render_tags(&tags(&uuid(A), "n1"));
+        let smbios = format!("uuid={}", A.to_uppercase());
+        let vm = json!({"tags": tags, "smbios1": smbios, "description": notes(&uuid(A), "n1")});
+        assert_eq!(claim(GuestKind::Vm, vm), Claim::Ours);
+        let ct = json!({"tags": tags, "description": notes(&uuid(A), "n1")});
+        assert_eq!(claim(GuestKind::Ct, ct), Claim::Ours);
+        assert_eq!(claim(GuestKind::Vm, json!({"name": "n1"})), Claim::Other);
+    }
+
+    #[test]
+    fn a_copy_of_our_guest_is_an_impostor() {
+        let tags = render_tags(&tags(&uuid(A), "n1"));
+        let copy = json!({"tags": tags, "smbios1": format!("uuid={B}"), "description": notes(&uuid(A), "n1")});
+        assert_eq!(claim(GuestKind::Vm, copy), Claim::Impostor);
+        assert_eq!(claim(GuestKind::Ct, json!({"tags": tags})), Claim::Impostor);
+    }
+
+    #[test]
+    fn a_clone_that_was_not_configured_is_unfinished() {
+        let source = render_tags(&tags(&uuid(B), "other"));
+        let clone = json!({"tags": source, "smbios1": "uuid=00000000-0000-4000-8000-000000000000", "description": making_notes(&uuid(A), "n1")});
+        assert_eq!(claim(GuestKind::Vm, clone.clone()), Claim::Unfinished);
+        let copy = json!({"description": notes(&uuid(A), "n1")});
+        assert_eq!(
+            claim(GuestKind::Vm, copy),
+            Claim::Other,
+            "its tags were removed by someone"
+        );
+        assert_eq!(
+            judge(GuestKind::Vm, &GuestConfig::new(clone), &uuid(B)),
+            Claim::Impostor
+        );
+    }
+
+    #[test]
+    fn two_ids_in_the_tags_are_none() {
+        let mut both = tags(&uuid(A), "n1");
+        both.insert(id_tag(&uuid(B)));
+        assert_eq!(uuid_in_tags(&both), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_manifest_reads_back_from_its_tag(name in ".{0,30}") {
+            let tag = manifest_tag(&name);
+            prop_assert!(is_tag(&tag), "{}", tag);
+            prop_assert_eq!(manifest_in_tags(&parse_tags(&tag)), Some(name));
+        }
+
+        #[test]
+        fn any_text_can_be_decoded(text in ".{0,30}") {
+            let _ = (decode(&text), uuid_in_notes(&text));
+        }
+    }
+}

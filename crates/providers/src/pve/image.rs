@@ -1,0 +1,366 @@
+//! Files in storages: images, container templates, seeds.
+//!
+//! In: a file's name, where it must be and where it comes from. Out: it is there, and adds up.
+//! Never: a file taken for complete while a task still writes it; an image in memory.
+
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, GuestKind, ImageSource, ImageWanted};
+
+use super::client::Pve;
+use super::fault::{Fault, Reason};
+use super::quirks::text_of;
+use super::requests::{CONTENT, Call, DOWNLOAD, UPLOAD, VOLUME_DELETE};
+use super::task::{RunningTask, elapsed};
+use super::upload::Upload;
+
+/// The pause between looks at what a lost request became.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long a file may take to be listed after its task; network storages are late.
+const LISTED: Duration = Duration::from_secs(30);
+/// How often a file is sent when the way there is bad.
+const TRIES: u32 = 3;
+
+/// A place for files.
+pub(super) struct Content<'a> {
+    pub(super) node: &'a str,
+    pub(super) storage: &'a str,
+    /// `import`, `iso` or `vztmpl`.
+    pub(super) kind: &'a str,
+}
+
+impl Content<'_> {
+    fn volume(&self, file: &str) -> String {
+        format!("{}:{}/{file}", self.storage, self.kind)
+    }
+}
+
+/// A checksum: algorithm and digits.
+type Checksum<'a> = Option<(&'a str, &'a str)>;
+
+impl Pve {
+    /// Lists the files of a place.
+    pub(super) async fn files(&self, place: &Content<'_>) -> Result<Vec<File>, Fault> {
+        let call = Call::to(&CONTENT)
+            .at("node", place.node)
+            .at("storage", place.storage)
+            .param("content", place.kind);
+        let data = self.ask(&call).await?;
+        let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
+        let files = rows.iter().filter_map(|row| {
+            let volume = text_of(row, "volid");
+            let name = volume.rsplit('/').next()?.to_owned();
+            Some(File {
+                name,
+                volume,
+                changed: row.get("ctime").and_then(super::quirks::parse_u64),
+            })
+        });
+        Ok(files.collect())
+    }
+
+    async fn find_file(&self, place: &Content<'_>, file: &str) -> Result<Option<File>, Fault> {
+        let volume = place.volume(file);
+        let files = self.files(place).await?;
+        Ok(files.into_iter().find(|row| row.volume == volume))
+    }
+
+    async fn has(&self, place: &Content<'_>, file: &str) -> Result<bool, Fault> {
+        Ok(self.find_file(place, file).await?.is_some())
+    }
+
+    /// Tells whether an image is there, and nobody is still writing it.
+    pub(super) async fn has_file(&self, image: &ImageWanted) -> Result<bool, Fault> {
+        let place = place_of(image);
+        Ok(match self.find_file(&place, &image.file).await? {
+            Some(found) => !self.is_written(&place, &found).await?,
+            None => false,
+        })
+    }
+
+    /// Tells whether a task may be writing a file: a download names it; a copy names nothing, but
+    /// one that started after the file was last changed does not write it.
+    async fn is_written(&self, place: &Content<'_>, file: &File) -> Result<bool, Fault> {
+        let tasks = self.running_tasks(place.node, None).await?;
+        Ok(tasks.iter().any(|task| match task.upid.kind.as_str() {
+            "download" => task.upid.id == file.name,
+            "imgcopy" => file
+                .changed
+                .is_none_or(|changed| changed + 1 >= task.upid.start),
+            _ => false,
+        }))
+    }
+
+    /// Brings an image into its storage.
+    pub(super) async fn bring(&self, image: &ImageWanted) -> Result<(), Fault> {
+        let place = place_of(image);
+        let key = format!("file {} {} {}", image.host, image.storage, image.file);
+        let _turn = self.guard.alone(&key).await;
+        if self.has(&place, &image.file).await? {
+            return self.wait_for_writer(&place, &image.file).await;
+        }
+        check_name(image)?;
+        let checksum = match &image.checksum {
+            Some(text) => Some(parse_checksum(text)?),
+            None => None,
+        };
+        match &image.source {
+            ImageSource::File(path) => {
+                self.put(&place, &image.file, checksum, || Upload::File(path.clone()))
+                    .await
+            }
+            ImageSource::Url(url) => self.download(&place, &image.file, checksum, url).await,
+        }
+    }
+
+    /// Sends a file and waits until it is there.
+    pub(super) async fn put(
+        &self,
+        place: &Content<'_>,
+        file: &str,
+        checksum: Checksum<'_>,
+        upload: impl Fn() -> Upload,
+    ) -> Result<(), Fault> {
+        let call = Call::to(&UPLOAD)
+            .at("node", place.node)
+            .at("storage", place.storage)
+            .param("content", place.kind)
+            .maybe(
+                "checksum-algorithm",
+                checksum.map(|(algorithm, _)| algorithm),
+            )
+            .maybe("checksum", checksum.map(|(_, digits)| digits))
+            .param("filename", file);
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            match self.send_file(&call, upload()).await {
+                Ok(_) => return self.wait_for_listing(place, file).await,
+                // The same bytes under the same name: sending them again replaces them whole.
+                Err(fault) if fault.is_passing() || fault.may_have_acted() => {
+                    if tried >= TRIES {
+                        return Err(fault);
+                    }
+                    self.clock.sleep(PAUSE).await;
+                }
+                Err(fault) if fault.reason == Reason::Locked && tried < TRIES => {
+                    self.clock.sleep(PAUSE).await;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    async fn download(
+        &self,
+        place: &Content<'_>,
+        file: &str,
+        checksum: Checksum<'_>,
+        url: &str,
+    ) -> Result<(), Fault> {
+        let call = Call::to(&DOWNLOAD)
+            .at("node", place.node)
+            .at("storage", place.storage)
+            .param("content", place.kind)
+            .param("filename", file)
+            .param("url", url)
+            .maybe(
+                "checksum-algorithm",
+                checksum.map(|(algorithm, _)| algorithm),
+            )
+            .maybe("checksum", checksum.map(|(_, digits)| digits));
+        match self.run(&call).await {
+            Ok(_) => self.wait_for_listing(place, file).await,
+            Err(fault) if fault.reason == Reason::FileExists || fault.may_have_acted() => {
+                self.wait_for_download(place, file).await?;
+                self.wait_for_writer(place, file).await?;
+                if self.has(place, file).await? {
+                    Ok(())
+                } else {
+                    Err(fault)
+                }
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Waits until nobody writes a file. A task that makes no end is left to the next call.
+    async fn wait_for_writer(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
+        let started = self.clock.now();
+        while let Some(found) = self.find_file(place, file).await?
+            && self.is_written(place, &found).await?
+        {
+            if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
+                let detail = format!("`{}` is still being written", place.volume(file));
+                return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
+            }
+            self.clock.sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until no task fetches a file. It is listed under its name only when it is complete.
+    async fn wait_for_download(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
+        let started = self.clock.now();
+        loop {
+            let tasks = self.running_tasks(place.node, None).await?;
+            let fetched = |task: &RunningTask| task.upid.kind == "download" && task.upid.id == file;
+            if !tasks.iter().any(fetched) {
+                return Ok(());
+            }
+            if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
+                let detail = format!("`{}` is still being fetched", place.volume(file));
+                return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
+            }
+            self.clock.sleep(PAUSE).await;
+        }
+    }
+
+    async fn wait_for_listing(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
+        let started = self.clock.now();
+        loop {
+            if self.has(place, file).await? {
+                return Ok(());
+            }
+            if elapsed(started, self.clock.now()) > LISTED {
+                let detail = format!("`{}` was sent and is not listed", place.volume(file));
+                return Err(Fault::new(Class::Missing, Reason::NoVolume, detail)
+                    .with_hint("the token may lack Datastore.AllocateSpace on the storage"));
+            }
+            self.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Removes a file; one that is gone is no error.
+    pub(super) async fn remove_file(&self, node: &str, volume: &str) -> Result<(), Fault> {
+        let storage = volume.split(':').next().unwrap_or_default();
+        let call = Call::to(&VOLUME_DELETE)
+            .at("node", node)
+            .at("storage", storage)
+            .at("volume", volume);
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            match self.run(&call).await {
+                Ok(_) => return Ok(()),
+                Err(fault) if fault.reason == Reason::NoVolume => return Ok(()),
+                // Removing says how it shall be, so it can be sent again.
+                Err(fault)
+                    if tried < TRIES
+                        && (fault.may_have_acted() || fault.reason == Reason::Locked) =>
+                {
+                    self.clock.sleep(PAUSE).await;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+}
+
+/// A file of a storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct File {
+    pub(super) name: String,
+    pub(super) volume: String,
+    /// Seconds since 1970.
+    pub(super) changed: Option<u64>,
+}
+
+fn place_of(image: &ImageWanted) -> Content<'_> {
+    Content {
+        node: &image.host,
+        storage: &image.storage,
+        kind: match image.kind {
+            GuestKind::Vm => "import",
+            GuestKind::Ct => "vztmpl",
+        },
+    }
+}
+
+/// Refuses names the server would refuse, or would silently store under another name.
+fn check_name(image: &ImageWanted) -> Result<(), Fault> {
+    let file = image.file.as_str();
+    let refuse = |hint: &str| {
+        let detail = format!("`{file}` cannot be a file's name in a storage");
+        Err(Fault::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
+    if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
+        return refuse("use letters, digits, `-`, `_`, `+` and `.`");
+    }
+    let endings: &[&str] = match image.kind {
+        GuestKind::Vm => &[".qcow2", ".raw", ".vmdk"],
+        GuestKind::Ct => &[".tar.gz", ".tar.xz", ".tar.zst", ".tar.bz2"],
+    };
+    if endings.iter().any(|ending| file.ends_with(ending)) {
+        Ok(())
+    } else {
+        refuse(&format!(
+            "name it so that it ends with one of {}",
+            endings.join(" ")
+        ))
+    }
+}
+
+/// Reads `sha256:...`.
+pub(super) fn parse_checksum(text: &str) -> Result<(&str, &str), Fault> {
+    let lengths = [
+        ("md5", 32),
+        ("sha1", 40),
+        ("sha224", 56),
+        ("sha256", 64),
+        ("sha384", 96),
+        ("sha512", 128),
+    ];
+    text.split_once(':')
+        .filter(|(algorithm, digits)| {
+            lengths.contains(&(algorithm, digits.len()))
+                && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+        .ok_or_else(|| {
+            let detail = format!("`{text}` is not a checksum such as sha256:...");
+            Fault::new(Class::Refused, Reason::BadParameter, detail)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(kind: GuestKind, file: &str) -> ImageWanted {
+        ImageWanted {
+            file: file.to_owned(),
+            kind,
+            host: "pve1".to_owned(),
+            storage: "local".to_owned(),
+            source: ImageSource::Url("https://example.org/x".to_owned()),
+            checksum: None,
+        }
+    }
+
+    #[test]
+    fn names_the_server_would_change_are_refused() {
+        assert!(check_name(&image(GuestKind::Vm, "debian-12.qcow2")).is_ok());
+        assert!(check_name(&image(GuestKind::Ct, "debian-12_12.0-1_amd64.tar.zst")).is_ok());
+        for file in ["debian-12.img", "sp ace.qcow2", "../x.qcow2", ".qcow2", ""] {
+            assert!(check_name(&image(GuestKind::Vm, file)).is_err(), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_has_its_length() {
+        let digits = "a".repeat(64);
+        assert_eq!(
+            parse_checksum(&format!("sha256:{digits}")).ok(),
+            Some(("sha256", digits.as_str()))
+        );
+        for text in [
+            "sha256:abc",
+            "abc",
+            "crc32:aaaaaaaa",
+            &format!("sha512:{digits}"),
+        ] {
+            assert!(parse_checksum(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Finding a guest by its UUID, wherever it went, and proving that it is the one.
+//!
+//! In: a UUID and where it was last seen. Out: [`Found`], with the configuration that proves it.
+//! Never: a guest taken for ours by its name or vmid; "gone" when it could not be seen.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, ObservedGuest, Power};
+
+use super::client::{Pve, by_kind, name_of};
+use super::config::GuestConfig;
+use super::fault::{Fault, Reason};
+use super::identity::{Claim, id_tag, judge};
+use super::observe::power;
+use super::quirks::text_of;
+use super::requests::{CT_CONFIG, CT_STATUS, VM_CONFIG, VM_STATUS};
+
+/// A guest whose configuration was just read.
+#[derive(Clone, Debug)]
+pub(super) struct Located {
+    pub(super) kind: GuestKind,
+    pub(super) vmid: u32,
+    pub(super) node: String,
+    pub(super) config: GuestConfig,
+}
+
+/// What a search for a UUID found.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    /// The guest.
+    Ours(Located),
+    /// The guest, not yet finished.
+    Unfinished(Located),
+    /// Only something that carries its tag and is another.
+    Impostor(Located),
+    /// Nothing.
+    Nowhere,
+}
+
+impl Pve {
+    /// Reads a guest's configuration; `None` when there is no such guest on that host.
+    pub(super) async fn config_at(
+        &self,
+        kind: GuestKind,
+        node: &str,
+        vmid: u32,
+    ) -> Result<Option<GuestConfig>, Fault> {
+        let call = by_kind(kind, &VM_CONFIG, &CT_CONFIG)
+            .at("node", node)
+            .at("vmid", vmid);
+        match self.ask(&call).await {
+            Ok(data) if data.is_object() => Ok(Some(GuestConfig::new(data))),
+            Ok(_) => Err(Fault::garbage("a configuration is no object")),
+            Err(fault) if matches!(fault.reason, Reason::NoConfig | Reason::NoHost) => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Searches for a guest: where it was last seen, then everywhere.
+    pub(super) async fn find(
+        &self,
+        uuid: &GuestUuid,
+        last: Option<(GuestKind, &str, u32)>,
+    ) -> Result<Found, Fault> {
+        let mut second = Found::Nowhere;
+        if let Some((kind, node, vmid)) = last
+            && !node.is_empty()
+            && vmid >= 100
+            && let Some(config) = self.config_at(kind, node, vmid).await?
+        {
+            let located = Located {
+                kind,
+                vmid,
+                node: node.to_owned(),
+                config,
+            };
+            match judge(kind, &located.config, uuid) {
+                Claim::Ours => return Ok(Found::Ours(located)),
+                Claim::Unfinished => second = Found::Unfinished(located),
+                Claim::Impostor => second = Found::Impostor(located),
+                Claim::Other => {}
+            }
+        }
+        // Twice: a guest that moves between the list and the look is found where it went.
+        let range = self.vmid_range().await?;
+        for _ in 0..2 {
+            let mut moved = false;
+            let tag = id_tag(uuid);
+            let rows = self.guests().await?;
+            // A clone being made has no tag yet; it is where the guest's id was chosen from.
+            let ids: BTreeSet<u32> = rows.iter().map(|row| row.vmid).collect();
+            let making = first_choices(uuid, range, &ids);
+            let candidate =
+                |row: &&ObservedGuest| row.tags.contains(&tag) || making.contains(&row.vmid);
+            for row in rows.iter().filter(candidate) {
+                let Some(config) = self.config_at(row.kind, &row.host, row.vmid).await? else {
+                    moved = true;
+                    continue;
+                };
+                let located = Located {
+                    kind: row.kind,
+                    vmid: row.vmid,
+                    node: row.host.clone(),
+                    config,
+                };
+                match judge(row.kind, &located.config, uuid) {
+                    Claim::Ours => return Ok(Found::Ours(located)),
+                    Claim::Unfinished => second = Found::Unfinished(located),
+                    Claim::Impostor if matches!(second, Found::Nowhere) => {
+                        second = Found::Impostor(located);
+                    }
+                    Claim::Impostor | Claim::Other => {}
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        Ok(second)
+    }
+
+    /// Finds a guest that is about to be changed, proves its identity and waits until nothing
+    /// holds it. `None` when it is nowhere.
+    pub(super) async fn prove(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
+        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
+        for _ in 0..3 {
+            let located = match self.find(&guest.uuid, last).await? {
+                Found::Ours(located) => located,
+                Found::Unfinished(located) => {
+                    return Err(contested(&located, "was not finished"));
+                }
+                Found::Impostor(located) => {
+                    return Err(contested(&located, "carries the tag and another identity"));
+                }
+                Found::Nowhere => return Ok(None),
+            };
+            if located.config.lock().is_none() {
+                return Ok(Some(located));
+            }
+            // Whoever held it may have moved or removed it, so it is judged again.
+            if let Some(located) = self.wait_for_unlock(located).await?
+                && judge(located.kind, &located.config, &guest.uuid) == Claim::Ours
+            {
+                return Ok(Some(located));
+            }
+        }
+        Err(Fault::new(
+            Class::Busy,
+            Reason::Locked,
+            "others keep changing the guest",
+        ))
+    }
+
+    /// Finds a guest that must be there.
+    pub(super) async fn require(&self, guest: &GuestRef) -> Result<Located, Fault> {
+        self.prove(guest).await?.ok_or_else(|| {
+            let detail = format!("no guest has the identity {}", guest.uuid);
+            Fault::new(Class::Missing, Reason::NoConfig, detail)
+        })
+    }
+
+    /// Asks whether a guest runs; the list is up to ten seconds late.
+    pub(super) async fn power_of(&self, located: &Located) -> Result<Power, Fault> {
+        let call = by_kind(located.kind, &VM_STATUS, &CT_STATUS)
+            .at("node", &located.node)
+            .at("vmid", located.vmid);
+        Ok(power(&text_of(&self.ask(&call).await?, "status")))
+    }
+
+    /// Looks at one guest, for the port.
+    pub(super) async fn look_at(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, Fault> {
+        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
+        let located = match self.find(&guest.uuid, last).await? {
+            Found::Ours(located) | Found::Unfinished(located) => located,
+            Found::Impostor(_) | Found::Nowhere => return Ok(None),
+        };
+        let power = match self.power_of(&located).await {
+            Ok(power) => power,
+            Err(fault) if fault.reason == Reason::NoConfig => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        let config = &located.config;
+        let tags = config.tags();
+        Ok(Some(ObservedGuest {
+            kind: located.kind,
+            vmid: located.vmid,
+            host: located.node.clone(),
+            name: config.name(located.kind),
+            uuid: Some(guest.uuid.clone()),
+            manifest: super::identity::manifest_in_tags(&tags),
+            power,
+            template: config.flag("template"),
+            lock: config.lock(),
+            cores: config
+                .number("cores")
+                .and_then(|cores| u32::try_from(cores).ok()),
+            memory: config.number("memory").map(|mebibytes| mebibytes << 20),
+            disk: config.first_disk(located.kind).and_then(|disk| disk.size),
+            tags: tags.into_iter().collect(),
+        }))
+    }
+}
+
+/// The most ids that are looked at for a clone without a tag.
+const CHOICES: usize = 16;
+
+/// Returns the ids in use that a guest may have been given.
+fn first_choices(
+    uuid: &GuestUuid,
+    range: &RangeInclusive<u32>,
+    ids: &BTreeSet<u32>,
+) -> BTreeSet<u32> {
+    let mut choices = BTreeSet::new();
+    while choices.len() < CHOICES
+        && let Some(vmid) = super::vmid::choose(uuid, range, &choices)
+        && ids.contains(&vmid)
+    {
+        choices.insert(vmid);
+    }
+    choices
+}
+
+/// Refuses to touch a guest whose identity is in doubt.
+pub(super) fn contested(located: &Located, why: &str) -> Fault {
+    let name = name_of(located.kind, located.vmid, &located.node);
+    Fault::new(
+        Class::Refused,
+        Reason::Other,
+        format!("{name} {why}; it is not touched"),
+    )
+    .with_hint(
+        "when it is a copy someone made, remove its homestak tags; \
+         otherwise restore its SMBIOS uuid, or its notes",
+    )
+}

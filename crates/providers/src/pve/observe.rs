@@ -1,0 +1,200 @@
+//! Everything at once: one request, whatever the number of guests and hosts, and a few more only
+//! where someone copied a guest of ours with its tags.
+//!
+//! In: the cluster's list of resources. Out: [`Observed`].
+//! Never: one request per guest; a guess: what the list does not say is unknown.
+
+use std::collections::BTreeMap;
+
+use homestak_engine::ports::{
+    GuestKind, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+};
+use serde_json::Value;
+
+use super::client::Pve;
+use super::fault::Fault;
+use super::identity::{self, Claim, judge};
+use super::quirks::{self, text_of};
+use super::requests::{Call, RESOURCES};
+
+/// The most requests a look may take, however many copies someone made.
+const MOST_REQUESTS: u32 = 5;
+
+impl Pve {
+    /// Looks at everything.
+    pub(super) async fn look(&self) -> Result<Observed, Fault> {
+        let data = self.ask(&Call::to(&RESOURCES)).await?;
+        let mut observed = observed(&data)?;
+        observed.requests = 1;
+        self.unmask(&mut observed).await?;
+        Ok(observed)
+    }
+
+    /// Takes the identity from copies: where a UUID is there twice, the configurations decide.
+    async fn unmask(&self, observed: &mut Observed) -> Result<(), Fault> {
+        let mut counts: BTreeMap<GuestUuid, u32> = BTreeMap::new();
+        for uuid in observed
+            .guests
+            .iter()
+            .filter_map(|guest| guest.uuid.as_ref())
+        {
+            *counts.entry(uuid.clone()).or_default() += 1;
+        }
+        for guest in &mut observed.guests {
+            let Some(uuid) = guest.uuid.clone().filter(|uuid| counts[uuid] > 1) else {
+                continue;
+            };
+            if observed.requests >= MOST_REQUESTS {
+                break;
+            }
+            observed.requests += 1;
+            let config = self.config_at(guest.kind, &guest.host, guest.vmid).await?;
+            if config.is_none_or(|config| judge(guest.kind, &config, &uuid) != Claim::Ours) {
+                guest.uuid = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at all guests.
+    pub(super) async fn guests(&self) -> Result<Vec<ObservedGuest>, Fault> {
+        let call = Call::to(&RESOURCES).param("type", "vm");
+        Ok(observed(&self.ask(&call).await?)?.guests)
+    }
+}
+
+/// Reads the list of resources.
+pub fn observed(data: &Value) -> Result<Observed, Fault> {
+    let rows = data
+        .as_array()
+        .ok_or_else(|| Fault::garbage("the list of resources is no list"))?;
+    let mut observed = Observed::default();
+    for row in rows {
+        match text_of(row, "type").as_str() {
+            "qemu" => observed.guests.extend(guest(GuestKind::Vm, row)),
+            "lxc" => observed.guests.extend(guest(GuestKind::Ct, row)),
+            "node" => observed.hosts.extend(host(row)),
+            "storage" => observed.storages.extend(storage(row)),
+            // Pools, networks and what later versions add.
+            _ => {}
+        }
+    }
+    observed.hosts.sort_by(|a, b| a.name.cmp(&b.name));
+    observed.guests.sort_by_key(|guest| guest.vmid);
+    observed
+        .storages
+        .sort_by(|a, b| (&a.host, &a.name).cmp(&(&b.host, &b.name)));
+    Ok(observed)
+}
+
+fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
+    let tags = quirks::parse_tags(&text_of(row, "tags"));
+    let number = |field: &str| row.get(field).and_then(quirks::parse_u64);
+    Some(ObservedGuest {
+        kind,
+        vmid: row.get("vmid").and_then(quirks::parse_u32)?,
+        host: text_of(row, "node"),
+        name: text_of(row, "name"),
+        uuid: identity::uuid_in_tags(&tags),
+        manifest: identity::manifest_in_tags(&tags),
+        power: power(&text_of(row, "status")),
+        template: row
+            .get("template")
+            .and_then(quirks::parse_bool)
+            .unwrap_or(false),
+        lock: Some(text_of(row, "lock")).filter(|lock| !lock.is_empty()),
+        cores: row.get("maxcpu").and_then(quirks::parse_u32),
+        memory: number("maxmem").filter(|bytes| *bytes > 0),
+        disk: number("maxdisk").filter(|bytes| *bytes > 0),
+        tags: tags.into_iter().collect(),
+    })
+}
+
+/// Reads whether a guest runs.
+pub(super) fn power(status: &str) -> Power {
+    match status {
+        "running" | "paused" | "suspended" | "prelaunch" => Power::Running,
+        "stopped" => Power::Stopped,
+        _ => Power::Unknown,
+    }
+}
+
+fn host(row: &Value) -> Option<ObservedHost> {
+    let name = text_of(row, "node");
+    (!name.is_empty()).then(|| ObservedHost {
+        name,
+        online: text_of(row, "status") == "online",
+        cores: row
+            .get("maxcpu")
+            .and_then(quirks::parse_u32)
+            .filter(|cores| *cores > 0),
+        memory: row
+            .get("maxmem")
+            .and_then(quirks::parse_u64)
+            .filter(|bytes| *bytes > 0),
+    })
+}
+
+fn storage(row: &Value) -> Option<ObservedStorage> {
+    let (name, host) = (text_of(row, "storage"), text_of(row, "node"));
+    let number = |field: &str| row.get(field).and_then(quirks::parse_u64);
+    let mut content: Vec<String> = text_of(row, "content")
+        .split(',')
+        .filter(|kind| !kind.is_empty())
+        .map(str::to_owned)
+        .collect();
+    content.sort();
+    let available = match (number("maxdisk"), number("disk")) {
+        (Some(all), Some(used)) if all > 0 => Some(all.saturating_sub(used)),
+        _ => None,
+    };
+    (!name.is_empty()).then(|| ObservedStorage {
+        name,
+        host,
+        active: text_of(row, "status") == "available",
+        content,
+        available,
+        shared: row
+            .get("shared")
+            .and_then(quirks::parse_bool)
+            .unwrap_or(false),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_list_as_it_was_seen() {
+        let data = json!([
+            {"vmid": 200, "status": "stopped", "name": "ct1", "maxcpu": 2, "maxmem": 536_870_912,
+             "maxdisk": 4_294_967_296_u64, "id": "lxc/200", "node": "pve1", "type": "lxc", "template": 0},
+            {"id": "qemu/101", "type": "qemu", "vmid": "101", "node": "pve1", "status": "unknown",
+             "tags": "Homestak;homestak-id-5d1f2a3b-0000-4000-8000-00000000000a;homestak-m-n1", "lock": "create"},
+            {"id": "node/pve1", "status": "online", "maxcpu": 2, "maxmem": 25_274_793_984_u64, "type": "node", "node": "pve1"},
+            {"id": "node/pve2", "status": "offline", "type": "node", "node": "pve2"},
+            {"id": "storage/pve1/local", "maxdisk": 100, "disk": 30, "content": "vztmpl,iso", "node": "pve1",
+             "type": "storage", "status": "available", "storage": "local", "shared": 0},
+            {"network": "localnetwork", "type": "network"},
+        ]);
+        let observed = observed(&data).expect("a look");
+        assert_eq!(observed.hosts.len(), 2);
+        assert!(!observed.hosts[1].online);
+        assert_eq!(observed.storages[0].available, Some(70));
+        assert_eq!(observed.storages[0].content, ["iso", "vztmpl"]);
+        let made = &observed.guests[0];
+        assert_eq!((made.vmid, made.power), (101, Power::Unknown));
+        assert_eq!(made.manifest.as_deref(), Some("n1"));
+        assert!(made.uuid.is_some() && made.name.is_empty() && made.memory.is_none());
+        assert_eq!(observed.guests[1].uuid, None);
+    }
+
+    #[test]
+    fn a_list_that_is_none_is_broken() {
+        assert!(super::observed(&json!({"data": 1})).is_err());
+        assert!(super::observed(&json!([null, 5, {"type": "qemu"}])).is_ok());
+    }
+}

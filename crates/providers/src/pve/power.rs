@@ -1,0 +1,120 @@
+//! Starting and stopping, so that the state is right in the end, whoever else did what.
+//!
+//! In: a guest and the state it shall have. Out: it has it.
+//! Never: success on a task's word alone; the state is read again.
+
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, GuestRef, Halt, Power, Sent};
+
+use super::client::{Pve, by_kind, name_of, upid};
+use super::fault::{Fault, Reason};
+use super::locate::Located;
+use super::requests::{CT_SHUTDOWN, CT_START, CT_STOP, Call, VM_SHUTDOWN, VM_START, VM_STOP};
+use super::task::elapsed;
+
+/// How long the state may lag behind a task that said OK (a reboot stops, then starts).
+const LAG: Duration = Duration::from_secs(30);
+/// The pause between looks.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often a change is sent when its answer is lost.
+const TRIES: u32 = 4;
+
+impl Pve {
+    /// Starts a guest.
+    pub(super) async fn power_on(&self, guest: &GuestRef) -> Result<(), Fault> {
+        self.bring_to(guest, Power::Running, |located, _| {
+            by_kind(located.kind, &VM_START, &CT_START)
+        })
+        .await
+    }
+
+    /// Brings a guest to a halt.
+    pub(super) async fn power_off(&self, guest: &GuestRef, halt: Halt) -> Result<(), Fault> {
+        // Older versions do not know the parameter and refuse the whole call.
+        let overrule = self.version().await?.number >= (8, 2);
+        self.bring_to(guest, Power::Stopped, |located, first| match halt {
+            Halt::Graceful(patience) if first => by_kind(located.kind, &VM_SHUTDOWN, &CT_SHUTDOWN)
+                .param("timeout", patience.as_secs().max(1))
+                .param("forceStop", 1),
+            Halt::Graceful(_) | Halt::Now => by_kind(located.kind, &VM_STOP, &CT_STOP)
+                .maybe("overrule-shutdown", overrule.then_some(1)),
+        })
+        .await
+    }
+
+    /// Repeats look and change until the state is right. `call` is told whether it is the first.
+    async fn bring_to(
+        &self,
+        guest: &GuestRef,
+        wanted: Power,
+        call: impl Fn(&Located, bool) -> Call + Send + Sync,
+    ) -> Result<(), Fault> {
+        let _turn = self.guard.guest(guest.vmid).await;
+        let mut tried = 0;
+        loop {
+            let located = self.require(guest).await?;
+            if self.power_of(&located).await? == wanted {
+                return Ok(());
+            }
+            tried += 1;
+            let request = call(&located, tried == 1)
+                .at("node", &located.node)
+                .at("vmid", located.vmid);
+            let fault = match self.run_patiently(&request).await {
+                Ok(()) => match self.wait_for_power(&located, wanted).await {
+                    Ok(()) => return Ok(()),
+                    Err(fault) => fault,
+                },
+                Err(fault) => fault,
+            };
+            let again = fault.may_have_acted()
+                || matches!(
+                    fault.reason,
+                    Reason::AlreadyRunning
+                        | Reason::NotRunning
+                        | Reason::ShutdownTimeout
+                        | Reason::Interrupted
+                        | Reason::NoConfig
+                        // Network storages show a new disk late.
+                        | Reason::NoVolume
+                        | Reason::Locked
+                );
+            if !again || tried >= TRIES {
+                return Err(fault);
+            }
+            self.clock.sleep(PAUSE * tried).await;
+        }
+    }
+
+    /// Runs a call whose task may be silent for as long as the guest takes to shut down.
+    async fn run_patiently(&self, call: &Call) -> Result<(), Fault> {
+        let patience = call
+            .params()
+            .iter()
+            .find(|(name, _)| *name == "timeout")
+            .and_then(|(_, value)| value.parse().ok())
+            .map_or(Duration::ZERO, Duration::from_secs);
+        let upid = upid(&self.change(call).await?)?;
+        let stall = self.settings.limits.task_stall.max(patience + LAG * 2);
+        self.follow_with(&upid, stall).await.map(|_| ())
+    }
+
+    /// Waits until the state is as wanted: with high availability the task only asks for it.
+    async fn wait_for_power(&self, located: &Located, wanted: Power) -> Result<(), Fault> {
+        let started = self.clock.now();
+        loop {
+            let power = self.power_of(located).await?;
+            if power == wanted {
+                return Ok(());
+            }
+            if elapsed(started, self.clock.now()) > LAG {
+                let name = name_of(located.kind, located.vmid, &located.node);
+                let detail = format!("{name} is {power:?} although its task ended well");
+                let class = Class::Unreachable { sent: Sent::Maybe };
+                return Err(Fault::new(class, Reason::Other, detail));
+            }
+            self.clock.sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! Checks before anything is made: each failure comes with the command that mends it.
+//!
+//! In: [`Facts`] and [`Wanted`]. Out: [`Finding`]s, one per check.
+//! Never: the network, the clock; unknown counted as good.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::facts::{Facts, Fetched, Privileges};
+use super::fault::{Fault, Reason};
+use super::role::{self, Abilities};
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Good.
+    Good,
+    /// It could not be found out.
+    Unknown,
+    /// It may go wrong.
+    Warning,
+    /// It will go wrong.
+    Failure,
+}
+
+/// The outcome of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How it came out.
+    pub severity: Severity,
+    /// What was checked.
+    pub check: &'static str,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it, as commands where there are some; may be empty.
+    pub fix: String,
+}
+
+/// What a run will need.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Hosts that guests are made on.
+    pub hosts: Vec<String>,
+    /// What the token must be able to do.
+    pub abilities: Abilities,
+    /// Storages, and what they must hold.
+    pub storages: Vec<StorageWanted>,
+    /// Files that must be there.
+    pub images: Vec<FileWanted>,
+    /// Hosts whose guests have guests.
+    pub nested: Vec<String>,
+    /// Bridges by host.
+    pub bridges: Vec<(String, String)>,
+    /// Addresses where SSH must answer.
+    pub ssh: Vec<SocketAddr>,
+    /// The site's own settings.
+    pub site: SiteWanted,
+}
+
+/// A storage a run needs.
+#[derive(Clone, Debug)]
+pub struct StorageWanted {
+    /// The host.
+    pub host: String,
+    /// The storage.
+    pub storage: String,
+    /// Such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
+    pub content: Vec<String>,
+    /// Bytes that will be used.
+    pub bytes: u64,
+}
+
+/// A file a run needs.
+#[derive(Clone, Debug)]
+pub struct FileWanted {
+    /// The host.
+    pub host: String,
+    /// The storage.
+    pub storage: String,
+    /// `import` or `vztmpl`.
+    pub content: String,
+    /// Its name.
+    pub file: String,
+}
+
+/// What a site must say so that guests get a network and people get in.
+#[derive(Clone, Debug, Default)]
+pub struct SiteWanted {
+    /// Whether guests with fixed addresses are made.
+    pub fixed_addresses: bool,
+    /// The way out.
+    pub gateway: Option<IpAddr>,
+    /// Name servers.
+    pub dns: Vec<IpAddr>,
+    /// Domain.
+    pub domain: Option<String>,
+    /// How many SSH keys there are.
+    pub ssh_keys: usize,
+}
+
+/// Checks everything. The order is that in which problems are best mended.
+pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let mut findings = vec![endpoint(facts)];
+    if facts.version.known().is_some() {
+        findings.push(version(facts));
+        findings.extend(hosts(facts, wanted));
+        findings.push(quorum(facts));
+        findings.extend(privileges(facts, wanted));
+        findings.extend(storages(facts, wanted));
+        findings.extend(images(facts, wanted));
+        findings.extend(bridges(facts, wanted));
+        findings.extend(nested(facts, wanted));
+    }
+    findings.extend(ssh(facts));
+    findings.extend(site(&wanted.site));
+    findings
+}
+
+/// Returns the worst outcome.
+pub fn worst(findings: &[Finding]) -> Severity {
+    let severities = findings.iter().map(|finding| finding.severity);
+    severities.max().unwrap_or(Severity::Good)
+}
+
+fn finding(
+    severity: Severity,
+    check: &'static str,
+    detail: impl Into<String>,
+    fix: impl Into<String>,
+) -> Finding {
+    Finding {
+        severity,
+        check,
+        detail: detail.into(),
+        fix: fix.into(),
+    }
+}
+
+fn good(check: &'static str, detail: impl Into<String>) -> Finding {
+    finding(Severity::Good, check, detail, "")
+}
+
+fn unknown(check: &'static str, fault: Option<&Fault>, fix: impl Into<String>) -> Finding {
+    let why = fault.map_or("was not asked", |fault| fault.detail.as_str());
+    finding(Severity::Unknown, check, format!("not known: {why}"), fix)
+}
+
+fn endpoint(facts: &Facts) -> Finding {
+    match &facts.version {
+        Fetched::Known(_) => good("api", format!("answers, and knows {}", facts.user)),
+        Fetched::NotAsked => unknown("api", None, ""),
+        Fetched::Failed(fault) => {
+            let fix = match fault.reason {
+                Reason::Unauthenticated => {
+                    let (user, token) = split_user(&facts.user);
+                    format!("pveum user token list {user}   # is `{token}` there, not expired? make it anew: pveum user token remove {user} {token}; pveum user token add {user} {token} --privsep 1")
+                }
+                Reason::Certificate => "pvenode cert info   # on the host: compare the fingerprint with the recorded one".to_owned(),
+                _ => "systemctl status pveproxy   # on the host: does it run, is port 8006 open?".to_owned(),
+            };
+            finding(Severity::Failure, "api", fault.detail.clone(), fix)
+        }
+    }
+}
+
+fn split_user(id: &str) -> (&str, &str) {
+    id.split_once('!').unwrap_or((id, ""))
+}
+
+fn version(facts: &Facts) -> Finding {
+    let Some(&(major, minor)) = facts.version.known() else {
+        return unknown("version", None, "");
+    };
+    let text = format!("Proxmox VE {major}.{minor}");
+    if role::is_verified(major) {
+        good("version", text)
+    } else if (major, minor) >= (8, 4) {
+        finding(
+            Severity::Warning,
+            "version",
+            format!("{text} was not tried"),
+            "",
+        )
+    } else {
+        let detail = format!("{text} cannot import images that were uploaded");
+        finding(
+            Severity::Failure,
+            "version",
+            detail,
+            "upgrade to 8.4 or later; 9 is what was tried",
+        )
+    }
+}
+
+fn hosts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let known = match &facts.hosts {
+        Fetched::Known(hosts) => hosts,
+        Fetched::Failed(fault) => return vec![unknown("hosts", Some(fault), "")],
+        Fetched::NotAsked => return Vec::new(),
+    };
+    let check = |name: &String| match known.iter().find(|host| host.name == *name) {
+        Some(host) if host.online => good("host", format!("{name} is online")),
+        Some(_) => finding(
+            Severity::Failure,
+            "host",
+            format!("{name} is offline"),
+            format!("start {name}, or make the guests elsewhere"),
+        ),
+        None => {
+            let names: Vec<&str> = known.iter().map(|host| host.name.as_str()).collect();
+            let detail = format!("there is no host {name}; there are: {}", names.join(", "));
+            finding(
+                Severity::Failure,
+                "host",
+                detail,
+                "use the host's own name, as `hostname` prints it there",
+            )
+        }
+    };
+    wanted.hosts.iter().map(check).collect()
+}
+
+fn quorum(facts: &Facts) -> Finding {
+    match &facts.quorum {
+        Fetched::Known(true) => good("quorum", "the cluster can decide"),
+        Fetched::Known(false) => finding(
+            Severity::Failure,
+            "quorum",
+            "the cluster has no quorum: it answers questions and changes nothing",
+            "pvecm status   # on a host: which votes are missing?",
+        ),
+        Fetched::Failed(fault) => unknown("quorum", Some(fault), ""),
+        Fetched::NotAsked => unknown(
+            "quorum",
+            None,
+            "pvecm status   # on a host; or grant Sys.Audit on /",
+        ),
+    }
+}
+
+/// Tells whether a privilege is held on a path: there, or above where it holds below too.
+pub fn holds(privileges: &Privileges, path: &str, privilege: &str) -> bool {
+    let has = |at: &str, here: bool| {
+        let held = privileges.get(at).and_then(|held| held.get(privilege));
+        held.is_some_and(|below| here || *below)
+    };
+    if privileges.contains_key(path) {
+        return has(path, true);
+    }
+    let mut above = path;
+    while let Some((parent, _)) = above.rsplit_once('/') {
+        let at = if parent.is_empty() { "/" } else { parent };
+        // What is listed for a path counts for it; it replaces what is above.
+        if privileges.contains_key(at) {
+            return has(at, false);
+        }
+        above = parent;
+    }
+    false
+}
+
+fn privileges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let held = match &facts.privileges {
+        Fetched::Known(held) => held,
+        Fetched::Failed(fault) => return vec![unknown("privileges", Some(fault), "")],
+        Fetched::NotAsked => return Vec::new(),
+    };
+    let major = facts.version.known().map_or(9, |version| version.0);
+    let (user, token) = split_user(&facts.user);
+    let mut findings = Vec::new();
+    for grant in role::grants(major, &wanted.abilities) {
+        let missing: Vec<&str> = grant
+            .privileges
+            .iter()
+            .copied()
+            .filter(|privilege| !holds(held, &grant.path, privilege))
+            .collect();
+        if missing.is_empty() {
+            findings.push(good(
+                "privileges",
+                format!("all that is needed on {}", grant.path),
+            ));
+            continue;
+        }
+        let all: Vec<&str> = grant.privileges.iter().copied().collect();
+        let fix = format!(
+            "pveum role add {role} --privs {all} || pveum role modify {role} --append 1 --privs {all}\n{acl}",
+            role = grant.role,
+            all = all.join(","),
+            acl = role::render_grant(&grant, user, token),
+        );
+        let detail = format!("missing on {}: {}", grant.path, missing.join(", "));
+        findings.push(finding(Severity::Failure, "privileges", detail, fix));
+    }
+    findings
+}
+
+fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let known = match &facts.storages {
+        Fetched::Known(storages) => storages,
+        Fetched::Failed(fault) => return vec![unknown("storage", Some(fault), "")],
+        Fetched::NotAsked => return Vec::new(),
+    };
+    let check = |need: &StorageWanted| {
+        let StorageWanted { host, storage, .. } = need;
+        let at = format!("{storage} on {host}");
+        let Some(found) = known
+            .iter()
+            .find(|row| row.name == *storage && row.host == *host)
+        else {
+            let detail = format!("there is no {at}, or we may not see it");
+            let fix = format!(
+                "pvesm status   # on {host}; it is visible with Datastore.AllocateSpace on /storage/{storage}"
+            );
+            return finding(Severity::Failure, "storage", detail, fix);
+        };
+        if !found.active {
+            let fix =
+                format!("pvesm set {storage} --disable 0   # and see `pvesm status` on {host}");
+            return finding(
+                Severity::Failure,
+                "storage",
+                format!("{at} is not active"),
+                fix,
+            );
+        }
+        let missing: Vec<&str> = need
+            .content
+            .iter()
+            .map(String::as_str)
+            .filter(|kind| !found.content.iter().any(|held| held == kind))
+            .collect();
+        if !missing.is_empty() {
+            let mut all: Vec<&str> = found.content.iter().map(String::as_str).collect();
+            all.extend(&missing);
+            let detail = format!("{at} may not hold: {}", missing.join(", "));
+            let fix = format!("pvesm set {storage} --content {}", all.join(","));
+            return finding(Severity::Failure, "storage", detail, fix);
+        }
+        match found.available {
+            // Disks grow as they fill, so it may still work for a while; the server does not check.
+            Some(free) if free < need.bytes => {
+                let detail = format!(
+                    "{at} has {} MiB free, {} MiB may be used",
+                    free >> 20,
+                    need.bytes >> 20
+                );
+                finding(
+                    Severity::Warning,
+                    "storage",
+                    detail,
+                    "make room, or use another storage",
+                )
+            }
+            Some(_) | None => good("storage", format!("{at} can be used")),
+        }
+    };
+    wanted.storages.iter().map(check).collect()
+}
+
+fn images(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let check = |image: &FileWanted| {
+        let FileWanted {
+            host,
+            storage,
+            content,
+            file,
+        } = image;
+        let key = (host.clone(), storage.clone(), content.clone());
+        match facts.files.get(&key) {
+            Some(Fetched::Known(files)) if files.contains(file) => {
+                good("image", format!("{storage}:{content}/{file} is on {host}"))
+            }
+            Some(Fetched::Known(_)) => {
+                let fix = format!(
+                    "pvesh create /nodes/{host}/storage/{storage}/download-url --content {content} --filename {file} --url <address>"
+                );
+                finding(
+                    Severity::Failure,
+                    "image",
+                    format!("{storage}:{content}/{file} is not on {host}"),
+                    fix,
+                )
+            }
+            Some(Fetched::Failed(fault)) => unknown("image", Some(fault), ""),
+            Some(Fetched::NotAsked) | None => unknown("image", None, ""),
+        }
+    };
+    wanted.images.iter().map(check).collect()
+}
+
+fn bridges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let check = |(host, bridge): &(String, String)| match facts.bridges.get(host) {
+        Some(Fetched::Known(known)) if known.contains(bridge) => {
+            good("bridge", format!("{bridge} is on {host}"))
+        }
+        Some(Fetched::Known(known)) => {
+            let names: Vec<&str> = known.iter().map(String::as_str).collect();
+            let detail = format!(
+                "{host} has no bridge {bridge}; it has: {}",
+                names.join(", ")
+            );
+            finding(
+                Severity::Failure,
+                "bridge",
+                detail,
+                format!(
+                    "pvesh create /nodes/{host}/network --iface {bridge} --type bridge --autostart 1 && pvesh set /nodes/{host}/network"
+                ),
+            )
+        }
+        Some(Fetched::Failed(fault)) => unknown("bridge", Some(fault), ""),
+        Some(Fetched::NotAsked) | None => unknown("bridge", None, ""),
+    };
+    wanted.bridges.iter().map(check).collect()
+}
+
+/// Whether guests of a host can have guests. The API tells the CPU's flags and nothing about the
+/// kernel module's setting, so the best answer is "probably".
+fn nested(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let check = |host: &String| match facts.cpu_flags.get(host) {
+        Some(Fetched::Known(flags)) => {
+            let module = if flags.contains("vmx") {
+                "kvm_intel"
+            } else if flags.contains("svm") {
+                "kvm_amd"
+            } else {
+                let detail = format!(
+                    "the CPU of {host} shows neither vmx nor svm: its guests cannot have guests"
+                );
+                let fix = format!(
+                    "switch on virtualisation in the firmware of {host}, or, where {host} is a guest itself, give it the CPU type `host`"
+                );
+                return finding(Severity::Failure, "nested", detail, fix);
+            };
+            let detail =
+                format!("{host} can virtualise; whether its guests can, the API does not tell");
+            finding(
+                Severity::Unknown,
+                "nested",
+                detail,
+                format!("cat /sys/module/{module}/parameters/nested   # on {host}: Y or 1 is good"),
+            )
+        }
+        Some(Fetched::Failed(fault)) => unknown(
+            "nested",
+            Some(fault),
+            format!("grep -cE 'vmx|svm' /proc/cpuinfo   # on {host}"),
+        ),
+        Some(Fetched::NotAsked) | None => unknown("nested", None, ""),
+    };
+    wanted.nested.iter().map(check).collect()
+}
+
+fn ssh(facts: &Facts) -> Vec<Finding> {
+    let check = |(address, answers): (&SocketAddr, &bool)| {
+        if *answers {
+            good("ssh", format!("{address} answers"))
+        } else {
+            let fix = "systemctl status ssh   # there: does it run, is the port open?";
+            finding(
+                Severity::Failure,
+                "ssh",
+                format!("{address} does not answer"),
+                fix,
+            )
+        }
+    };
+    facts.ssh.iter().map(check).collect()
+}
+
+fn site(site: &SiteWanted) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut expect = |there: bool, severity: Severity, what: &str, fix: &str| {
+        if there {
+            findings.push(good("site", format!("{what} is set")));
+        } else {
+            findings.push(finding(severity, "site", format!("{what} is not set"), fix));
+        }
+    };
+    let network = if site.fixed_addresses {
+        Severity::Failure
+    } else {
+        Severity::Warning
+    };
+    expect(
+        site.gateway.is_some(),
+        network,
+        "gateway",
+        "set `gateway` in the defaults of site.yaml",
+    );
+    expect(
+        !site.dns.is_empty(),
+        network,
+        "dns",
+        "set `dns_servers` in the defaults of site.yaml",
+    );
+    expect(
+        site.ssh_keys > 0,
+        Severity::Failure,
+        "ssh_keys",
+        "add a public key to ssh_keys in secrets.yaml",
+    );
+    expect(
+        site.domain.is_some(),
+        Severity::Warning,
+        "domain",
+        "set `domain` in the defaults of site.yaml",
+    );
+    findings
+}
+
+#[cfg(test)]
+#[path = "preflight/tests.rs"]
+mod tests;

@@ -1,0 +1,213 @@
+//! The checks over made-up facts.
+//!
+//! In: facts, one of them bad. Out: the finding and its command.
+//! Never: the network.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use homestak_engine::ports::{Class, ObservedHost, ObservedStorage};
+use serde_json::json;
+
+use super::*;
+use crate::pve::facts::{bridges as parse_bridges, cpu_flags, parse_privileges};
+
+fn wanted() -> Wanted {
+    Wanted {
+        hosts: vec!["pve1".to_owned()],
+        abilities: Abilities {
+            vms: true,
+            storages: vec!["local".to_owned()],
+            ..Abilities::default()
+        },
+        storages: vec![StorageWanted {
+            host: "pve1".to_owned(),
+            storage: "local".to_owned(),
+            content: vec!["images".to_owned(), "import".to_owned()],
+            bytes: 10,
+        }],
+        images: vec![FileWanted {
+            host: "pve1".to_owned(),
+            storage: "local".to_owned(),
+            content: "import".to_owned(),
+            file: "debian-12.qcow2".to_owned(),
+        }],
+        nested: vec!["pve1".to_owned()],
+        bridges: vec![("pve1".to_owned(), "vmbr0".to_owned())],
+        ssh: vec!["192.0.2.1:22".parse().expect("an address")],
+        site: SiteWanted {
+            fixed_addresses: true,
+            gateway: "192.0.2.1".parse().ok(),
+            dns: vec!["192.0.2.1".parse().expect("an address")],
+            domain: Some("home.arpa".to_owned()),
+            ssh_keys: 1,
+        },
+    }
+}
+
+fn facts() -> Facts {
+    let all = json!({"/": {
+        "VM.Allocate": 1, "VM.Audit": 1, "VM.Config.CPU": 1, "VM.Config.Disk": 1, "VM.Config.Memory": 1,
+        "VM.Config.Network": 1, "VM.Config.Options": 1, "VM.Config.CDROM": 1, "VM.Config.HWType": 1,
+        "VM.PowerMgmt": 1, "VM.GuestAgent.Audit": 1, "Datastore.Allocate": 1,
+        "Datastore.AllocateSpace": 1, "Datastore.AllocateTemplate": 1, "SDN.Use": 1}});
+    let files = BTreeSet::from(["debian-12.qcow2".to_owned()]);
+    let key = ("pve1".to_owned(), "local".to_owned(), "import".to_owned());
+    let flags = cpu_flags(&json!({"cpuinfo": {"flags": "fpu vmx sse"}}));
+    let known = parse_bridges(
+        &json!([{"type": "bridge", "iface": "vmbr0"}, {"type": "eth", "iface": "eno1"}]),
+    );
+    Facts {
+        user: "homestak@pve!driver".to_owned(),
+        version: Fetched::Known((9, 1)),
+        privileges: Fetched::Known(parse_privileges(&all)),
+        hosts: Fetched::Known(vec![ObservedHost {
+            name: "pve1".to_owned(),
+            online: true,
+            cores: None,
+            memory: None,
+        }]),
+        storages: Fetched::Known(vec![ObservedStorage {
+            name: "local".to_owned(),
+            host: "pve1".to_owned(),
+            active: true,
+            content: vec!["images".to_owned(), "import".to_owned()],
+            available: Some(100),
+            shared: false,
+        }]),
+        quorum: Fetched::Known(true),
+        files: BTreeMap::from([(key, Fetched::Known(files))]),
+        cpu_flags: BTreeMap::from([("pve1".to_owned(), Fetched::Known(flags))]),
+        bridges: BTreeMap::from([("pve1".to_owned(), Fetched::Known(known))]),
+        ssh: BTreeMap::from([("192.0.2.1:22".parse().expect("an address"), true)]),
+    }
+}
+
+fn bad(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let mut findings = check(facts, wanted);
+    findings.retain(|finding| finding.severity > Severity::Unknown);
+    findings
+}
+
+#[test]
+fn a_good_place_passes_and_nested_stays_unknown() {
+    let findings = check(&facts(), &wanted());
+    assert_eq!(bad(&facts(), &wanted()), []);
+    assert_eq!(worst(&findings), Severity::Unknown);
+    let nested = findings
+        .iter()
+        .find(|finding| finding.check == "nested")
+        .expect("a finding");
+    assert!(nested.fix.contains("kvm_intel"), "{nested:?}");
+}
+
+#[test]
+fn a_missing_privilege_comes_with_its_command() {
+    let mut facts = facts();
+    facts.privileges = Fetched::Known(parse_privileges(
+        &json!({"/vms": {"VM.Audit": 1}, "/storage/local": {"Datastore.Audit": 1}}),
+    ));
+    let findings = bad(&facts, &wanted());
+    assert_eq!(findings.len(), 3);
+    assert!(findings[0].detail.contains("VM.Allocate"), "{findings:?}");
+    assert!(!findings[0].detail.contains("VM.Audit"), "{findings:?}");
+    assert!(
+        findings[1].fix.ends_with(
+            "pveum acl modify /storage/local --roles HomestakStorage --users homestak@pve --tokens 'homestak@pve!driver'"
+        ),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn a_grant_that_does_not_reach_below_does_not_count_below() {
+    let held = parse_privileges(
+        &json!({"/storage": {"Datastore.AllocateSpace": 0}, "/vms": {"VM.Audit": 1}}),
+    );
+    assert!(!holds(&held, "/storage/local", "Datastore.AllocateSpace"));
+    assert!(holds(&held, "/storage", "Datastore.AllocateSpace"));
+    assert!(holds(&held, "/vms/100", "VM.Audit"));
+    assert!(!holds(&held, "/sdn/zones/localnetwork", "SDN.Use"));
+}
+
+#[test]
+fn each_fault_of_a_place_is_one_failure() {
+    let change = |mend: fn(&mut Facts, &mut Wanted)| {
+        let (mut facts, mut wanted) = (facts(), wanted());
+        mend(&mut facts, &mut wanted);
+        let findings = bad(&facts, &wanted);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(
+            !findings[0].fix.is_empty() || findings[0].severity == Severity::Warning,
+            "{findings:?}"
+        );
+        findings[0].clone()
+    };
+    assert_eq!(
+        change(|facts, _| facts.quorum = Fetched::Known(false)).check,
+        "quorum"
+    );
+    assert_eq!(
+        change(|_, wanted| wanted.hosts[0] = "pve9".to_owned()).check,
+        "host"
+    );
+    assert!(
+        change(|_, wanted| wanted.storages[0].content.push("iso".to_owned()))
+            .fix
+            .contains("--content images,import,iso")
+    );
+    assert_eq!(
+        change(|_, wanted| wanted.storages[0].bytes = 1000).severity,
+        Severity::Warning
+    );
+    assert_eq!(
+        change(|_, wanted| wanted.images[0].file = "x.qcow2".to_owned()).check,
+        "image"
+    );
+    assert_eq!(
+        change(|_, wanted| wanted.bridges[0].1 = "vmbr7".to_owned()).check,
+        "bridge"
+    );
+    assert_eq!(
+        change(|facts, _| {
+            facts
+                .cpu_flags
+                .insert("pve1".to_owned(), Fetched::Known(BTreeSet::new()));
+        })
+        .check,
+        "nested"
+    );
+    assert_eq!(
+        change(|facts, _| facts.ssh.values_mut().for_each(|answers| *answers = false)).check,
+        "ssh"
+    );
+    assert_eq!(change(|_, wanted| wanted.site.gateway = None).check, "site");
+    assert_eq!(change(|_, wanted| wanted.site.ssh_keys = 0).check, "site");
+}
+
+#[test]
+fn an_old_version_fails_and_asks_for_its_own_privileges() {
+    let mut facts = facts();
+    facts.version = Fetched::Known((7, 4));
+    let findings = bad(&facts, &wanted());
+    assert_eq!(findings[0].check, "version");
+    assert!(findings[1].detail.ends_with("VM.Monitor"), "{findings:?}");
+}
+
+#[test]
+fn without_the_api_only_that_is_said() {
+    let mut facts = facts();
+    let fault = Fault::new(
+        Class::Refused,
+        Reason::Unauthenticated,
+        "invalid token value!",
+    );
+    facts.version = Fetched::Failed(fault);
+    let findings = bad(&facts, &wanted());
+    assert_eq!(findings.len(), 1);
+    assert!(
+        findings[0]
+            .fix
+            .contains("pveum user token add homestak@pve driver"),
+        "{findings:?}"
+    );
+}

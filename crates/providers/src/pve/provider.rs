@@ -1,0 +1,167 @@
+//! The port: each call in words, and the operation behind it.
+//!
+//! In: the engine's types. Out: the engine's types, and errors that say what was being done.
+//! Never: logic; each operation has its file.
+
+use std::net::IpAddr;
+
+use async_trait::async_trait;
+use homestak_engine::ports::{
+    Capabilities, GuestKind, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest,
+    PortError, Provider,
+};
+use serde_json::Value;
+
+use super::client::{Pve, name_of};
+use super::fault::{Fault, Reason};
+use super::quirks::{parse_bool, text_of};
+use super::requests::{CLUSTER_STATUS, Call};
+
+fn guest_name(guest: &GuestRef) -> String {
+    name_of(guest.kind, guest.vmid, &guest.host)
+}
+
+fn describe<T>(result: Result<T, Fault>, doing: impl FnOnce() -> String) -> Result<T, PortError> {
+    result.map_err(|fault| fault.into_port(doing()))
+}
+
+impl Pve {
+    fn place(&self) -> &str {
+        &self.settings.endpoint.url
+    }
+
+    async fn abilities(&self) -> Result<Capabilities, Fault> {
+        let version = self.version().await?;
+        let writable = match self.ask(&Call::to(&CLUSTER_STATUS)).await {
+            Ok(status) => has_quorum(&status),
+            // Without the right to ask, the changes themselves will say.
+            Err(fault) if fault.reason == Reason::Permission => true,
+            Err(fault) => return Err(fault),
+        };
+        Ok(Capabilities {
+            product: format!("Proxmox VE {}", version.text),
+            kinds: vec![GuestKind::Vm, GuestKind::Ct],
+            parallel_changes: self.settings.limits.in_flight * 2,
+            writable,
+        })
+    }
+}
+
+/// Reads whether the cluster can decide; a single host always can.
+pub(super) fn has_quorum(status: &Value) -> bool {
+    let rows = status.as_array().map(Vec::as_slice).unwrap_or_default();
+    rows.iter()
+        .find(|row| text_of(row, "type") == "cluster")
+        .is_none_or(|row| row.get("quorate").and_then(parse_bool).unwrap_or(false))
+}
+
+#[async_trait]
+impl Provider for Pve {
+    async fn capabilities(&self) -> Result<Capabilities, PortError> {
+        describe(self.abilities().await, || {
+            format!("ask what {} can do", self.place())
+        })
+    }
+
+    async fn observe(&self) -> Result<Observed, PortError> {
+        describe(self.look().await, || format!("look at {}", self.place()))
+    }
+
+    async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        describe(self.look_at(guest).await, || {
+            format!("look at {}", guest_name(guest))
+        })
+    }
+
+    async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
+        describe(self.make(guest).await, || match guest.vmid {
+            Some(vmid) => format!(
+                "create {} `{}`",
+                name_of(guest.kind, vmid, &guest.host),
+                guest.name
+            ),
+            None => format!("create guest `{}` on {}", guest.name, guest.host),
+        })
+    }
+
+    async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
+        describe(self.power_on(guest).await, || {
+            format!("start {}", guest_name(guest))
+        })
+    }
+
+    async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
+        describe(self.look_up(guest, mac).await, || {
+            format!("ask for the address of {}", guest_name(guest))
+        })
+    }
+
+    async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
+        describe(self.eject_seed(guest).await, || {
+            format!("take the first-boot data from {}", guest_name(guest))
+        })
+    }
+
+    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+        let grown = async {
+            let _turn = self.guard.guest(guest.vmid).await;
+            let located = self.require(guest).await?;
+            self.grow(&located, &guest.uuid, gib).await
+        };
+        describe(grown.await, || {
+            format!("grow the disk of {} to {gib} GiB", guest_name(guest))
+        })
+    }
+
+    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+        describe(self.power_off(guest, halt).await, || {
+            format!("stop {}", guest_name(guest))
+        })
+    }
+
+    async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
+        describe(self.remove(guest).await, || {
+            format!("destroy {}", guest_name(guest))
+        })
+    }
+
+    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+        describe(self.has_file(image).await, || {
+            format!(
+                "look for `{}` in {} on {}",
+                image.file, image.storage, image.host
+            )
+        })
+    }
+
+    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+        describe(self.bring(image).await, || {
+            format!(
+                "bring `{}` into {} on {}",
+                image.file, image.storage, image.host
+            )
+        })
+    }
+
+    async fn sweep(&self) -> Result<usize, PortError> {
+        describe(self.sweep_seeds().await, || {
+            format!("sweep {}", self.place())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_single_host_has_quorum_and_a_cluster_says() {
+        assert!(has_quorum(
+            &json!([{"type": "node", "name": "pve1", "online": 1}])
+        ));
+        assert!(has_quorum(&json!([{"type": "cluster", "quorate": 1}])));
+        assert!(!has_quorum(&json!([{"type": "cluster", "quorate": "0"}])));
+    }
+}

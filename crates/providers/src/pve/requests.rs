@@ -1,0 +1,280 @@
+//! Every request the client can send, as data, and the one way to fill one in.
+//!
+//! In: a row of the table and values. Out: [`Call`]: method, path and parameters.
+//! Never: a path or a parameter that is not in the table; a test compares it with the API's own
+//! description.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::fault::Fault;
+
+/// A method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Asks.
+    Get,
+    /// Asks for a change.
+    Post,
+    /// Changes.
+    Put,
+    /// Removes.
+    Delete,
+}
+
+/// A request the client can send.
+#[derive(Debug)]
+pub struct Request {
+    /// Its method.
+    pub method: Method,
+    /// Its path, with the parts in braces to be filled in.
+    pub path: &'static str,
+    /// Parameters it always sends.
+    pub always: &'static [&'static str],
+    /// Parameters it may send.
+    pub sometimes: &'static [&'static str],
+}
+
+macro_rules! requests {
+    ($($(#[$doc:meta])* $name:ident = $method:ident $path:literal [$($always:literal),*] [$($sometimes:literal),*];)*) => {
+        $($(#[$doc])* pub static $name: Request = Request {
+            method: Method::$method,
+            path: $path,
+            always: &[$($always),*],
+            sometimes: &[$($sometimes),*],
+        };)*
+        /// Every request.
+        pub static ALL: &[&Request] = &[$(&$name),*];
+    };
+}
+
+requests! {
+    /// Who is there; needs no privilege.
+    VERSION = Get "/version" [] [];
+    /// A login instead of a token.
+    TICKET = Post "/access/ticket" ["username", "password"] [];
+    /// What we may do, where.
+    PERMISSIONS = Get "/access/permissions" [] ["path"];
+    /// Everything there is.
+    RESOURCES = Get "/cluster/resources" [] ["type"];
+    /// Hosts and whether they agree.
+    CLUSTER_STATUS = Get "/cluster/status" [] [];
+    /// Settings of the whole cluster.
+    CLUSTER_OPTIONS = Get "/cluster/options" [] [];
+    /// An id that is free right now.
+    NEXT_ID = Get "/cluster/nextid" [] ["vmid"];
+    /// Hosts with their certificates.
+    NODES = Get "/nodes" [] [];
+    /// One host's CPU.
+    NODE_STATUS = Get "/nodes/{node}/status" [] [];
+    /// A host's storages.
+    NODE_STORAGES = Get "/nodes/{node}/storage" [] [];
+    /// A host's network.
+    NODE_NETWORK = Get "/nodes/{node}/network" [] [];
+    /// Tasks of a host.
+    TASKS = Get "/nodes/{node}/tasks" [] ["source", "vmid", "limit", "typefilter", "userfilter"];
+    /// How a task stands.
+    TASK_STATUS = Get "/nodes/{node}/tasks/{upid}/status" [] [];
+    /// What a task wrote.
+    TASK_LOG = Get "/nodes/{node}/tasks/{upid}/log" ["start", "limit"] [];
+    /// What is in a storage.
+    CONTENT = Get "/nodes/{node}/storage/{storage}/content" [] ["content"];
+    /// Sends a file.
+    UPLOAD = Post "/nodes/{node}/storage/{storage}/upload" ["content", "filename"] ["checksum-algorithm", "checksum"];
+    /// Has a file fetched.
+    DOWNLOAD = Post "/nodes/{node}/storage/{storage}/download-url" ["content", "filename", "url"] ["checksum-algorithm", "checksum"];
+    /// Removes a file.
+    VOLUME_DELETE = Delete "/nodes/{node}/storage/{storage}/content/{volume}" [] [];
+    /// Makes a VM.
+    VM_CREATE = Post "/nodes/{node}/qemu" ["vmid", "name", "memory", "cores", "scsihw", "scsi0", "boot", "net0", "smbios1", "tags", "description"] ["ostype", "agent", "serial0", "vga", "cpu", "ide2"];
+    /// Copies a VM.
+    VM_CLONE = Post "/nodes/{node}/qemu/{vmid}/clone" ["newid", "name", "description"] ["full", "storage", "target"];
+    /// Reads a VM.
+    VM_CONFIG = Get "/nodes/{node}/qemu/{vmid}/config" [] [];
+    /// Changes a VM, as a task.
+    VM_CHANGE = Post "/nodes/{node}/qemu/{vmid}/config" ["digest"] ["tags", "smbios1", "description", "cores", "memory", "net0", "ide2", "boot", "cpu", "agent", "serial0", "delete"];
+    /// Whether a VM runs.
+    VM_STATUS = Get "/nodes/{node}/qemu/{vmid}/status/current" [] [];
+    /// Starts a VM.
+    VM_START = Post "/nodes/{node}/qemu/{vmid}/status/start" [] [];
+    /// Switches a VM off.
+    VM_STOP = Post "/nodes/{node}/qemu/{vmid}/status/stop" [] ["overrule-shutdown"];
+    /// Asks a VM to end.
+    VM_SHUTDOWN = Post "/nodes/{node}/qemu/{vmid}/status/shutdown" ["timeout", "forceStop"] [];
+    /// Grows a disk of a VM.
+    VM_RESIZE = Put "/nodes/{node}/qemu/{vmid}/resize" ["disk", "size", "digest"] [];
+    /// Removes a VM.
+    VM_DELETE = Delete "/nodes/{node}/qemu/{vmid}" ["purge"] [];
+    /// Addresses of a VM, as its agent sees them.
+    VM_INTERFACES = Get "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces" [] [];
+    /// Makes a container.
+    CT_CREATE = Post "/nodes/{node}/lxc" ["vmid", "hostname", "ostemplate", "rootfs", "memory", "cores", "net0", "unprivileged", "tags", "description"] ["swap", "features", "ssh-public-keys"];
+    /// Copies a container.
+    CT_CLONE = Post "/nodes/{node}/lxc/{vmid}/clone" ["newid", "hostname", "description"] ["full", "storage", "target"];
+    /// Reads a container.
+    CT_CONFIG = Get "/nodes/{node}/lxc/{vmid}/config" [] [];
+    /// Changes a container; there is no task for it.
+    CT_CHANGE = Put "/nodes/{node}/lxc/{vmid}/config" ["digest"] ["tags", "description", "cores", "memory", "net0"];
+    /// Whether a container runs.
+    CT_STATUS = Get "/nodes/{node}/lxc/{vmid}/status/current" [] [];
+    /// Starts a container.
+    CT_START = Post "/nodes/{node}/lxc/{vmid}/status/start" [] [];
+    /// Switches a container off.
+    CT_STOP = Post "/nodes/{node}/lxc/{vmid}/status/stop" [] ["overrule-shutdown"];
+    /// Asks a container to end.
+    CT_SHUTDOWN = Post "/nodes/{node}/lxc/{vmid}/status/shutdown" ["timeout", "forceStop"] [];
+    /// Grows a container's disk.
+    CT_RESIZE = Put "/nodes/{node}/lxc/{vmid}/resize" ["disk", "size", "digest"] [];
+    /// Removes a container.
+    CT_DELETE = Delete "/nodes/{node}/lxc/{vmid}" ["purge"] [];
+    /// Addresses of a container.
+    CT_INTERFACES = Get "/nodes/{node}/lxc/{vmid}/interfaces" [] [];
+}
+
+/// What may stand in a part of a path unchanged. A volume's `:` and `/` are encoded, which the
+/// API accepts.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~')
+    .remove(b'@')
+    .remove(b'!');
+
+/// A request, filled in.
+#[derive(Clone)]
+pub struct Call {
+    request: &'static Request,
+    parts: Vec<(&'static str, String)>,
+    params: Vec<(&'static str, String)>,
+}
+
+impl Call {
+    /// Starts with a row of the table.
+    pub fn to(request: &'static Request) -> Self {
+        Self {
+            request,
+            parts: Vec::new(),
+            params: Vec::new(),
+        }
+    }
+
+    /// Fills in a part of the path.
+    #[must_use]
+    pub fn at(mut self, part: &'static str, value: impl ToString) -> Self {
+        self.parts.push((part, value.to_string()));
+        self
+    }
+
+    /// Adds a parameter.
+    #[must_use]
+    pub fn param(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.params.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds a parameter when there is a value.
+    #[must_use]
+    pub fn maybe(self, name: &'static str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.param(name, value),
+            None => self,
+        }
+    }
+
+    /// Returns the method.
+    pub fn method(&self) -> Method {
+        self.request.method
+    }
+
+    /// Returns the host the request is about, where it names one.
+    pub fn node(&self) -> Option<&str> {
+        self.parts
+            .iter()
+            .find(|(part, _)| *part == "node")
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the parameters.
+    pub fn params(&self) -> &[(&'static str, String)] {
+        &self.params
+    }
+
+    /// Returns the path, or our mistake when something is missing or not in the table.
+    pub fn path(&self) -> Result<String, Fault> {
+        let Request {
+            path,
+            always,
+            sometimes,
+            ..
+        } = self.request;
+        let unknown = |name: &&str| !always.contains(name) && !sometimes.contains(name);
+        if let Some((name, _)) = self.params.iter().find(|(name, _)| unknown(name)) {
+            return Err(Fault::bug(format!("`{name}` is not a parameter of {path}")));
+        }
+        let sent = |name: &str| self.params.iter().any(|(known, _)| *known == name);
+        if let Some(name) = always.iter().find(|name| !sent(name)) {
+            return Err(Fault::bug(format!("{path} without `{name}`")));
+        }
+        let mut filled = (*path).to_owned();
+        for (part, value) in &self.parts {
+            if matches!(value.as_str(), "" | "." | "..") {
+                return Err(Fault::bug(format!("`{value}` as {part} of {path}")));
+            }
+            let encoded = utf8_percent_encode(value, PLAIN).to_string();
+            filled = filled.replace(&format!("{{{part}}}"), &encoded);
+        }
+        if filled.contains('{') {
+            return Err(Fault::bug(format!("{path} is not filled in")));
+        }
+        Ok(filled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_encoded_and_never_leave_the_path() {
+        let path = Call::to(&VOLUME_DELETE)
+            .at("node", "pve1")
+            .at("storage", "local")
+            .at("volume", "local:iso/x y.iso")
+            .path()
+            .expect("a path");
+        assert_eq!(
+            path,
+            "/nodes/pve1/storage/local/content/local%3Aiso%2Fx%20y.iso"
+        );
+        assert!(Call::to(&NODE_STATUS).at("node", "..").path().is_err());
+        assert!(Call::to(&NODE_STATUS).path().is_err());
+    }
+
+    #[test]
+    fn a_parameter_outside_the_table_is_our_mistake() {
+        assert!(Call::to(&VERSION).param("skiplock", 1).path().is_err());
+        let call = Call::to(&VM_DELETE).at("node", "pve1").at("vmid", 100);
+        assert!(call.clone().path().is_err(), "purge is always sent");
+        assert!(call.param("purge", 1).path().is_ok());
+    }
+
+    #[test]
+    fn dangerous_parameters_are_not_in_the_table() {
+        for request in ALL {
+            for name in request.always.iter().chain(request.sometimes) {
+                assert!(
+                    ![
+                        "skiplock",
+                        "destroy-unreferenced-disks",
+                        "background_delay",
+                        "force",
+                        "args"
+                    ]
+                    .contains(name),
+                    "{} {name}",
+                    request.path
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A login's ticket: kept, renewed before it runs out, dropped when it is refused.
+//!
+//! In: the answer of a login. Out: [`Ticket`].
+//! Never: a `Debug` of it; a ticket older than the server accepts.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::fault::Fault;
+use super::quirks;
+
+/// Tickets live for two hours; a request that starts at the end must still be served.
+const RENEW_AFTER: Duration = Duration::from_secs(90 * 60);
+
+/// What would end a cookie's value early.
+const IN_COOKIE: &percent_encoding::AsciiSet =
+    &percent_encoding::CONTROLS.add(b';').add(b' ').add(b',');
+
+/// A ticket and what goes with it. There is no `Debug`.
+#[derive(Clone)]
+pub(super) struct Ticket {
+    text: String,
+    csrf: String,
+    issued: Timestamp,
+}
+
+impl Ticket {
+    pub(super) fn cookie(&self) -> String {
+        let text = percent_encoding::utf8_percent_encode(&self.text, IN_COOKIE);
+        format!("PVEAuthCookie={text}")
+    }
+
+    pub(super) fn csrf(&self) -> &str {
+        &self.csrf
+    }
+}
+
+/// The current ticket, if any.
+#[derive(Default)]
+pub(super) struct Session(Mutex<Option<Ticket>>);
+
+impl Session {
+    /// Returns the ticket while it is fresh.
+    pub(super) fn current(&self, now: Timestamp) -> Option<Ticket> {
+        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |ticket: &&Ticket| {
+            let age = Duration::try_from(now.duration_since(ticket.issued)).unwrap_or_default();
+            age < RENEW_AFTER
+        };
+        slot.as_ref().filter(fresh).cloned()
+    }
+
+    /// Keeps the ticket of a login.
+    pub(super) fn renew(&self, data: &Value, now: Timestamp) -> Result<Ticket, Fault> {
+        let ticket = Ticket {
+            text: quirks::text_of(data, "ticket"),
+            csrf: quirks::text_of(data, "CSRFPreventionToken"),
+            issued: now,
+        };
+        if ticket.text.is_empty() || ticket.csrf.is_empty() {
+            return Err(Fault::garbage("the login's answer has no ticket"));
+        }
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket.clone());
+        Ok(ticket)
+    }
+
+    /// Forgets a ticket that was refused, unless it was renewed meanwhile.
+    pub(super) fn drop(&self, refused: &Ticket) {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot
+            .as_ref()
+            .is_some_and(|ticket| ticket.text == refused.text)
+        {
+            *slot = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_renewed_before_it_runs_out() {
+        let session = Session::default();
+        let login = json!({"ticket": "PVE:root@pam:6AFA::sig+/=", "CSRFPreventionToken": "6AFA:x"});
+        let start = Timestamp::UNIX_EPOCH;
+        let Ok(ticket) = session.renew(&login, start) else {
+            panic!("no ticket");
+        };
+        assert_eq!(ticket.cookie(), "PVEAuthCookie=PVE:root@pam:6AFA::sig+/=");
+        let later = |minutes: i64| start + jiff::SignedDuration::from_mins(minutes);
+        assert!(session.current(later(80)).is_some());
+        assert!(session.current(later(91)).is_none());
+        session.drop(&ticket);
+        assert!(session.current(later(1)).is_none());
+        assert!(session.renew(&json!({"username": "x"}), start).is_err());
+    }
+}

@@ -1,0 +1,221 @@
+//! How a Proxmox VE is reached: addresses, trust, who we are, limits.
+//!
+//! In: values the edges merged. Out: [`PveSettings`], complete.
+//! Never: the environment, files; a `Debug` of anything secret.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use homestak_api::trust::Trust;
+
+/// How a Proxmox VE is reached.
+#[derive(Clone)]
+pub struct PveSettings {
+    /// The address requests go to when no better one is known.
+    pub endpoint: Endpoint,
+    /// Addresses of single hosts by name, so that the host that owns a guest is asked directly.
+    pub nodes: BTreeMap<String, Endpoint>,
+    /// Who we are.
+    pub credential: Credential,
+    /// Ids for guests whose id was left open. Those outside of the cluster's own range are not
+    /// used.
+    pub vmids: RangeInclusive<u32>,
+    /// Limits and deadlines.
+    pub limits: Limits,
+}
+
+impl PveSettings {
+    /// Uses one address with the usual limits.
+    pub fn new(endpoint: Endpoint, credential: Credential) -> Self {
+        Self {
+            endpoint,
+            nodes: BTreeMap::new(),
+            credential,
+            // Far from where people count from (100), and five digits as in many manifests.
+            vmids: 10_000..=89_999,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// An address and whom to trust there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Such as `https://pve1:8006`.
+    pub url: String,
+    /// Whom to trust.
+    pub trust: Trust,
+}
+
+/// Who we are. There is no `Debug`.
+#[derive(Clone)]
+pub enum Credential {
+    /// An API token.
+    Token(ApiToken),
+    /// A login, for the few things no token may do.
+    Login {
+        /// Such as `root@pam`.
+        user: String,
+        /// The password.
+        password: Password,
+    },
+}
+
+impl Credential {
+    /// Returns whom tasks are listed under, without secrets.
+    pub fn user(&self) -> &str {
+        match self {
+            Self::Token(token) => token.id(),
+            Self::Login { user, .. } => user,
+        }
+    }
+}
+
+/// A password. There is no `Debug`.
+#[derive(Clone)]
+pub struct Password(String);
+
+impl Password {
+    /// Takes the text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Hands the text out; only the login uses it.
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+/// An API token: `user@realm!name=secret`. There is no `Debug`.
+#[derive(Clone)]
+pub struct ApiToken {
+    id: String,
+    secret: String,
+}
+
+/// Why a text is no API token. The text itself is never part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// There is no `=`.
+    #[error("the token has no `=`; it is written `user@realm!name=secret`")]
+    NoSecret,
+    /// The part before `=` is wrong.
+    #[error("the token's id is not `user@realm!name`")]
+    BadId,
+    /// The part after `=` is wrong.
+    #[error("the token's secret is not a UUID")]
+    BadSecret,
+}
+
+impl ApiToken {
+    /// Reads `user@realm!name=secret`, also with `PVEAPIToken=` before it.
+    pub fn parse(text: &str) -> Result<Self, TokenError> {
+        let text = text.trim();
+        let text = text.strip_prefix("PVEAPIToken=").unwrap_or(text);
+        let (id, secret) = text.split_once('=').ok_or(TokenError::NoSecret)?;
+        let (user, name) = id.rsplit_once('!').ok_or(TokenError::BadId)?;
+        let (account, realm) = user.rsplit_once('@').ok_or(TokenError::BadId)?;
+        let word = |text: &str, least: usize| {
+            text.len() >= least
+                && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        };
+        // The API refuses names of one character.
+        let plain = |byte: u8| byte.is_ascii_graphic() && !b":/!=\"".contains(&byte);
+        if account.is_empty() || !account.bytes().all(plain) || !word(realm, 1) || !word(name, 2) {
+            return Err(TokenError::BadId);
+        }
+        let hex = secret
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+        if !hex || secret.len() != 36 {
+            return Err(TokenError::BadSecret);
+        }
+        Ok(Self {
+            id: id.to_owned(),
+            secret: secret.to_owned(),
+        })
+    }
+
+    /// Returns `user@realm!name`, which is no secret.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns the header's value; only the transport uses it.
+    pub(super) fn header(&self) -> String {
+        format!("PVEAPIToken={}={}", self.id, self.secret)
+    }
+}
+
+/// Limits and deadlines, each with its reason.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Requests in flight per address. The proxy has three workers; more only queue.
+    pub in_flight: usize,
+    /// Uploads in flight per address; they do not hold a worker, but the disk.
+    pub uploads: usize,
+    /// How long a connection may take.
+    pub connect: Duration,
+    /// How long an answer may take. Locks take up to 10 s and queue behind each other, so less
+    /// than 30 s would give up on requests that succeed.
+    pub answer: Duration,
+    /// How long an upload may stand still.
+    pub upload_stall: Duration,
+    /// How long to wait for a lock of someone else.
+    pub lock: Duration,
+    /// How long a task may show no progress.
+    pub task_stall: Duration,
+    /// How long a task may be out of reach.
+    pub task_unreachable: Duration,
+    /// How long to look for what became of a request whose answer was lost.
+    pub settle: Duration,
+    /// How long a lost request may still be on its way: the proxy gives up after 30 s.
+    pub grace: Duration,
+    /// Changes at once per (host, storage) at first; it adapts.
+    pub per_storage: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            in_flight: 4,
+            uploads: 2,
+            connect: Duration::from_secs(10),
+            answer: Duration::from_secs(60),
+            upload_stall: Duration::from_secs(120),
+            lock: Duration::from_secs(300),
+            task_stall: Duration::from_secs(900),
+            task_unreachable: Duration::from_secs(300),
+            settle: Duration::from_secs(600),
+            grace: Duration::from_secs(30),
+            per_storage: 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_checked_before_it_is_used() {
+        let secret = "0f0e0d0c-0b0a-4908-8706-050403020100";
+        let token = ApiToken::parse(&format!("homestak@pve!driver={secret}\n")).expect("a token");
+        assert_eq!(token.id(), "homestak@pve!driver");
+        assert!(ApiToken::parse(&format!("PVEAPIToken=root@pam!lab={secret}")).is_ok());
+        for (text, error) in [
+            ("root@pam!lab".to_owned(), TokenError::NoSecret),
+            (format!("root@pam={secret}"), TokenError::BadId),
+            (format!("root!lab={secret}"), TokenError::BadId),
+            (format!("root@pam!t={secret}"), TokenError::BadId),
+            ("root@pam!lab=hunter2".to_owned(), TokenError::BadSecret),
+        ] {
+            assert_eq!(ApiToken::parse(&text).err(), Some(error), "{text}");
+        }
+    }
+}

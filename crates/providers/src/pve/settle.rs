@@ -1,0 +1,122 @@
+//! Finding out what became of a create call: the answer was lost, or the id was taken.
+//!
+//! In: the guest, the id, the host. Out: [`Outcome`], once it is certain.
+//! Never: a second guest; the same id is used until it is known to belong to someone else.
+
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, DiskSource, GuestKind, NewGuest, Sent};
+
+use super::client::{Pve, name_of};
+use super::fault::{Fault, Reason};
+use super::identity::{Claim, judge};
+use super::locate::Located;
+use super::task::elapsed;
+
+/// The pause between looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is at an id.
+pub(super) enum Outcome {
+    /// The guest, finished or not.
+    Made(Located),
+    /// Someone else's guest.
+    Taken,
+    /// Nothing, and nothing is under way.
+    Nothing,
+}
+
+impl Pve {
+    /// Looks until it is certain what is at an id. `lost` says whether a request may still be on
+    /// its way.
+    pub(super) async fn settle(
+        &self,
+        guest: &NewGuest,
+        vmid: u32,
+        lost: Option<&Fault>,
+    ) -> Result<Outcome, Fault> {
+        let started = self.clock.now();
+        let limits = &self.settings.limits;
+        loop {
+            let passed = elapsed(started, self.clock.now());
+            match self.at_id(guest, vmid).await? {
+                Some(located) => match judge(guest.kind, &located.config, &guest.uuid) {
+                    Claim::Ours | Claim::Unfinished => return Ok(Outcome::Made(located)),
+                    // A guest being made says nothing about itself until it is done.
+                    Claim::Other | Claim::Impostor if being_made(&located) => {}
+                    Claim::Other | Claim::Impostor => return Ok(Outcome::Taken),
+                },
+                None if self.is_being_made(guest, vmid).await? => {}
+                None => {
+                    let waits = lost.is_some() && passed < limits.grace;
+                    if !waits && self.other_kind(guest, vmid).await? {
+                        return Ok(Outcome::Taken);
+                    }
+                    if !waits {
+                        return Ok(Outcome::Nothing);
+                    }
+                }
+            }
+            if passed > limits.settle {
+                let name = name_of(guest.kind, vmid, &guest.host);
+                let detail = format!("{name} is being made since {} s", passed.as_secs());
+                let class = Class::Unreachable { sent: Sent::Maybe };
+                return Err(Fault::new(class, Reason::Stalled, detail)
+                    .with_hint("repeat later: what is there by then is completed, not doubled"));
+            }
+            self.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Reads what is at an id, on the host the guest is made on or wherever the list has it.
+    async fn at_id(&self, guest: &NewGuest, vmid: u32) -> Result<Option<Located>, Fault> {
+        let config = self.config_at(guest.kind, &guest.host, vmid).await?;
+        Ok(config.map(|config| Located {
+            kind: guest.kind,
+            vmid,
+            node: guest.host.clone(),
+            config,
+        }))
+    }
+
+    /// Tells whether the id belongs to a guest elsewhere, or of the other kind.
+    async fn other_kind(&self, guest: &NewGuest, vmid: u32) -> Result<bool, Fault> {
+        let rows = self.guests().await?;
+        Ok(rows
+            .iter()
+            .any(|row| row.vmid == vmid && (row.kind != guest.kind || row.host != guest.host)))
+    }
+
+    /// Tells whether a task of ours that may be making the guest still runs.
+    async fn is_being_made(&self, guest: &NewGuest, vmid: u32) -> Result<bool, Fault> {
+        let user = self.settings.credential.user();
+        let (node, id, kinds): (String, u32, &[&str]) = match &guest.source {
+            // A copy's task carries the id of its source, and runs where that is.
+            DiskSource::Clone { vmid: source, .. } => {
+                let rows = self.guests().await?;
+                let row = rows.into_iter().find(|row| row.vmid == *source);
+                let home = row.map_or_else(|| guest.host.clone(), |row| row.host);
+                (home, *source, &["qmclone", "vzclone"])
+            }
+            DiskSource::Image(_) | DiskSource::Template(_) => {
+                (guest.host.clone(), vmid, &["qmcreate", "vzcreate"])
+            }
+        };
+        let tasks = self.running_tasks(&node, None).await?;
+        Ok(tasks.iter().any(|task| {
+            task.upid.user == user
+                && kinds.contains(&task.upid.kind.as_str())
+                && (task.upid.vmid() == Some(id) || task.upid.vmid() == Some(vmid))
+        }))
+    }
+}
+
+fn being_made(located: &Located) -> bool {
+    let lock = located.config.lock();
+    matches!(lock.as_deref(), Some("create" | "clone"))
+        || (located.kind == GuestKind::Vm
+            && located
+                .config
+                .notes()
+                .is_some_and(|notes| notes.contains("qmclone temporary file")))
+}

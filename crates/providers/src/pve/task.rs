@@ -1,0 +1,293 @@
+//! Tasks: a change goes on after it was answered, and only its task says how it ended.
+//!
+//! In: [`Upid`]. Out: [`Done`] with warnings, or the fault with the end of the log.
+//! Never: an end on wall time alone; a slow disk is not a failure while the task moves.
+
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, Sent};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::client::{Done, Pve};
+use super::fault::{Fault, Reason, classify_text};
+use super::quirks;
+use super::requests::{Call, TASK_LOG, TASK_STATUS, TASKS};
+use super::upid::Upid;
+
+/// The first pause between looks; most tasks take less than a second.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause between looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long a task may be unknown after it was started; its index is written later.
+const UNKNOWN: Duration = Duration::from_secs(10);
+/// How often the log is measured to see progress.
+const MEASURE: Duration = Duration::from_secs(10);
+/// Lines of the log that go with an error.
+const TAIL: u64 = 30;
+
+/// How a task stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It runs.
+    Running,
+    /// It ended well.
+    Well,
+    /// It ended well and warned.
+    Warned,
+    /// It failed with these words.
+    Failed(String),
+}
+
+/// Reads how a task stands.
+pub(super) fn standing(data: &Value) -> Option<Standing> {
+    match quirks::text_of(data, "status").as_str() {
+        "running" => Some(Standing::Running),
+        "stopped" => Some(ending(&quirks::text_of(data, "exitstatus"))),
+        _ => None,
+    }
+}
+
+fn ending(words: &str) -> Standing {
+    match words.trim() {
+        "OK" => Standing::Well,
+        warned if warned.starts_with("WARNINGS") => Standing::Warned,
+        "" => Standing::Failed("the task ended without saying how".to_owned()),
+        failed => Standing::Failed(failed.to_owned()),
+    }
+}
+
+/// A running task as a list shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RunningTask {
+    pub(super) upid: Upid,
+}
+
+impl Pve {
+    /// Waits until a task has ended.
+    pub(super) async fn follow(&self, upid: &Upid) -> Result<Done, Fault> {
+        self.follow_with(upid, self.settings.limits.task_stall)
+            .await
+    }
+
+    /// Waits until a task has ended, or has not moved for that long.
+    pub(super) async fn follow_with(&self, upid: &Upid, stall: Duration) -> Result<Done, Fault> {
+        let started = self.clock.now();
+        let status = Call::to(&TASK_STATUS)
+            .at("node", &upid.node)
+            .at("upid", upid);
+        let mut watch = Watch::new(started);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.ask_once(&status).await {
+                Ok(data) => {
+                    watch.reached = self.clock.now();
+                    match standing(&data) {
+                        Some(Standing::Running) => {}
+                        Some(Standing::Well) => return Ok(Done::default()),
+                        Some(Standing::Warned) => return Ok(self.warned(upid).await),
+                        Some(Standing::Failed(words)) => {
+                            return Err(classify_text(&words).with_log(self.tail(upid).await));
+                        }
+                        None => return Err(Fault::garbage("the task's status makes no sense")),
+                    }
+                }
+                Err(fault) => self.tolerate(fault, started, &watch)?,
+            }
+            self.measure(upid, &mut watch).await;
+            let now = self.clock.now();
+            if elapsed(watch.moved, now) > stall {
+                let detail = format!("task {upid} has not moved for {} s", stall.as_secs());
+                return Err(Fault::new(
+                    Class::Unreachable { sent: Sent::Maybe },
+                    Reason::Stalled,
+                    detail,
+                )
+                .with_log(self.tail(upid).await)
+                .with_hint("it may still end well; look at it on the host before repeating"));
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Decides whether a failed look at a task may be followed by another.
+    fn tolerate(&self, fault: Fault, started: Timestamp, watch: &Watch) -> Result<(), Fault> {
+        let now = self.clock.now();
+        match fault.reason {
+            Reason::BadParameter if elapsed(started, now) < UNKNOWN => Ok(()),
+            _ if fault.is_passing()
+                || fault.class == Class::Broken
+                || fault.class == Class::Busy =>
+            {
+                if elapsed(watch.reached, now) < self.settings.limits.task_unreachable {
+                    return Ok(());
+                }
+                let detail = format!("the task's host is out of reach: {}", fault.detail);
+                let class = Class::Unreachable { sent: Sent::Maybe };
+                Err(Fault::new(class, fault.reason, detail))
+            }
+            _ => Err(fault),
+        }
+    }
+
+    /// Looks now and then whether the task's log has grown.
+    async fn measure(&self, upid: &Upid, watch: &mut Watch) {
+        let now = self.clock.now();
+        if elapsed(watch.measured, now) < MEASURE {
+            return;
+        }
+        watch.measured = now;
+        let call = log_call(upid, 0, 1);
+        if let Ok(answer) = self.transport.send_once(&call).await
+            && answer.total != watch.lines
+        {
+            watch.lines = answer.total;
+            watch.moved = now;
+        }
+    }
+
+    /// Returns the end of a task's log; empty when it cannot be read.
+    pub(super) async fn tail(&self, upid: &Upid) -> Vec<String> {
+        let Ok(first) = self.ask_part(&log_call(upid, 0, TAIL)).await else {
+            return Vec::new();
+        };
+        let data = match first.total {
+            Some(total) if total > TAIL => {
+                match self.ask(&log_call(upid, total - TAIL, TAIL)).await {
+                    Ok(data) => data,
+                    Err(_) => first.data,
+                }
+            }
+            _ => first.data,
+        };
+        log_lines(&data)
+    }
+
+    async fn warned(&self, upid: &Upid) -> Done {
+        // The status also comes without any line, after an earlier request in that worker warned.
+        let lines = self.tail(upid).await;
+        let warnings: Vec<String> = lines
+            .into_iter()
+            .filter(|line| line.contains("WARN") || line.contains("warning"))
+            .collect();
+        for warning in &warnings {
+            tracing::warn!(task = %upid, warning, "a task ended with a warning");
+        }
+        Done { warnings }
+    }
+
+    /// Returns the tasks that run on a host, optionally those about one guest.
+    pub(super) async fn running_tasks(
+        &self,
+        node: &str,
+        vmid: Option<u32>,
+    ) -> Result<Vec<RunningTask>, Fault> {
+        let call = Call::to(&TASKS)
+            .at("node", node)
+            .param("source", "active")
+            .param("limit", 500)
+            .maybe("vmid", vmid);
+        Ok(running(&self.ask(&call).await?))
+    }
+}
+
+/// Reads the tasks in a list that have not ended.
+pub(super) fn running(data: &Value) -> Vec<RunningTask> {
+    let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
+    rows.iter()
+        .filter(|row| {
+            let status = quirks::text_of(row, "status");
+            row.get("endtime").is_none()
+                && (status.is_empty() || status == "running" || status == "RUNNING")
+        })
+        .filter_map(|row| Upid::parse(&quirks::text_of(row, "upid")))
+        .map(|upid| RunningTask { upid })
+        .collect()
+}
+
+struct Watch {
+    /// When the task's host last answered.
+    reached: Timestamp,
+    /// When the log was last measured.
+    measured: Timestamp,
+    /// When the log last grew.
+    moved: Timestamp,
+    lines: Option<u64>,
+}
+
+impl Watch {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            reached: now,
+            measured: now,
+            moved: now,
+            lines: None,
+        }
+    }
+}
+
+/// Returns how much later a time is; nothing when it is earlier.
+pub(super) fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since)).unwrap_or_default()
+}
+
+fn log_call(upid: &Upid, start: u64, limit: u64) -> Call {
+    Call::to(&TASK_LOG)
+        .at("node", &upid.node)
+        .at("upid", upid)
+        .param("start", start)
+        .param("limit", limit)
+}
+
+/// Reads the lines of a log.
+pub(super) fn log_lines(data: &Value) -> Vec<String> {
+    let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
+    rows.iter()
+        .map(|row| quirks::text_of(row, "t"))
+        .filter(|line| line != "no content")
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_end_is_read_from_its_words() {
+        let ended = |words: &str| standing(&json!({"status": "stopped", "exitstatus": words}));
+        assert_eq!(ended("OK"), Some(Standing::Well));
+        assert_eq!(ended("WARNINGS: 2"), Some(Standing::Warned));
+        assert_eq!(
+            ended("got timeout"),
+            Some(Standing::Failed("got timeout".to_owned()))
+        );
+        assert!(matches!(ended(""), Some(Standing::Failed(_))));
+        assert_eq!(
+            standing(&json!({"status": "running"})),
+            Some(Standing::Running)
+        );
+        assert_eq!(standing(&json!(null)), None);
+    }
+
+    #[test]
+    fn ended_tasks_are_not_running() {
+        let data = json!([
+            {"upid": "UPID:pve1:00000E76:000BB300:6AFA2100:qmreboot:155:root@pam!lab:", "status": "OK", "endtime": 5},
+            {"upid": "UPID:pve1:00000E77:000BB300:6AFA2100:qmcreate:156:root@pam!lab:", "status": "RUNNING"},
+            {"upid": "nonsense"},
+        ]);
+        let tasks = running(&data);
+        assert_eq!(tasks.len(), 1);
+        assert_eq!(tasks[0].upid.vmid(), Some(156));
+    }
+
+    #[test]
+    fn a_log_is_its_lines() {
+        let data = json!([{"n": 1, "t": "a"}, {"n": 2, "t": "TASK ERROR: b"}]);
+        assert_eq!(log_lines(&data), ["a", "TASK ERROR: b"]);
+        assert!(log_lines(&json!([{"n": 1, "t": "no content"}])).is_empty());
+    }
+}

@@ -1,0 +1,112 @@
+//! A file on its way to a storage: streamed, in the order of parts the server wants, watched.
+//!
+//! In: bytes or a file, and the call's parameters. Out: a form, and how far it got.
+//! Never: a whole image in memory; a deadline on time alone, since links differ.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use homestak_api::runtime::SharedClock;
+use homestak_engine::ports::Class;
+use reqwest::multipart::{Form, Part};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio_util::io::ReaderStream;
+
+use super::fault::{Fault, Reason};
+use super::requests::Call;
+
+/// Bytes read at once.
+const CHUNK: usize = 256 << 10;
+/// The order the server's parser needs; another one is answered with an empty refusal.
+const ORDER: [&str; 3] = ["content", "checksum-algorithm", "checksum"];
+
+/// What is sent.
+pub(super) enum Upload {
+    /// A few bytes. They may hold a token, so there is no `Debug`.
+    Bytes(Vec<u8>),
+    /// A file here.
+    File(PathBuf),
+}
+
+/// How far an upload got.
+#[derive(Clone, Default)]
+pub(super) struct Progress(Arc<AtomicU64>);
+
+impl Upload {
+    /// Makes the form.
+    pub(super) async fn into_form(self, call: &Call) -> Result<(Form, Progress), Fault> {
+        let mut form = Form::new();
+        for name in ORDER {
+            if let Some((_, value)) = call.params().iter().find(|(known, _)| *known == name) {
+                form = form.text(name, value.clone());
+            }
+        }
+        let file_name = call
+            .params()
+            .iter()
+            .find(|(name, _)| *name == "filename")
+            .map(|(_, value)| value.clone())
+            .ok_or_else(|| Fault::bug("an upload without a file name"))?;
+        let progress = Progress::default();
+        let part = match self {
+            Self::Bytes(bytes) => Part::bytes(bytes),
+            Self::File(path) => {
+                let unreadable = |error: std::io::Error| {
+                    let detail = format!("read `{}`: {error}", path.display());
+                    Fault::new(Class::Refused, Reason::Other, detail)
+                };
+                let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
+                let bytes = file.metadata().await.map_err(unreadable)?.len();
+                let counted = Counted {
+                    file,
+                    progress: progress.clone(),
+                };
+                let stream = ReaderStream::with_capacity(counted, CHUNK);
+                Part::stream_with_length(reqwest::Body::wrap_stream(stream), bytes)
+            }
+        };
+        let part = part
+            .file_name(file_name)
+            .mime_str("application/octet-stream")
+            .map_err(|_| Fault::bug("a type of file that is none"))?;
+        Ok((form.part("filename", part), progress))
+    }
+}
+
+impl Progress {
+    /// Returns when nothing has moved for a while. Cancel-safe: it only looks.
+    pub(super) async fn wait_for_stall(&self, clock: &SharedClock, stall: Duration) {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            clock.sleep(stall).await;
+            let now = self.0.load(Ordering::Relaxed);
+            if now == seen {
+                return;
+            }
+            seen = now;
+        }
+    }
+}
+
+struct Counted {
+    file: tokio::fs::File,
+    progress: Progress,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.file).poll_read(context, buffer);
+        let read = buffer.filled().len() - before;
+        self.progress.0.fetch_add(read as u64, Ordering::Relaxed);
+        result
+    }
+}

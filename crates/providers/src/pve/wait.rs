@@ -1,0 +1,104 @@
+//! Waiting for a lock of someone else: with a budget, and with a name in the end.
+//!
+//! In: where a guest is. Out: its configuration once nothing holds it.
+//! Never: a lock broken; waiting on without looking.
+
+use std::time::Duration;
+
+use homestak_engine::ports::Class;
+
+use super::client::{Pve, name_of};
+use super::fault::{Fault, Reason};
+use super::locate::Located;
+use super::task::elapsed;
+
+/// The pause between looks at a lock.
+const PAUSE: Duration = Duration::from_secs(2);
+
+impl Pve {
+    /// Waits until nothing holds a guest. It may be gone then, or be another one: the caller
+    /// judges the configuration it gets.
+    pub(super) async fn wait_for_unlock(&self, located: Located) -> Result<Option<Located>, Fault> {
+        let started = self.clock.now();
+        let Located {
+            kind,
+            vmid,
+            node,
+            mut config,
+        } = located;
+        loop {
+            let Some(lock) = config.lock() else {
+                return Ok(Some(Located {
+                    kind,
+                    vmid,
+                    node,
+                    config,
+                }));
+            };
+            if elapsed(started, self.clock.now()) > self.settings.limits.lock {
+                let detail = format!("{} is held by `{lock}`", name_of(kind, vmid, &node));
+                let holder = self.holder(&node, vmid).await;
+                return Err(held(detail, holder));
+            }
+            self.clock.sleep(PAUSE).await;
+            match self.config_at(kind, &node, vmid).await? {
+                Some(now) => config = now,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Repeats a change while someone else's lock is in the way. `attempt` must look first.
+    pub(super) async fn past_locks<T, F>(
+        &self,
+        node: &str,
+        vmid: u32,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let started = self.clock.now();
+        let mut pause = PAUSE;
+        loop {
+            let fault = match attempt().await {
+                Err(fault) if matches!(fault.reason, Reason::Locked | Reason::DigestMismatch) => {
+                    fault
+                }
+                result => return result,
+            };
+            if elapsed(started, self.clock.now()) > self.settings.limits.lock {
+                let holder = self.holder(node, vmid).await;
+                return Err(held(fault.detail, holder).with_log(fault.log));
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE * 8);
+        }
+    }
+
+    /// Names the task that holds a guest, where there is one.
+    async fn holder(&self, node: &str, vmid: u32) -> Option<String> {
+        let tasks = self.running_tasks(node, Some(vmid)).await.ok()?;
+        let task = tasks.into_iter().next()?;
+        Some(format!(
+            "{} of {} ({})",
+            task.upid.kind, task.upid.user, task.upid
+        ))
+    }
+}
+
+fn held(detail: String, holder: Option<String>) -> Fault {
+    let (detail, hint) = match holder {
+        Some(holder) => (
+            format!("{detail}; running: {holder}"),
+            "wait for that task, or stop it".to_owned(),
+        ),
+        None => (
+            detail,
+            "no task is running for it; when it was left by a crash, `qm unlock` or `pct unlock` \
+             on the host removes it"
+                .to_owned(),
+        ),
+    };
+    Fault::new(Class::Busy, Reason::Locked, detail).with_hint(hint)
+}

@@ -1,0 +1,293 @@
+//! Every fault at every request of every operation: at most one guest, no orphan, right class.
+//!
+//! In: operations and faults. Out: the world as if nothing had gone wrong.
+//! Never: a hand-picked list; the number of requests is counted in a clean run.
+
+mod support;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, GuestRef, Halt, NewGuest, PortError, Provider as _};
+use homestak_providers::pve::Pve;
+use support::server::Server;
+use support::world::{Fault, World};
+
+const FAULTS: [Fault; 7] = [
+    Fault::Twice,
+    // The process dies after this request, and another one takes over.
+    Fault::Silence,
+    Fault::CutBefore,
+    Fault::CutAfter,
+    Fault::StatusBefore(595),
+    Fault::StatusAfter(596),
+    Fault::GarbageAfter,
+];
+
+type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + 'a>>;
+type Operation = for<'a> fn(&'a Pve, &'a NewGuest, &'a GuestRef) -> Step<'a>;
+
+/// Runs an operation the way the engine does: what may have been done is tried again.
+async fn repeated(pve: &Pve, guest: &NewGuest, at: &GuestRef, operation: Operation) -> u32 {
+    for attempt in 1..=5 {
+        match operation(pve, guest, at).await {
+            Ok(()) => return attempt,
+            Err(error) => assert!(
+                matches!(
+                    error.class,
+                    Class::Unreachable { .. } | Class::Broken | Class::Busy
+                ),
+                "{error:?}"
+            ),
+        }
+    }
+    panic!("five attempts were not enough");
+}
+
+/// Runs an operation until it meets the silence, and drops it there.
+async fn killed(server: &Server, pve: &Pve, guest: &NewGuest, at: &GuestRef, operation: Operation) {
+    let met = async {
+        while !server.world().faults.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Cancel safety: being dropped anywhere is what is tested.
+    tokio::select! {
+        result = operation(pve, guest, at) => panic!("it went through the silence: {result:?}"),
+        () = met => {}
+    }
+}
+
+async fn made(server: &Server, pve: &Pve, guest: &NewGuest, before: &[Operation]) -> GuestRef {
+    let at = pve.create(guest).await.expect("a guest");
+    for operation in before {
+        operation(pve, guest, &at).await.expect("prepared");
+    }
+    server.world().finish();
+    at
+}
+
+/// Checks the world after each fault at each request.
+async fn matrix(
+    world: fn() -> World,
+    guest: NewGuest,
+    before: &[Operation],
+    operation: Operation,
+    check: fn(&World, &NewGuest),
+) {
+    let creates = before.is_empty();
+    let nowhere = GuestRef {
+        uuid: guest.uuid.clone(),
+        kind: guest.kind,
+        vmid: 0,
+        host: guest.host.clone(),
+    };
+    let mut count = 1;
+    let mut cases = 0;
+    for fault in FAULTS {
+        let mut nth = 0;
+        while nth < count {
+            let server = Server::start(world()).await;
+            let pve = support::client(&server);
+            let at = if creates {
+                nowhere.clone()
+            } else {
+                made(&server, &pve, &guest, &before[1..]).await
+            };
+            let start = server.world().requests;
+            // The first round runs clean, to count the requests.
+            if cases > 0 {
+                server.world().faults.insert(start + nth, fault);
+            }
+            if cases > 0 && fault == Fault::Silence {
+                killed(&server, &pve, &guest, &at, operation).await;
+                let successor = support::client(&server);
+                repeated(&successor, &guest, &at, operation).await;
+            } else {
+                repeated(&pve, &guest, &at, operation).await;
+            }
+            assert!(server.world().faults.is_empty(), "the fault was not met");
+            if cases == 0 {
+                count = server.world().requests - start;
+            } else {
+                nth += 1;
+            }
+            server.world().finish();
+            check(&server.world(), &guest);
+            cases += 1;
+        }
+    }
+    assert!(cases > FAULTS.len() * 3, "hardly anything was tried");
+}
+
+fn create<'a>(pve: &'a Pve, guest: &'a NewGuest, _: &'a GuestRef) -> Step<'a> {
+    Box::pin(async { pve.create(guest).await.map(|_| ()) })
+}
+
+fn start<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
+    Box::pin(pve.start(at))
+}
+
+fn stop<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
+    Box::pin(pve.stop(at, Halt::Now))
+}
+
+fn grow<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
+    Box::pin(pve.grow_disk(at, 20))
+}
+
+fn discard<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
+    Box::pin(pve.discard_seed(at))
+}
+
+fn destroy<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
+    Box::pin(pve.destroy(at))
+}
+
+fn plain() -> World {
+    World::new()
+}
+
+fn with_template() -> World {
+    World::new().with_template(9000)
+}
+
+fn one_complete_guest(world: &World, guest: &NewGuest) {
+    let ours = world.carrying(guest.uuid.as_str());
+    assert_eq!(ours.len(), 1, "{:?}", world.guests);
+    let others = world.guests.keys().filter(|vmid| **vmid != 9000).count();
+    assert_eq!(others, 1, "an orphan is left: {:?}", world.guests);
+    let config = &world.guests[&ours[0]].config;
+    assert!(!config.contains_key("lock"), "{config:?}");
+    let disk = config
+        .get("scsi0")
+        .or(config.get("rootfs"))
+        .expect("a disk");
+    assert!(disk.ends_with("size=8G"), "{config:?}");
+    let seeds = world
+        .files
+        .iter()
+        .filter(|volume| volume.contains(":iso/"))
+        .count();
+    assert_eq!(
+        seeds,
+        usize::from(guest.seed.is_some()),
+        "{:?}",
+        world.files
+    );
+    assert_eq!(
+        config.contains_key("ide2"),
+        guest.seed.is_some(),
+        "{config:?}"
+    );
+}
+
+fn nothing_left(world: &World, _: &NewGuest) {
+    let left: Vec<_> = world.guests.keys().filter(|vmid| **vmid != 9000).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(
+        !world.files.iter().any(|volume| volume.contains(":iso/")),
+        "{:?}",
+        world.files
+    );
+}
+
+fn running(world: &World, _: &NewGuest) {
+    assert!(world.guests.values().all(|guest| guest.running));
+}
+
+fn stopped(world: &World, _: &NewGuest) {
+    assert!(world.guests.values().all(|guest| !guest.running));
+}
+
+fn large(world: &World, _: &NewGuest) {
+    let disks = world
+        .guests
+        .values()
+        .map(|guest| guest.config.get("scsi0").or(guest.config.get("rootfs")));
+    assert!(
+        disks
+            .into_iter()
+            .all(|disk| disk.is_some_and(|disk| disk.ends_with("size=20G")))
+    );
+}
+
+fn seedless(world: &World, _: &NewGuest) {
+    let config = &world.guests.values().next().expect("a guest").config;
+    assert_eq!(config["ide2"], "none,media=cdrom");
+    assert_eq!(config["boot"], "order=scsi0");
+    assert!(
+        !world.files.iter().any(|volume| volume.contains(":iso/")),
+        "{:?}",
+        world.files
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creating_a_vm_survives_every_fault() {
+    matrix(plain, support::vm(1), &[], create, one_complete_guest).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creating_a_vm_at_a_given_id_survives_every_fault() {
+    let mut guest = support::vm(1);
+    guest.vmid = Some(99_011);
+    matrix(plain, guest, &[], create, one_complete_guest).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copying_a_vm_survives_every_fault() {
+    matrix(
+        with_template,
+        support::clone_of(9000, 1),
+        &[],
+        create,
+        one_complete_guest,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creating_a_container_survives_every_fault() {
+    matrix(plain, support::ct(1), &[], create, one_complete_guest).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starting_and_stopping_survive_every_fault() {
+    matrix(plain, support::vm(1), &[create], start, running).await;
+    matrix(plain, support::ct(1), &[create], start, running).await;
+    matrix(plain, support::vm(1), &[create, start], stop, stopped).await;
+    matrix(plain, support::ct(1), &[create, start], stop, stopped).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn growing_survives_every_fault() {
+    matrix(plain, support::vm(1), &[create], grow, large).await;
+    matrix(plain, support::ct(1), &[create], grow, large).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn discarding_the_seed_survives_every_fault() {
+    matrix(plain, support::vm(1), &[create, start], discard, seedless).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn destroying_survives_every_fault() {
+    matrix(
+        plain,
+        support::vm(1),
+        &[create, start],
+        destroy,
+        nothing_left,
+    )
+    .await;
+    matrix(
+        plain,
+        support::ct(1),
+        &[create, start],
+        destroy,
+        nothing_left,
+    )
+    .await;
+}

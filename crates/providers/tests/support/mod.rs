@@ -1,0 +1,112 @@
+//! A small Proxmox VE in this process, over real TLS, and a fast clock.
+//!
+//! In: faults to inject. Out: an address to pin, and the state a test looks at.
+//! Never: the full product; only what the client asks for.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "each test binary uses a part"
+)]
+
+pub mod calls;
+pub mod clock;
+pub mod server;
+pub mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use homestak_engine::ports::{DiskSource, GuestKind, GuestUuid, NewGuest, Nic, Seed};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+
+use server::Server;
+
+/// The token the server accepts.
+pub const TOKEN: &str = "homestak@pve!driver=0f0e0d0c-0b0a-4908-8706-050403020100";
+
+/// Limits that make a lost answer cheap.
+pub fn limits() -> Limits {
+    Limits {
+        grace: Duration::from_secs(4),
+        settle: Duration::from_secs(300),
+        task_unreachable: Duration::from_secs(120),
+        ..Limits::default()
+    }
+}
+
+/// A client of the server.
+pub fn client(server: &Server) -> Pve {
+    client_with(server, limits())
+}
+
+/// A client with its own limits.
+pub fn client_with(server: &Server, limits: Limits) -> Pve {
+    let token = ApiToken::parse(TOKEN).expect("a token");
+    let endpoint = Endpoint {
+        url: server.url.clone(),
+        trust: server.trust.clone(),
+    };
+    let mut settings = PveSettings::new(endpoint, Credential::Token(token));
+    settings.limits = limits;
+    Pve::new(settings, Arc::new(clock::FastClock::new(200))).expect("a client")
+}
+
+/// The identity of the n-th guest.
+pub fn uuid(nth: u32) -> GuestUuid {
+    GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).expect("a UUID")
+}
+
+/// A VM from an image.
+pub fn vm(nth: u32) -> NewGuest {
+    NewGuest {
+        uuid: uuid(nth),
+        kind: GuestKind::Vm,
+        name: format!("node{nth}"),
+        manifest: "N1 test".to_owned(),
+        host: "pve1".to_owned(),
+        vmid: None,
+        cores: 2,
+        memory: 1024,
+        disk: 8,
+        storage: "local".to_owned(),
+        image_storage: "local".to_owned(),
+        source: DiskSource::Image("debian-12.qcow2".to_owned()),
+        nic: Nic {
+            mac: format!("bc:24:11:00:00:{nth:02x}"),
+            bridge: "vmbr0".to_owned(),
+            vlan: None,
+            address: None,
+            gateway: None,
+        },
+        seed: Some(Seed {
+            user_data: "#cloud-config\n".to_owned(),
+            meta_data: format!("instance-id: {}\n", uuid(nth)),
+            network_config: "version: 2\n".to_owned(),
+        }),
+        unprivileged: true,
+        ssh_keys: vec!["ssh-ed25519 AAAA test".to_owned()],
+        hosts_guests: false,
+    }
+}
+
+/// A VM as a copy of another.
+pub fn clone_of(source: u32, nth: u32) -> NewGuest {
+    NewGuest {
+        source: DiskSource::Clone {
+            vmid: source,
+            full: true,
+        },
+        ..vm(nth)
+    }
+}
+
+/// A container.
+pub fn ct(nth: u32) -> NewGuest {
+    NewGuest {
+        kind: GuestKind::Ct,
+        source: DiskSource::Template("debian-12.tar.zst".to_owned()),
+        seed: None,
+        ..vm(nth)
+    }
+}

@@ -1,0 +1,271 @@
+//! The cluster as a whole: its state, its resources, the next free id.
+//!
+//! In: calls under `/cluster`, and `/nodes` and `/version`. Out: lists that only show what the caller may see.
+//! Never: changing anything.
+
+use serde_json::{Value, json};
+
+use super::{Context, Fail, Outcome, permission};
+use crate::world::World;
+use crate::world::state::State;
+
+/// The version that is pretended.
+pub(crate) const VERSION: &str = "9.1.7";
+const RELEASE: &str = "9.1";
+const REPOSITORY: &str = "0307225d4bc8b3ed";
+
+pub(crate) fn version() -> Outcome {
+    Ok(json!({ "version": VERSION, "release": RELEASE, "repoid": REPOSITORY }).into())
+}
+
+/// Returns how Proxmox VE writes its own version.
+pub(crate) fn long_version() -> String {
+    format!("pve-manager/{VERSION}/{REPOSITORY}")
+}
+
+pub(crate) fn status(context: &Context) -> Outcome {
+    let state = context.world.state();
+    let mut list = Vec::new();
+    if let Some(name) = &state.name {
+        list.push(json!({
+            "type": "cluster",
+            "id": "cluster",
+            "name": name,
+            "nodes": state.hosts.len(),
+            "quorate": u8::from(state.quorate),
+            "version": state.hosts.len(),
+        }));
+    }
+    let alone = state.name.is_none();
+    for (at, host) in state.hosts.values().enumerate() {
+        list.push(json!({
+            "type": "node",
+            "id": format!("node/{}", host.name),
+            "name": host.name,
+            "nodeid": if alone { 0 } else { at + 1 },
+            "ip": host.address,
+            "local": u8::from(host.name == context.node),
+            "online": u8::from(host.online),
+            "level": "",
+        }));
+    }
+    Ok(json!(list).into())
+}
+
+pub(crate) fn options() -> Outcome {
+    Ok(json!({ "mac_prefix": "BC:24:11", "description": "", "allowed-tags": [] }).into())
+}
+
+pub(crate) fn next_id(context: &Context) -> Outcome {
+    let state = context.world.state();
+    if let Some(wanted) = context.number("vmid") {
+        let wanted = u32::try_from(wanted).unwrap_or(0);
+        if let Some(guest) = state.guests.get(&wanted) {
+            let words = format!("{} {wanted} already exists", guest.kind.title());
+            return Err(Fail::parameter("vmid", words));
+        }
+        return Ok(json!(wanted.to_string()).into());
+    }
+    // Nothing is reserved: whoever asks next is told the same.
+    let free = (100..=999_999_999).find(|id| !state.guests.contains_key(id)).unwrap_or(100);
+    Ok(json!(free.to_string()).into())
+}
+
+pub(crate) fn resources(context: &Context) -> Outcome {
+    let now = context.world.now();
+    let sweep = context.world.last_sweep();
+    let uptime = context.world.uptime();
+    let only = context.text("type");
+    let wanted = |kind: &str| only.is_none_or(|only| only == kind);
+    let mut list = Vec::new();
+    if wanted("vm") {
+        list.extend(visible_guests(context, now, sweep));
+    }
+    let state = context.world.state();
+    if wanted("pool") {
+        for pool in state.pools.keys() {
+            list.push(json!({ "id": format!("/pool/{pool}"), "type": "pool", "pool": pool }));
+        }
+    }
+    if wanted("node") {
+        for host in state.hosts.values() {
+            let mut shown = host.entry(uptime, root_disk(&state, &host.name));
+            if host.online {
+                shown["cgroup-mode"] = json!(1);
+            }
+            list.push(shown);
+        }
+    }
+    drop(state);
+    if wanted("storage") {
+        list.extend(visible_storages(context));
+    }
+    let state = context.world.state();
+    let sdn = state.access.privileges(&context.identity, "/sdn/zones/localnetwork", None);
+    if wanted("sdn") && (context.is_root() || sdn.contains_key("SDN.Audit") || sdn.contains_key("SDN.Use")) {
+        for host in state.hosts.values() {
+            list.push(json!({
+                "id": format!("network/{}/zone/localnetwork", host.name),
+                "type": "network",
+                "network": "localnetwork",
+                "network-type": "zone",
+                "node": host.name,
+                "status": if host.online { "ok" } else { "unknown" },
+            }));
+        }
+    }
+    drop(state);
+    let value = json!(list);
+    context.world.remember_list(now, &value);
+    Ok(value.into())
+}
+
+/// Returns the guests a caller may see. One look at the access list serves for all when the
+/// caller may see all of them.
+fn visible_guests(context: &Context, now: f64, sweep: f64) -> Vec<Value> {
+    let state = context.world.state();
+    let all = context.is_root()
+        || (state.access.privileges(&context.identity, "/vms", None).get("VM.Audit") == Some(&true)
+            && !state.access.grants.iter().any(|grant| grant.path.starts_with("/vms/")));
+    state
+        .guests
+        .values()
+        .filter(|guest| {
+            all || {
+                let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
+                let path = format!("/vms/{}", guest.vmid);
+                state
+                    .access
+                    .privileges(&context.identity, &path, pool)
+                    .contains_key("VM.Audit")
+            }
+        })
+        .map(|guest| {
+            let mut shown = guest.resource(now, sweep);
+            if let Some(pool) = state.pool_of.get(&guest.vmid) {
+                shown["pool"] = json!(pool);
+            }
+            if state.hosts.get(&guest.node).is_some_and(|host| !host.online) {
+                shown["status"] = json!("unknown");
+            }
+            shown
+        })
+        .collect()
+}
+
+fn visible_storages(context: &Context) -> Vec<Value> {
+    let names: Vec<String> = context.world.state().storages.keys().cloned().collect();
+    let mut list = Vec::new();
+    for name in names {
+        if !may_see_storage(context, &name) {
+            continue;
+        }
+        let state = context.world.state();
+        let Some(storage) = state.storages.get(&name) else {
+            continue;
+        };
+        for host in state.hosts.values().filter(|host| storage.is_on(&host.name)) {
+            let mut shown = json!({
+                "id": format!("storage/{}/{name}", host.name),
+                "type": "storage",
+                "storage": name,
+                "node": host.name,
+                "plugintype": storage.kind,
+                "content": storage.content.join(","),
+                "shared": u8::from(storage.shared),
+                "status": if host.online { "available" } else { "unknown" },
+            });
+            if host.online {
+                shown["maxdisk"] = json!(storage.total);
+                shown["disk"] = json!(storage.used(&host.name));
+            }
+            list.push(shown);
+        }
+    }
+    list
+}
+
+/// Whether a caller may see a storage at all.
+pub(crate) fn may_see_storage(context: &Context, name: &str) -> bool {
+    let path = format!("/storage/{name}");
+    ["Datastore.Audit", "Datastore.AllocateSpace"]
+        .iter()
+        .any(|privilege| permission::allows(context, &path, privilege))
+}
+
+/// Returns total and used bytes of the disk a host runs from.
+pub(crate) fn root_disk(state: &State, host: &str) -> (u64, u64) {
+    state
+        .storages
+        .values()
+        .find(|storage| !storage.shared && storage.is_on(host))
+        .map_or((1 << 38, 1 << 34), |storage| (storage.total, storage.used(host)))
+}
+
+pub(crate) fn nodes(context: &Context) -> Outcome {
+    let uptime = context.world.uptime();
+    let audit: Vec<bool> = {
+        let names: Vec<String> = context.world.state().hosts.keys().cloned().collect();
+        names
+            .iter()
+            .map(|name| permission::allows(context, &format!("/nodes/{name}"), "Sys.Audit"))
+            .collect()
+    };
+    let state = context.world.state();
+    let list: Vec<Value> = state
+        .hosts
+        .values()
+        .zip(audit)
+        .map(|(host, audit)| {
+            let mut shown = host.entry(uptime, root_disk(&state, &host.name));
+            if host.online {
+                shown["ssl_fingerprint"] = json!(fingerprint(&host.name));
+            }
+            if !audit && let Some(object) = shown.as_object_mut() {
+                // Without the privilege there is little more than a name.
+                object.retain(|key, _| {
+                    matches!(key.as_str(), "id" | "type" | "node" | "status" | "level" | "ssl_fingerprint")
+                });
+            }
+            shown
+        })
+        .collect();
+    Ok(json!(list).into())
+}
+
+/// Makes up a fingerprint for a host that is only listed.
+fn fingerprint(host: &str) -> String {
+    use sha2::{Digest as _, Sha256};
+    let bytes = Sha256::digest(host.as_bytes());
+    let parts: Vec<String> = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
+    parts.join(":")
+}
+
+impl World {
+    /// Keeps a list for the fault that shows an old one.
+    fn remember_list(&self, now: f64, list: &Value) {
+        const KEPT: usize = 16;
+        let mut state = self.state();
+        // Big lists are not kept: the fault is for small worlds, and memory is for guests.
+        if state.guests.len() > 1_000 {
+            return;
+        }
+        state.old_lists.push((now, list.clone()));
+        if state.old_lists.len() > KEPT {
+            state.old_lists.remove(0);
+        }
+    }
+
+    /// Returns the newest list that is at least so many seconds old.
+    pub(crate) fn old_list(&self, seconds: f64) -> Option<Value> {
+        let now = self.now();
+        let state = self.state();
+        state
+            .old_lists
+            .iter()
+            .rev()
+            .find(|(at, _)| now - at >= seconds)
+            .or(state.old_lists.first())
+            .map(|(_, list)| list.clone())
+    }
+}

@@ -1,0 +1,341 @@
+//! Creates and changes containers.
+//!
+//! In: the parameters of a create or change. Out: containers, with the rules that differ from VMs.
+//! Never: power; that is shared.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::disk::{NewDisk, allocate};
+use super::guest::same_digest;
+use super::permission::{self, denied, require_guest};
+use super::vm_config::may_use_bridge;
+use super::vm_create::{abandon, may_create, reserve};
+use super::{Context, Fail, Outcome};
+use crate::guest::config::{Config, normal_tags};
+use crate::guest::drive::{Drive, is_mount, render_size};
+use crate::schema::check::Parameters;
+use crate::schema::format::split_list;
+use crate::schema::{property, table};
+use crate::world::Kind;
+use crate::world::run::Job;
+use crate::world::state::Boots;
+
+/// Parameters that are no keys of the configuration.
+const NOT_CONFIG: [&str; 17] = [
+    "node", "vmid", "digest", "delete", "revert", "force", "pool", "storage", "ostemplate",
+    "password", "ssh-public-keys", "start", "restore", "unique", "bwlimit",
+    "ignore-unpack-errors", "ha-managed",
+];
+/// How much larger an archive is when it is unpacked.
+const UNPACKED: u64 = 3;
+
+fn values_of(context: &Context) -> Parameters {
+    context
+        .given
+        .iter()
+        .filter(|(key, _)| !NOT_CONFIG.contains(&key.as_str()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// Returns the privilege a key needs.
+fn need(key: &str) -> &'static str {
+    match key {
+        "cores" | "cpulimit" | "cpuunits" => "VM.Config.CPU",
+        "memory" | "swap" => "VM.Config.Memory",
+        "nameserver" | "searchdomain" | "hostname" => "VM.Config.Network",
+        key if is_mount(key) || key.starts_with("unused") => "VM.Config.Disk",
+        key if key.starts_with("net") => "VM.Config.Network",
+        _ => "VM.Config.Options",
+    }
+}
+
+fn may_set(context: &Context, vmid: u32, pool: Option<&str>, values: &Parameters, privileged: bool, creating: bool) -> Result<(), Fail> {
+    if context.is_root() {
+        return Ok(());
+    }
+    for (key, value) in values {
+        match key.as_str() {
+            "features" => may_set_features(context, vmid, pool, value, privileged)?,
+            "unprivileged" | "arch" | "ostype" | "lock" => {}
+            // A pool's privileges do not reach tags of a container that is being made.
+            "tags" if creating => permission::require(context, &format!("/vms/{vmid}"), "VM.Config.Options")?,
+            key => require_guest(context, vmid, pool, need(key))?,
+        }
+        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+            may_use_bridge(context, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn may_set_features(context: &Context, vmid: u32, pool: Option<&str>, value: &str, privileged: bool) -> Result<(), Fail> {
+    if privileged {
+        return Err(denied("changing feature flags for privileged container is only allowed for root@pam"));
+    }
+    let parts = property::split(value, "");
+    if parts.iter().any(|(key, _)| key != "nesting") {
+        return Err(denied("changing feature flags (except nesting) is only allowed for root@pam"));
+    }
+    require_guest(context, vmid, pool, "VM.Allocate")
+}
+
+/// Sorts the parts of a network behind its name, as PVE stores them, and fills in what is missing.
+fn normal_network(context: &Context, text: &str) -> String {
+    let mut parts = property::split(text, "name");
+    if property::part(&parts, "hwaddr").is_none() {
+        parts.push(("hwaddr".into(), context.world.state().random.mac()));
+    }
+    if property::part(&parts, "type").is_none() {
+        parts.push(("type".into(), "veth".into()));
+    }
+    parts.sort_by(|a, b| (a.0 != "name", &a.0).cmp(&(b.0 != "name", &b.0)));
+    property::join(&parts, "")
+}
+
+fn looks_like_keys(text: &str) -> bool {
+    let known = ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"];
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .all(|line| line.split_whitespace().any(|word| known.iter().any(|start| word.starts_with(start))))
+}
+
+pub(crate) async fn create(context: &Context) -> Outcome {
+    let vmid = context.vmid()?;
+    let pool = context.text("pool").map(ToOwned::to_owned);
+    may_create(context, vmid, pool.as_deref())?;
+    let template = context.need("ostemplate")?.to_owned();
+    {
+        let state = context.world.state();
+        if let Some(guest) = state.guests.get(&vmid) {
+            let title = guest.kind.title();
+            return Err(format!("{title} {vmid} already exists on node '{}'", guest.node).into());
+        }
+    }
+    if context.text("ssh-public-keys").is_some_and(|keys| !looks_like_keys(keys)) {
+        return Err("SSH public key validation error".into());
+    }
+    let mut values = values_of(context);
+    let privileged = !context.flag("unprivileged");
+    may_set(context, vmid, pool.as_deref(), &values, privileged, true)?;
+    if privileged && !context.is_root() {
+        permission::require(context, "/", "Sys.Modify")?;
+    }
+    if !values.contains_key("rootfs") {
+        let storage = context.text("storage").unwrap_or("local");
+        values.insert("rootfs".into(), format!("{storage}:4"));
+    }
+    for (key, text) in values.iter().filter(|(key, _)| is_mount(key)) {
+        check_mount(context, key, text)?;
+    }
+    if let Some((storage, _)) = template.split_once(':') {
+        context.world.state().storage_on(&context.node, storage)?;
+    }
+    for (key, value) in &mut values {
+        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+            *value = normal_network(context, value);
+        }
+        if key == "tags" {
+            *value = normal_tags(value);
+        }
+    }
+    let failed = |fault: String| Fail::new(500, format!("unable to create CT {vmid} - {fault}"));
+    {
+        let wait = Some(Duration::from_secs(5));
+        let hold = context.world.lock_config(Kind::Lxc, vmid, wait).await.map_err(failed)?;
+        reserve(context, vmid, Kind::Lxc, "create").map_err(failed)?;
+        drop(hold);
+    }
+    if let Some(pool) = &pool {
+        context.world.state().pool_of.insert(vmid, pool.clone());
+    }
+    let start = context.flag("start");
+    context.task("vzcreate", &vmid.to_string(), move |job| async move {
+        if let Err(fault) = fill(&job, vmid, &template, values).await {
+            abandon(&job, vmid);
+            return Err(format!("unable to create CT {vmid} - {fault}"));
+        }
+        if start {
+            super::power::start_now(&job, Kind::Lxc, vmid).await?;
+        }
+        Ok(())
+    })
+}
+
+fn check_mount(context: &Context, key: &str, text: &str) -> Result<(), Fail> {
+    let mount = Drive::parse(Kind::Lxc, text);
+    let volume = mount.volume();
+    if volume.starts_with('/') {
+        if context.is_root() {
+            return Ok(());
+        }
+        return Err(denied(&format!("mount point type bind is only allowed for root@pam, {key}")));
+    }
+    if let Some((storage, _)) = volume.split_once(':') {
+        let allowed = {
+            let state = context.world.state();
+            let known = state.storage_on(&context.node, storage)?;
+            known.content.iter().any(|kind| kind == "rootdir")
+        };
+        if !allowed {
+            return Err(format!("storage '{storage}' does not support container directories").into());
+        }
+        permission::require(context, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
+    }
+    Ok(())
+}
+
+async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Result<(), String> {
+    let _lock = job.lock_guest(Kind::Lxc, vmid).await?;
+    let archive = {
+        let state = job.world.state();
+        state.volume(&job.node, template).map(|volume| volume.size)
+    };
+    let Some(archive) = archive else {
+        let fault = format!("volume '{template}' does not exist");
+        job.log(fault.clone());
+        return Err(fault);
+    };
+    let mut config = Config::from_pairs(values.clone());
+    for (key, text) in values.iter().filter(|(key, _)| is_mount(key)) {
+        config.set(key, make_mount(job, vmid, text).await?);
+    }
+    unpack(job, template, archive, &config).await?;
+    for (key, value) in [("arch", "amd64"), ("memory", "512"), ("swap", "512")] {
+        if config.value(key).is_none() {
+            config.set(key, value);
+        }
+    }
+    if config.value("ostype").is_none() {
+        config.set("ostype", family(template));
+    }
+    if config.value("hostname").is_none() {
+        config.set("hostname", format!("CT{vmid}"));
+    }
+    let mut state = job.world.state();
+    let guest = state.guest_mut(&job.node, Kind::Lxc, vmid)?;
+    guest.config = config;
+    guest.boots = Boots::System;
+    Ok(())
+}
+
+/// Returns the system of a template by its name.
+fn family(template: &str) -> &'static str {
+    let name = template.rsplit('/').next().unwrap_or("");
+    ["debian", "ubuntu", "alpine", "fedora", "centos", "archlinux", "opensuse", "gentoo", "nixos"]
+        .into_iter()
+        .find(|family| name.starts_with(family))
+        .unwrap_or("unmanaged")
+}
+
+async fn unpack(job: &Job, template: &str, archive: u64, config: &Config) -> Result<(), String> {
+    let (path, speed) = {
+        let state = job.world.state();
+        let (storage, name) = template.split_once(':').unwrap_or(("", template));
+        (state.storage(storage)?.path_of(name), state.timing.unpack_speed.max(1))
+    };
+    job.log(format!("extracting archive '{path}'"));
+    job.sleep(Duration::from_secs_f64(archive as f64 / speed as f64)).await?;
+    let size = archive * UNPACKED;
+    job.log(format!("Total bytes read: {size} ({}MiB, {}MiB/s)", size >> 20, (speed * UNPACKED) >> 20));
+    job.log("Detected container architecture: amd64");
+    let name = config.value("hostname").unwrap_or("ct").to_owned();
+    for key in ["ed25519", "ecdsa", "rsa"] {
+        job.log(format!("Creating SSH host key 'ssh_host_{key}_key' - this may take some time ..."));
+        let print = job.world.state().random.hex(43);
+        job.log(format!("done: SHA256:{print} root@{name}"));
+    }
+    Ok(())
+}
+
+async fn make_mount(job: &Job, vmid: u32, text: &str) -> Result<String, String> {
+    let mut mount = Drive::parse(Kind::Lxc, text);
+    let Some((storage, gib)) = mount.allocation() else {
+        return Ok(text.to_owned());
+    };
+    let storage = storage.to_owned();
+    let size = (gib * 1_073_741_824.0) as u64;
+    // Without a size there is no image, only a directory.
+    let (stem, format) = if size == 0 { ("subvol", "subvol") } else { ("vm", "raw") };
+    let made = allocate(job, NewDisk {
+        vmid,
+        storage: &storage,
+        stem,
+        format,
+        size,
+        used: size / 10,
+        content: "rootdir",
+        boots: Boots::System,
+    })
+    .await?;
+    mount.set_volume(made);
+    mount.set("size", render_size(size));
+    Ok(mount.render())
+}
+
+/// Changes a container. Nothing waits: what changes, changes at once.
+pub(crate) async fn put(context: &Context) -> Outcome {
+    let vmid = context.vmid()?;
+    let mut values = values_of(context);
+    let delete: Vec<String> = split_list(context.text("delete").unwrap_or("")).map(ToOwned::to_owned).collect();
+    if values.is_empty() && delete.is_empty() && context.text("revert").is_none() {
+        return Err("no options specified".into());
+    }
+    for key in &delete {
+        let known = table()
+            .find("PUT", "/nodes/x/lxc/100/config")
+            .is_some_and(|(method, _)| table().definition(method, key).is_some());
+        if !known {
+            return Err(Fail::parameter("delete", format!("unknown option '{key}'")));
+        }
+    }
+    let privileged = {
+        let state = context.world.state();
+        !state.guest(&context.node, Kind::Lxc, vmid)?.config.is_true("unprivileged")
+    };
+    may_set(context, vmid, None, &values, privileged, false)?;
+    for key in &delete {
+        require_guest(context, vmid, None, need(key))?;
+    }
+    for (key, value) in &mut values {
+        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+            *value = normal_network(context, value);
+        }
+        if key == "tags" {
+            *value = normal_tags(value);
+        }
+    }
+    let hold = context.world.lock_config(Kind::Lxc, vmid, None).await?;
+    let job = Job { world: context.world.clone(), node: context.node.clone(), upid: String::new() };
+    for (key, text) in &mut values {
+        if is_mount(key) {
+            check_mount(context, key, text)?;
+            *text = make_mount(&job, vmid, text).await?;
+        }
+    }
+    let (now, sweep) = (context.world.now(), context.world.last_sweep());
+    let mut state = context.world.state();
+    let guest = state.guest_mut(&context.node, Kind::Lxc, vmid)?;
+    if let Some(digest) = context.text("digest") {
+        same_digest(guest, digest)?;
+    }
+    if let Some(lock) = guest.config.value("lock") {
+        return Err(format!("CT is locked ({lock})").into());
+    }
+    guest.touch(now, sweep);
+    for key in delete {
+        if key == "rootfs" {
+            return Err(Fail::parameter("delete", "unable to delete required option 'rootfs'"));
+        }
+        guest.config.remove(&key);
+    }
+    for (key, value) in values {
+        guest.config.set(&key, value);
+    }
+    drop(state);
+    drop(hold);
+    Ok(Value::Null.into())
+}

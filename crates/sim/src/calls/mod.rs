@@ -1,0 +1,330 @@
+//! Answers calls: who asks, which method, may they, are the parameters right, then what it does.
+//!
+//! In: a [`Request`]. Out: an [`Answer`] with status, reason phrase and body as Proxmox VE gives them.
+//! Never: sockets.
+
+pub(crate) mod access;
+pub(crate) mod agent;
+pub(crate) mod auth;
+pub(crate) mod clone;
+pub(crate) mod cluster;
+pub(crate) mod ct;
+pub(crate) mod disk;
+pub(crate) mod guest;
+pub(crate) mod host;
+pub(crate) mod permission;
+pub(crate) mod pools;
+pub(crate) mod power;
+pub(crate) mod request;
+pub(crate) mod route;
+pub(crate) mod snapshot;
+pub(crate) mod storage;
+pub(crate) mod tasks;
+pub(crate) mod upload;
+pub(crate) mod vm_change;
+pub(crate) mod vm_config;
+pub(crate) mod vm_create;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+pub use request::{Answer, Credentials, Delivery, Request, Upload};
+
+use crate::schema::check::{self, Parameters};
+use crate::schema::{Method, table};
+use crate::world::fault::FaultKind;
+use crate::world::run::Origin;
+use crate::world::{Kind, World};
+
+/// Why a call is refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Fail {
+    pub(crate) status: u16,
+    pub(crate) reason: String,
+    pub(crate) errors: BTreeMap<String, String>,
+    /// Whether the answer has a body; refusals before a method is found have none.
+    pub(crate) silent: bool,
+}
+
+impl Fail {
+    pub(crate) fn new(status: u16, reason: impl Into<String>) -> Self {
+        Self {
+            status,
+            reason: reason.into(),
+            errors: BTreeMap::new(),
+            silent: false,
+        }
+    }
+
+    pub(crate) fn silent(status: u16, reason: impl Into<String>) -> Self {
+        Self {
+            silent: true,
+            ..Self::new(status, reason)
+        }
+    }
+
+    pub(crate) fn parameters(errors: BTreeMap<String, String>) -> Self {
+        Self {
+            errors,
+            ..Self::new(400, "Parameter verification failed.")
+        }
+    }
+
+    pub(crate) fn parameter(name: &str, fault: impl Into<String>) -> Self {
+        Self::parameters(BTreeMap::from([(name.to_owned(), fault.into())]))
+    }
+}
+
+impl From<String> for Fail {
+    fn from(reason: String) -> Self {
+        Self::new(500, reason)
+    }
+}
+
+impl From<&str> for Fail {
+    fn from(reason: &str) -> Self {
+        Self::new(500, reason)
+    }
+}
+
+/// What a method returns.
+pub(crate) enum Output {
+    Data(Value),
+    /// A page of a list with the length of the whole.
+    Page(Value, usize),
+}
+
+impl From<Value> for Output {
+    fn from(value: Value) -> Self {
+        Self::Data(value)
+    }
+}
+
+pub(crate) type Outcome = Result<Output, Fail>;
+
+/// A call on its way: everything a method needs.
+pub(crate) struct Context {
+    pub(crate) world: World,
+    pub(crate) identity: String,
+    pub(crate) node: String,
+    pub(crate) given: Parameters,
+    pub(crate) upload: Option<Upload>,
+    pub(crate) worker: Option<usize>,
+}
+
+impl Context {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.given.get(name).map(String::as_str)
+    }
+
+    pub(crate) fn need(&self, name: &str) -> Result<&str, Fail> {
+        self.text(name).ok_or_else(|| {
+            Fail::parameter(name, "property is missing and it is not optional")
+        })
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.text(name) == Some("1")
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.text(name).and_then(|text| text.parse().ok())
+    }
+
+    pub(crate) fn vmid(&self) -> Result<u32, Fail> {
+        self.need("vmid")?
+            .parse()
+            .map_err(|_| Fail::parameter("vmid", "invalid format - value does not look like a valid VM ID\n"))
+    }
+
+    /// Whether this is the one login that may do everything. A token of root is not.
+    pub(crate) fn is_root(&self) -> bool {
+        self.identity == "root@pam"
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        Origin {
+            node: self.node.clone(),
+            identity: self.identity.clone(),
+            worker: self.worker,
+        }
+    }
+
+    /// Starts a task and answers with its UPID.
+    pub(crate) fn task<Work, Run>(&self, kind: &str, id: &str, work: Work) -> Outcome
+    where
+        Work: FnOnce(crate::world::run::Job) -> Run,
+        Run: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let upid = self.world.start_task(&self.origin(), kind, id, work);
+        Ok(json!(upid).into())
+    }
+
+    /// Fails unless the guest is there.
+    pub(crate) fn exists(&self, kind: Kind, vmid: u32) -> Result<(), Fail> {
+        let state = self.world.state();
+        state.guest(&self.node, kind, vmid).map(|_| ()).map_err(Fail::from)
+    }
+}
+
+impl World {
+    /// Answers a call as if it had come over the network, faults included.
+    pub async fn call(&self, request: Request) -> Answer {
+        let path = request.api_path().to_owned();
+        let fault = self.state().faults.hit(&request.method, &path);
+        let Some(fault) = fault else {
+            return self.answer(request).await;
+        };
+        match fault {
+            FaultKind::ResetBefore => Answer::undelivered(Delivery::Reset),
+            FaultKind::Timeout => Answer::undelivered(Delivery::Silence),
+            FaultKind::ResetAfter => self.answer(request).await.delivered(Delivery::Reset),
+            FaultKind::LostAnswer => self.answer(request).await.delivered(Delivery::Silence),
+            FaultKind::RepeatedAnswer => {
+                let _ = self.answer(request.clone()).await;
+                self.answer(request).await
+            }
+            FaultKind::Status(status) => Answer::refused(Fail::silent(status, reason_of(status))),
+            FaultKind::Garbage => self.answer(request).await.delivered(Delivery::Garbage),
+            FaultKind::Truncated => self.answer(request).await.delivered(Delivery::Truncated),
+            FaultKind::Slow(seconds) => {
+                self.sleep(std::time::Duration::from_secs_f64(seconds.max(0.0))).await;
+                self.answer(request).await
+            }
+            FaultKind::StaleList(seconds) => {
+                let old = self.old_list(seconds);
+                let answer = self.answer(request).await;
+                match old {
+                    Some(old) if answer.status == 200 => answer.with_data(old),
+                    _ => answer,
+                }
+            }
+        }
+    }
+
+    async fn answer(&self, request: Request) -> Answer {
+        let head = request.method.clone();
+        match self.process(request).await {
+            Ok(output) => Answer::ok(output),
+            Err(fail) => {
+                tracing::debug!(method = head, status = fail.status, reason = fail.reason, "refused");
+                Answer::refused(fail)
+            }
+        }
+    }
+
+    async fn process(&self, request: Request) -> Outcome {
+        let path = request.api_path().to_owned();
+        let found = table().find(&request.method, &path);
+        let world_may = found.as_ref().is_some_and(|(method, _)| method.world);
+        let identity = if world_may {
+            String::new()
+        } else {
+            match self.authenticate(&request) {
+                Ok(identity) => identity,
+                Err(fail) => {
+                    let wait = self.state().timing.refusal;
+                    self.sleep(wait).await;
+                    return Err(fail);
+                }
+            }
+        };
+        let Some((method, names)) = found else {
+            let reason = format!("Method '{} {path}' not implemented", request.method);
+            return Err(Fail::new(501, reason));
+        };
+        let mut given = request.parameters;
+        given.extend(names);
+        let node = self.node_of(method, &given)?;
+        let mut context = Context {
+            world: self.clone(),
+            identity,
+            node,
+            given,
+            upload: request.upload,
+            worker: None,
+        };
+        if method.verb != "GET" && !method.world && !self.state().quorate {
+            return Err("cluster not ready - no quorum?".into());
+        }
+        permission::check(&context, method)?;
+        let _worker = self.enter(method, &mut context).await?;
+        context.given = check::check(method, &context.given).map_err(Fail::parameters)?;
+        self.spend(method).await;
+        route::dispatch(method, &mut context).await
+    }
+
+    /// Returns the host a call is for; another host passes it on, if it can.
+    fn node_of(&self, method: &Method, given: &Parameters) -> Result<String, Fail> {
+        let state = self.state();
+        let local = state.hosts.values().find(|host| host.online).or(state.hosts.values().next());
+        let local = local.map(|host| host.name.clone()).unwrap_or_default();
+        let Some(name) = given.get("node").filter(|_| method.of_node || method.path.contains("{node}"))
+        else {
+            return Ok(local);
+        };
+        if name == "localhost" {
+            return Ok(local);
+        }
+        match state.hosts.get(name) {
+            Some(host) if host.online => Ok(name.clone()),
+            Some(_) => Err(Fail::silent(595, "No route to host")),
+            None if crate::schema::format::check("pve-node", name).is_err() => Ok(local),
+            None => Err(Fail::new(
+                500,
+                format!(
+                    "hostname lookup '{name}' failed - failed to get address info for: {name}: \
+                     Name or service not known"
+                ),
+            )),
+        }
+    }
+
+    /// Takes a worker of the privileged daemon, when the method needs one.
+    async fn enter(
+        &self,
+        method: &Method,
+        context: &mut Context,
+    ) -> Result<Option<crate::world::worker::Worker>, Fail> {
+        if !method.protected {
+            return Ok(None);
+        }
+        let workers = self.state().hosts.get(&context.node).map(|host| host.workers.clone());
+        let Some(workers) = workers else {
+            return Ok(None);
+        };
+        let world = self.clone();
+        let now: Arc<dyn Fn() -> f64 + Send + Sync> = Arc::new(move || world.now());
+        // Cancel safety: a caller that goes away leaves its place in the queue.
+        let worker = workers.enter(now).await.ok_or_else(|| Fail::silent(596, "Broken pipe"))?;
+        context.worker = Some(worker.index);
+        Ok(Some(worker))
+    }
+
+    /// Lets the call cost what it costs.
+    async fn spend(&self, method: &Method) {
+        let duration = {
+            let mut state = self.state();
+            let base = if method.verb == "GET" { state.timing.read } else { state.timing.write };
+            let jitter = state.random.fraction() * 0.4 + 0.8;
+            base.mul_f64(jitter)
+        };
+        self.sleep(duration).await;
+    }
+}
+
+/// Returns the words PVE's proxy has for its own failures.
+fn reason_of(status: u16) -> &'static str {
+    match status {
+        595 => "Connection refused",
+        596 => "Connection timed out",
+        599 => "Too many redirections",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Error",
+    }
+}

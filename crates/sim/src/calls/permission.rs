@@ -1,0 +1,135 @@
+//! May they: the permission expressions of the table, and checks that methods make themselves.
+//!
+//! In: a call on its way. Out: nothing, or a 403 with the path and privileges PVE names.
+//! Never: who asks; that is decided before.
+
+use serde_json::Value;
+
+use super::{Context, Fail};
+use crate::schema::Method;
+
+/// Checks the expression the table has for a method.
+pub(crate) fn check(context: &Context, method: &Method) -> Result<(), Fail> {
+    match &method.check {
+        Some(expression) if !context.is_root() => evaluate(context, expression, true).map(|_| ()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Evaluates an expression. Only a plain one names what is missing.
+fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bool, Fail> {
+    let Some(list) = expression.as_array() else {
+        return Ok(true);
+    };
+    let operator = list.first().and_then(Value::as_str).unwrap_or("");
+    let good = match operator {
+        "perm" => return permitted(context, list, outermost),
+        "and" => list[1..].iter().all(|part| evaluate(context, part, false).unwrap_or(false)),
+        "or" => list[1..].iter().any(|part| evaluate(context, part, false).unwrap_or(false)),
+        "userid-param" => {
+            let own = context.identity.split('!').next().unwrap_or("");
+            list.get(1).and_then(Value::as_str) != Some("self") || context.text("userid") == Some(own)
+        }
+        "userid-group" => {
+            let wanted = names(list.get(1));
+            has_any(context, "/access/groups", &wanted)
+        }
+        "perm-modify" => has_any(context, "/access", &["Permissions.Modify".to_owned()]) || {
+            let path = list.get(1).and_then(Value::as_str).unwrap_or("/");
+            has_any(context, &fill(context, path), &["Permissions.Modify".to_owned()])
+        },
+        _ => true,
+    };
+    if good || !outermost { Ok(good) } else { Err(Fail::new(403, "Permission check failed")) }
+}
+
+fn permitted(context: &Context, list: &[Value], outermost: bool) -> Result<bool, Fail> {
+    let path = fill(context, list.get(1).and_then(Value::as_str).unwrap_or("/"));
+    let wanted = names(list.get(2));
+    let any = list.get(3).and_then(Value::as_str) == Some("any");
+    let outcome = if any {
+        require_any(context, &path, &wanted)
+    } else {
+        wanted.iter().try_for_each(|name| require(context, &path, name))
+    };
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(fail) if outermost => Err(fail),
+        Err(_) => Ok(false),
+    }
+}
+
+fn names(value: Option<&Value>) -> Vec<String> {
+    value
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|name| name.as_str().map(ToOwned::to_owned))
+        .collect()
+}
+
+/// Fills `{vmid}` and the like in.
+fn fill(context: &Context, template: &str) -> String {
+    let mut path = template.to_owned();
+    for (name, value) in &context.given {
+        path = path.replace(&format!("{{{name}}}"), value);
+    }
+    path
+}
+
+fn has_any(context: &Context, path: &str, wanted: &[String]) -> bool {
+    wanted.iter().any(|name| allows(context, path, name))
+}
+
+/// Whether the caller has a privilege on a path.
+pub(crate) fn allows(context: &Context, path: &str, privilege: &str) -> bool {
+    if context.is_root() {
+        return true;
+    }
+    let state = context.world.state();
+    let pool = path
+        .strip_prefix("/vms/")
+        .and_then(|vmid| vmid.parse::<u32>().ok())
+        .and_then(|vmid| state.pool_of.get(&vmid).cloned());
+    state
+        .access
+        .privileges(&context.identity, path, pool.as_deref())
+        .contains_key(privilege)
+}
+
+/// Fails unless the caller has a privilege on a path.
+pub(crate) fn require(context: &Context, path: &str, privilege: &str) -> Result<(), Fail> {
+    if allows(context, path, privilege) {
+        Ok(())
+    } else {
+        Err(denied(&format!("{path}, {privilege}")))
+    }
+}
+
+/// Fails unless the caller has one of the privileges on a path.
+pub(crate) fn require_any(context: &Context, path: &str, wanted: &[String]) -> Result<(), Fail> {
+    if has_any(context, path, wanted) {
+        Ok(())
+    } else {
+        Err(denied(&format!("{path}, {}", wanted.join("|"))))
+    }
+}
+
+/// Fails unless the caller has a privilege on a guest, or on the pool it is going into.
+pub(crate) fn require_guest(
+    context: &Context,
+    vmid: u32,
+    pool: Option<&str>,
+    privilege: &str,
+) -> Result<(), Fail> {
+    let in_pool = pool.is_some_and(|pool| allows(context, &format!("/pool/{pool}"), privilege));
+    if in_pool {
+        return Ok(());
+    }
+    require(context, &format!("/vms/{vmid}"), privilege)
+}
+
+/// Makes a 403 with PVE's words.
+pub(crate) fn denied(what: &str) -> Fail {
+    Fail::new(403, format!("Permission check failed ({what})"))
+}

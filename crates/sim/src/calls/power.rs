@@ -1,0 +1,332 @@
+//! Starting, stopping, shutting down and rebooting guests.
+//!
+//! In: calls under `.../status`. Out: tasks, and guests that run or do not.
+//! Never: configuration, apart from pending changes that a stop applies.
+
+use std::time::Duration;
+
+use super::{Context, Outcome};
+use crate::guest::drive::volumes;
+use crate::schema::property;
+use crate::world::Kind;
+use crate::world::World;
+use crate::world::run::Job;
+use crate::world::state::{Boots, Running};
+
+/// How long a guest that does not answer is asked before `timeout` begins to count, in seconds.
+const AGENT_PATIENCE: Duration = Duration::from_secs(3);
+
+fn task_name(kind: Kind, what: &str) -> String {
+    match kind {
+        Kind::Qemu => format!("qm{what}"),
+        Kind::Lxc => format!("vz{what}"),
+    }
+}
+
+impl Context {
+    fn runs(&self, kind: Kind, vmid: u32) -> Result<bool, String> {
+        let state = self.world.state();
+        Ok(state.guest(&self.node, kind, vmid)?.running.is_some())
+    }
+}
+
+pub(crate) fn start(context: &Context, kind: Kind) -> Outcome {
+    let vmid = context.vmid()?;
+    super::vm_config::no_skiplock(context)?;
+    if kind == Kind::Lxc && context.runs(kind, vmid)? {
+        return Err(format!("CT {vmid} already running").into());
+    }
+    context.task(&task_name(kind, "start"), &vmid.to_string(), move |job| async move {
+        let _lock = job.lock_guest(kind, vmid).await?;
+        start_now(&job, kind, vmid).await
+    })
+}
+
+/// Starts a guest. The lock must be held.
+pub(crate) async fn start_now(job: &Job, kind: Kind, vmid: u32) -> Result<(), String> {
+    let cloudinit = check_start(job, kind, vmid)?;
+    if cloudinit {
+        job.log("generating cloud-init ISO");
+    }
+    if needs_nesting(job, kind, vmid) {
+        job.warn("WARN: Systemd 252 detected. You may need to enable nesting.");
+    }
+    let duration = {
+        let state = job.world.state();
+        match kind {
+            Kind::Qemu => state.timing.vm_start,
+            Kind::Lxc => state.timing.ct_start,
+        }
+    };
+    // Its process is there well before the task is done with it.
+    job.sleep(duration.mul_f64(0.5)).await?;
+    job.world.set_running(&job.node, kind, vmid)?;
+    job.sleep(duration.mul_f64(0.5)).await
+}
+
+fn needs_nesting(job: &Job, kind: Kind, vmid: u32) -> bool {
+    let state = job.world.state();
+    kind == Kind::Lxc
+        && state.guests.get(&vmid).is_some_and(|guest| {
+            guest.config.value("features").is_none_or(|text| !text.contains("nesting=1"))
+        })
+}
+
+fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
+    let state = job.world.state();
+    let guest = state.guest(&job.node, kind, vmid)?;
+    if let Some(lock) = guest.config.value("lock") {
+        return Err(format!("{} is locked ({lock})", kind.title()));
+    }
+    if guest.running.is_some() {
+        return Err(format!("{} {vmid} already running", kind.title()));
+    }
+    if guest.is_template() {
+        return Err(match kind {
+            Kind::Qemu => "you can't start a vm if it's a template".to_owned(),
+            Kind::Lxc => "you can't start a CT if it's a template".to_owned(),
+        });
+    }
+    for (_, volume) in volumes(kind, &guest.config) {
+        if state.volume(&job.node, &volume).is_none() {
+            return Err(format!("volume '{volume}' does not exist"));
+        }
+    }
+    let host = state.hosts.get(&job.node);
+    for (key, text) in guest.config.values() {
+        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+            let parts = property::split(text, "model");
+            let bridge = property::part(&parts, "bridge");
+            if let (Some(bridge), Some(host)) = (bridge, host)
+                && !host.bridges.contains(bridge)
+            {
+                return Err(format!("bridge '{bridge}' does not exist"));
+            }
+        }
+    }
+    Ok(kind == Kind::Qemu && guest.config.values().values().any(|text| text.contains("-cloudinit")))
+}
+
+impl World {
+    /// Marks a guest as running, with an agent that answers after a while if it has one.
+    pub(crate) fn set_running(&self, node: &str, kind: Kind, vmid: u32) -> Result<(), String> {
+        let (now, sweep) = (self.now(), self.last_sweep());
+        let mut state = self.state();
+        let boot = state.timing.boot.as_secs_f64();
+        let jitter = state.random.fraction() * 0.2 + 0.9;
+        let pid = state.tasks.next_pid();
+        let guest = state.guest_mut(node, kind, vmid)?;
+        guest.touch(now, sweep);
+        guest.config.apply_pending();
+        let talks = match guest.boots {
+            Boots::Nothing => false,
+            Boots::System | Boots::Hypervisor => guest.agent_is_enabled(),
+        };
+        guest.running = Some(Running {
+            pid,
+            since: now,
+            agent_from: talks.then_some(now + boot * jitter),
+        });
+        Ok(())
+    }
+
+    /// Marks a guest as stopped, which applies what was pending.
+    pub(crate) fn set_stopped(&self, node: &str, kind: Kind, vmid: u32) -> Result<(), String> {
+        let (now, sweep) = (self.now(), self.last_sweep());
+        let mut state = self.state();
+        let guest = state.guest_mut(node, kind, vmid)?;
+        guest.touch(now, sweep);
+        guest.running = None;
+        guest.config.apply_pending();
+        Ok(())
+    }
+}
+
+fn not_found(job: &Job, kind: Kind, vmid: u32) -> String {
+    match kind {
+        Kind::Qemu => format!("unable to find configuration file for VM {vmid} on node '{}'", job.node),
+        Kind::Lxc => crate::world::state::missing(&job.node, kind, vmid),
+    }
+}
+
+pub(crate) async fn stop(context: &Context, kind: Kind) -> Outcome {
+    let vmid = context.vmid()?;
+    super::vm_config::no_skiplock(context)?;
+    if kind == Kind::Lxc && !context.runs(kind, vmid)? {
+        return Err(format!("CT {vmid} not running").into());
+    }
+    let overruled = if context.flag("overrule-shutdown") {
+        overrule(context, kind, vmid).await
+    } else {
+        Vec::new()
+    };
+    context.task(&task_name(kind, "stop"), &vmid.to_string(), move |job| async move {
+        if !overruled.is_empty() {
+            let what = task_name(kind, "shutdown");
+            job.log(format!("overruled {what} tasks: {}", overruled.join(", ")));
+        }
+        let running = {
+            let state = job.world.state();
+            let guest = state.guest(&job.node, kind, vmid);
+            guest.map_err(|_| not_found(&job, kind, vmid))?.running.is_some()
+        };
+        // Nothing to stop needs no lock.
+        if !running && !is_locked(&job, kind, vmid) {
+            return Ok(());
+        }
+        let _lock = job.lock_guest(kind, vmid).await?;
+        let running = {
+            let state = job.world.state();
+            let guest = state.guest(&job.node, kind, vmid);
+            guest.map_err(|_| not_found(&job, kind, vmid))?.running.is_some()
+        };
+        if running {
+            let wait = job.world.state().timing.vm_start;
+            job.sleep(wait).await?;
+            job.world.set_stopped(&job.node, kind, vmid)?;
+        }
+        Ok(())
+    })
+}
+
+fn is_locked(job: &Job, kind: Kind, vmid: u32) -> bool {
+    use crate::world::lock::Mode;
+    job.world.locks().try_take(&kind.lock_file(vmid), Mode::Exclusive).is_none()
+}
+
+/// Stops the shutdowns of a guest that still wait, and waits until they are gone.
+async fn overrule(context: &Context, kind: Kind, vmid: u32) -> Vec<String> {
+    let what = task_name(kind, "shutdown");
+    let id = vmid.to_string();
+    let found: Vec<String> = {
+        let state = context.world.state();
+        state
+            .tasks
+            .by_upid
+            .values()
+            .filter(|task| task.ended.is_none() && task.kind == what && task.id == id)
+            .map(|task| {
+                task.cancel.cancel();
+                task.upid.clone()
+            })
+            .collect()
+    };
+    if !found.is_empty() {
+        context.world.sleep(Duration::from_secs(1)).await;
+    }
+    found
+}
+
+pub(crate) fn shutdown(context: &Context, kind: Kind) -> Outcome {
+    let vmid = context.vmid()?;
+    super::vm_config::no_skiplock(context)?;
+    if kind == Kind::Lxc && !context.runs(kind, vmid)? {
+        return Err(format!("CT {vmid} not running").into());
+    }
+    let patience = Duration::from_secs(context.number("timeout").unwrap_or(match kind {
+        Kind::Qemu => 180,
+        Kind::Lxc => 60,
+    }));
+    let force = context.flag("forceStop");
+    context.task(&task_name(kind, "shutdown"), &vmid.to_string(), move |job| async move {
+        let _lock = job.lock_guest(kind, vmid).await?;
+        power_down(&job, kind, vmid, patience, force).await
+    })
+}
+
+/// Whether a guest does what it is asked: containers do, VMs when something runs in them.
+fn listens(job: &Job, kind: Kind, vmid: u32) -> bool {
+    let now = job.world.now();
+    let state = job.world.state();
+    let Some(guest) = state.guests.get(&vmid) else {
+        return false;
+    };
+    match kind {
+        Kind::Lxc => true,
+        Kind::Qemu => guest.agent_answers(now) || {
+            // Without an agent a system that has booted still hears the power button.
+            let boot = state.timing.boot.as_secs_f64();
+            let up = guest.running.as_ref().is_some_and(|running| now - running.since >= boot);
+            guest.boots != Boots::Nothing && up
+        },
+    }
+}
+
+async fn power_down(job: &Job, kind: Kind, vmid: u32, patience: Duration, force: bool) -> Result<(), String> {
+    let (running, has_agent) = {
+        let state = job.world.state();
+        let guest = state.guest(&job.node, kind, vmid)?;
+        (guest.running.is_some(), guest.agent_is_enabled())
+    };
+    if !running {
+        return Ok(());
+    }
+    if listens(job, kind, vmid) {
+        let wait = job.world.state().timing.shutdown;
+        if wait <= patience {
+            job.sleep(wait).await?;
+            return job.world.set_stopped(&job.node, kind, vmid);
+        }
+    } else if has_agent {
+        job.sleep(AGENT_PATIENCE).await?;
+        job.log(format!(
+            "QEMU Guest Agent is not running - VM {vmid} qga command 'guest-ping' failed - got timeout"
+        ));
+    }
+    job.sleep(patience + Duration::from_secs(1)).await?;
+    if force {
+        job.log(format!("{} still running - terminating now with SIGTERM", kind.title()));
+        return job.world.set_stopped(&job.node, kind, vmid);
+    }
+    Err(match kind {
+        Kind::Qemu => "VM quit/powerdown failed - got timeout".to_owned(),
+        Kind::Lxc => format!("command 'lxc-stop -n {vmid} --nokill --timeout {}' failed: exit code 1", patience.as_secs()),
+    })
+}
+
+pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
+    let vmid = context.vmid()?;
+    if !context.runs(kind, vmid)? {
+        return Err(format!("{} {vmid} not running", kind.title()).into());
+    }
+    let patience = Duration::from_secs(context.number("timeout").unwrap_or(180));
+    context.task(&task_name(kind, "reboot"), &vmid.to_string(), move |job| async move {
+        {
+            let _lock = job.lock_guest(kind, vmid).await?;
+            power_down(&job, kind, vmid, patience, false).await?;
+        }
+        // Another task of the host's own brings it up again, a moment later.
+        let world = job.world.clone();
+        let origin = crate::world::run::Origin {
+            node: job.node.clone(),
+            identity: "root@pam".to_owned(),
+            worker: None,
+        };
+        let again = world.clone();
+        world.spawner().spawn("start after reboot", async move {
+            again.sleep(Duration::from_secs(2)).await;
+            let id = vmid.to_string();
+            again.start_task(&origin, &task_name(kind, "start"), &id, move |job| async move {
+                let _lock = job.lock_guest(kind, vmid).await?;
+                start_now(&job, kind, vmid).await
+            });
+        });
+        Ok(())
+    })
+}
+
+/// Reset, suspend and resume: the guest goes on running.
+pub(crate) fn nudge(context: &Context, what: &'static str) -> Outcome {
+    let vmid = context.vmid()?;
+    context.task(&format!("qm{what}"), &vmid.to_string(), move |job| async move {
+        let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
+        let wait = job.world.state().timing.allocate;
+        job.sleep(wait).await?;
+        let state = job.world.state();
+        let guest = state.guest(&job.node, Kind::Qemu, vmid)?;
+        if guest.running.is_none() {
+            return Err(format!("VM {vmid} not running"));
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,269 @@
+//! Storages and their content.
+//!
+//! In: calls under `/storage` and `/nodes/{node}/storage`. Out: lists, volume facts, tasks that remove.
+//! Never: files that come with a call; those are in `upload`.
+
+use serde_json::{Value, json};
+
+use super::cluster::may_see_storage;
+use super::{Context, Fail, Outcome, permission};
+use crate::schema::format::split_list;
+use crate::world::state::{State, Storage, Volume};
+
+impl State {
+    /// Returns a storage that is on a host, or the fault PVE names.
+    pub(crate) fn storage_on(&self, host: &str, name: &str) -> Result<&Storage, String> {
+        let storage = self.storage(name)?;
+        if storage.is_on(host) {
+            Ok(storage)
+        } else {
+            Err(format!("storage '{name}' is not available on node '{host}'"))
+        }
+    }
+}
+
+pub(crate) fn configured(context: &Context) -> Outcome {
+    let names: Vec<String> = context.world.state().storages.keys().cloned().collect();
+    let mut list = Vec::new();
+    for name in names {
+        if may_see_storage(context, &name) {
+            let state = context.world.state();
+            list.push(definition(state.storage(&name)?));
+        }
+    }
+    if let Some(kind) = context.text("type") {
+        list.retain(|entry| entry["type"] == kind);
+    }
+    Ok(json!(list).into())
+}
+
+pub(crate) fn configuration(context: &Context) -> Outcome {
+    let name = context.need("storage")?;
+    let state = context.world.state();
+    Ok(definition(state.storage(name)?).into())
+}
+
+fn definition(storage: &Storage) -> Value {
+    let mut shown = json!({
+        "storage": storage.name,
+        "type": storage.kind,
+        "content": storage.content.join(","),
+        "path": storage.path,
+        "prune-backups": "keep-all=1",
+        "digest": "300d12ce8eb3de2d6f4cadc97359aef8b7ea9098",
+    });
+    if storage.shared {
+        shown["shared"] = json!(1);
+    }
+    if let Some(hosts) = &storage.hosts {
+        let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+        shown["nodes"] = json!(hosts.join(","));
+    }
+    shown
+}
+
+pub(crate) fn list(context: &Context) -> Outcome {
+    let names: Vec<String> = context.world.state().storages.keys().cloned().collect();
+    let mut list = Vec::new();
+    for name in names {
+        if !may_see_storage(context, &name) {
+            continue;
+        }
+        let state = context.world.state();
+        let storage = state.storage(&name)?;
+        let wanted = context.text("storage").is_none_or(|only| only == name)
+            && context.text("content").is_none_or(|wanted| {
+                split_list(wanted).any(|kind| storage.content.iter().any(|has| has == kind))
+            });
+        if !wanted || !storage.is_on(&context.node) {
+            continue;
+        }
+        let mut shown = facts(storage, &context.node);
+        shown["storage"] = json!(name);
+        let share = storage.used(&context.node) as f64 / storage.total.max(1) as f64;
+        shown["used_fraction"] = json!(share);
+        list.push(shown);
+    }
+    Ok(json!(list).into())
+}
+
+fn facts(storage: &Storage, host: &str) -> Value {
+    json!({
+        "type": storage.kind,
+        "content": storage.content.join(","),
+        "active": 1,
+        "enabled": 1,
+        "shared": u8::from(storage.shared),
+        "total": storage.total,
+        "used": storage.used(host),
+        "avail": storage.available(host),
+    })
+}
+
+pub(crate) fn status(context: &Context) -> Outcome {
+    let state = context.world.state();
+    let storage = state.storage_on(&context.node, context.need("storage")?)?;
+    Ok(facts(storage, &context.node).into())
+}
+
+pub(crate) fn content(context: &Context) -> Outcome {
+    let name = context.need("storage")?;
+    let vmid = context.number("vmid").and_then(|id| u32::try_from(id).ok());
+    let state = context.world.state();
+    let storage = state.storage_on(&context.node, name)?;
+    let place = storage.place(&context.node);
+    let list: Vec<Value> = storage
+        .volumes
+        .iter()
+        .filter(|((at, _), _)| *at == place)
+        .filter(|(_, volume)| context.text("content").is_none_or(|kind| volume.content == kind))
+        .filter(|(_, volume)| match (vmid, volume.vmid) {
+            (None, _) => true,
+            (Some(vmid), Some(of)) => vmid == of,
+            // Images to import belong to no guest and are listed for all of them.
+            (Some(_), None) => volume.content == "import",
+        })
+        .map(|((_, volume_name), volume)| entry(name, volume_name, volume))
+        .collect();
+    Ok(json!(list).into())
+}
+
+fn entry(storage: &str, name: &str, volume: &Volume) -> Value {
+    let mut shown = json!({
+        "volid": format!("{storage}:{name}"),
+        "content": volume.content,
+        "format": volume.format,
+        "size": volume.size,
+        "ctime": volume.ctime,
+    });
+    if let Some(vmid) = volume.vmid {
+        shown["vmid"] = json!(vmid);
+        shown["used"] = json!(volume.used);
+        shown["parent"] = json!(volume.parent);
+    }
+    shown
+}
+
+/// Returns the full id of the volume of a call, which may be given without its storage.
+fn volume_of(context: &Context) -> Result<(String, String), Fail> {
+    let volume = context.need("volume")?;
+    let storage = context.text("storage").unwrap_or("");
+    match volume.split_once(':') {
+        Some((own, name)) => Ok((own.to_owned(), name.to_owned())),
+        None => Ok((storage.to_owned(), volume.to_owned())),
+    }
+}
+
+pub(crate) fn volume(context: &Context) -> Outcome {
+    let (storage, name) = volume_of(context)?;
+    let state = context.world.state();
+    let storage = state.storage_on(&context.node, &storage)?;
+    let Some(volume) = storage.volume(&context.node, &name) else {
+        return Err(Fail::new(
+            500,
+            format!("volume '{}:{name}' does not exist", storage.name),
+        ));
+    };
+    // The format of the file is shown here, not the kind of content.
+    let format = if volume.format == "iso" { "raw" } else { &volume.format };
+    let mut shown = json!({
+        "path": storage.path_of(&name),
+        "size": volume.size,
+        "used": volume.used,
+        "format": format,
+    });
+    if let Some(parent) = &volume.parent {
+        shown["parent"] = json!(parent);
+    }
+    Ok(shown.into())
+}
+
+pub(crate) fn delete_volume(context: &Context) -> Outcome {
+    let (storage, name) = volume_of(context)?;
+    let owner = owner_of(&name);
+    let path = format!("/storage/{storage}");
+    context.world.state().storage_on(&context.node, &storage)?;
+    check_name(&name)?;
+    match owner {
+        // A disk of a guest needs less than a file that belongs to all.
+        Some(_) => permission::require_any(
+            context,
+            &path,
+            &["Datastore.Allocate".to_owned(), "Datastore.AllocateSpace".to_owned()],
+        )?,
+        None => permission::require(context, &path, "Datastore.Allocate")?,
+    }
+    let id = owner.map_or_else(|| storage.clone(), |vmid| format!("{vmid}@{storage}"));
+    let volid = format!("{storage}:{name}");
+    context.task("imgdel", &id, move |job| async move {
+        let _lock = job.lock_storage(&storage).await?;
+        let wait = job.world.state().timing.allocate;
+        job.sleep(wait).await?;
+        let (removed, path) = {
+            let mut state = job.world.state();
+            let path = state.storage(&storage)?.path_of(&name);
+            (state.remove_volume(&job.node, &volid), path)
+        };
+        if !removed {
+            // Gone already is as good, but it warns.
+            job.warn(format!("disk image '{path}' does not exist"));
+        }
+        job.log(format!("Removed volume '{volid}'"));
+        Ok(())
+    })
+}
+
+/// Returns the guest a volume belongs to by its name.
+pub(crate) fn owner_of(name: &str) -> Option<u32> {
+    let mut parts = name.split('/').rev();
+    let file = parts.next()?;
+    parts
+        .next()
+        .and_then(|directory| directory.parse().ok())
+        .or_else(|| {
+            let rest = ["vm-", "base-", "subvol-", "basevol-"]
+                .iter()
+                .find_map(|prefix| file.strip_prefix(prefix))?;
+            rest.split('-').next()?.parse().ok()
+        })
+}
+
+/// Fails on a name a directory cannot hold.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let bad = || format!("unable to parse directory volume name '{name}'");
+    let Some((kind, file)) = name.split_once('/') else {
+        return if owner_of(name).is_some() { Ok(()) } else { Err(bad()) };
+    };
+    let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
+    let good = match kind {
+        "iso" => ends(&[".iso", ".img"]),
+        "vztmpl" => ends(&[".tar.gz", ".tar.xz", ".tar.zst", ".tar", ".tar.bz2"]),
+        "import" => ends(&[".raw", ".qcow2", ".vmdk", ".ova", ".ovf", ".img"]),
+        "snippets" | "backup" => true,
+        _ => kind.parse::<u32>().is_ok(),
+    };
+    if good { Ok(()) } else { Err(bad()) }
+}
+
+pub(crate) fn import_metadata(context: &Context) -> Outcome {
+    let volume = context.need("volume")?;
+    let name = volume.split_once(':').map_or(volume, |(_, name)| name);
+    if !(name.ends_with(".ova") || name.ends_with(".ovf")) {
+        return Err(format!("unable to parse directory volume name '{volume}'").into());
+    }
+    Ok(json!({ "type": "vm", "source": "ova", "create-args": {}, "disks": {}, "net": {}, "warnings": [] })
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_volume_is_in_its_name() {
+        assert_eq!(owner_of("130/vm-130-disk-0.qcow2"), Some(130));
+        assert_eq!(owner_of("510/base-510-disk-0.qcow2/530/vm-530-disk-0.qcow2"), Some(530));
+        assert_eq!(owner_of("vm-7000-disk-1"), Some(7000));
+        assert_eq!(owner_of("iso/a.iso"), None);
+    }
+}

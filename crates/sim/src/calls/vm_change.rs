@@ -1,0 +1,347 @@
+//! Changes the configuration of VMs, at once or when they stop.
+//!
+//! In: the parameters of a change. Out: new values, pending values, disks made or let go.
+//! Never: waiting for a guest to stop.
+
+use serde_json::Value;
+
+use super::disk::{check_drive, make_drive};
+use super::guest::same_digest;
+use super::vm_config::{NOT_CONFIG, is_cdrom, may_set, may_use_bridge, no_skiplock, with_address};
+use super::{Context, Fail, Outcome, permission};
+use crate::guest::config::normal_tags;
+use crate::guest::drive::{Drive, boot_order, is_drive};
+use crate::schema::check::Parameters;
+use crate::schema::format::split_list;
+use crate::schema::table;
+use crate::world::Kind;
+use crate::world::run::Job;
+
+/// What a call wants changed.
+#[derive(Clone, Default)]
+struct Change {
+    set: Parameters,
+    delete: Vec<String>,
+    revert: Vec<String>,
+    force: bool,
+}
+
+/// The synchronous form: the worker waits for the lock, the caller for the worker.
+pub(crate) async fn put(context: &Context) -> Outcome {
+    let vmid = context.vmid()?;
+    let change = prepare(context, vmid)?;
+    let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
+    check_digest(context, vmid)?;
+    let job = Job {
+        world: context.world.clone(),
+        node: context.node.clone(),
+        upid: String::new(),
+    };
+    let outcome = apply(&job, vmid, change).await;
+    drop(hold);
+    outcome.map_err(|fault| match fault {
+        Trouble::Plain(words) => Fail::new(500, words),
+        Trouble::Hotplug(key, words) => {
+            // The warning stays in the worker: tasks it starts later end with it.
+            if let (Some(index), Some(host)) =
+                (context.worker, context.world.state().hosts.get(&context.node))
+            {
+                host.workers.warn(index);
+            }
+            Fail::parameter(&key, words)
+        }
+    })?;
+    Ok(Value::Null.into())
+}
+
+/// The asynchronous form: checks at once, changes in a task.
+pub(crate) async fn post(context: &Context) -> Outcome {
+    let vmid = context.vmid()?;
+    let change = prepare(context, vmid)?;
+    {
+        let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
+        check_digest(context, vmid)?;
+        drop(hold);
+    }
+    let mut words = format!("update VM {vmid}:");
+    for (key, value) in &change.set {
+        words.push_str(&format!(" -{key} {value}"));
+    }
+    if !change.delete.is_empty() {
+        words.push_str(&format!(" -delete {}", change.delete.join(",")));
+    }
+    context.task("qmconfig", &vmid.to_string(), move |job| async move {
+        job.log(words);
+        let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
+        apply(&job, vmid, change).await.map_err(|fault| match fault {
+            Trouble::Plain(words) | Trouble::Hotplug(_, words) => words,
+        })
+    })
+}
+
+fn check_digest(context: &Context, vmid: u32) -> Result<(), Fail> {
+    let state = context.world.state();
+    let guest = state.guest(&context.node, Kind::Qemu, vmid)?;
+    match context.text("digest") {
+        Some(digest) => same_digest(guest, digest),
+        None => Ok(()),
+    }
+}
+
+/// Checks privileges and values before anything is locked.
+fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
+    no_skiplock(context)?;
+    let list = |name: &str| -> Vec<String> {
+        split_list(context.text(name).unwrap_or("")).map(ToOwned::to_owned).collect()
+    };
+    let mut change = Change {
+        delete: list("delete"),
+        revert: list("revert"),
+        force: context.flag("force"),
+        ..Change::default()
+    };
+    for (key, value) in &context.given {
+        if !NOT_CONFIG.contains(&key.as_str()) {
+            change.set.insert(key.clone(), value.clone());
+        }
+    }
+    if change.set.is_empty() && change.delete.is_empty() && change.revert.is_empty() {
+        return Err("no options specified".into());
+    }
+    for (name, keys) in [("delete", &change.delete), ("revert", &change.revert)] {
+        for key in keys {
+            if !is_option(key) {
+                return Err(Fail::parameter(name, format!("unknown option '{key}'")));
+            }
+            if name == "delete" && change.set.contains_key(key) {
+                return Err(Fail::parameter(name, format!("cannot use '-{key}' and '-delete {key}' at the same time")));
+            }
+        }
+    }
+    let drives: Parameters = {
+        let state = context.world.state();
+        state
+            .guest(&context.node, Kind::Qemu, vmid)
+            .map(|guest| guest.config.values().clone())
+            .unwrap_or_default()
+    };
+    let cdrom = |key: &str| {
+        let text = change.set.get(key).or_else(|| drives.get(key));
+        is_drive(key) && text.is_some_and(|text| is_cdrom(text))
+    };
+    let keys = change.set.keys().chain(&change.delete).chain(&change.revert);
+    may_set(context, vmid, None, keys.map(String::as_str), cdrom)?;
+    for (key, value) in &mut change.set {
+        if is_drive(key) {
+            check_drive(context, key, value)?;
+        }
+        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+            may_use_bridge(context, value)?;
+            *value = with_address(context, value);
+        }
+        if key == "tags" {
+            *value = normal_tags(value);
+        }
+    }
+    context.exists(Kind::Qemu, vmid)?;
+    Ok(change)
+}
+
+fn is_option(key: &str) -> bool {
+    let config = table().find("PUT", "/nodes/x/qemu/100/config");
+    config.is_some_and(|(method, _)| table().definition(method, key).is_some())
+}
+
+/// Why a change was not made.
+enum Trouble {
+    Plain(String),
+    Hotplug(String, String),
+}
+
+impl From<String> for Trouble {
+    fn from(words: String) -> Self {
+        Self::Plain(words)
+    }
+}
+
+async fn apply(job: &Job, vmid: u32, change: Change) -> Result<(), Trouble> {
+    let running = check_state(job, vmid, &change)?;
+    for key in &change.revert {
+        let mut state = job.world.state();
+        state.guest_mut(&job.node, Kind::Qemu, vmid)?.config.forget_pending(key);
+    }
+    for key in &change.delete {
+        delete_key(job, vmid, key, running, change.force).await?;
+    }
+    let explicit_boot = change.set.contains_key("boot");
+    for (key, value) in &change.set {
+        if is_drive(key) {
+            set_drive(job, vmid, key, value, running, explicit_boot).await?;
+        } else {
+            set_plain(job, vmid, key, value, running)?;
+        }
+    }
+    Ok(())
+}
+
+/// Fails when the guest is locked or protected; returns whether it runs.
+fn check_state(job: &Job, vmid: u32, change: &Change) -> Result<bool, String> {
+    let state = job.world.state();
+    let guest = state.guest(&job.node, Kind::Qemu, vmid)?;
+    if let Some(lock) = guest.config.value("lock") {
+        return Err(format!("VM is locked ({lock})"));
+    }
+    if guest.config.is_true("protection") {
+        let disk = change.delete.iter().find(|key| {
+            (is_drive(key) || key.starts_with("unused"))
+                && guest.config.value(key).is_some_and(|text| !is_cdrom(text))
+        });
+        if let Some(key) = disk {
+            return Err(format!("can't remove drive '{key}' - protection mode enabled"));
+        }
+    }
+    Ok(guest.running.is_some())
+}
+
+/// Keys that change while a VM runs.
+fn is_live(key: &str) -> bool {
+    matches!(
+        key,
+        "name" | "onboot" | "shares" | "startup" | "description" | "protection" | "vmstatestorage"
+            | "hookscript" | "tags" | "autostart" | "cpuunits" | "cpulimit"
+    ) || (key.starts_with("net") && key[3..].parse::<u32>().is_ok())
+        || key.starts_with("unused")
+}
+
+fn set_plain(job: &Job, vmid: u32, key: &str, value: &str, running: bool) -> Result<(), String> {
+    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let mut state = job.world.state();
+    let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
+    if running && !is_live(key) {
+        guest.config.set_later(key, Some(value.to_owned()));
+    } else {
+        guest.touch(now, sweep);
+        if value.is_empty() {
+            guest.config.remove(key);
+        } else {
+            guest.config.set(key, value);
+        }
+    }
+    Ok(())
+}
+
+async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, running: bool, explicit_boot: bool) -> Result<(), Trouble> {
+    let drive = Drive::parse(Kind::Qemu, value);
+    if running && drive.volume() == "cdrom" {
+        let mut state = job.world.state();
+        let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
+        guest.config.set_later(key, Some(drive.render()));
+        let words = format!(
+            "hotplug problem - adding blockdev 'drive-{key}' failed : VM {vmid} qmp command \
+             'blockdev-add' failed - The 'host_cdrom' block driver requires a file name\n\n"
+        );
+        return Err(Trouble::Hotplug(key.to_owned(), words));
+    }
+    let (text, boots) = make_drive(job, vmid, key, value).await?;
+    let made = Drive::parse(Kind::Qemu, &text);
+    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let mut state = job.world.state();
+    let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
+    guest.touch(now, sweep);
+    if guest.boots == crate::world::Boots::Nothing {
+        guest.boots = boots;
+    }
+    let old = guest.config.value(key).map(|old| Drive::parse(Kind::Qemu, old));
+    // A disk that is replaced is kept as an unused one.
+    if let Some(old) = old
+        && !old.is_cdrom()
+        && old.volume() != made.volume()
+    {
+        keep_unused(guest, old.volume());
+    }
+    let hot = !running || made.is_cdrom() || key.starts_with("scsi") || key.starts_with("virtio");
+    if hot {
+        guest.config.set(key, text);
+    } else {
+        guest.config.set_later(key, Some(text));
+    }
+    if made.is_cdrom() && !explicit_boot {
+        // A CD-ROM that is set joins the boot order without being asked to.
+        let order = guest.config.future("boot").map(boot_order).unwrap_or_default();
+        if !order.is_empty() && !order.iter().any(|known| known == key) {
+            let text = format!("order={};{key}", order.join(";"));
+            if running {
+                guest.config.set_later("boot", Some(text));
+            } else {
+                guest.config.set("boot", text);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Records a volume under the first free `unusedN`.
+fn keep_unused(guest: &mut crate::world::state::Guest, volume: &str) {
+    let free = (0..256).map(|n| format!("unused{n}")).find(|key| guest.config.value(key).is_none());
+    if let Some(free) = free {
+        guest.config.set(&free, volume);
+    }
+}
+
+async fn delete_key(job: &Job, vmid: u32, key: &str, running: bool, force: bool) -> Result<(), String> {
+    let (now, sweep) = (job.world.now(), job.world.last_sweep());
+    let slow = {
+        let mut state = job.world.state();
+        let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
+        let Some(text) = guest.config.value(key).map(ToOwned::to_owned) else {
+            guest.config.forget_pending(key);
+            return Ok(());
+        };
+        if key.starts_with("unused") {
+            guest.config.remove(key);
+            state.remove_volume(&job.node, &text);
+            return Ok(());
+        }
+        let hot = !is_drive(key) || key.starts_with("scsi") || key.starts_with("virtio");
+        if running && !(hot && (is_drive(key) || is_live(key))) {
+            guest.config.set_later(key, None);
+            return Ok(());
+        }
+        guest.touch(now, sweep);
+        if is_drive(key) {
+            let drive = Drive::parse(Kind::Qemu, &text);
+            guest.config.remove(key);
+            let volume = drive.volume().to_owned();
+            if drive.is_cloudinit() || (force && !drive.is_cdrom()) {
+                state.remove_volume(&job.node, &volume);
+            } else if !drive.is_cdrom() {
+                keep_unused(guest, &volume);
+            }
+        } else {
+            guest.config.remove(key);
+        }
+        running && is_drive(key)
+    };
+    if slow {
+        // The guest is asked to let go of the device, which takes it a while.
+        job.world.sleep(std::time::Duration::from_secs(2)).await;
+    }
+    Ok(())
+}
+
+/// Lets go of disks: the form of delete that has a method of its own.
+pub(crate) async fn unlink(context: &Context) -> Outcome {
+    let vmid = context.vmid()?;
+    permission::require(context, &format!("/vms/{vmid}"), "VM.Config.Disk")?;
+    let keys: Vec<String> = split_list(context.need("idlist")?).map(ToOwned::to_owned).collect();
+    let force = context.flag("force");
+    let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
+    let job = Job { world: context.world.clone(), node: context.node.clone(), upid: String::new() };
+    let change = Change { delete: keys, force, ..Change::default() };
+    let outcome = apply(&job, vmid, change).await;
+    drop(hold);
+    match outcome {
+        Ok(()) => Ok(Value::Null.into()),
+        Err(Trouble::Plain(words) | Trouble::Hotplug(_, words)) => Err(words.into()),
+    }
+}

@@ -1,0 +1,160 @@
+//! Creates VMs.
+//!
+//! In: the parameters of a create. Out: a configuration with its lock at once, disks in a task.
+//! Never: a configuration that stays when the task fails.
+
+use std::time::Duration;
+
+use super::disk::{check_drive, free_all, make_drive};
+use super::vm_config::{NOT_CONFIG, may_set, may_use_bridge, with_address};
+use super::{Context, Fail, Outcome, permission};
+use crate::guest::config::Config;
+use crate::guest::drive::{default_boot, is_drive};
+use crate::schema::check::Parameters;
+use crate::world::run::Job;
+use crate::world::state::{Boots, Guest, Kind};
+
+/// How long a create waits for the id's lock.
+const CREATE_LOCK: Duration = Duration::from_secs(5);
+
+pub(crate) async fn create(context: &Context) -> Outcome {
+    let vmid = context.vmid()?;
+    let pool = context.text("pool").map(ToOwned::to_owned);
+    may_create(context, vmid, pool.as_deref())?;
+    if context.text("archive").is_some() {
+        return Err(Fail::new(501, "restoring an archive is not simulated"));
+    }
+    let values: Parameters = context
+        .given
+        .iter()
+        .filter(|(key, _)| !NOT_CONFIG.contains(&key.as_str()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    may_set(context, vmid, pool.as_deref(), values.keys().map(String::as_str), |_| false)?;
+    for (key, value) in &values {
+        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+            may_use_bridge(context, value)?;
+        }
+        if is_drive(key) {
+            check_drive(context, key, value)?;
+        }
+    }
+    let failed = |fault: String| Fail::new(500, format!("unable to create VM {vmid} - {fault}"));
+    {
+        let hold = context.world.lock_config(Kind::Qemu, vmid, Some(CREATE_LOCK)).await.map_err(failed)?;
+        reserve(context, vmid, Kind::Qemu, "create").map_err(failed)?;
+        drop(hold);
+    }
+    if let Some(pool) = &pool {
+        context.world.state().pool_of.insert(vmid, pool.clone());
+    }
+    let start = context.flag("start");
+    let mut values = values;
+    for (key, value) in &mut values {
+        if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
+            *value = with_address(context, value);
+        }
+    }
+    context.task("qmcreate", &vmid.to_string(), move |job| async move {
+        let outcome = fill(&job, vmid, values).await;
+        if let Err(fault) = outcome {
+            abandon(&job, vmid);
+            return Err(format!("unable to create VM {vmid} - {fault}"));
+        }
+        if start {
+            super::power::start_now(&job, Kind::Qemu, vmid).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Without the privilege the refusal does not say which; with a pool, the pool's counts too.
+pub(crate) fn may_create(context: &Context, vmid: u32, pool: Option<&str>) -> Result<(), Fail> {
+    let allowed = permission::allows(context, &format!("/vms/{vmid}"), "VM.Allocate")
+        || pool.is_some_and(|pool| permission::allows(context, &format!("/pool/{pool}"), "VM.Allocate"));
+    if let Some(pool) = pool
+        && !context.world.state().pools.contains_key(pool)
+    {
+        return Err(format!("no such pool '{pool}'").into());
+    }
+    if allowed { Ok(()) } else { Err(Fail::new(403, "Permission check failed")) }
+}
+
+/// Puts a configuration that is only a lock where none is.
+pub(crate) fn reserve(context: &Context, vmid: u32, kind: Kind, lock: &str) -> Result<(), String> {
+    let now = context.world.now();
+    let mut state = context.world.state();
+    if let Some(guest) = state.guests.get(&vmid) {
+        let title = guest.kind.title();
+        return Err(format!("{title} {vmid} already exists on node '{}'", guest.node));
+    }
+    state.guests.insert(vmid, blank(vmid, kind, &context.node, now, lock));
+    Ok(())
+}
+
+/// Returns a guest with nothing but a lock.
+pub(crate) fn blank(vmid: u32, kind: Kind, node: &str, now: f64, lock: &str) -> Guest {
+    Guest {
+        vmid,
+        kind,
+        node: node.to_owned(),
+        config: Config::from_pairs([("lock".to_owned(), lock.to_owned())]),
+        running: None,
+        snapshots: Vec::new(),
+        parent: None,
+        seen: None,
+        touched: now,
+        boots: Boots::Nothing,
+        inner: None,
+    }
+}
+
+async fn fill(job: &Job, vmid: u32, values: Parameters) -> Result<(), String> {
+    let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
+    job.world.state().guest(&job.node, Kind::Qemu, vmid)?;
+    let mut config = Config::from_pairs(values.clone());
+    let mut boots = Boots::Nothing;
+    for (key, text) in values.iter().filter(|(key, _)| is_drive(key)) {
+        let (made, starts) = make_drive(job, vmid, key, text).await?;
+        if boots == Boots::Nothing {
+            boots = starts;
+        }
+        config.set(key, made);
+    }
+    let now = job.world.epoch();
+    let mut state = job.world.state();
+    if config.value("boot").is_none() {
+        config.set("boot", default_boot(config.values()));
+    }
+    if config.value("smbios1").is_none_or(|text| !text.contains("uuid=")) {
+        let uuid = state.random.uuid();
+        let text = match config.value("smbios1") {
+            Some(rest) => format!("{rest},uuid={uuid}"),
+            None => format!("uuid={uuid}"),
+        };
+        config.set("smbios1", text);
+    }
+    if matches!(config.value("vmgenid"), None | Some("1")) {
+        let uuid = state.random.uuid();
+        config.set("vmgenid", uuid);
+    }
+    config.set("meta", format!("creation-qemu=10.0.13,ctime={now}"));
+    let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
+    guest.config = config;
+    guest.boots = boots;
+    Ok(())
+}
+
+/// Removes what a failed creation left.
+pub(crate) fn abandon(job: &Job, vmid: u32) {
+    free_all(job, vmid);
+    let mut state = job.world.state();
+    let unfinished = state
+        .guests
+        .get(&vmid)
+        .is_some_and(|guest| matches!(guest.config.value("lock"), Some("create" | "clone")));
+    if unfinished {
+        state.guests.remove(&vmid);
+        state.pool_of.remove(&vmid);
+    }
+}

@@ -1,0 +1,154 @@
+//! The guest agent: when it answers, and which addresses it shows.
+//!
+//! In: a guest. Out: interfaces as the agent or the container shows them.
+//! Never: waiting for it.
+
+use serde_json::{Value, json};
+
+use crate::schema::property;
+use crate::world::Kind;
+use crate::world::state::Guest;
+
+impl Guest {
+    /// Whether the configuration has the agent on.
+    pub(crate) fn agent_is_enabled(&self) -> bool {
+        self.config.value("agent").is_some_and(|text| {
+            property::split(text, "enabled")
+                .iter()
+                .any(|(key, value)| key == "enabled" && value == "1")
+        })
+    }
+
+    /// Whether the agent answers now.
+    pub(crate) fn agent_answers(&self, now: f64) -> bool {
+        self.agent_is_enabled()
+            && self
+                .running
+                .as_ref()
+                .and_then(|running| running.agent_from)
+                .is_some_and(|from| now >= from)
+    }
+
+    /// Returns name, hardware address and addresses of each network.
+    fn networks(&self) -> Vec<(String, String, Option<String>)> {
+        let mut found = Vec::new();
+        for (key, text) in self.config.values() {
+            let Some(number) = key.strip_prefix("net").and_then(|n| n.parse::<u32>().ok()) else {
+                continue;
+            };
+            let parts = property::split(text, "model");
+            let mac = parts
+                .iter()
+                .map(|(_, value)| value)
+                .find(|value| value.len() == 17 && value.matches(':').count() == 5)
+                .cloned()
+                .unwrap_or_else(|| "BC:24:11:00:00:00".to_owned());
+            let name = property::part(&parts, "name").map_or_else(
+                || format!("eth{number}"),
+                ToOwned::to_owned,
+            );
+            let own = property::part(&parts, "ip").map(ToOwned::to_owned);
+            let configured = self
+                .config
+                .value(&format!("ipconfig{number}"))
+                .and_then(|text| {
+                    let parts = property::split(text, "ip");
+                    property::part(&parts, "ip").map(ToOwned::to_owned)
+                });
+            let address = own.or(configured).filter(|ip| ip.contains('/')).or_else(|| {
+                // What DHCP of a pretended network would give: one address per guest.
+                Some(format!("10.77.{}.{}/24", self.vmid / 250 % 250, self.vmid % 250 + 2))
+            });
+            found.push((name, mac.to_lowercase(), address));
+        }
+        found
+    }
+
+    /// Returns interfaces as the agent of a VM or the tools of a container show them.
+    pub(crate) fn interfaces(&self) -> Value {
+        let mut list = vec![self.interface("lo", "00:00:00:00:00:00", Some("127.0.0.1/8"), "::1/128")];
+        for (name, mac, address) in self.networks() {
+            let local = format!("{}/64", link_local(&mac));
+            list.push(self.interface(&name, &mac, address.as_deref(), &local));
+        }
+        match self.kind {
+            Kind::Qemu => json!({ "result": list }),
+            Kind::Lxc => json!(list),
+        }
+    }
+
+    fn interface(&self, name: &str, mac: &str, v4: Option<&str>, v6: &str) -> Value {
+        let addresses: Vec<Value> = [v4.map(|ip| (ip, 4)), Some((v6, 6))]
+            .into_iter()
+            .flatten()
+            .map(|(ip, version)| self.address(ip, version))
+            .collect();
+        match self.kind {
+            Kind::Qemu => json!({
+                "name": name,
+                "hardware-address": mac,
+                "ip-addresses": addresses,
+                "statistics": {
+                    "rx-bytes": 0, "rx-packets": 0, "rx-errs": 0, "rx-dropped": 0,
+                    "tx-bytes": 0, "tx-packets": 0, "tx-errs": 0, "tx-dropped": 0,
+                },
+            }),
+            Kind::Lxc => {
+                let mut shown = json!({
+                    "name": name,
+                    "hwaddr": mac,
+                    "hardware-address": mac,
+                    "ip-addresses": addresses,
+                    "inet6": v6,
+                });
+                if let Some(v4) = v4 {
+                    shown["inet"] = json!(v4);
+                }
+                shown
+            }
+        }
+    }
+
+    /// The two kinds name addresses differently, down to the type of the prefix.
+    fn address(&self, text: &str, version: u8) -> Value {
+        let (ip, prefix) = text.split_once('/').unwrap_or((text, "32"));
+        match self.kind {
+            Kind::Qemu => json!({
+                "ip-address": ip,
+                "ip-address-type": format!("ipv{version}"),
+                "prefix": prefix.parse::<u8>().unwrap_or(32),
+            }),
+            Kind::Lxc => json!({
+                "ip-address": ip,
+                "ip-address-type": if version == 4 { "inet" } else { "inet6" },
+                "prefix": prefix,
+            }),
+        }
+    }
+}
+
+/// Returns the address an interface gives itself.
+fn link_local(mac: &str) -> String {
+    let bytes: Vec<u8> = mac
+        .split(':')
+        .filter_map(|part| u8::from_str_radix(part, 16).ok())
+        .collect();
+    let [a, b, c, d, e, f] = bytes[..] else {
+        return "fe80::1".to_owned();
+    };
+    let join = |high: u8, low: u8| (u16::from(high) << 8) | u16::from(low);
+    let address = std::net::Ipv6Addr::new(
+        0xfe80, 0, 0, 0, join(a ^ 2, b), join(c, 0xff), join(0xfe, d), join(e, f),
+    );
+    address.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_gives_itself_the_address_of_its_hardware() {
+        assert_eq!(link_local("bc:24:11:00:04:60"), "fe80::be24:11ff:fe00:460");
+    }
+}

@@ -1,0 +1,183 @@
+//! What a guest looks like in lists and in its own status.
+//!
+//! In: a guest and now. Out: JSON with the fields Proxmox VE gives, present only when it gives them.
+//! Never: permissions.
+
+use serde_json::{Map, Value, json};
+
+use crate::world::Kind;
+use crate::world::state::{Guest, Host};
+
+/// What of the host a status needs.
+pub(crate) struct Surroundings {
+    pub(crate) now: f64,
+    /// Total and used bytes of the storage its root is on.
+    pub(crate) root: (u64, u64),
+}
+
+impl Guest {
+    fn uptime(&self, now: f64) -> u64 {
+        self.running
+            .as_ref()
+            .map_or(0, |running| (now - running.since).max(0.0) as u64)
+    }
+
+    /// Returns what all lists of a host show.
+    pub(crate) fn list_entry(&self, around: &Surroundings) -> Map<String, Value> {
+        let mut shown = Map::new();
+        let mut put = |key: &str, value: Value| {
+            shown.insert(key.to_owned(), value);
+        };
+        let running = self.running.is_some();
+        put("vmid", json!(self.vmid));
+        put("name", json!(self.name()));
+        put("status", json!(if running { "running" } else { "stopped" }));
+        put("cpus", json!(self.cpus()));
+        put("maxmem", json!(self.memory()));
+        put("uptime", json!(self.uptime(around.now)));
+        for key in ["cpu", "netin", "netout", "mem", "disk"] {
+            put(key, json!(0));
+        }
+        put("maxdisk", json!(self.disk_size()));
+        if let Some(tags) = self.config.value("tags") {
+            put("tags", json!(tags));
+        }
+        if let Some(lock) = self.config.value("lock") {
+            put("lock", json!(lock));
+        }
+        if self.is_template() {
+            put("template", json!(1));
+        }
+        if let Some(state) = &self.running {
+            put("pid", json!(state.pid));
+            // Pressure is known for VMs; a container's is not read here.
+            let pressure = match self.kind {
+                Kind::Qemu => json!(0),
+                Kind::Lxc => Value::Null,
+            };
+            for what in ["cpu", "io", "memory"] {
+                for how in ["some", "full"] {
+                    put(&format!("pressure{what}{how}"), pressure.clone());
+                }
+            }
+        }
+        match self.kind {
+            Kind::Qemu => {
+                put("memhost", json!(0));
+                if self.config.value("serial0").is_some() {
+                    put("serial", json!(1));
+                }
+            }
+            Kind::Lxc => {
+                let swap = self.config.value("swap").and_then(|v| v.parse::<u64>().ok());
+                put("type", json!("lxc"));
+                put("swap", json!(0));
+                put("maxswap", json!(swap.unwrap_or(512) << 20));
+                put("diskread", json!(0));
+                put("diskwrite", json!(0));
+                if running {
+                    put("mem", json!(self.memory() / 20));
+                    put("disk", json!(around.root.1));
+                    put("maxdisk", json!(around.root.0));
+                }
+            }
+        }
+        shown
+    }
+
+    /// Returns the status of one guest.
+    pub(crate) fn current(&self, around: &Surroundings) -> Value {
+        let mut shown = self.list_entry(around);
+        shown.insert("ha".into(), json!({ "managed": 0 }));
+        if self.kind == Kind::Qemu {
+            let status = shown.get("status").cloned().unwrap_or_default();
+            shown.insert("qmpstatus".into(), status);
+            if self.agent_is_enabled() {
+                shown.insert("agent".into(), json!(1));
+            }
+            if self.config.value("vga").is_some() {
+                shown.insert("clipboard".into(), Value::Null);
+            }
+            if self.running.is_some() {
+                let nics: Map<String, Value> = self
+                    .config
+                    .values()
+                    .keys()
+                    .filter_map(|key| key.strip_prefix("net"))
+                    .filter(|n| n.parse::<u32>().is_ok())
+                    .map(|n| (format!("tap{}i{n}", self.vmid), json!({"netin": 0, "netout": 0})))
+                    .collect();
+                if !nics.is_empty() {
+                    shown.insert("nics".into(), Value::Object(nics));
+                }
+            }
+        }
+        Value::Object(shown)
+    }
+
+    /// Returns the entry of the cluster's list. Existence, tags and lock are fresh; everything
+    /// else is what the sweep saw last.
+    pub(crate) fn resource(&self, now: f64, last_sweep: f64) -> Value {
+        let mut shown = json!({
+            "id": format!("{}/{}", self.kind.word(), self.vmid),
+            "type": self.kind.word(),
+            "vmid": self.vmid,
+            "node": self.node,
+        });
+        if let Some(tags) = self.config.value("tags") {
+            shown["tags"] = json!(tags);
+        }
+        if let Some(lock) = self.config.value("lock") {
+            shown["lock"] = json!(lock);
+        }
+        let seen = if self.touched <= last_sweep {
+            Some(self.view())
+        } else {
+            self.seen.clone()
+        };
+        let Some(seen) = seen else {
+            shown["status"] = json!("unknown");
+            return shown;
+        };
+        let uptime = seen.running_since.map_or(0, |since| (now - since).max(0.0) as u64);
+        shown["name"] = json!(seen.name);
+        shown["status"] = json!(if seen.running_since.is_some() { "running" } else { "stopped" });
+        shown["template"] = json!(u8::from(seen.template));
+        shown["maxmem"] = json!(seen.memory);
+        shown["maxcpu"] = json!(seen.cpus);
+        shown["maxdisk"] = json!(seen.disk);
+        shown["uptime"] = json!(uptime);
+        for key in ["cpu", "mem", "memhost", "disk", "diskread", "diskwrite", "netin", "netout"] {
+            shown[key] = json!(0);
+        }
+        shown
+    }
+}
+
+impl Host {
+    /// Returns what the cluster's list and the list of hosts share.
+    pub(crate) fn entry(&self, uptime: f64, disk: (u64, u64)) -> Value {
+        if !self.online {
+            return json!({
+                "id": format!("node/{}", self.name),
+                "type": "node",
+                "node": self.name,
+                "status": "offline",
+            });
+        }
+        json!({
+            "id": format!("node/{}", self.name),
+            "type": "node",
+            "node": self.name,
+            "status": "online",
+            "level": "",
+            "cpu": 0.05,
+            "maxcpu": self.cpus,
+            "mem": self.memory / 20,
+            "maxmem": self.memory,
+            "disk": disk.1,
+            "maxdisk": disk.0,
+            "uptime": uptime as u64,
+        })
+    }
+}

@@ -1,0 +1,16 @@
+//! PRETENDS: a world that looks like Proxmox VE.
+//!
+//! In: a [`World`] built in code, then calls, over TLS or in-process. Out: the answers Proxmox VE gives.
+//! Never: touching a real host.
+
+mod calls;
+mod guest;
+pub mod replay;
+mod schema;
+mod world;
+
+pub use calls::route::METHODS;
+pub use calls::{Answer, Credentials, Delivery, Request, Upload};
+pub use world::{
+    Boots, Builder, Call, Fault, FaultKind, GuestFacts, Kind, Pace, SteppedClock, Timing, World,
+};

@@ -1,0 +1,378 @@
+//! The state before a recording, as far as its rows show it.
+//!
+//! In: rows. Out: a World with the hosts, storages, users and files they take for granted, and guests
+//! put in place when a row first shows them.
+//! Never: knowledge of one particular recording.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::transcript::Row;
+use crate::calls::upload::boots_of;
+use crate::guest::drive::{Drive, parse_size, render_size, volumes};
+use crate::world::state::{Boots, Volume};
+use crate::world::{Builder, Kind, Pace, World};
+
+/// What a token is given that is used in a recording and not made in it: what creating guests needs.
+const USUAL: [&str; 24] = [
+    "VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit",
+    "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network",
+    "VM.Config.Options", "VM.GuestAgent.Audit", "VM.PowerMgmt", "VM.Snapshot",
+    "VM.Snapshot.Rollback", "Datastore.Allocate", "Datastore.AllocateSpace",
+    "Datastore.AllocateTemplate", "Datastore.Audit", "SDN.Use", "SDN.Audit", "Sys.Audit", "VM.Console",
+    "VM.GuestAgent.Unrestricted",
+];
+
+/// Returns the names behind a word in the paths that were answered.
+fn names_after(rows: &[Row], word: &str) -> BTreeSet<String> {
+    rows.iter()
+        .filter(|row| row.status == 200)
+        .filter_map(|row| {
+            let mut parts = row.api_path().split('/').skip_while(|part| *part != word);
+            parts.next()?;
+            parts.next().map(ToOwned::to_owned)
+        })
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// Returns what a recorded file of a token is called with, `user@realm!name=secret`.
+pub(crate) fn secret_of(token: &str) -> String {
+    format!("{token}=secret-of-{token}")
+}
+
+/// Builds the World a recording starts in.
+pub(crate) fn build(rows: &[Row], start: f64) -> World {
+    let mut builder: Builder = World::builder().seed(7).pace(Pace::Stepped);
+    if let Ok(start) = Timestamp::from_microsecond((start * 1e6) as i64) {
+        builder = builder.starting_at(start);
+    }
+    let mut hosts = names_after(rows, "nodes");
+    for row in rows.iter().filter(|row| row.status == 200 && row.api_path() == "/nodes") {
+        hosts.extend(row.data().as_array().into_iter().flatten().filter_map(|host| {
+            host["node"].as_str().map(ToOwned::to_owned)
+        }));
+    }
+    for host in hosts.iter().filter(|host| *host != "localhost") {
+        builder = builder.host(host);
+    }
+    let mut storages = names_after(rows, "storage");
+    storages.insert("local".to_owned());
+    for storage in storages {
+        builder = builder.storage(&storage);
+    }
+    builder = users(rows, builder);
+    let world = builder.build();
+    files(rows, &world, start);
+    downloads(rows, &world);
+    world
+}
+
+fn users(rows: &[Row], mut builder: Builder) -> Builder {
+    let mut made: BTreeSet<String> = BTreeSet::new();
+    let mut used: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in rows {
+        if row.status == 200 && row.method == "POST" && row.api_path().contains("/token/") {
+            let path: Vec<&str> = row.api_path().split('/').collect();
+            if let [_, _, _, user, _, name] = path[..] {
+                made.insert(format!("{user}!{name}"));
+            }
+        }
+        if row.api_path() == "/access/ticket" && row.status == 200 {
+            let name = row.parameter("username").unwrap_or_default();
+            let password = row.parameter("password").unwrap_or_default();
+            builder = builder.user(&name, &password);
+        }
+        if let Some(token) = token_of(row)
+            && !made.contains(&token)
+        {
+            let missing = used.entry(token).or_default();
+            // What it was refused it did not have.
+            if row.status == 403
+                && let Some((_, privilege)) = row.reason.rsplit_once(", ")
+            {
+                missing.extend(privilege.trim_end_matches(')').split('|').map(ToOwned::to_owned));
+            }
+        }
+    }
+    for (token, missing) in used {
+        builder = builder.token(&secret_of(&token));
+        let user = token.split('!').next().unwrap_or("").to_owned();
+        if user == "root@pam" {
+            continue;
+        }
+        let has: Vec<&str> = USUAL.iter().filter(|p| !missing.contains(**p)).copied().collect();
+        let role = format!("Replay-{}", token.replace(['@', '!'], "-"));
+        builder = builder.role(&role, &has).grant(&user, "/", &role);
+    }
+    builder
+}
+
+/// Returns the token a row was sent with.
+pub(crate) fn token_of(row: &Row) -> Option<String> {
+    if let Some(token) = &row.token {
+        return Some(token.clone());
+    }
+    let header = row.req_headers.as_ref()?.get("Authorization")?;
+    let token = header.strip_prefix("PVEAPIToken=")?;
+    let (name, _) = token.split_once('=')?;
+    Some(name.to_owned())
+}
+
+/// Puts the files in place that are older than the recording.
+fn files(rows: &[Row], world: &World, start: f64) {
+    for row in rows.iter().filter(|row| row.status == 200 && row.api_path().ends_with("/content")) {
+        let host = row.api_path().split('/').nth(2).unwrap_or("").to_owned();
+        for entry in row.data().as_array().into_iter().flatten() {
+            let old = entry["ctime"].as_f64().is_some_and(|ctime| ctime < start);
+            let owned = entry.get("vmid").is_some();
+            if old && !owned {
+                put_listed(world, &host, entry);
+            }
+        }
+    }
+}
+
+/// Puts a file in place that a list shows.
+pub(crate) fn put_listed(world: &World, host: &str, entry: &Value) {
+    let Some((storage, name)) = entry["volid"].as_str().and_then(|volid| volid.split_once(':')) else {
+        return;
+    };
+    world.put_file(host, storage, name, entry["size"].as_u64().unwrap_or(0), boots_of(name));
+}
+
+/// Tells the World what downloads find: what later answers say about them.
+fn downloads(rows: &[Row], world: &World) {
+    let mut sizes: BTreeMap<String, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<String, String> = BTreeMap::new();
+    let exits = exits(rows);
+    for row in rows {
+        let Some(url) = row.parameter("url") else {
+            continue;
+        };
+        if row.status == 200 && row.api_path().ends_with("query-url-metadata") {
+            sizes.insert(url.clone(), row.data()["size"].as_u64().unwrap_or(0));
+        }
+        let exit = row.started().and_then(|upid| exits.get(upid)).cloned().unwrap_or_default();
+        if exit == "OK" {
+            sizes.entry(url.clone()).or_insert(100_000_000);
+            if let Some(sum) = row.parameter("checksum") {
+                sums.insert(url.clone(), sum);
+            }
+        }
+        if let Some(got) = exit.split('\'').nth(1).filter(|_| exit.starts_with("checksum mismatch")) {
+            sums.insert(url.clone(), got.to_owned());
+            sizes.entry(url).or_insert(100_000_000);
+        }
+    }
+    for (url, size) in sizes {
+        world.offer_download(&url, size, sums.get(&url).map_or("", String::as_str));
+    }
+}
+
+/// Returns how each task of a recording ended.
+pub(crate) fn exits(rows: &[Row]) -> BTreeMap<String, String> {
+    rows.iter()
+        .filter(|row| row.status == 200 && row.api_path().ends_with("/status"))
+        .filter_map(|row| {
+            let exit = row.data().get("exitstatus")?.as_str()?;
+            Some((row.upid()?.to_owned(), exit.to_owned()))
+        })
+        .collect()
+}
+
+/// A guest as a row shows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sighting {
+    pub(crate) vmid: u32,
+    pub(crate) kind: Kind,
+    pub(crate) host: String,
+    pub(crate) entry: Value,
+}
+
+/// Returns the guests a row proves to be there.
+pub(crate) fn sightings(row: &Row) -> Vec<Sighting> {
+    if row.status != 200 {
+        return Vec::new();
+    }
+    let parts: Vec<&str> = row.api_path().split('/').skip(1).collect();
+    let kind_of = |word: &str| match word {
+        "qemu" => Some(Kind::Qemu),
+        "lxc" => Some(Kind::Lxc),
+        _ => None,
+    };
+    match parts[..] {
+        ["nodes", host, word, vmid, ref rest @ ..] => {
+            let (Some(kind), Ok(vmid)) = (kind_of(word), vmid.parse()) else {
+                return Vec::new();
+            };
+            let proves = match (row.method.as_str(), rest) {
+                ("GET", _) => true,
+                ("DELETE", []) => true,
+                ("PUT", ["config"]) | ("POST", ["config" | "clone" | "template" | "snapshot"]) => true,
+                _ => false,
+            };
+            let entry = match rest {
+                ["config" | "status", ..] => row.data().clone(),
+                _ => Value::Null,
+            };
+            let sighting = Sighting { vmid, kind, host: host.to_owned(), entry };
+            if proves { vec![sighting] } else { Vec::new() }
+        }
+        ["cluster", "resources"] | ["nodes", _, "qemu" | "lxc"] => row
+            .data()
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| {
+                let word = entry["type"].as_str().unwrap_or(if parts.len() == 3 { parts[2] } else { "" });
+                let host = entry["node"].as_str().unwrap_or(parts.get(1).copied().unwrap_or(""));
+                Some(Sighting {
+                    vmid: u32::try_from(entry["vmid"].as_u64()?).ok()?,
+                    kind: kind_of(word)?,
+                    host: host.to_owned(),
+                    entry: entry.clone(),
+                })
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Puts a guest in place as it was seen.
+pub(crate) fn put_seen(world: &World, seen: &Sighting) {
+    if world.state().guests.contains_key(&seen.vmid) {
+        return;
+    }
+    let looks_like_config = seen.entry.get("digest").is_some();
+    let mut config: Vec<(String, String)> = Vec::new();
+    if looks_like_config {
+        for (key, value) in seen.entry.as_object().into_iter().flatten() {
+            if key != "digest" {
+                let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+                config.push((key.clone(), text));
+            }
+        }
+    } else {
+        config = from_entry(seen);
+    }
+    world.put_guest(&seen.host, seen.kind, seen.vmid, config);
+    let named: Vec<(String, u64)> = {
+        let state = world.state();
+        state
+            .guests
+            .get(&seen.vmid)
+            .map(|guest| {
+                volumes(seen.kind, &guest.config)
+                    .into_iter()
+                    .map(|(key, volume)| {
+                        let text = guest.config.value(&key).unwrap_or("");
+                        (volume, Drive::parse(seen.kind, text).size())
+                    })
+                    .collect()
+            })
+            .unwrap_or_default()
+    };
+    for (volume, size) in named {
+        put_volume(world, seen, &volume, size);
+    }
+    if seen.entry["status"] == "running" {
+        let _ = world.set_running(&seen.host, seen.kind, seen.vmid);
+    }
+}
+
+fn put_volume(world: &World, seen: &Sighting, volume: &str, size: u64) {
+    let Some((storage, name)) = volume.split_once(':') else {
+        return;
+    };
+    if world.state().volume(&seen.host, volume).is_some() {
+        return;
+    }
+    if crate::calls::storage::owner_of(name).is_none() {
+        world.put_file(&seen.host, storage, name, size, boots_of(name));
+        return;
+    }
+    let format = name.rsplit('.').next().unwrap_or("raw").to_owned();
+    let content = match seen.kind {
+        Kind::Qemu => "images",
+        Kind::Lxc => "rootdir",
+    };
+    let ctime = world.epoch();
+    let volume = Volume {
+        content,
+        format,
+        size,
+        used: size / 5,
+        ctime,
+        vmid: Some(seen.vmid),
+        parent: None,
+        boots: Boots::Nothing,
+    };
+    let _ = world.state().add_volume(&seen.host, storage, name, volume);
+}
+
+/// Makes a configuration from an entry of a list.
+pub(crate) fn from_entry(seen: &Sighting) -> Vec<(String, String)> {
+    let entry = &seen.entry;
+    let vmid = seen.vmid;
+    let mut config = Vec::new();
+    let mut put = |key: &str, value: String| config.push((key.to_owned(), value));
+    let name_key = match seen.kind {
+        Kind::Qemu => "name",
+        Kind::Lxc => "hostname",
+    };
+    if let Some(name) = entry["name"].as_str() {
+        put(name_key, name.to_owned());
+    }
+    if let Some(memory) = entry["maxmem"].as_u64() {
+        put("memory", (memory >> 20).to_string());
+    }
+    if let Some(cpus) = entry["maxcpu"].as_u64().or(entry["cpus"].as_u64()) {
+        put("cores", cpus.to_string());
+    }
+    if let Some(tags) = entry["tags"].as_str() {
+        put("tags", tags.to_owned());
+    }
+    let template = entry["template"].as_u64() == Some(1);
+    if template {
+        put("template", "1".to_owned());
+    }
+    let size = entry["maxdisk"].as_u64().unwrap_or(0);
+    match seen.kind {
+        Kind::Qemu if size > 0 => {
+            let stem = if template { "base" } else { "vm" };
+            let size = render_size(size);
+            put("scsi0", format!("local:{vmid}/{stem}-{vmid}-disk-0.qcow2,size={size}"));
+            put("boot", "order=scsi0".to_owned());
+        }
+        Kind::Qemu => put("boot", " ".to_owned()),
+        Kind::Lxc => put("rootfs", format!("local:{vmid}/subvol-{vmid}-disk-0.subvol,size=0T")),
+    }
+    if entry["serial"].as_u64() == Some(1) {
+        put("serial0", "socket".to_owned());
+    }
+    config
+}
+
+/// Puts the files in place that a create names and that were there, because its task ended well.
+pub(crate) fn put_sources(world: &World, host: &str, parameters: &BTreeMap<String, String>) {
+    for (key, text) in parameters {
+        let sources: Vec<&str> = if key == "ostemplate" {
+            vec![text.as_str()]
+        } else {
+            text.split(',').map(|part| part.strip_prefix("import-from=").unwrap_or(part)).collect()
+        };
+        for source in sources {
+            let Some((storage, name)) = source.split_once(':') else {
+                continue;
+            };
+            let file = ["iso/", "import/", "vztmpl/"].iter().any(|kind| name.starts_with(kind));
+            if file && world.state().volume(host, source).is_none() {
+                let size = parse_size("80M").unwrap_or(0);
+                world.put_file(host, storage, name, size, boots_of(name));
+            }
+        }
+    }
+}

@@ -1,0 +1,520 @@
+//! Sends recorded calls to a World at their times, and judges the answers.
+//!
+//! In: rows with times. Out: verdicts and outcomes of groups.
+//! Never: waiting on the wall clock; time is stepped.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use homestak_api::runtime::Spawner;
+use jiff::Timestamp;
+
+use super::before::{self, Sighting};
+use super::compare::{differences, exit_class, normal};
+use super::hidden::{self, Hidden};
+use super::report::{Report, Verdict};
+use super::transcript::Row;
+use super::groups;
+use crate::calls::{Answer, Credentials, Request, Upload};
+use crate::world::{SteppedClock, World};
+
+/// How long a task may take longer than it did, in seconds of the World.
+const PATIENCE: f64 = 900.0;
+
+type Answers = Arc<Mutex<BTreeMap<usize, Answer>>>;
+
+struct Runner {
+    world: World,
+    clock: SteppedClock,
+    rows: Vec<Row>,
+    hidden: Vec<Hidden>,
+    answers: Answers,
+    spawner: Spawner,
+    /// How much later things happen here than they did.
+    drift: f64,
+    tasks: HashMap<String, String>,
+    taken: BTreeSet<String>,
+    digests: HashMap<String, String>,
+    exits: BTreeMap<String, String>,
+    group_of: HashMap<usize, usize>,
+    groups: Vec<Vec<usize>>,
+    made: Vec<(u32, f64)>,
+    ticket: Option<(String, String)>,
+    tokens: HashMap<String, String>,
+}
+
+/// Replays rows and adds what was found.
+pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
+    let start = rows.iter().filter_map(|row| row.t0).fold(f64::MAX, f64::min) - 30.0;
+    if rows.is_empty() {
+        return;
+    }
+    let world = before::build(&rows, start);
+    let Some(clock) = world.stepped().cloned() else {
+        return;
+    };
+    let hidden = hidden::find(&rows);
+    let mut made = hidden::made(&rows);
+    made.extend(hidden.iter().filter_map(|call| Some((call.makes?, call.at))));
+    let groups = groups::find(&rows);
+    let group_of = groups
+        .iter()
+        .enumerate()
+        .flat_map(|(group, members)| members.iter().map(move |at| (*at, group)))
+        .collect();
+    let mut runner = Runner {
+        world,
+        clock,
+        exits: before::exits(&rows),
+        hidden,
+        answers: Answers::default(),
+        spawner: Spawner::default(),
+        drift: 0.0,
+        tasks: HashMap::new(),
+        taken: BTreeSet::new(),
+        digests: HashMap::new(),
+        group_of,
+        groups,
+        made,
+        ticket: None,
+        tokens: HashMap::new(),
+        rows,
+    };
+    runner.play().await;
+    runner.judge(file, report);
+}
+
+/// What happens next.
+#[derive(Clone, Copy)]
+enum Event {
+    Row(usize),
+    Hidden(usize),
+}
+
+/// Hidden calls are numbered behind the rows.
+const HIDDEN: usize = 1_000_000;
+
+impl Runner {
+    async fn play(&mut self) {
+        let mut events: Vec<(f64, Event)> = self
+            .rows
+            .iter()
+            .enumerate()
+            .map(|(at, row)| (row.t0.unwrap_or(0.0), Event::Row(at)))
+            .chain(self.hidden.iter().enumerate().map(|(at, call)| (call.at, Event::Hidden(at))))
+            .collect();
+        events.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (at, event) in events {
+            self.go_to(at + self.drift).await;
+            match event {
+                Event::Row(index) => self.row(index, at).await,
+                Event::Hidden(index) => self.hidden_call(index).await,
+            }
+        }
+        self.clock.advance(std::time::Duration::from_secs(600)).await;
+    }
+
+    fn now(&self) -> f64 {
+        self.world.now()
+    }
+
+    async fn go_to(&self, at: f64) {
+        if let Ok(at) = Timestamp::from_microsecond((at * 1e6) as i64) {
+            self.clock.advance_to(at).await;
+        }
+    }
+
+    fn answer(&self, index: usize) -> Option<Answer> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(&index).cloned()
+    }
+
+    /// Steps until a call is answered.
+    async fn wait_for(&mut self, index: usize) {
+        let limit = self.now() + PATIENCE;
+        while self.answer(index).is_none() && self.now() < limit {
+            let Some(due) = self.clock.next_due() else {
+                break;
+            };
+            self.clock.advance_to(due).await;
+        }
+    }
+
+    fn send(&self, index: usize, request: Request) {
+        let (world, answers) = (self.world.clone(), self.answers.clone());
+        // Cancel safety: dropped only when the replay ends.
+        self.spawner.spawn("replayed call", async move {
+            let answer = world.call(request).await;
+            answers.lock().unwrap_or_else(PoisonError::into_inner).insert(index, answer);
+        });
+    }
+
+    async fn hidden_call(&mut self, index: usize) {
+        let call = self.hidden[index].clone();
+        let mut request = call.request.clone();
+        request.credentials = Credentials::Token(self.secret(&call.identity));
+        if call.makes.is_some() {
+            before::put_sources(&self.world, &host_of(&request.path), &request.parameters);
+        } else {
+            self.put_target(&request, call.at);
+        }
+        self.send(HIDDEN + index, request);
+        crate::world::clock::settle().await;
+    }
+
+    fn secret(&self, token: &str) -> String {
+        match self.tokens.get(token) {
+            Some(secret) => format!("{token}={secret}"),
+            None => before::secret_of(token),
+        }
+    }
+
+    /// Puts the guest in place that a hidden call is for, when nothing made it.
+    fn put_target(&self, request: &Request, at: f64) {
+        let parts: Vec<&str> = request.path.split('/').skip(1).collect();
+        let (kind, vmid, host) = match parts[..] {
+            ["nodes", host, "qemu", vmid, ..] => (crate::world::Kind::Qemu, vmid, host),
+            ["nodes", host, "lxc", vmid, ..] => (crate::world::Kind::Lxc, vmid, host),
+            _ => return,
+        };
+        let Ok(vmid) = vmid.parse::<u32>() else {
+            return;
+        };
+        let worked = self
+            .hidden
+            .iter()
+            .find(|call| call.request.path == request.path && (call.at - at).abs() < 1e-6)
+            .and_then(|call| self.exits.get(&call.upid))
+            .is_some_and(|exit| exit_class(exit) == "success");
+        if worked && !self.is_made_before(vmid, at) {
+            let seen = Sighting { vmid, kind, host: host.to_owned(), entry: serde_json::Value::Null };
+            before::put_seen(&self.world, &seen);
+        }
+    }
+
+    fn is_made_before(&self, vmid: u32, at: f64) -> bool {
+        self.made.iter().any(|(made, when)| *made == vmid && *when < at)
+    }
+
+    async fn row(&mut self, index: usize, at: f64) {
+        self.keep_order(index, at).await;
+        let row = self.rows[index].clone();
+        self.put_what_it_shows(&row, at);
+        if let Some(upid) = row.upid() {
+            let upid = upid.to_owned();
+            self.resolve_task(&upid).await;
+        }
+        let request = self.request(&row);
+        self.set_agent(&row);
+        let polls = row.data().get("exitstatus").is_some() && row.api_path().ends_with("/status");
+        if !polls {
+            self.send(index, request);
+            crate::world::clock::settle().await;
+            return;
+        }
+        // Whoever recorded this asked until the task had ended, and kept the last answer.
+        let limit = self.now() + PATIENCE;
+        loop {
+            self.send(index, request.clone());
+            self.wait_for(index).await;
+            let ended = self
+                .answer(index)
+                .is_none_or(|answer| answer.status != 200 || answer.data().get("exitstatus").is_some());
+            if ended || self.now() > limit {
+                break;
+            }
+            let Some(due) = self.clock.next_due() else {
+                break;
+            };
+            self.clock.advance_to(due).await;
+            self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
+        }
+        self.drift = self.drift.max(self.now() - at - row.seconds).max(0.0);
+    }
+
+    /// What was answered before this was sent must be answered here, too.
+    async fn keep_order(&mut self, index: usize, at: f64) {
+        let flow = self.rows[index].flow().to_owned();
+        let open: Vec<usize> = self
+            .rows
+            .iter()
+            .enumerate()
+            .filter(|(other, row)| {
+                *other != index
+                    && row.flow() == flow
+                    && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at && at - t0 < 120.0)
+            })
+            .map(|(other, _)| other)
+            .filter(|other| self.answer(*other).is_none())
+            .collect();
+        for other in open {
+            self.wait_for(other).await;
+        }
+        self.drift = self.drift.max(self.now() - at).max(0.0);
+        for index in 0..self.rows.len() {
+            self.learn(index);
+        }
+    }
+
+    /// Remembers what an answer tells: tasks, digests, tickets, secrets.
+    fn learn(&mut self, index: usize) {
+        let Some(answer) = self.answer(index) else {
+            return;
+        };
+        let row = &self.rows[index];
+        if let (Some(old), Some(new)) = (row.data()["digest"].as_str(), answer.data()["digest"].as_str()) {
+            self.digests.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+        }
+        if row.api_path() == "/access/ticket" && answer.status == 200 {
+            let text = |key: &str| answer.data()[key].as_str().unwrap_or("").to_owned();
+            self.ticket = Some((text("ticket"), text("CSRFPreventionToken")));
+        }
+        if let (Some(name), Some(secret)) =
+            (answer.data()["full-tokenid"].as_str(), answer.data()["value"].as_str())
+        {
+            self.tokens.insert(name.to_owned(), secret.to_owned());
+        }
+        if !self.group_of.contains_key(&index)
+            && let (Some(old), Some(new)) = (row.started(), answer.data().as_str())
+        {
+            self.tasks.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+        }
+    }
+
+    fn put_what_it_shows(&self, row: &Row, at: f64) {
+        for seen in before::sightings(row) {
+            if !self.is_made_before(seen.vmid, at) {
+                before::put_seen(&self.world, &seen);
+            }
+        }
+        let succeeded = row
+            .started()
+            .and_then(|upid| self.exits.get(upid))
+            .is_some_and(|exit| exit_class(exit) == "success");
+        if succeeded && row.method == "POST" {
+            before::put_sources(&self.world, &host_of(row.api_path()), &row.parameters());
+        }
+        if row.status == 200 && row.api_path().ends_with("/content") {
+            let host = host_of(row.api_path());
+            for entry in row.data().as_array().into_iter().flatten() {
+                let volid = entry["volid"].as_str().unwrap_or("");
+                let known = self.world.state().volume(&host, volid).is_some();
+                if !known && entry.get("vmid").is_none() {
+                    before::put_listed(&self.world, &host, entry);
+                }
+            }
+        }
+    }
+
+    /// Finds the task here that stands for a recorded one.
+    async fn resolve_task(&mut self, upid: &str) {
+        if self.tasks.contains_key(upid) {
+            return;
+        }
+        if let Some(index) = self.hidden.iter().position(|call| call.upid == upid) {
+            self.wait_for(HIDDEN + index).await;
+            let answer = self.answer(HIDDEN + index);
+            if let Some(new) = answer.as_ref().and_then(|answer| answer.data().as_str()) {
+                self.tasks.insert(upid.to_owned(), new.to_owned());
+            }
+            return;
+        }
+        let Some(index) = self.rows.iter().position(|row| row.started() == Some(upid)) else {
+            return;
+        };
+        let Some(group) = self.group_of.get(&index).copied() else {
+            self.wait_for(index).await;
+            self.learn(index);
+            return;
+        };
+        let members = self.groups[group].clone();
+        for member in &members {
+            self.wait_for(*member).await;
+        }
+        let pool: Vec<String> = members
+            .iter()
+            .filter_map(|member| self.answer(*member)?.data().as_str().map(ToOwned::to_owned))
+            .filter(|new| new.starts_with("UPID:"))
+            .collect();
+        self.wait_for_tasks(&pool).await;
+        let wanted = self.exits.get(upid).map(|exit| exit_class(exit));
+        let fits = |new: &&String| {
+            let exit = self.exit_here(new);
+            wanted.is_none() || exit.map(|exit| exit_class(&exit)) == wanted
+        };
+        let free = |new: &&String| !self.taken.contains(*new);
+        let chosen = pool
+            .iter()
+            .find(|new| fits(new) && free(new))
+            .or_else(|| pool.iter().find(fits))
+            .or_else(|| pool.iter().find(free))
+            .or_else(|| pool.first())
+            .cloned();
+        if let Some(new) = chosen {
+            self.taken.insert(new.clone());
+            self.tasks.insert(upid.to_owned(), new);
+        }
+    }
+
+    async fn wait_for_tasks(&mut self, pool: &[String]) {
+        let limit = self.now() + PATIENCE;
+        while pool.iter().any(|upid| self.exit_here(upid).is_none()) && self.now() < limit {
+            let Some(due) = self.clock.next_due() else {
+                break;
+            };
+            self.clock.advance_to(due).await;
+        }
+    }
+
+    fn exit_here(&self, upid: &str) -> Option<String> {
+        self.world.state().tasks.by_upid.get(upid).and_then(|task| task.exit.clone())
+    }
+
+    /// When a guest has booted is the guest's business: the recording says when.
+    fn set_agent(&self, row: &Row) {
+        if !row.api_path().contains("/agent/") {
+            return;
+        }
+        let Some(vmid) = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok()) else {
+            return;
+        };
+        let now = self.now();
+        let mut state = self.world.state();
+        if let Some(running) = state.guests.get_mut(&vmid).and_then(|guest| guest.running.as_mut()) {
+            running.agent_from = (row.status == 200).then_some(now);
+        }
+    }
+
+    fn request(&self, row: &Row) -> Request {
+        let mut path = row.api_path().to_owned();
+        if let Some(upid) = row.upid()
+            && let Some(new) = self.tasks.get(upid)
+        {
+            path = path.replace(upid, new);
+        }
+        let path = percent_encoding::percent_decode_str(&path).decode_utf8_lossy().into_owned();
+        let mut request = Request::new(&row.method, &path);
+        request.parameters = row.parameters();
+        if let Some(digest) = request.parameters.get("digest").cloned() {
+            request.parameters.insert("digest".into(), self.digest_here(&digest, row));
+        }
+        request.upload = self.upload(row, &mut request.parameters);
+        request.credentials = self.credentials(row);
+        request
+    }
+
+    /// A digest that was read before the recording began is the one the file has when it is first used.
+    fn digest_here(&self, digest: &str, row: &Row) -> String {
+        if let Some(known) = self.digests.get(digest) {
+            return known.clone();
+        }
+        let vmid = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok());
+        let state = self.world.state();
+        vmid.and_then(|vmid| state.guests.get(&vmid))
+            .map_or_else(|| digest.to_owned(), |guest| guest.config.digest())
+    }
+
+    fn upload(&self, row: &Row, parameters: &mut BTreeMap<String, String>) -> Option<Upload> {
+        let file = row.file()?;
+        parameters.extend(file.fields.clone());
+        let exit = row.started().and_then(|upid| self.exits.get(upid)).cloned().unwrap_or_default();
+        let mut checksums = BTreeMap::new();
+        if let Some(expected) = file.fields.get("checksum") {
+            let algorithm = file.fields.get("checksum-algorithm").cloned().unwrap_or_default();
+            let got = exit.split('\'').nth(1).filter(|_| exit.starts_with("checksum mismatch"));
+            checksums.insert(algorithm, got.unwrap_or(expected).to_owned());
+        }
+        let head = if exit.contains("not in qcow2") { Vec::new() } else { b"QFI\xfb".to_vec() };
+        Some(Upload { name: file.name, size: file.size, checksums, head })
+    }
+
+    fn credentials(&self, row: &Row) -> Credentials {
+        if let Some(token) = before::token_of(row) {
+            return Credentials::Token(self.secret(&token));
+        }
+        let Some(headers) = &row.req_headers else {
+            // A row that kept no headers was sent like the others.
+            let usual = self.rows.iter().find_map(before::token_of);
+            return usual.map_or(Credentials::None, |token| Credentials::Token(self.secret(&token)));
+        };
+        if headers.contains_key("Authorization") {
+            return Credentials::Token("nobody@pam!none=wrong".to_owned());
+        }
+        match (&self.ticket, headers.contains_key("Cookie")) {
+            (Some((ticket, csrf)), true) => Credentials::Ticket {
+                ticket: ticket.clone(),
+                csrf: headers.contains_key("CSRFPreventionToken").then(|| csrf.clone()),
+            },
+            _ => Credentials::None,
+        }
+    }
+
+    fn judge(&self, file: &str, report: &mut Report) {
+        for members in &self.groups {
+            self.judge_group(members, report);
+        }
+        for (index, row) in self.rows.iter().enumerate() {
+            if row.is_artifact() {
+                report.artifacts += 1;
+                continue;
+            }
+            let differences = match self.answer(index) {
+                None => vec!["no answer".to_owned()],
+                Some(answer) => self.judge_row(index, row, &answer),
+            };
+            report.verdicts.push(Verdict {
+                file: file.to_owned(),
+                line: index + 1,
+                flow: row.flow().to_owned(),
+                what: format!("{} {} ({})", row.method, row.path, row.note()),
+                differences,
+            });
+        }
+    }
+
+    fn judge_row(&self, index: usize, row: &Row, answer: &Answer) -> Vec<String> {
+        if let Some(group) = self.group_of.get(&index) {
+            // Who wins is open: an outcome agrees when it is one of those recorded.
+            let found = self.groups[*group]
+                .iter()
+                .map(|member| differences(&self.rows[*member], answer))
+                .min_by_key(Vec::len);
+            return found.unwrap_or_default();
+        }
+        let mut found = differences(row, answer);
+        let exit = |value: &serde_json::Value| value.get("exitstatus").and_then(|e| e.as_str()).map(exit_class);
+        let (old, new) = (exit(row.data()), exit(answer.data()));
+        if found.is_empty() && old != new && row.upid().is_some() {
+            found.push(format!("task ended `{}` instead of `{}`", new.unwrap_or_default(), old.unwrap_or_default()));
+        }
+        found
+    }
+
+    fn judge_group(&self, members: &[usize], report: &mut Report) {
+        let mut old = BTreeSet::new();
+        let mut new = BTreeSet::new();
+        for member in members {
+            let row = &self.rows[*member];
+            let exit = row.started().and_then(|upid| self.exits.get(upid)).map(|exit| exit_class(exit));
+            old.insert(outcome(row.status, &row.reason, exit));
+            if let Some(answer) = self.answer(*member) {
+                let exit = answer.data().as_str().and_then(|upid| self.exit_here(upid));
+                new.insert(outcome(answer.status, &answer.reason, exit.map(|exit| exit_class(&exit))));
+            }
+        }
+        let row = &self.rows[members[0]];
+        let what = format!("{} x {} {} ({})", members.len(), row.method, row.path, row.note());
+        let details = format!("{new:?} instead of {old:?}");
+        report.groups.push((row.flow().to_owned(), what, old == new, details));
+    }
+}
+
+fn outcome(status: u16, reason: &str, exit: Option<String>) -> String {
+    match exit {
+        Some(exit) => format!("{status}, task {exit}"),
+        None => format!("{status} {}", normal(reason)),
+    }
+}
+
+fn host_of(path: &str) -> String {
+    path.split('/').nth(2).unwrap_or("").to_owned()
+}

@@ -1,0 +1,329 @@
+//! Who may do what: users, tokens, groups, roles, access lists, privilege separation.
+//!
+//! In: an identity and a path. Out: the privileges it has there.
+//! Never: HTTP; tickets are checked where requests come in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Every privilege of this version.
+pub(crate) const PRIVILEGES: [&str; 47] = [
+    "Datastore.Allocate",
+    "Datastore.AllocateSpace",
+    "Datastore.AllocateTemplate",
+    "Datastore.Audit",
+    "Group.Allocate",
+    "Mapping.Audit",
+    "Mapping.Modify",
+    "Mapping.Use",
+    "Permissions.Modify",
+    "Pool.Allocate",
+    "Pool.Audit",
+    "Realm.Allocate",
+    "Realm.AllocateUser",
+    "SDN.Allocate",
+    "SDN.Audit",
+    "SDN.Use",
+    "Sys.AccessNetwork",
+    "Sys.Audit",
+    "Sys.Console",
+    "Sys.Incoming",
+    "Sys.Modify",
+    "Sys.PowerMgmt",
+    "Sys.Syslog",
+    "User.Modify",
+    "VM.Allocate",
+    "VM.Audit",
+    "VM.Backup",
+    "VM.Clone",
+    "VM.Config.CDROM",
+    "VM.Config.CPU",
+    "VM.Config.Cloudinit",
+    "VM.Config.Disk",
+    "VM.Config.HWType",
+    "VM.Config.Memory",
+    "VM.Config.Network",
+    "VM.Config.Options",
+    "VM.Console",
+    "VM.GuestAgent.Audit",
+    "VM.GuestAgent.FileRead",
+    "VM.GuestAgent.FileSystemMgmt",
+    "VM.GuestAgent.FileWrite",
+    "VM.GuestAgent.Unrestricted",
+    "VM.Migrate",
+    "VM.PowerMgmt",
+    "VM.Replicate",
+    "VM.Snapshot",
+    "VM.Snapshot.Rollback",
+];
+
+/// Whether a privilege exists.
+pub(crate) fn is_privilege(name: &str) -> bool {
+    PRIVILEGES.contains(&name)
+}
+
+/// The roles every installation has, as rules over the names of privileges.
+fn special_roles() -> BTreeMap<String, BTreeSet<String>> {
+    let select = |wanted: &dyn Fn(&str) -> bool| -> BTreeSet<String> {
+        PRIVILEGES.iter().filter(|p| wanted(p)).map(|p| (*p).to_owned()).collect()
+    };
+    let under = |prefixes: &'static [&'static str]| {
+        select(&move |p: &str| prefixes.iter().any(|prefix| p.starts_with(prefix)))
+    };
+    let named = |names: &'static [&'static str]| select(&move |p: &str| names.contains(&p));
+    let not_admin = [
+        "Permissions.Modify",
+        "Realm.Allocate",
+        "Sys.AccessNetwork",
+        "Sys.Incoming",
+        "Sys.Modify",
+        "Sys.PowerMgmt",
+        "Mapping.Modify",
+    ];
+    let user = [
+        "VM.Audit",
+        "VM.Backup",
+        "VM.Config.CDROM",
+        "VM.Config.Cloudinit",
+        "VM.Console",
+        "VM.GuestAgent.Audit",
+        "VM.GuestAgent.FileRead",
+        "VM.GuestAgent.FileSystemMgmt",
+        "VM.GuestAgent.FileWrite",
+        "VM.PowerMgmt",
+    ];
+    [
+        ("Administrator", select(&|_| true)),
+        ("NoAccess", BTreeSet::new()),
+        ("PVEAdmin", select(&|p| !not_admin.contains(&p))),
+        (
+            "PVEAuditor",
+            select(&|p| p.ends_with(".Audit")),
+        ),
+        ("PVEVMAdmin", under(&["VM."])),
+        ("PVEVMUser", select(&|p| user.contains(&p))),
+        ("PVETemplateUser", named(&["VM.Audit", "VM.Clone"])),
+        ("PVEPoolAdmin", under(&["Pool."])),
+        ("PVEPoolUser", named(&["Pool.Audit"])),
+        ("PVEDatastoreAdmin", under(&["Datastore."])),
+        ("PVEDatastoreUser", named(&["Datastore.AllocateSpace", "Datastore.Audit"])),
+        ("PVESDNAdmin", under(&["SDN."])),
+        ("PVESDNUser", named(&["SDN.Audit", "SDN.Use"])),
+        ("PVESysAdmin", named(&["Sys.Audit", "Sys.Console", "Sys.Syslog"])),
+        ("PVEUserAdmin", named(&["Group.Allocate", "Realm.AllocateUser", "User.Modify"])),
+        ("PVEMappingAdmin", under(&["Mapping."])),
+        ("PVEMappingUser", named(&["Mapping.Audit", "Mapping.Use"])),
+    ]
+    .into_iter()
+    .map(|(name, privileges)| (name.to_owned(), privileges))
+    .collect()
+}
+
+/// A token of a user.
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) secret: String,
+    pub(crate) privilege_separation: bool,
+    pub(crate) expire: i64,
+    pub(crate) comment: Option<String>,
+}
+
+/// A user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct User {
+    pub(crate) password: Option<String>,
+    pub(crate) enabled: bool,
+    pub(crate) expire: i64,
+    pub(crate) fields: BTreeMap<String, String>,
+    pub(crate) groups: BTreeSet<String>,
+    pub(crate) tokens: BTreeMap<String, Token>,
+}
+
+/// One line of the access list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) path: String,
+    /// `user`, `group` or `token`, as PVE prints it.
+    pub(crate) kind: &'static str,
+    pub(crate) subject: String,
+    pub(crate) role: String,
+    pub(crate) propagate: bool,
+}
+
+/// Everyone and what they may do.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    pub(crate) users: BTreeMap<String, User>,
+    pub(crate) groups: BTreeMap<String, String>,
+    pub(crate) roles: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) special: BTreeSet<String>,
+    pub(crate) grants: Vec<Grant>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        let roles = special_roles();
+        let root = User { enabled: true, ..User::default() };
+        Self {
+            users: BTreeMap::from([("root@pam".to_owned(), root)]),
+            groups: BTreeMap::new(),
+            special: roles.keys().cloned().collect(),
+            roles,
+            grants: Vec::new(),
+        }
+    }
+}
+
+/// Privileges with whether they pass on to what is below.
+pub(crate) type Privileges = BTreeMap<String, bool>;
+
+impl Access {
+    /// Returns the privileges of an identity on a path. `pool` is the pool the path's guest is in.
+    pub(crate) fn privileges(&self, identity: &str, path: &str, pool: Option<&str>) -> Privileges {
+        let mut all = self.direct(identity, path);
+        if let Some(pool) = pool {
+            for (name, passed) in self.direct(identity, &format!("/pool/{pool}")) {
+                all.entry(name).or_insert(passed);
+            }
+        }
+        all
+    }
+
+    fn direct(&self, identity: &str, path: &str) -> Privileges {
+        let Some((user, token)) = identity.split_once('!') else {
+            return self.of_user(identity, path);
+        };
+        let owner = self.of_user(user, path);
+        let separated = self
+            .users
+            .get(user)
+            .and_then(|owner| owner.tokens.get(token))
+            .is_none_or(|token| token.privilege_separation);
+        if !separated {
+            return owner;
+        }
+        let own = self.along(path, |grant| grant.kind == "token" && grant.subject == identity, |_| false);
+        owner.into_iter().filter(|(name, _)| own.contains_key(name)).collect()
+    }
+
+    fn of_user(&self, user: &str, path: &str) -> Privileges {
+        if user == "root@pam" {
+            return PRIVILEGES.iter().map(|p| ((*p).to_owned(), true)).collect();
+        }
+        let Some(known) = self.users.get(user).filter(|user| user.enabled) else {
+            return Privileges::new();
+        };
+        self.along(
+            path,
+            |grant| grant.kind == "user" && grant.subject == user,
+            |grant| grant.kind == "group" && known.groups.contains(&grant.subject),
+        )
+    }
+
+    /// Walks down the path; at each level what is granted there replaces what came from above.
+    fn along(
+        &self,
+        path: &str,
+        own: impl Fn(&Grant) -> bool,
+        group: impl Fn(&Grant) -> bool,
+    ) -> Privileges {
+        let mut current = Privileges::new();
+        let mut levels = vec!["/".to_owned()];
+        let mut prefix = String::new();
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            prefix = format!("{prefix}/{part}");
+            levels.push(prefix.clone());
+        }
+        let last = levels.len() - 1;
+        for (at, level) in levels.iter().enumerate() {
+            let here = |wanted: &dyn Fn(&Grant) -> bool| -> Vec<&Grant> {
+                self.grants
+                    .iter()
+                    .filter(|grant| grant.path == *level && (at == last || grant.propagate))
+                    .filter(|grant| wanted(grant))
+                    .collect()
+            };
+            let mut found = here(&own);
+            if found.is_empty() {
+                found = here(&group);
+            }
+            if found.is_empty() {
+                continue;
+            }
+            current.clear();
+            if found.iter().any(|grant| grant.role == "NoAccess") {
+                continue;
+            }
+            for grant in found {
+                for name in self.roles.get(&grant.role).into_iter().flatten() {
+                    let passed = current.entry(name.clone()).or_insert(grant.propagate);
+                    *passed |= grant.propagate;
+                }
+            }
+        }
+        current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access() -> Access {
+        let mut access = Access::default();
+        let token = |separated| Token {
+            secret: "s".into(),
+            privilege_separation: separated,
+            expire: 0,
+            comment: None,
+        };
+        let mut user = User { enabled: true, ..User::default() };
+        user.tokens.insert("sep".into(), token(true));
+        user.tokens.insert("full".into(), token(false));
+        access.users.insert("ops@pve".into(), user);
+        access.grants.push(Grant {
+            path: "/vms".into(),
+            kind: "user",
+            subject: "ops@pve".into(),
+            role: "PVEVMAdmin".into(),
+            propagate: true,
+        });
+        access
+    }
+
+    #[test]
+    fn a_separated_token_has_nothing_until_it_is_granted() {
+        let mut access = access();
+        assert!(access.privileges("ops@pve!sep", "/vms/100", None).is_empty());
+        assert!(access.privileges("ops@pve!full", "/vms/100", None).contains_key("VM.Allocate"));
+        access.grants.push(Grant {
+            path: "/vms".into(),
+            kind: "token",
+            subject: "ops@pve!sep".into(),
+            role: "PVETemplateUser".into(),
+            propagate: true,
+        });
+        let both = access.privileges("ops@pve!sep", "/vms/100", None);
+        assert!(both.contains_key("VM.Clone") && !both.contains_key("VM.Allocate"));
+    }
+
+    #[test]
+    fn a_grant_further_down_replaces_what_came_from_above() {
+        let mut access = access();
+        access.grants.push(Grant {
+            path: "/vms/100".into(),
+            kind: "user",
+            subject: "ops@pve".into(),
+            role: "NoAccess".into(),
+            propagate: true,
+        });
+        assert!(access.privileges("ops@pve", "/vms/100", None).is_empty());
+        assert!(!access.privileges("ops@pve", "/vms/101", None).is_empty());
+    }
+
+    #[test]
+    fn the_auditor_has_the_audit_privileges_only() {
+        let roles = special_roles();
+        assert_eq!(roles["PVEAuditor"].len(), 7);
+        assert_eq!(roles["Administrator"].len(), 47);
+    }
+}

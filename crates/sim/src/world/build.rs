@@ -1,0 +1,317 @@
+//! Builds a World.
+//!
+//! In: hosts, storages, users, files, guests, faults, a seed and a pace. Out: a [`World`].
+//! Never: anything that is decided later; a World changes through calls.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use homestak_api::runtime::SharedClock;
+use jiff::Timestamp;
+
+use super::access::{Access, Grant, Token, User};
+use super::clock::{self, Pace};
+use super::fault::{Fault, Faults};
+use super::random::Random;
+use super::state::{Boots, Host, State, Storage};
+use super::task::Tasks;
+use super::timing::Timing;
+use super::worker::Workers;
+use super::{Kind, World};
+
+/// How many workers the daemon of a host has.
+const WORKERS: usize = 3;
+
+struct File {
+    storage: String,
+    name: String,
+    size: u64,
+    boots: Boots,
+}
+
+/// Collects what a World starts with.
+pub struct Builder {
+    seed: u64,
+    pace: Pace,
+    start: Option<Timestamp>,
+    clock: Option<SharedClock>,
+    cluster: Option<String>,
+    hosts: Vec<String>,
+    storages: Vec<Storage>,
+    access: Access,
+    files: Vec<File>,
+    guests: Vec<(u32, Kind, String, Vec<(String, String)>)>,
+    faults: Faults,
+    timing: Timing,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            pace: Pace::Real,
+            start: None,
+            clock: None,
+            cluster: None,
+            hosts: Vec::new(),
+            storages: Vec::new(),
+            access: Access::default(),
+            files: Vec::new(),
+            guests: Vec::new(),
+            faults: Faults::default(),
+            timing: Timing::default(),
+        }
+    }
+}
+
+impl Builder {
+    /// Sets what all randomness comes from.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Sets how time goes.
+    #[must_use]
+    pub fn pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
+    }
+
+    /// Sets when stepped time starts.
+    #[must_use]
+    pub fn starting_at(mut self, start: Timestamp) -> Self {
+        self.start = Some(start);
+        self
+    }
+
+    /// Runs on a clock of yours, such as a test's.
+    #[must_use]
+    pub fn clock(mut self, clock: SharedClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Names the cluster. Without a name a single host stands alone.
+    #[must_use]
+    pub fn cluster(mut self, name: &str) -> Self {
+        self.cluster = Some(name.to_owned());
+        self
+    }
+
+    /// Adds a host.
+    #[must_use]
+    pub fn host(mut self, name: &str) -> Self {
+        self.hosts.push(name.to_owned());
+        self
+    }
+
+    /// Adds a directory storage that every host has for itself.
+    #[must_use]
+    pub fn storage(self, name: &str) -> Self {
+        self.add_storage(name, "dir", false)
+    }
+
+    /// Adds a storage all hosts share.
+    #[must_use]
+    pub fn shared_storage(self, name: &str) -> Self {
+        self.add_storage(name, "nfs", true)
+    }
+
+    fn add_storage(mut self, name: &str, kind: &str, shared: bool) -> Self {
+        let path = match name {
+            "local" => "/var/lib/vz".to_owned(),
+            _ => format!("/mnt/pve/{name}"),
+        };
+        self.storages.push(Storage {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            path,
+            content: ["vztmpl", "rootdir", "snippets", "images", "import", "backup", "iso"]
+                .map(ToOwned::to_owned)
+                .to_vec(),
+            shared,
+            hosts: None,
+            total: 270_553_174_016,
+            base_used: 24_000_000_000,
+            reserved: 0,
+            full: false,
+            volumes: BTreeMap::new(),
+        });
+        self
+    }
+
+    /// Sets the size of the storage added last, in bytes.
+    #[must_use]
+    pub fn storage_size(mut self, bytes: u64) -> Self {
+        if let Some(storage) = self.storages.last_mut() {
+            storage.total = bytes;
+            storage.base_used = storage.base_used.min(bytes / 10);
+        }
+        self
+    }
+
+    /// Puts a file on a storage of every host: `iso/a.iso`, `import/a.qcow2`, `vztmpl/a.tar.zst`.
+    #[must_use]
+    pub fn file(self, storage: &str, name: &str, size: u64) -> Self {
+        self.image(storage, name, size, Boots::System)
+    }
+
+    /// Puts an image on a storage of every host and says what it starts.
+    #[must_use]
+    pub fn image(mut self, storage: &str, name: &str, size: u64, boots: Boots) -> Self {
+        self.files.push(File {
+            storage: storage.to_owned(),
+            name: name.to_owned(),
+            size,
+            boots,
+        });
+        self
+    }
+
+    /// Sets the password of a user and creates it when it is new.
+    #[must_use]
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        let user = self.access.users.entry(name.to_owned()).or_insert_with(|| User {
+            enabled: true,
+            ..User::default()
+        });
+        user.password = Some(password.to_owned());
+        self
+    }
+
+    /// Adds a token, `user@realm!name=secret`, with all privileges of its user.
+    #[must_use]
+    pub fn token(self, token: &str) -> Self {
+        self.add_token(token, false)
+    }
+
+    /// Adds a token that has only what it is granted itself.
+    #[must_use]
+    pub fn separated_token(self, token: &str) -> Self {
+        self.add_token(token, true)
+    }
+
+    fn add_token(mut self, token: &str, separated: bool) -> Self {
+        let (identity, secret) = token.split_once('=').unwrap_or((token, "secret"));
+        if let Some((user, name)) = identity.split_once('!') {
+            let user = self.access.users.entry(user.to_owned()).or_insert_with(|| User {
+                enabled: true,
+                ..User::default()
+            });
+            user.tokens.insert(
+                name.to_owned(),
+                Token {
+                    secret: secret.to_owned(),
+                    privilege_separation: separated,
+                    expire: 0,
+                    comment: None,
+                },
+            );
+        }
+        self
+    }
+
+    /// Adds a role.
+    #[must_use]
+    pub fn role(mut self, name: &str, privileges: &[&str]) -> Self {
+        let privileges: BTreeSet<String> = privileges.iter().map(|p| (*p).to_owned()).collect();
+        self.access.roles.insert(name.to_owned(), privileges);
+        self
+    }
+
+    /// Grants a role on a path to a user or a token.
+    #[must_use]
+    pub fn grant(mut self, subject: &str, path: &str, role: &str) -> Self {
+        self.access.grants.push(Grant {
+            path: path.to_owned(),
+            kind: if subject.contains('!') { "token" } else { "user" },
+            subject: subject.to_owned(),
+            role: role.to_owned(),
+            propagate: true,
+        });
+        self
+    }
+
+    /// Adds a guest with a configuration, stopped.
+    #[must_use]
+    pub fn guest(mut self, host: &str, kind: Kind, vmid: u32, config: &[(&str, &str)]) -> Self {
+        let config = config.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        self.guests.push((vmid, kind, host.to_owned(), config));
+        self
+    }
+
+    /// Adds a fault.
+    #[must_use]
+    pub fn fault(mut self, fault: Fault) -> Self {
+        self.faults.add(fault);
+        self
+    }
+
+    /// Sets how long things take.
+    #[must_use]
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.timing = timing;
+        self
+    }
+
+    /// Builds the World. Without hosts and storages it has `pve1` and `local`.
+    pub fn build(mut self) -> World {
+        if self.hosts.is_empty() {
+            self = self.host("pve1");
+        }
+        if self.storages.is_empty() {
+            self = self.storage("local");
+        }
+        if self.cluster.is_none() && self.hosts.len() > 1 {
+            self.cluster = Some("pretended".to_owned());
+        }
+        let (clock, stepped) = match self.clock {
+            Some(clock) => (clock, None),
+            None => clock::make(self.pace, self.start),
+        };
+        let mut random = Random::new(self.seed);
+        let secret = random.hex(32);
+        let hosts = self.hosts.iter().enumerate().map(|(at, name)| (name.clone(), host(name, at)));
+        let state = State {
+            name: self.cluster,
+            hosts: hosts.collect(),
+            storages: self.storages.into_iter().map(|s| (s.name.clone(), s)).collect(),
+            guests: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            pool_of: BTreeMap::new(),
+            access: self.access,
+            tasks: Tasks::default(),
+            faults: self.faults,
+            random,
+            timing: self.timing,
+            quorate: true,
+            downloads: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            old_lists: Vec::new(),
+            secret,
+        };
+        let world = World::new(state, clock, stepped);
+        for file in &self.files {
+            for host in &self.hosts {
+                world.put_file(host, &file.storage, &file.name, file.size, file.boots.clone());
+            }
+        }
+        for (vmid, kind, host, config) in self.guests {
+            world.put_guest(&host, kind, vmid, config);
+        }
+        world
+    }
+}
+
+fn host(name: &str, at: usize) -> Host {
+    Host {
+        name: name.to_owned(),
+        online: true,
+        cpus: 8,
+        memory: 64 << 30,
+        address: format!("10.77.{}.{}", at / 250, at % 250 + 2),
+        bridges: BTreeSet::from(["vmbr0".to_owned()]),
+        workers: Workers::new(WORKERS),
+    }
+}

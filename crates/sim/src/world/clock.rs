@@ -1,0 +1,223 @@
+//! How time goes in the World: as on the wall, faster, or only when someone steps it.
+//!
+//! In: a [`Pace`]. Out: a clock that everything in the World waits on.
+//! Never: reading the system's clock; that is the wall clock's business.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use homestak_api::runtime::{Clock, SharedClock, WallClock};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::oneshot;
+
+/// How time goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// As on the wall.
+    Real,
+    /// So many times faster than on the wall.
+    Accelerated(f64),
+    /// Only when [`SteppedClock::advance`] is called.
+    Stepped,
+}
+
+/// The wall clock, faster: waits are shorter and what they waited for is further away.
+pub(crate) struct AcceleratedClock {
+    wall: SharedClock,
+    origin: Timestamp,
+    factor: f64,
+}
+
+impl AcceleratedClock {
+    pub(crate) fn new(wall: SharedClock, factor: f64) -> Self {
+        Self {
+            origin: wall.now(),
+            wall,
+            factor: if factor > 0.0 { factor } else { 1.0 },
+        }
+    }
+}
+
+#[async_trait]
+impl Clock for AcceleratedClock {
+    fn now(&self) -> Timestamp {
+        let passed = self.wall.now().duration_since(self.origin).as_secs_f64() * self.factor;
+        self.origin
+            .checked_add(SignedDuration::from_secs_f64(passed))
+            .unwrap_or(self.origin)
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.wall.sleep(duration.div_f64(self.factor)).await;
+    }
+}
+
+struct Timer {
+    due: Timestamp,
+    order: u64,
+    wake: oneshot::Sender<()>,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        (self.due, self.order) == (other.due, other.order)
+    }
+}
+impl Eq for Timer {}
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.order).cmp(&(other.due, other.order))
+    }
+}
+
+struct Stepped {
+    now: Timestamp,
+    order: u64,
+    timers: BinaryHeap<Reverse<Timer>>,
+}
+
+/// A clock that stands still until it is stepped.
+///
+/// Timers that are due at the same moment fire in the order they were set, so a run with one
+/// seed is the same run again.
+#[derive(Clone)]
+pub struct SteppedClock(Arc<Mutex<Stepped>>);
+
+impl SteppedClock {
+    /// Starts at a time of your choice.
+    pub fn starting_at(start: Timestamp) -> Self {
+        Self(Arc::new(Mutex::new(Stepped {
+            now: start,
+            order: 0,
+            timers: BinaryHeap::new(),
+        })))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Stepped> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the next timer is due.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let mut inner = self.lock();
+        while inner.timers.peek().is_some_and(|timer| timer.0.wake.is_closed()) {
+            inner.timers.pop();
+        }
+        inner.timers.peek().map(|timer| timer.0.due)
+    }
+
+    /// Goes to a time and fires one timer that is due by then. Returns whether one fired.
+    pub fn fire_next(&self, until: Timestamp) -> bool {
+        let mut inner = self.lock();
+        loop {
+            match inner.timers.peek() {
+                Some(timer) if timer.0.due <= until => {}
+                _ => {
+                    inner.now = inner.now.max(until);
+                    return false;
+                }
+            }
+            let Some(Reverse(timer)) = inner.timers.pop() else {
+                return false;
+            };
+            inner.now = inner.now.max(timer.due);
+            if timer.wake.send(()).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    /// Steps to a time: fires what is due in order and lets the tasks run in between.
+    ///
+    /// Must run on a current-thread runtime: there, a task that can run has run after a few
+    /// yields, so each timer sees what the one before it caused.
+    pub async fn advance_to(&self, until: Timestamp) {
+        settle().await;
+        while self.fire_next(until) {
+            settle().await;
+        }
+    }
+
+    /// Steps by a duration.
+    pub async fn advance(&self, by: Duration) {
+        let until = self.now() + SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+        self.advance_to(until).await;
+    }
+}
+
+/// Lets every task that can run do so. Tasks wake each other at most a few times in a row.
+pub(crate) async fn settle() {
+    for _ in 0..24 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[async_trait]
+impl Clock for SteppedClock {
+    fn now(&self) -> Timestamp {
+        self.lock().now
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        let woken = {
+            let mut inner = self.lock();
+            let due = inner.now + SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+            let (wake, woken) = oneshot::channel();
+            inner.order += 1;
+            let order = inner.order;
+            inner.timers.push(Reverse(Timer { due, order, wake }));
+            woken
+        };
+        // Cancel safety: dropping the receiver makes the timer a dead one, which is skipped.
+        let _ = woken.await;
+    }
+}
+
+/// Makes the clock for a pace. A stepped one is handed out too, because someone must step it.
+pub(crate) fn make(pace: Pace, start: Option<Timestamp>) -> (SharedClock, Option<SteppedClock>) {
+    match pace {
+        Pace::Real => (Arc::new(WallClock), None),
+        Pace::Accelerated(factor) => {
+            let clock = AcceleratedClock::new(Arc::new(WallClock), factor);
+            (Arc::new(clock), None)
+        }
+        Pace::Stepped => {
+            let clock = SteppedClock::starting_at(start.unwrap_or(DAWN));
+            (Arc::new(clock.clone()), Some(clock))
+        }
+    }
+}
+
+/// Where stepped time starts unless told otherwise: 2026-01-01, so that ids are the same each run.
+const DAWN: Timestamp = Timestamp::constant(1_767_225_600, 0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn stepped_time_fires_in_order_and_only_when_stepped() {
+        let clock = SteppedClock::starting_at(DAWN);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let spawner = homestak_api::runtime::Spawner::default();
+        for seconds in [3_u64, 1, 2] {
+            let (clock, seen) = (clock.clone(), seen.clone());
+            spawner.spawn("sleeper", async move {
+                clock.sleep(Duration::from_secs(seconds)).await;
+                seen.lock().unwrap().push(seconds);
+            });
+        }
+        settle().await;
+        assert!(seen.lock().unwrap().is_empty());
+        clock.advance(Duration::from_secs(2)).await;
+        assert_eq!(*seen.lock().unwrap(), [1, 2]);
+    }
+}

@@ -1,0 +1,56 @@
+//! Fills a World with many hosts and guests.
+//!
+//! In: how many. Out: a World of that size, made without calls.
+//! Never: chance that is not from the seed.
+
+use super::state::{Boots, Kind, Volume};
+use super::{Builder, World};
+
+impl World {
+    /// Builds a cluster of `hosts` hosts with `guests` guests spread over them.
+    pub fn fleet(builder: Builder, hosts: u32, guests: u32) -> Self {
+        let mut builder = builder.cluster("fleet");
+        for at in 1..=hosts {
+            builder = builder.host(&format!("pve{at:03}"));
+        }
+        let world = builder.build();
+        let ctime = world.epoch();
+        for at in 0..guests {
+            let vmid = 100 + at;
+            let host = format!("pve{:03}", at % hosts.max(1) + 1);
+            let (uuid, mac) = {
+                let mut state = world.state();
+                (state.random.uuid(), state.random.mac())
+            };
+            let disk = format!("{vmid}/vm-{vmid}-disk-0.qcow2");
+            let config = [
+                ("name", format!("guest-{vmid}")),
+                ("memory", "2048".to_owned()),
+                ("cores", "2".to_owned()),
+                ("ostype", "l26".to_owned()),
+                ("scsihw", "virtio-scsi-single".to_owned()),
+                ("scsi0", format!("local:{disk},size=8G")),
+                ("boot", "order=scsi0".to_owned()),
+                ("net0", format!("virtio={mac},bridge=vmbr0")),
+                ("smbios1", format!("uuid={uuid}")),
+                ("agent", "1".to_owned()),
+                ("tags", format!("fleet;g{}", at % 10)),
+            ]
+            .map(|(key, value)| (key.to_owned(), value));
+            world.put_guest(&host, Kind::Qemu, vmid, config.into());
+            let volume = Volume {
+                content: "images",
+                format: "qcow2".to_owned(),
+                size: 8 << 30,
+                used: 1 << 20,
+                ctime,
+                vmid: Some(vmid),
+                parent: None,
+                boots: Boots::System,
+            };
+            let mut state = world.state();
+            let _ = state.add_volume(&host, "local", &disk, volume);
+        }
+        world
+    }
+}

@@ -1,0 +1,148 @@
+//! What tests and tools do to a World besides calling it: look, break, repair.
+//!
+//! In: names. Out: facts, or a World in which something is broken.
+//! Never: what a client could see or do; clients call.
+
+use std::collections::BTreeMap;
+
+use super::fault::Fault;
+use super::state::{Boots, Kind};
+use super::{Builder, World};
+use crate::calls::vm_create::blank;
+use crate::guest::config::Config;
+
+/// What is true of a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestFacts {
+    /// Its id.
+    pub vmid: u32,
+    /// Virtual machine or container.
+    pub kind: Kind,
+    /// The host it is on.
+    pub host: String,
+    /// Whether it runs.
+    pub running: bool,
+    /// Its configuration, without what is pending.
+    pub config: BTreeMap<String, String>,
+}
+
+impl World {
+    /// Puts a guest in place, stopped.
+    pub fn put_guest(&self, host: &str, kind: Kind, vmid: u32, config: Vec<(String, String)>) {
+        let mut guest = blank(vmid, kind, host, 0.0, "");
+        guest.config = Config::from_pairs(config);
+        self.state().guests.insert(vmid, guest);
+    }
+
+    /// Returns the facts of every guest.
+    pub fn guests(&self) -> Vec<GuestFacts> {
+        let state = self.state();
+        state
+            .guests
+            .values()
+            .map(|guest| GuestFacts {
+                vmid: guest.vmid,
+                kind: guest.kind,
+                host: guest.node.clone(),
+                running: guest.running.is_some(),
+                config: guest.config.values().clone(),
+            })
+            .collect()
+    }
+
+    /// Returns the ids of all volumes, with the host for those that are not shared.
+    pub fn volumes(&self) -> Vec<(String, String)> {
+        let state = self.state();
+        state
+            .storages
+            .values()
+            .flat_map(|storage| {
+                storage
+                    .volumes
+                    .keys()
+                    .map(|(place, name)| (place.clone(), format!("{}:{name}", storage.name)))
+            })
+            .collect()
+    }
+
+    /// Returns whether all tasks have ended.
+    pub fn is_quiet(&self) -> bool {
+        self.state().tasks.by_upid.values().all(|task| task.ended.is_some())
+    }
+
+    /// Adds a fault.
+    pub fn add_fault(&self, fault: Fault) {
+        self.state().faults.add(fault);
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        self.state().faults.clear();
+    }
+
+    /// Takes a host off the network, or brings it back.
+    pub fn set_online(&self, host: &str, online: bool) {
+        if let Some(host) = self.state().hosts.get_mut(host) {
+            host.online = online;
+        }
+    }
+
+    /// Takes the quorum away, or gives it back. Without it nothing can be changed.
+    pub fn set_quorate(&self, quorate: bool) {
+        self.state().quorate = quorate;
+    }
+
+    /// Fills a storage, or empties it.
+    pub fn set_full(&self, storage: &str, full: bool) {
+        if let Some(storage) = self.state().storages.get_mut(storage) {
+            storage.full = full;
+        }
+    }
+
+    /// Makes disks copy at so many bytes per second.
+    pub fn set_copy_speed(&self, bytes_per_second: u64) {
+        self.state().timing.copy_speed = bytes_per_second;
+    }
+
+    /// Says what a guest's disk starts.
+    pub fn set_boots(&self, vmid: u32, boots: Boots) {
+        if let Some(guest) = self.state().guests.get_mut(&vmid) {
+            guest.boots = boots;
+        }
+    }
+
+    /// Returns the World inside a guest, while the guest is a hypervisor that runs and has booted.
+    ///
+    /// It is made the first time it is asked for and stays the same one afterwards: stopping the
+    /// guest hides it, starting shows it again, destroying the guest ends it. It runs on the same
+    /// clock, has one host with the guest's name, and a storage `local`. `prepare` adds to it.
+    pub fn inside(&self, vmid: u32, prepare: impl FnOnce(Builder) -> Builder) -> Option<Self> {
+        let now = self.now();
+        let mut state = self.state();
+        let boot = state.timing.boot.as_secs_f64();
+        let timing = state.timing.clone();
+        let seed = state.random.next();
+        let guest = state.guests.get_mut(&vmid)?;
+        let up = guest.running.as_ref().is_some_and(|running| now - running.since >= boot);
+        if guest.boots != Boots::Hypervisor || !up {
+            return None;
+        }
+        if let Some(inner) = &guest.inner {
+            return Some(inner.clone());
+        }
+        let builder = Builder::default()
+            .seed(seed)
+            .clock(self.clock().clone())
+            .timing(timing)
+            .host(&guest.name())
+            .storage("local");
+        let inner = prepare(builder).build();
+        guest.inner = Some(inner.clone());
+        Some(inner)
+    }
+
+    /// Whether a guest runs.
+    pub fn is_running(&self, vmid: u32) -> bool {
+        self.state().guests.get(&vmid).is_some_and(|guest| guest.running.is_some())
+    }
+}

@@ -1,0 +1,328 @@
+//! What there is: hosts, storages and their volumes, guests, pools, tasks.
+//!
+//! In: changes made by calls and tasks. Out: the facts answers are made from.
+//! Never: waiting, permissions, HTTP.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::World;
+use super::access::Access;
+use super::fault::Faults;
+use super::random::Random;
+use super::task::Tasks;
+use super::timing::Timing;
+use super::worker::Workers;
+use crate::guest::config::Config;
+
+/// A machine with Proxmox VE on it.
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) online: bool,
+    pub(crate) cpus: u64,
+    pub(crate) memory: u64,
+    pub(crate) address: String,
+    pub(crate) bridges: BTreeSet<String>,
+    pub(crate) workers: Workers,
+}
+
+/// What starts when a disk made from an image starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Boots {
+    /// Nothing that talks: no agent, and it ignores a shutdown.
+    #[default]
+    Nothing,
+    /// A system with a guest agent.
+    System,
+    /// A hypervisor: while it runs, it has an API of its own.
+    Hypervisor,
+}
+
+/// A file or disk on a storage.
+#[derive(Clone, Debug)]
+pub(crate) struct Volume {
+    pub(crate) content: &'static str,
+    pub(crate) format: String,
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+    pub(crate) ctime: i64,
+    pub(crate) vmid: Option<u32>,
+    pub(crate) parent: Option<String>,
+    pub(crate) boots: Boots,
+}
+
+/// A storage. Volumes are kept by host, or under no host when it is shared.
+pub(crate) struct Storage {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) path: String,
+    pub(crate) content: Vec<String>,
+    pub(crate) shared: bool,
+    pub(crate) hosts: Option<BTreeSet<String>>,
+    pub(crate) total: u64,
+    /// What is used besides the volumes.
+    pub(crate) base_used: u64,
+    /// What cannot be used although it is free, as reserved blocks are not.
+    pub(crate) reserved: u64,
+    /// Refuses new data, as a full disk does.
+    pub(crate) full: bool,
+    pub(crate) volumes: BTreeMap<(String, String), Volume>,
+}
+
+impl Storage {
+    /// Returns the place of a host's volumes.
+    pub(crate) fn place(&self, host: &str) -> String {
+        if self.shared { String::new() } else { host.to_owned() }
+    }
+
+    pub(crate) fn is_on(&self, host: &str) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.contains(host))
+    }
+
+    pub(crate) fn volume(&self, host: &str, name: &str) -> Option<&Volume> {
+        self.volumes.get(&(self.place(host), name.to_owned()))
+    }
+
+    pub(crate) fn used(&self, host: &str) -> u64 {
+        let place = self.place(host);
+        let volumes: u64 = self
+            .volumes
+            .iter()
+            .filter(|((at, _), _)| *at == place)
+            .map(|(_, volume)| volume.used)
+            .sum();
+        (self.base_used + volumes).min(self.total)
+    }
+
+    pub(crate) fn available(&self, host: &str) -> u64 {
+        if self.full {
+            return 0;
+        }
+        self.total.saturating_sub(self.used(host)).saturating_sub(self.reserved)
+    }
+
+    /// Returns the path of a volume on the host.
+    pub(crate) fn path_of(&self, name: &str) -> String {
+        let (kind, file) = name.split_once('/').unwrap_or(("", name));
+        match kind {
+            "iso" => format!("{}/template/iso/{file}", self.path),
+            "vztmpl" => format!("{}/template/cache/{file}", self.path),
+            "import" => format!("{}/import/{file}", self.path),
+            "snippets" => format!("{}/snippets/{file}", self.path),
+            "backup" => format!("{}/dump/{file}", self.path),
+            // A linked clone names its base first: only the last two parts are its own.
+            _ => {
+                let parts: Vec<&str> = name.split('/').collect();
+                let own = parts.len().saturating_sub(2);
+                format!("{}/images/{}", self.path, parts[own..].join("/"))
+            }
+        }
+    }
+}
+
+/// Virtual machine or container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A virtual machine.
+    Qemu,
+    /// A container.
+    Lxc,
+}
+
+impl Kind {
+    /// Returns the word in paths: `qemu` or `lxc`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu",
+            Self::Lxc => "lxc",
+        }
+    }
+
+    /// Returns the word in messages: `VM` or `CT`.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Qemu => "VM",
+            Self::Lxc => "CT",
+        }
+    }
+
+    /// Returns the directory of its configuration files.
+    pub(crate) fn directory(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu-server",
+            Self::Lxc => "lxc",
+        }
+    }
+
+    /// Returns the lock file of a guest.
+    pub(crate) fn lock_file(self, vmid: u32) -> String {
+        match self {
+            Self::Qemu => format!("/var/lock/qemu-server/lock-{vmid}.conf"),
+            Self::Lxc => format!("/run/lock/lxc/pve-config-{vmid}.lock"),
+        }
+    }
+}
+
+/// A guest that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) pid: u64,
+    pub(crate) since: f64,
+    /// When its agent starts to answer.
+    pub(crate) agent_from: Option<f64>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) name: String,
+    pub(crate) time: i64,
+    pub(crate) description: String,
+    pub(crate) parent: Option<String>,
+    pub(crate) vmstate: bool,
+    pub(crate) config: Config,
+}
+
+/// What the status sweep saw last.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) name: String,
+    pub(crate) running_since: Option<f64>,
+    pub(crate) template: bool,
+    pub(crate) memory: u64,
+    pub(crate) cpus: u64,
+    pub(crate) disk: u64,
+}
+
+/// A guest.
+pub(crate) struct Guest {
+    pub(crate) vmid: u32,
+    pub(crate) kind: Kind,
+    pub(crate) node: String,
+    pub(crate) config: Config,
+    pub(crate) running: Option<Running>,
+    pub(crate) snapshots: Vec<Snapshot>,
+    /// The snapshot the current state descends from.
+    pub(crate) parent: Option<String>,
+    /// What the sweep saw before the last change; `None` when it has seen nothing yet.
+    pub(crate) seen: Option<Seen>,
+    pub(crate) touched: f64,
+    pub(crate) boots: Boots,
+    /// The World inside, once it has run.
+    pub(crate) inner: Option<World>,
+}
+
+/// Everything.
+pub(crate) struct State {
+    pub(crate) name: Option<String>,
+    pub(crate) hosts: BTreeMap<String, Host>,
+    pub(crate) storages: BTreeMap<String, Storage>,
+    pub(crate) guests: BTreeMap<u32, Guest>,
+    pub(crate) pools: BTreeMap<String, String>,
+    pub(crate) pool_of: BTreeMap<u32, String>,
+    pub(crate) access: Access,
+    pub(crate) tasks: Tasks,
+    pub(crate) faults: Faults,
+    pub(crate) random: Random,
+    pub(crate) timing: Timing,
+    pub(crate) quorate: bool,
+    pub(crate) downloads: BTreeMap<String, (u64, String)>,
+    /// How many copies run on a storage, which share its speed.
+    pub(crate) copies: BTreeMap<String, u32>,
+    /// The last guest list, for the fault that shows an old one.
+    pub(crate) old_lists: Vec<(f64, serde_json::Value)>,
+    pub(crate) secret: String,
+}
+
+impl State {
+    /// Returns a guest of this kind on this host, or the fault PVE names.
+    pub(crate) fn guest(&self, node: &str, kind: Kind, vmid: u32) -> Result<&Guest, String> {
+        self.guests
+            .get(&vmid)
+            .filter(|guest| guest.kind == kind && guest.node == node)
+            .ok_or_else(|| missing(node, kind, vmid))
+    }
+
+    pub(crate) fn guest_mut(
+        &mut self,
+        node: &str,
+        kind: Kind,
+        vmid: u32,
+    ) -> Result<&mut Guest, String> {
+        self.guests
+            .get_mut(&vmid)
+            .filter(|guest| guest.kind == kind && guest.node == node)
+            .ok_or_else(|| missing(node, kind, vmid))
+    }
+
+    pub(crate) fn storage(&self, name: &str) -> Result<&Storage, String> {
+        self.storages
+            .get(name)
+            .ok_or_else(|| format!("storage '{name}' does not exist"))
+    }
+
+    pub(crate) fn storage_mut(&mut self, name: &str) -> Result<&mut Storage, String> {
+        self.storages
+            .get_mut(name)
+            .ok_or_else(|| format!("storage '{name}' does not exist"))
+    }
+
+    /// Returns a volume by its full id.
+    pub(crate) fn volume(&self, host: &str, volid: &str) -> Option<&Volume> {
+        let (storage, name) = volid.split_once(':')?;
+        self.storages.get(storage)?.volume(host, name)
+    }
+
+    /// Removes a volume by its full id. Returns whether there was one.
+    pub(crate) fn remove_volume(&mut self, host: &str, volid: &str) -> bool {
+        let Some((storage, name)) = volid.split_once(':') else {
+            return false;
+        };
+        self.storages.get_mut(storage).is_some_and(|storage| {
+            let key = (storage.place(host), name.to_owned());
+            storage.volumes.remove(&key).is_some()
+        })
+    }
+}
+
+/// Returns PVE's words for a guest that is not there.
+pub(crate) fn missing(node: &str, kind: Kind, vmid: u32) -> String {
+    format!(
+        "Configuration file 'nodes/{node}/{}/{vmid}.conf' does not exist",
+        kind.directory()
+    )
+}
+
+impl Guest {
+    /// Remembers what the sweep knew before a change. Must be called before the change.
+    pub(crate) fn touch(&mut self, now: f64, last_sweep: f64) {
+        if self.touched <= last_sweep {
+            self.seen = Some(self.view());
+        }
+        self.touched = now;
+    }
+
+    pub(crate) fn view(&self) -> Seen {
+        Seen {
+            name: self.name(),
+            running_since: self.running.as_ref().map(|running| running.since),
+            template: self.is_template(),
+            memory: self.memory(),
+            cpus: self.cpus(),
+            disk: self.disk_size(),
+        }
+    }
+
+    pub(crate) fn is_template(&self) -> bool {
+        self.config.is_true("template")
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let key = match self.kind {
+            Kind::Qemu => "name",
+            Kind::Lxc => "hostname",
+        };
+        self.config
+            .value(key)
+            .map_or_else(|| format!("{} {}", self.kind.title(), self.vmid), ToOwned::to_owned)
+    }
+}

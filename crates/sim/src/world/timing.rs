@@ -1,0 +1,72 @@
+//! How long things take.
+//!
+//! In: what is done. Out: a duration, before jitter and load.
+//! Never: waiting; whoever asks waits.
+
+use std::time::Duration;
+
+/// Speeds and durations, as measured on a small real installation. All may be changed.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// Time a worker spends on a call that only reads.
+    pub read: Duration,
+    /// Time a worker spends on a call that changes something.
+    pub write: Duration,
+    /// Time a task needs before it does anything.
+    pub fork: Duration,
+    /// Bytes per second a storage copies at, shared by the copies that run.
+    pub copy_speed: u64,
+    /// Making an empty disk.
+    pub allocate: Duration,
+    /// Starting a virtual machine, until its process runs.
+    pub vm_start: Duration,
+    /// Starting a container.
+    pub ct_start: Duration,
+    /// Bytes per second a container's archive is unpacked at.
+    pub unpack_speed: u64,
+    /// From start to the guest agent's first answer.
+    pub boot: Duration,
+    /// From a request to shut down to the guest being off.
+    pub shutdown: Duration,
+    /// Between two sweeps of the status daemon.
+    pub sweep: Duration,
+    /// How long a config lock is waited for.
+    pub config_lock: Duration,
+    /// How long a failed login takes to be answered.
+    pub refusal: Duration,
+    /// How much of a rate-limited copy counts: runs of zeros are skipped.
+    pub limited_share: f64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            read: Duration::from_millis(8),
+            write: Duration::from_millis(25),
+            fork: Duration::from_millis(45),
+            copy_speed: 2_600_000_000,
+            allocate: Duration::from_millis(70),
+            vm_start: Duration::from_millis(260),
+            ct_start: Duration::from_millis(2_000),
+            unpack_speed: 30_000_000,
+            boot: Duration::from_secs(45),
+            shutdown: Duration::from_millis(4_000),
+            sweep: Duration::from_secs(10),
+            config_lock: Duration::from_secs(10),
+            refusal: Duration::from_secs(3),
+            limited_share: 0.8,
+        }
+    }
+}
+
+impl Timing {
+    /// Returns how long a copy takes while `sharing` copies run. `limit` is in KiB per second.
+    pub(crate) fn copy(&self, bytes: u64, limit: Option<u64>, sharing: u32) -> Duration {
+        let bytes = bytes as f64;
+        let free = bytes * f64::from(sharing.max(1)) / self.copy_speed.max(1) as f64;
+        let limited = limit
+            .filter(|limit| *limit > 0)
+            .map_or(0.0, |limit| bytes * self.limited_share / (limit as f64 * 1024.0));
+        Duration::from_secs_f64(free.max(limited))
+    }
+}
