@@ -3,5 +3,6 @@
 //! In: settings, tasks, time. Out: TLS configurations, clocks, tracked tasks.
 //! Never: decisions; a connection that is not verified.
 
+pub mod probe;
 pub mod runtime;
 pub mod trust;

@@ -4,6 +4,7 @@
 //! Never: decisions about documents; commands call `core` and show what it says.
 
 mod explain;
+mod host;
 mod manifest;
 mod pages;
 mod resolve;
@@ -35,6 +36,7 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Manifest(command) => manifest::run(command, settings, printer),
         Command::Spec(command) => spec::run(command, settings, printer),
         Command::Site(command) => site::run(command, settings, printer),
+        Command::Host(command) => host::run(command, settings, printer),
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),

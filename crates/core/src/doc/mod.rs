@@ -8,6 +8,7 @@ pub mod code;
 mod declare;
 pub mod decode;
 pub mod diagnostic;
+pub mod edit;
 pub mod emit;
 pub mod host;
 pub mod image;

@@ -30,7 +30,9 @@ document! {
         ip: IpAddr,
         /// User for SSH, instead of the site's.
         host_user old "ssh_user": UserName,
-        /// SHA-256 fingerprint of the API's certificate.
+        /// SHA-256 fingerprint of the API's certificate; `homestak host trust` records it.
         fingerprint: String,
+        /// File with the authority that signed the API's certificate, relative to the site.
+        ca: String,
     }
 }

@@ -11,10 +11,10 @@ use jiff::Timestamp;
 
 use super::before::{self, Sighting};
 use super::compare::{differences, exit_class, normal};
+use super::groups;
 use super::hidden::{self, Hidden};
 use super::report::{Report, Verdict};
 use super::transcript::Row;
-use super::groups;
 use crate::calls::{Answer, Credentials, Request, Upload};
 use crate::world::{SteppedClock, World};
 
@@ -45,7 +45,11 @@ struct Runner {
 
 /// Replays rows and adds what was found.
 pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
-    let start = rows.iter().filter_map(|row| row.t0).fold(f64::MAX, f64::min) - 30.0;
+    let start = rows
+        .iter()
+        .filter_map(|row| row.t0)
+        .fold(f64::MAX, f64::min)
+        - 30.0;
     if rows.is_empty() {
         return;
     }
@@ -55,7 +59,11 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
     };
     let hidden = hidden::find(&rows);
     let mut made = hidden::made(&rows);
-    made.extend(hidden.iter().filter_map(|call| Some((call.makes?, call.at))));
+    made.extend(
+        hidden
+            .iter()
+            .filter_map(|call| Some((call.makes?, call.at))),
+    );
     let groups = groups::find(&rows);
     let group_of = groups
         .iter()
@@ -101,7 +109,12 @@ impl Runner {
             .iter()
             .enumerate()
             .map(|(at, row)| (row.t0.unwrap_or(0.0), Event::Row(at)))
-            .chain(self.hidden.iter().enumerate().map(|(at, call)| (call.at, Event::Hidden(at))))
+            .chain(
+                self.hidden
+                    .iter()
+                    .enumerate()
+                    .map(|(at, call)| (call.at, Event::Hidden(at))),
+            )
             .collect();
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
         for (at, event) in events {
@@ -111,7 +124,9 @@ impl Runner {
                 Event::Hidden(index) => self.hidden_call(index).await,
             }
         }
-        self.clock.advance(std::time::Duration::from_secs(600)).await;
+        self.clock
+            .advance(std::time::Duration::from_secs(600))
+            .await;
     }
 
     fn now(&self) -> f64 {
@@ -125,7 +140,11 @@ impl Runner {
     }
 
     fn answer(&self, index: usize) -> Option<Answer> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(&index).cloned()
+        self.answers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&index)
+            .cloned()
     }
 
     /// Steps until a call is answered.
@@ -144,7 +163,10 @@ impl Runner {
         // Cancel safety: dropped only when the replay ends.
         self.spawner.spawn("replayed call", async move {
             let answer = world.call(request).await;
-            answers.lock().unwrap_or_else(PoisonError::into_inner).insert(index, answer);
+            answers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(index, answer);
         });
     }
 
@@ -186,13 +208,20 @@ impl Runner {
             .and_then(|call| self.exits.get(&call.upid))
             .is_some_and(|exit| exit_class(exit) == "success");
         if worked && !self.is_made_before(vmid, at) {
-            let seen = Sighting { vmid, kind, host: host.to_owned(), entry: serde_json::Value::Null };
+            let seen = Sighting {
+                vmid,
+                kind,
+                host: host.to_owned(),
+                entry: serde_json::Value::Null,
+            };
             before::put_seen(&self.world, &seen);
         }
     }
 
     fn is_made_before(&self, vmid: u32, at: f64) -> bool {
-        self.made.iter().any(|(made, when)| *made == vmid && *when < at)
+        self.made
+            .iter()
+            .any(|(made, when)| *made == vmid && *when < at)
     }
 
     async fn row(&mut self, index: usize, at: f64) {
@@ -216,9 +245,9 @@ impl Runner {
         loop {
             self.send(index, request.clone());
             self.wait_for(index).await;
-            let ended = self
-                .answer(index)
-                .is_none_or(|answer| answer.status != 200 || answer.data().get("exitstatus").is_some());
+            let ended = self.answer(index).is_none_or(|answer| {
+                answer.status != 200 || answer.data().get("exitstatus").is_some()
+            });
             if ended || self.now() > limit {
                 break;
             }
@@ -226,7 +255,10 @@ impl Runner {
                 break;
             };
             self.clock.advance_to(due).await;
-            self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
+            self.answers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&index);
         }
         self.drift = self.drift.max(self.now() - at - row.seconds).max(0.0);
     }
@@ -241,7 +273,9 @@ impl Runner {
             .filter(|(other, row)| {
                 *other != index
                     && row.flow() == flow
-                    && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at && at - t0 < 120.0)
+                    && row
+                        .t0
+                        .is_some_and(|t0| t0 < at && t0 + row.seconds <= at && at - t0 < 120.0)
             })
             .map(|(other, _)| other)
             .filter(|other| self.answer(*other).is_none())
@@ -261,22 +295,30 @@ impl Runner {
             return;
         };
         let row = &self.rows[index];
-        if let (Some(old), Some(new)) = (row.data()["digest"].as_str(), answer.data()["digest"].as_str()) {
-            self.digests.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+        if let (Some(old), Some(new)) = (
+            row.data()["digest"].as_str(),
+            answer.data()["digest"].as_str(),
+        ) {
+            self.digests
+                .entry(old.to_owned())
+                .or_insert_with(|| new.to_owned());
         }
         if row.api_path() == "/access/ticket" && answer.status == 200 {
             let text = |key: &str| answer.data()[key].as_str().unwrap_or("").to_owned();
             self.ticket = Some((text("ticket"), text("CSRFPreventionToken")));
         }
-        if let (Some(name), Some(secret)) =
-            (answer.data()["full-tokenid"].as_str(), answer.data()["value"].as_str())
-        {
+        if let (Some(name), Some(secret)) = (
+            answer.data()["full-tokenid"].as_str(),
+            answer.data()["value"].as_str(),
+        ) {
             self.tokens.insert(name.to_owned(), secret.to_owned());
         }
         if !self.group_of.contains_key(&index)
             && let (Some(old), Some(new)) = (row.started(), answer.data().as_str())
         {
-            self.tasks.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+            self.tasks
+                .entry(old.to_owned())
+                .or_insert_with(|| new.to_owned());
         }
     }
 
@@ -366,7 +408,12 @@ impl Runner {
     }
 
     fn exit_here(&self, upid: &str) -> Option<String> {
-        self.world.state().tasks.by_upid.get(upid).and_then(|task| task.exit.clone())
+        self.world
+            .state()
+            .tasks
+            .by_upid
+            .get(upid)
+            .and_then(|task| task.exit.clone())
     }
 
     /// When a guest has booted is the guest's business: the recording says when.
@@ -374,12 +421,21 @@ impl Runner {
         if !row.api_path().contains("/agent/") {
             return;
         }
-        let Some(vmid) = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok()) else {
+        let Some(vmid) = row
+            .api_path()
+            .split('/')
+            .nth(4)
+            .and_then(|id| id.parse::<u32>().ok())
+        else {
             return;
         };
         let now = self.now();
         let mut state = self.world.state();
-        if let Some(running) = state.guests.get_mut(&vmid).and_then(|guest| guest.running.as_mut()) {
+        if let Some(running) = state
+            .guests
+            .get_mut(&vmid)
+            .and_then(|guest| guest.running.as_mut())
+        {
             running.agent_from = (row.status == 200).then_some(now);
         }
     }
@@ -391,11 +447,15 @@ impl Runner {
         {
             path = path.replace(upid, new);
         }
-        let path = percent_encoding::percent_decode_str(&path).decode_utf8_lossy().into_owned();
+        let path = percent_encoding::percent_decode_str(&path)
+            .decode_utf8_lossy()
+            .into_owned();
         let mut request = Request::new(&row.method, &path);
         request.parameters = row.parameters();
         if let Some(digest) = request.parameters.get("digest").cloned() {
-            request.parameters.insert("digest".into(), self.digest_here(&digest, row));
+            request
+                .parameters
+                .insert("digest".into(), self.digest_here(&digest, row));
         }
         request.upload = self.upload(row, &mut request.parameters);
         request.credentials = self.credentials(row);
@@ -407,7 +467,11 @@ impl Runner {
         if let Some(known) = self.digests.get(digest) {
             return known.clone();
         }
-        let vmid = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok());
+        let vmid = row
+            .api_path()
+            .split('/')
+            .nth(4)
+            .and_then(|id| id.parse::<u32>().ok());
         let state = self.world.state();
         vmid.and_then(|vmid| state.guests.get(&vmid))
             .map_or_else(|| digest.to_owned(), |guest| guest.config.digest())
@@ -416,15 +480,35 @@ impl Runner {
     fn upload(&self, row: &Row, parameters: &mut BTreeMap<String, String>) -> Option<Upload> {
         let file = row.file()?;
         parameters.extend(file.fields.clone());
-        let exit = row.started().and_then(|upid| self.exits.get(upid)).cloned().unwrap_or_default();
+        let exit = row
+            .started()
+            .and_then(|upid| self.exits.get(upid))
+            .cloned()
+            .unwrap_or_default();
         let mut checksums = BTreeMap::new();
         if let Some(expected) = file.fields.get("checksum") {
-            let algorithm = file.fields.get("checksum-algorithm").cloned().unwrap_or_default();
-            let got = exit.split('\'').nth(1).filter(|_| exit.starts_with("checksum mismatch"));
+            let algorithm = file
+                .fields
+                .get("checksum-algorithm")
+                .cloned()
+                .unwrap_or_default();
+            let got = exit
+                .split('\'')
+                .nth(1)
+                .filter(|_| exit.starts_with("checksum mismatch"));
             checksums.insert(algorithm, got.unwrap_or(expected).to_owned());
         }
-        let head = if exit.contains("not in qcow2") { Vec::new() } else { b"QFI\xfb".to_vec() };
-        Some(Upload { name: file.name, size: file.size, checksums, head })
+        let head = if exit.contains("not in qcow2") {
+            Vec::new()
+        } else {
+            b"QFI\xfb".to_vec()
+        };
+        Some(Upload {
+            name: file.name,
+            size: file.size,
+            checksums,
+            head,
+        })
     }
 
     fn credentials(&self, row: &Row) -> Credentials {
@@ -434,7 +518,9 @@ impl Runner {
         let Some(headers) = &row.req_headers else {
             // A row that kept no headers was sent like the others.
             let usual = self.rows.iter().find_map(before::token_of);
-            return usual.map_or(Credentials::None, |token| Credentials::Token(self.secret(&token)));
+            return usual.map_or(Credentials::None, |token| {
+                Credentials::Token(self.secret(&token))
+            });
         };
         if headers.contains_key("Authorization") {
             return Credentials::Token("nobody@pam!none=wrong".to_owned());
@@ -442,7 +528,9 @@ impl Runner {
         match (&self.ticket, headers.contains_key("Cookie")) {
             (Some((ticket, csrf)), true) => Credentials::Ticket {
                 ticket: ticket.clone(),
-                csrf: headers.contains_key("CSRFPreventionToken").then(|| csrf.clone()),
+                csrf: headers
+                    .contains_key("CSRFPreventionToken")
+                    .then(|| csrf.clone()),
             },
             _ => Credentials::None,
         }
@@ -481,10 +569,19 @@ impl Runner {
             return found.unwrap_or_default();
         }
         let mut found = differences(row, answer);
-        let exit = |value: &serde_json::Value| value.get("exitstatus").and_then(|e| e.as_str()).map(exit_class);
+        let exit = |value: &serde_json::Value| {
+            value
+                .get("exitstatus")
+                .and_then(|e| e.as_str())
+                .map(exit_class)
+        };
         let (old, new) = (exit(row.data()), exit(answer.data()));
         if found.is_empty() && old != new && row.upid().is_some() {
-            found.push(format!("task ended `{}` instead of `{}`", new.unwrap_or_default(), old.unwrap_or_default()));
+            found.push(format!(
+                "task ended `{}` instead of `{}`",
+                new.unwrap_or_default(),
+                old.unwrap_or_default()
+            ));
         }
         found
     }
@@ -494,17 +591,32 @@ impl Runner {
         let mut new = BTreeSet::new();
         for member in members {
             let row = &self.rows[*member];
-            let exit = row.started().and_then(|upid| self.exits.get(upid)).map(|exit| exit_class(exit));
+            let exit = row
+                .started()
+                .and_then(|upid| self.exits.get(upid))
+                .map(|exit| exit_class(exit));
             old.insert(outcome(row.status, &row.reason, exit));
             if let Some(answer) = self.answer(*member) {
                 let exit = answer.data().as_str().and_then(|upid| self.exit_here(upid));
-                new.insert(outcome(answer.status, &answer.reason, exit.map(|exit| exit_class(&exit))));
+                new.insert(outcome(
+                    answer.status,
+                    &answer.reason,
+                    exit.map(|exit| exit_class(&exit)),
+                ));
             }
         }
         let row = &self.rows[members[0]];
-        let what = format!("{} x {} {} ({})", members.len(), row.method, row.path, row.note());
+        let what = format!(
+            "{} x {} {} ({})",
+            members.len(),
+            row.method,
+            row.path,
+            row.note()
+        );
         let details = format!("{new:?} instead of {old:?}");
-        report.groups.push((row.flow().to_owned(), what, old == new, details));
+        report
+            .groups
+            .push((row.flow().to_owned(), what, old == new, details));
     }
 }
 

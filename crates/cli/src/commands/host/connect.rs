@@ -1,0 +1,141 @@
+//! From a host's document to a client for its API.
+//!
+//! In: a name, the site's documents. Out: a client that verifies whom it talks to.
+//! Never: a connection without verification; a token in a message.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use homestak_api::runtime::WallClock;
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::doc::pve_node::PveNode;
+use homestak_engine::ports::{Class, PortError};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use homestak_site::Chosen;
+
+use crate::error::CommandError;
+use crate::session::Session;
+
+/// Returns the document of a Proxmox VE host.
+pub(super) fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, CommandError> {
+    let nodes = &session.catalog.nodes;
+    let document = nodes.get(name).ok_or_else(|| {
+        CommandError::unknown("host", name, nodes.keys().map(String::as_str))
+            .hint("hosts with an API are the files in `nodes/` of the site")
+    })?;
+    document
+        .value
+        .as_ref()
+        .filter(|_| document.faults.errors() == 0)
+        .ok_or_else(|| {
+            CommandError::failed(format!("`nodes/{name}.yaml` has faults."))
+                .hint("homestak site validate shows them")
+        })
+}
+
+/// Returns host and port of an API's address.
+pub(super) fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
+    let url = node.api_endpoint.as_ref()?.as_str();
+    let rest = url.split_once("://")?.1;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    match authority
+        .rsplit_once(':')
+        .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
+    {
+        Some((host, port)) => Some((host.to_owned(), port.parse().ok()?)),
+        None => Some((authority.to_owned(), 8006)),
+    }
+}
+
+/// Makes a client for a host.
+pub(super) fn connect(name: &str, session: &Session) -> Result<Pve, CommandError> {
+    let node = document(name, session)?;
+    let url = node
+        .api_endpoint
+        .as_ref()
+        .map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let url = url.ok_or_else(|| {
+        CommandError::failed(format!("`nodes/{name}.yaml` has no `api_endpoint`."))
+    })?;
+    let endpoint = Endpoint {
+        url,
+        trust: trust(name, node, session)?,
+    };
+    let settings = PveSettings::new(endpoint, Credential::Token(token(name, node, session)?));
+    Pve::new(settings, Arc::new(WallClock)).map_err(|error| failed(name, &error))
+}
+
+/// Whom to trust: the recorded fingerprint, the named authority, or the public ones.
+fn trust(name: &str, node: &PveNode, session: &Session) -> Result<Trust, CommandError> {
+    if let Some(text) = &node.fingerprint {
+        let fingerprint = Fingerprint::parse(text).ok_or_else(|| {
+            CommandError::failed(format!(
+                "The fingerprint in `nodes/{name}.yaml` is malformed."
+            ))
+            .hint(format!("homestak host trust {name}"))
+        })?;
+        return Ok(Trust::Pinned(fingerprint));
+    }
+    let Some(file) = &node.ca else {
+        return Ok(Trust::WebPki);
+    };
+    let base = match &session.find.chosen {
+        Chosen::Directory(site) => site.as_path(),
+        Chosen::Stock => Path::new("."),
+    };
+    let path = base.join(file.as_str());
+    let pem =
+        fs_err::read_to_string(&path).map_err(|error| CommandError::file("read", &path, &error))?;
+    Ok(Trust::Authority(pem))
+}
+
+fn token(name: &str, node: &PveNode, session: &Session) -> Result<ApiToken, CommandError> {
+    let id = node.api_token.as_ref().map_or(name, |id| id.as_str());
+    let secrets = session
+        .catalog
+        .secrets
+        .as_ref()
+        .and_then(|secrets| secrets.value.as_ref());
+    let tokens = secrets.and_then(|secrets| secrets.api_tokens.as_ref());
+    let token = tokens.and_then(|tokens| tokens.get(id)).ok_or_else(|| {
+        CommandError::failed(format!("There is no API token `{id}` in the secrets.")).hint(format!(
+            "homestak host role {name} prints how to make one; put it under `api_tokens.{id}`"
+        ))
+    })?;
+    ApiToken::parse(token.expose()).map_err(|error| {
+        CommandError::failed(format!("The API token `{id}` cannot be used: {error}."))
+            .hint("copy it again as `pveum user token add` printed it")
+    })
+}
+
+/// Runs a future to its end on a runtime of its own.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|error| CommandError::failed(format!("Cannot start: {error}.")))?;
+    Ok(runtime.block_on(future))
+}
+
+/// Words an error of a host for a person.
+pub(super) fn failed(name: &str, error: &PortError) -> CommandError {
+    let made = CommandError::failed(format!(
+        "Cannot {}: {}.",
+        error.doing,
+        error.detail.trim_end_matches('.')
+    ));
+    let made = error
+        .log
+        .iter()
+        .fold(made, |made, line| made.hint(format!("log: {line}")));
+    if !error.hint.is_empty() {
+        return made.hint(error.hint.clone());
+    }
+    match error.class {
+        Class::Unreachable { .. } => made.hint(format!(
+            "is `{name}` up, and its certificate trusted? homestak host trust {name}"
+        )),
+        Class::Refused | Class::Missing | Class::Busy | Class::Broken | Class::Bug => made,
+    }
+}

@@ -1,0 +1,39 @@
+//! `homestak host`: list, show, trust, role, preflight.
+
+mod connect;
+mod list;
+mod preflight;
+mod role;
+mod show;
+mod trust;
+
+use super::Outcome;
+use crate::args::HostCommand;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Runs a host command.
+pub(super) fn run(command: HostCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    let session = Session::open(settings)?;
+    match command {
+        HostCommand::List => list::run(&session, printer),
+        HostCommand::Show { name, offline } => show::run(&name, offline, &session, printer),
+        HostCommand::Trust { name, yes } => trust::run(&name, yes, &session, printer),
+        HostCommand::Role {
+            name,
+            pve_version,
+            user,
+            token,
+        } => {
+            let who = role::Who {
+                user: &user,
+                token: &token,
+            };
+            role::run(name.as_deref(), pve_version, &who, &session, printer)
+        }
+        HostCommand::Preflight { name, manifest } => {
+            preflight::run(&name, manifest.as_deref(), &session, printer)
+        }
+    }
+}

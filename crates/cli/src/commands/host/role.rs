@@ -1,0 +1,69 @@
+//! `homestak host role`: the smallest role that suffices, as commands to paste.
+
+use std::process::ExitCode;
+
+use homestak_providers::pve::role::{Abilities, grants, is_verified, render};
+use serde_json::json;
+
+use super::connect::document;
+use crate::commands::Outcome;
+use crate::error::CommandError;
+use crate::session::Session;
+use crate::ui::Printer;
+
+/// Whom the token belongs to.
+pub(super) struct Who<'a> {
+    /// The user.
+    pub(super) user: &'a str,
+    /// The token's name.
+    pub(super) token: &'a str,
+}
+
+/// Prints the commands.
+pub(super) fn run(
+    name: Option<&str>,
+    version: u32,
+    who: &Who<'_>,
+    session: &Session,
+    printer: &Printer,
+) -> Outcome {
+    let node = name.map(|name| document(name, session)).transpose()?;
+    let storage = node
+        .and_then(|node| node.datastore.as_ref())
+        .map(ToString::to_string);
+    let mut storages: Vec<String> = storage.into_iter().chain(["local".to_owned()]).collect();
+    storages.dedup();
+    let host = node
+        .and_then(|node| node.node.as_ref())
+        .map(ToString::to_string)
+        .or(name.map(str::to_owned));
+    let abilities = Abilities {
+        vms: true,
+        containers: true,
+        clones: true,
+        downloads: host.into_iter().collect(),
+        storages,
+    };
+    let commands = render(&grants(version, &abilities), who.user, who.token);
+    if commands.is_empty() {
+        return Err(CommandError::failed("There is nothing to grant."));
+    }
+    let verified = is_verified(version);
+    if printer.shape.json {
+        printer.json(
+            "host.role",
+            json!({ "pve_version": version, "verified": verified, "commands": commands }),
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    printer.data(&(commands.join("\n") + "\n"));
+    printer.say("Run them on the host as root. `pveum user token add` prints the secret once: put");
+    printer.say(&format!(
+        "  {}!{}=SECRET\nunder `api_tokens` in secrets.yaml.",
+        who.user, who.token
+    ));
+    if !verified {
+        printer.say(&format!("notice: the set for version {version} is from documents; only that for version 9 was tried on a real host."));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,89 @@
+//! `homestak host trust`: shows the fingerprint of a host's certificate, and records it.
+
+use std::io::{BufRead as _, IsTerminal as _};
+use std::process::ExitCode;
+
+use homestak_api::probe::fingerprint;
+use homestak_core::doc::edit::set_text;
+use homestak_core::error::chain;
+use serde_json::json;
+
+use super::connect::{document, host_and_port};
+use crate::commands::{Outcome, write_file};
+use crate::error::CommandError;
+use crate::session::Session;
+use crate::ui::Printer;
+
+/// Looks, shows, asks, records.
+pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -> Outcome {
+    let node = document(name, session)?;
+    let (host, port) = host_and_port(node).ok_or_else(|| {
+        CommandError::failed(format!("`nodes/{name}.yaml` has no usable `api_endpoint`."))
+    })?;
+    let found = fingerprint(&host, port).map_err(|error| {
+        CommandError::failed(format!("Cannot {}.", chain(&error)))
+            .hint("is the host up, and the address right?")
+    })?;
+    let found = found.to_string();
+    let recorded = node.fingerprint.as_ref().map(|text| text.value.clone());
+    let same = recorded
+        .as_deref()
+        .is_some_and(|recorded| recorded.eq_ignore_ascii_case(&found));
+    if !printer.shape.json {
+        printer.data(&format!("{found}\n"));
+    }
+    if !same {
+        if let Some(recorded) = &recorded {
+            printer.say(&format!("The recorded fingerprint is another one: {recorded}\nThe certificate was renewed, or someone stands between you and {host}."));
+        }
+        printer.say("Compare it on the host itself: openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem");
+        if !yes && !agreed(&format!("Trust this certificate for `{name}`?"), printer) {
+            return Err(
+                CommandError::refused("The fingerprint was not recorded.").hint(format!(
+                    "homestak host trust {name} --yes records it without asking"
+                )),
+            );
+        }
+        record(name, &found, session)?;
+    }
+    if printer.shape.json {
+        printer.json(
+            "host.trust",
+            json!({ "success": true, "host": name, "fingerprint": found, "changed": !same }),
+        );
+    } else {
+        printer.say(if same {
+            "It is recorded already."
+        } else {
+            "Recorded."
+        });
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks a person. Without one, the answer is no.
+fn agreed(question: &str, printer: &Printer) -> bool {
+    if !std::io::stdin().is_terminal() {
+        return false;
+    }
+    printer.say(&format!("{question} [y/N]"));
+    let mut line = String::new();
+    _ = std::io::stdin().lock().read_line(&mut line);
+    matches!(line.trim(), "y" | "Y" | "yes")
+}
+
+/// Writes the fingerprint into the host's document, whose comments and layout stay.
+fn record(name: &str, fingerprint: &str, session: &Session) -> Result<(), CommandError> {
+    let file = session
+        .catalog
+        .nodes
+        .get(name)
+        .map(|document| document.file);
+    let source = file.and_then(|file| session.catalog.sources.source(file));
+    let source =
+        source.ok_or_else(|| CommandError::failed(format!("There is no `nodes/{name}.yaml`.")))?;
+    let text = set_text(&source.text, "fingerprint", fingerprint).ok_or_else(|| {
+        CommandError::failed(format!("`{}` cannot be changed in place.", source.path))
+    })?;
+    write_file(source.path.as_ref(), &text)
+}
