@@ -13,17 +13,32 @@ use crate::tree::root;
 /// before it is written here.
 pub const ARROWS: &[(&str, &[&str])] = &[
     ("homestak-core", &[]),
+    ("homestak-api", &["homestak-core"]),
+    ("homestak-engine", &["homestak-api", "homestak-core"]),
+    (
+        "homestak-providers",
+        &["homestak-api", "homestak-core", "homestak-engine"],
+    ),
+    ("homestak-sim", &["homestak-api", "homestak-core"]),
     ("homestak-secrets", &["homestak-core"]),
     ("homestak-site", &["homestak-core"]),
     (
         "homestak",
-        &["homestak-core", "homestak-secrets", "homestak-site"],
+        &[
+            "homestak-api",
+            "homestak-core",
+            "homestak-engine",
+            "homestak-providers",
+            "homestak-secrets",
+            "homestak-sim",
+            "homestak-site",
+        ],
     ),
     ("xtask", &["homestak", "homestak-core"]),
 ];
 
 /// Arrows that only tests have, besides those above.
-pub const TEST_ARROWS: &[(&str, &[&str])] = &[];
+pub const TEST_ARROWS: &[(&str, &[&str])] = &[("homestak-providers", &["homestak-sim"])];
 
 /// Returns every arrow of this workspace that is not in the table.
 pub fn check() -> Result<Vec<String>> {

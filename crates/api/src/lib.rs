@@ -3,6 +3,7 @@
 //! In: settings, tasks, time. Out: TLS configurations, clocks, tracked tasks.
 //! Never: decisions; a connection that is not verified.
 
+mod clock;
 pub mod probe;
 pub mod runtime;
 pub mod trust;
