@@ -34,6 +34,7 @@ struct Runner {
     drift: f64,
     tasks: HashMap<String, String>,
     taken: BTreeSet<String>,
+    learned: BTreeSet<usize>,
     digests: HashMap<String, String>,
     exits: BTreeMap<String, String>,
     group_of: HashMap<usize, usize>,
@@ -72,6 +73,7 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
         drift: 0.0,
         tasks: HashMap::new(),
         taken: BTreeSet::new(),
+        learned: BTreeSet::new(),
         digests: HashMap::new(),
         group_of,
         groups,
@@ -131,6 +133,8 @@ impl Runner {
     /// Steps until a call is answered.
     async fn wait_for(&mut self, index: usize) {
         let limit = self.now() + PATIENCE;
+        // A call that was only just sent has set no timer yet.
+        crate::world::clock::settle().await;
         while self.answer(index).is_none() && self.now() < limit {
             let Some(due) = self.clock.next_due() else {
                 break;
@@ -244,13 +248,21 @@ impl Runner {
                     && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at && at - t0 < 120.0)
             })
             .map(|(other, _)| other)
-            .filter(|other| self.answer(*other).is_none())
+            .filter(|other| {
+                let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+                !answers.contains_key(other)
+            })
             .collect();
         for other in open {
             self.wait_for(other).await;
         }
         self.drift = self.drift.max(self.now() - at).max(0.0);
-        for index in 0..self.rows.len() {
+        let fresh: Vec<usize> = {
+            let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            answers.keys().copied().filter(|at| *at < HIDDEN && !self.learned.contains(at)).collect()
+        };
+        for index in fresh {
+            self.learned.insert(index);
             self.learn(index);
         }
     }
