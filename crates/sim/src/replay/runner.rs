@@ -21,6 +21,9 @@ use crate::world::{SteppedClock, World};
 /// How long a task may take longer than it did, in seconds of the World.
 const PATIENCE: f64 = 900.0;
 
+/// How exact recorded times are, in seconds.
+const CLOCK: f64 = 0.005;
+
 type Answers = Arc<Mutex<BTreeMap<usize, Answer>>>;
 
 struct Runner {
@@ -125,15 +128,18 @@ impl Runner {
             Event::Row(at) => upid_parts(self.rows[*at].started()?).map(|parts| parts.ticks),
             Event::Hidden(_) => None,
         };
+        let starters: Vec<(usize, f64)> =
+            events.iter().enumerate().filter_map(|(at, (_, event))| Some((at, ticks(event)?))).collect();
+        let mut order = starters;
         for _ in 0..8 {
-            for at in 1..events.len() {
-                let ((before, first), (after, second)) = (events[at - 1], events[at]);
-                if let (Some(early), Some(late)) = (ticks(&first), ticks(&second))
-                    && early > late
-                    && after - before < CLOSE
-                {
-                    events[at - 1] = (before, second);
-                    events[at] = (after, first);
+            for at in 1..order.len() {
+                let ((first, early), (second, late)) = (order[at - 1], order[at]);
+                if early > late && events[second].0 - events[first].0 < CLOSE {
+                    let (before, after) = (events[first].1, events[second].1);
+                    events[first].1 = after;
+                    events[second].1 = before;
+                    order[at - 1] = (first, late);
+                    order[at] = (second, early);
                 }
             }
         }
@@ -302,7 +308,7 @@ impl Runner {
             .filter(|(other, row)| {
                 *other != index
                     && row.flow() == flow
-                    && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at && at - t0 < 120.0)
+                    && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0)
             })
             .map(|(other, _)| other)
             .filter(|other| {
