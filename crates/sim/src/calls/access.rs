@@ -472,20 +472,9 @@ pub(crate) fn permissions(context: &Context) -> Outcome {
         .unwrap_or(&context.identity)
         .to_owned();
     let state = context.world.state();
-    let mut paths: Vec<String> = [
-        "/",
-        "/access",
-        "/access/groups",
-        "/access/realm",
-        "/nodes",
-        "/pool",
-        "/sdn",
-        "/storage",
-        "/vms",
-        "/mapping",
-    ]
-    .map(ToOwned::to_owned)
-    .to_vec();
+    let mut paths: Vec<String> = ["/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"]
+        .map(ToOwned::to_owned)
+        .to_vec();
     paths.extend(state.access.grants.iter().map(|grant| grant.path.clone()));
     if let Some(path) = context.text("path") {
         paths = vec![path.to_owned()];
