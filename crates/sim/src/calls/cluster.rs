@@ -67,9 +67,7 @@ pub(crate) fn next_id(context: &Context) -> Outcome {
         return Ok(json!(wanted.to_string()).into());
     }
     // Nothing is reserved: whoever asks next is told the same.
-    let free = (100..=999_999_999)
-        .find(|id| !state.guests.contains_key(id))
-        .unwrap_or(100);
+    let free = (100..=999_999_999).find(|id| !state.guests.contains_key(id)).unwrap_or(100);
     Ok(json!(free.to_string()).into())
 }
 
@@ -103,12 +101,8 @@ pub(crate) fn resources(context: &Context) -> Outcome {
         list.extend(visible_storages(context));
     }
     let state = context.world.state();
-    let sdn = state
-        .access
-        .privileges(&context.identity, "/sdn/zones/localnetwork", None);
-    if wanted("sdn")
-        && (context.is_root() || sdn.contains_key("SDN.Audit") || sdn.contains_key("SDN.Use"))
-    {
+    let sdn = state.access.privileges(&context.identity, "/sdn/zones/localnetwork", None);
+    if wanted("sdn") && (context.is_root() || sdn.contains_key("SDN.Audit") || sdn.contains_key("SDN.Use")) {
         for host in state.hosts.values() {
             list.push(json!({
                 "id": format!("network/{}/zone/localnetwork", host.name),
@@ -131,16 +125,8 @@ pub(crate) fn resources(context: &Context) -> Outcome {
 fn visible_guests(context: &Context, now: f64, sweep: f64) -> Vec<Value> {
     let state = context.world.state();
     let all = context.is_root()
-        || (state
-            .access
-            .privileges(&context.identity, "/vms", None)
-            .get("VM.Audit")
-            == Some(&true)
-            && !state
-                .access
-                .grants
-                .iter()
-                .any(|grant| grant.path.starts_with("/vms/")));
+        || (state.access.privileges(&context.identity, "/vms", None).get("VM.Audit") == Some(&true)
+            && !state.access.grants.iter().any(|grant| grant.path.starts_with("/vms/")));
     state
         .guests
         .values()
@@ -159,11 +145,7 @@ fn visible_guests(context: &Context, now: f64, sweep: f64) -> Vec<Value> {
             if let Some(pool) = state.pool_of.get(&guest.vmid) {
                 shown["pool"] = json!(pool);
             }
-            if state
-                .hosts
-                .get(&guest.node)
-                .is_some_and(|host| !host.online)
-            {
+            if state.hosts.get(&guest.node).is_some_and(|host| !host.online) {
                 shown["status"] = json!("unknown");
             }
             shown
@@ -182,11 +164,7 @@ fn visible_storages(context: &Context) -> Vec<Value> {
         let Some(storage) = state.storages.get(&name) else {
             continue;
         };
-        for host in state
-            .hosts
-            .values()
-            .filter(|host| storage.is_on(&host.name))
-        {
+        for host in state.hosts.values().filter(|host| storage.is_on(&host.name)) {
             let mut shown = json!({
                 "id": format!("storage/{}/{name}", host.name),
                 "type": "storage",
@@ -221,9 +199,7 @@ pub(crate) fn root_disk(state: &State, host: &str) -> (u64, u64) {
         .storages
         .values()
         .find(|storage| !storage.shared && storage.is_on(host))
-        .map_or((1 << 38, 1 << 34), |storage| {
-            (storage.total, storage.used(host))
-        })
+        .map_or((1 << 38, 1 << 34), |storage| (storage.total, storage.used(host)))
 }
 
 pub(crate) fn nodes(context: &Context) -> Outcome {
@@ -248,10 +224,7 @@ pub(crate) fn nodes(context: &Context) -> Outcome {
             if !audit && let Some(object) = shown.as_object_mut() {
                 // Without the privilege there is little more than a name.
                 object.retain(|key, _| {
-                    matches!(
-                        key.as_str(),
-                        "id" | "type" | "node" | "status" | "level" | "ssl_fingerprint"
-                    )
+                    matches!(key.as_str(), "id" | "type" | "node" | "status" | "level" | "ssl_fingerprint")
                 });
             }
             shown

@@ -26,9 +26,7 @@ pub fn run(files: &[PathBuf]) -> std::io::Result<Report> {
 
 fn replay_file(file: &Path, report: &mut Report) -> std::io::Result<()> {
     let mut rows = transcript::read(file)?;
-    let name = file
-        .file_name()
-        .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     give_times(&mut rows);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(runner::replay(&name, rows, report));

@@ -11,7 +11,6 @@ use jiff::Timestamp;
 
 use super::before::{self, Sighting};
 use super::compare::{differences, exit_class, normal};
-use super::groups;
 use super::hidden::{self, Hidden};
 use super::report::{Report, Verdict};
 use super::transcript::{Row, upid_parts};
@@ -50,11 +49,7 @@ struct Runner {
 
 /// Replays rows and adds what was found.
 pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
-    let start = rows
-        .iter()
-        .filter_map(|row| row.t0)
-        .fold(f64::MAX, f64::min)
-        - 30.0;
+    let start = rows.iter().filter_map(|row| row.t0).fold(f64::MAX, f64::min) - 30.0;
     if rows.is_empty() {
         return;
     }
@@ -64,11 +59,7 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
     };
     let hidden = hidden::find(&rows);
     let mut made = hidden::made(&rows);
-    made.extend(
-        hidden
-            .iter()
-            .filter_map(|call| Some((call.makes?, call.at))),
-    );
+    made.extend(hidden.iter().filter_map(|call| Some((call.makes?, call.at))));
     let groups = groups::find(&rows);
     let group_of = groups
         .iter()
@@ -115,12 +106,7 @@ impl Runner {
             .iter()
             .enumerate()
             .map(|(at, row)| (row.t0.unwrap_or(0.0), Event::Row(at)))
-            .chain(
-                self.hidden
-                    .iter()
-                    .enumerate()
-                    .map(|(at, call)| (call.at, Event::Hidden(at))),
-            )
+            .chain(self.hidden.iter().enumerate().map(|(at, call)| (call.at, Event::Hidden(at))))
             .collect();
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
         self.order_by_tasks(&mut events);
@@ -131,9 +117,7 @@ impl Runner {
                 Event::Hidden(index) => self.hidden_call(index).await,
             }
         }
-        self.clock
-            .advance(std::time::Duration::from_secs(600))
-            .await;
+        self.clock.advance(std::time::Duration::from_secs(600)).await;
     }
 
     /// Of two calls sent at nearly the same time, the one whose task began first was served first.
@@ -172,11 +156,7 @@ impl Runner {
     }
 
     fn answer(&self, index: usize) -> Option<Answer> {
-        self.answers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&index)
-            .cloned()
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(&index).cloned()
     }
 
     /// Steps until a call is answered.
@@ -271,20 +251,13 @@ impl Runner {
             .and_then(|call| self.exits.get(&call.upid))
             .is_some_and(|exit| exit_class(exit) == "success");
         if worked && !self.is_made_before(vmid, at) {
-            let seen = Sighting {
-                vmid,
-                kind,
-                host: host.to_owned(),
-                entry: serde_json::Value::Null,
-            };
+            let seen = Sighting { vmid, kind, host: host.to_owned(), entry: serde_json::Value::Null };
             before::put_seen(&self.world, &seen);
         }
     }
 
     fn is_made_before(&self, vmid: u32, at: f64) -> bool {
-        self.made
-            .iter()
-            .any(|(made, when)| *made == vmid && *when < at)
+        self.made.iter().any(|(made, when)| *made == vmid && *when < at)
     }
 
     async fn row(&mut self, index: usize, at: f64) {
@@ -310,9 +283,9 @@ impl Runner {
         loop {
             self.send(index, request.clone(), false);
             self.wait_for(index).await;
-            let ended = self.answer(index).is_none_or(|answer| {
-                answer.status != 200 || answer.data().get("exitstatus").is_some()
-            });
+            let ended = self
+                .answer(index)
+                .is_none_or(|answer| answer.status != 200 || answer.data().get("exitstatus").is_some());
             if ended || self.now() > limit {
                 break;
             }
@@ -320,10 +293,7 @@ impl Runner {
                 break;
             };
             self.clock.advance_to(due).await;
-            self.answers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&index);
+            self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
         }
         self.drift = self.drift.max(self.now() - at - row.seconds).max(0.0);
     }
@@ -374,18 +344,15 @@ impl Runner {
             let text = |key: &str| answer.data()[key].as_str().unwrap_or("").to_owned();
             self.ticket = Some((text("ticket"), text("CSRFPreventionToken")));
         }
-        if let (Some(name), Some(secret)) = (
-            answer.data()["full-tokenid"].as_str(),
-            answer.data()["value"].as_str(),
-        ) {
+        if let (Some(name), Some(secret)) =
+            (answer.data()["full-tokenid"].as_str(), answer.data()["value"].as_str())
+        {
             self.tokens.insert(name.to_owned(), secret.to_owned());
         }
         if !self.group_of.contains_key(&index)
             && let (Some(old), Some(new)) = (row.started(), answer.data().as_str())
         {
-            self.tasks
-                .entry(old.to_owned())
-                .or_insert_with(|| new.to_owned());
+            self.tasks.entry(old.to_owned()).or_insert_with(|| new.to_owned());
         }
     }
 
@@ -475,12 +442,7 @@ impl Runner {
     }
 
     fn exit_here(&self, upid: &str) -> Option<String> {
-        self.world
-            .state()
-            .tasks
-            .by_upid
-            .get(upid)
-            .and_then(|task| task.exit.clone())
+        self.world.state().tasks.by_upid.get(upid).and_then(|task| task.exit.clone())
     }
 
     /// When a guest has booted is the guest's business: the recording says when.
@@ -488,21 +450,12 @@ impl Runner {
         if !row.api_path().contains("/agent/") {
             return;
         }
-        let Some(vmid) = row
-            .api_path()
-            .split('/')
-            .nth(4)
-            .and_then(|id| id.parse::<u32>().ok())
-        else {
+        let Some(vmid) = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok()) else {
             return;
         };
         let now = self.now();
         let mut state = self.world.state();
-        if let Some(running) = state
-            .guests
-            .get_mut(&vmid)
-            .and_then(|guest| guest.running.as_mut())
-        {
+        if let Some(running) = state.guests.get_mut(&vmid).and_then(|guest| guest.running.as_mut()) {
             running.agent_from = (row.status == 200).then_some(now);
         }
     }
@@ -554,15 +507,11 @@ impl Runner {
         {
             path = path.replace(upid, new);
         }
-        let path = percent_encoding::percent_decode_str(&path)
-            .decode_utf8_lossy()
-            .into_owned();
+        let path = percent_encoding::percent_decode_str(&path).decode_utf8_lossy().into_owned();
         let mut request = Request::new(&row.method, &path);
         request.parameters = row.parameters();
         if let Some(digest) = request.parameters.get("digest").cloned() {
-            request
-                .parameters
-                .insert("digest".into(), self.digest_here(&digest, row));
+            request.parameters.insert("digest".into(), self.digest_here(&digest, row));
         }
         request.upload = self.upload(row, &mut request.parameters);
         request.credentials = self.credentials(row);
@@ -574,11 +523,7 @@ impl Runner {
         if let Some(known) = self.digests.get(digest) {
             return known.clone();
         }
-        let vmid = row
-            .api_path()
-            .split('/')
-            .nth(4)
-            .and_then(|id| id.parse::<u32>().ok());
+        let vmid = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok());
         let state = self.world.state();
         vmid.and_then(|vmid| state.guests.get(&vmid))
             .map_or_else(|| digest.to_owned(), |guest| guest.config.digest())
@@ -587,35 +532,15 @@ impl Runner {
     fn upload(&self, row: &Row, parameters: &mut BTreeMap<String, String>) -> Option<Upload> {
         let file = row.file()?;
         parameters.extend(file.fields.clone());
-        let exit = row
-            .started()
-            .and_then(|upid| self.exits.get(upid))
-            .cloned()
-            .unwrap_or_default();
+        let exit = row.started().and_then(|upid| self.exits.get(upid)).cloned().unwrap_or_default();
         let mut checksums = BTreeMap::new();
         if let Some(expected) = file.fields.get("checksum") {
-            let algorithm = file
-                .fields
-                .get("checksum-algorithm")
-                .cloned()
-                .unwrap_or_default();
-            let got = exit
-                .split('\'')
-                .nth(1)
-                .filter(|_| exit.starts_with("checksum mismatch"));
+            let algorithm = file.fields.get("checksum-algorithm").cloned().unwrap_or_default();
+            let got = exit.split('\'').nth(1).filter(|_| exit.starts_with("checksum mismatch"));
             checksums.insert(algorithm, got.unwrap_or(expected).to_owned());
         }
-        let head = if exit.contains("not in qcow2") {
-            Vec::new()
-        } else {
-            b"QFI\xfb".to_vec()
-        };
-        Some(Upload {
-            name: file.name,
-            size: file.size,
-            checksums,
-            head,
-        })
+        let head = if exit.contains("not in qcow2") { Vec::new() } else { b"QFI\xfb".to_vec() };
+        Some(Upload { name: file.name, size: file.size, checksums, head })
     }
 
     fn credentials(&self, row: &Row) -> Credentials {
@@ -625,9 +550,7 @@ impl Runner {
         let Some(headers) = &row.req_headers else {
             // A row that kept no headers was sent like the others.
             let usual = self.rows.iter().find_map(before::token_of);
-            return usual.map_or(Credentials::None, |token| {
-                Credentials::Token(self.secret(&token))
-            });
+            return usual.map_or(Credentials::None, |token| Credentials::Token(self.secret(&token)));
         };
         if headers.contains_key("Authorization") {
             return Credentials::Token("nobody@pam!none=wrong".to_owned());
@@ -635,9 +558,7 @@ impl Runner {
         match (&self.ticket, headers.contains_key("Cookie")) {
             (Some((ticket, csrf)), true) => Credentials::Ticket {
                 ticket: ticket.clone(),
-                csrf: headers
-                    .contains_key("CSRFPreventionToken")
-                    .then(|| csrf.clone()),
+                csrf: headers.contains_key("CSRFPreventionToken").then(|| csrf.clone()),
             },
             _ => Credentials::None,
         }
@@ -676,19 +597,10 @@ impl Runner {
             return found.unwrap_or_default();
         }
         let mut found = differences(row, answer);
-        let exit = |value: &serde_json::Value| {
-            value
-                .get("exitstatus")
-                .and_then(|e| e.as_str())
-                .map(exit_class)
-        };
+        let exit = |value: &serde_json::Value| value.get("exitstatus").and_then(|e| e.as_str()).map(exit_class);
         let (old, new) = (exit(row.data()), exit(answer.data()));
         if found.is_empty() && old != new && row.upid().is_some() {
-            found.push(format!(
-                "task ended `{}` instead of `{}`",
-                new.unwrap_or_default(),
-                old.unwrap_or_default()
-            ));
+            found.push(format!("task ended `{}` instead of `{}`", new.unwrap_or_default(), old.unwrap_or_default()));
         }
         found
     }
@@ -698,32 +610,17 @@ impl Runner {
         let mut new = BTreeSet::new();
         for member in members {
             let row = &self.rows[*member];
-            let exit = row
-                .started()
-                .and_then(|upid| self.exits.get(upid))
-                .map(|exit| exit_class(exit));
+            let exit = row.started().and_then(|upid| self.exits.get(upid)).map(|exit| exit_class(exit));
             old.insert(outcome(row.status, &row.reason, exit));
             if let Some(answer) = self.answer(*member) {
                 let exit = answer.data().as_str().and_then(|upid| self.exit_here(upid));
-                new.insert(outcome(
-                    answer.status,
-                    &answer.reason,
-                    exit.map(|exit| exit_class(&exit)),
-                ));
+                new.insert(outcome(answer.status, &answer.reason, exit.map(|exit| exit_class(&exit))));
             }
         }
         let row = &self.rows[members[0]];
-        let what = format!(
-            "{} x {} {} ({})",
-            members.len(),
-            row.method,
-            row.path,
-            row.note()
-        );
+        let what = format!("{} x {} {} ({})", members.len(), row.method, row.path, row.note());
         let details = format!("{new:?} instead of {old:?}");
-        report
-            .groups
-            .push((row.flow().to_owned(), what, old == new, details));
+        report.groups.push((row.flow().to_owned(), what, old == new, details));
     }
 }
 

@@ -15,10 +15,7 @@ use super::{Definition, Format, Method, table};
 pub(crate) type Parameters = BTreeMap<String, String>;
 
 /// Checks every parameter and normalises booleans.
-pub(crate) fn check(
-    method: &Method,
-    given: &Parameters,
-) -> Result<Parameters, BTreeMap<String, String>> {
+pub(crate) fn check(method: &Method, given: &Parameters) -> Result<Parameters, BTreeMap<String, String>> {
     let mut faults = BTreeMap::new();
     let mut checked = Parameters::new();
     for (name, value) in given {
@@ -40,20 +37,13 @@ pub(crate) fn check(
             }
         }
     }
-    for name in method
-        .parameters
-        .keys()
-        .filter(|name| !name.ends_with("[n]"))
-    {
+    for name in method.parameters.keys().filter(|name| !name.ends_with("[n]")) {
         let missing = !given.contains_key(name)
             && table()
                 .definition(method, name)
                 .is_some_and(|definition| !definition.is_optional());
         if missing {
-            faults.insert(
-                name.clone(),
-                "property is missing and it is not optional".into(),
-            );
+            faults.insert(name.clone(), "property is missing and it is not optional".into());
         }
     }
     if faults.is_empty() {
@@ -116,8 +106,7 @@ fn check_value(definition: &Definition, path: &str, value: &str) -> Result<Strin
 
 fn check_format(definition: &Definition, path: &str, value: &str) -> Result<(), String> {
     if let Some(parts) = property::parts_of(definition) {
-        return check_parts(parts, path, value)
-            .map_err(|fault| format!("invalid format - {fault}"));
+        return check_parts(parts, path, value).map_err(|fault| format!("invalid format - {fault}"));
     }
     match &definition.format {
         Some(Format::Named(name)) => {

@@ -127,11 +127,9 @@ impl Builder {
             name: name.to_owned(),
             kind: kind.to_owned(),
             path,
-            content: [
-                "vztmpl", "rootdir", "snippets", "images", "import", "backup", "iso",
-            ]
-            .map(ToOwned::to_owned)
-            .to_vec(),
+            content: ["vztmpl", "rootdir", "snippets", "images", "import", "backup", "iso"]
+                .map(ToOwned::to_owned)
+                .to_vec(),
             shared,
             hosts: None,
             total: 270_553_174_016,
@@ -174,14 +172,10 @@ impl Builder {
     /// Sets the password of a user and creates it when it is new.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
-        let user = self
-            .access
-            .users
-            .entry(name.to_owned())
-            .or_insert_with(|| User {
-                enabled: true,
-                ..User::default()
-            });
+        let user = self.access.users.entry(name.to_owned()).or_insert_with(|| User {
+            enabled: true,
+            ..User::default()
+        });
         user.password = Some(password.to_owned());
         self
     }
@@ -201,14 +195,10 @@ impl Builder {
     fn add_token(mut self, token: &str, separated: bool) -> Self {
         let (identity, secret) = token.split_once('=').unwrap_or((token, "secret"));
         if let Some((user, name)) = identity.split_once('!') {
-            let user = self
-                .access
-                .users
-                .entry(user.to_owned())
-                .or_insert_with(|| User {
-                    enabled: true,
-                    ..User::default()
-                });
+            let user = self.access.users.entry(user.to_owned()).or_insert_with(|| User {
+                enabled: true,
+                ..User::default()
+            });
             user.tokens.insert(
                 name.to_owned(),
                 Token {
@@ -235,11 +225,7 @@ impl Builder {
     pub fn grant(mut self, subject: &str, path: &str, role: &str) -> Self {
         self.access.grants.push(Grant {
             path: path.to_owned(),
-            kind: if subject.contains('!') {
-                "token"
-            } else {
-                "user"
-            },
+            kind: if subject.contains('!') { "token" } else { "user" },
             subject: subject.to_owned(),
             role: role.to_owned(),
             propagate: true,
@@ -250,10 +236,7 @@ impl Builder {
     /// Adds a guest with a configuration, stopped.
     #[must_use]
     pub fn guest(mut self, host: &str, kind: Kind, vmid: u32, config: &[(&str, &str)]) -> Self {
-        let config = config
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect();
+        let config = config.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         self.guests.push((vmid, kind, host.to_owned(), config));
         self
     }
@@ -289,19 +272,11 @@ impl Builder {
         };
         let mut random = Random::new(self.seed);
         let secret = random.hex(32);
-        let hosts = self
-            .hosts
-            .iter()
-            .enumerate()
-            .map(|(at, name)| (name.clone(), host(name, at)));
+        let hosts = self.hosts.iter().enumerate().map(|(at, name)| (name.clone(), host(name, at)));
         let state = State {
             name: self.cluster,
             hosts: hosts.collect(),
-            storages: self
-                .storages
-                .into_iter()
-                .map(|s| (s.name.clone(), s))
-                .collect(),
+            storages: self.storages.into_iter().map(|s| (s.name.clone(), s)).collect(),
             guests: BTreeMap::new(),
             pools: BTreeMap::new(),
             pool_of: BTreeMap::new(),
@@ -319,13 +294,7 @@ impl Builder {
         let world = World::new(state, clock, stepped);
         for file in &self.files {
             for host in &self.hosts {
-                world.put_file(
-                    host,
-                    &file.storage,
-                    &file.name,
-                    file.size,
-                    file.boots.clone(),
-                );
+                world.put_file(host, &file.storage, &file.name, file.size, file.boots.clone());
             }
         }
         for (vmid, kind, host, config) in self.guests {

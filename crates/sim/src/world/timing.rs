@@ -64,9 +64,9 @@ impl Timing {
     pub(crate) fn copy(&self, bytes: u64, limit: Option<u64>, sharing: u32) -> Duration {
         let bytes = bytes as f64;
         let free = bytes * f64::from(sharing.max(1)) / self.copy_speed.max(1) as f64;
-        let limited = limit.filter(|limit| *limit > 0).map_or(0.0, |limit| {
-            bytes * self.limited_share / (limit as f64 * 1024.0)
-        });
+        let limited = limit
+            .filter(|limit| *limit > 0)
+            .map_or(0.0, |limit| bytes * self.limited_share / (limit as f64 * 1024.0));
         Duration::from_secs_f64(free.max(limited))
     }
 }
