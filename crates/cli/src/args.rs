@@ -72,6 +72,9 @@ pub enum Command {
     /// Look at hosts: what they are, whom to trust, what a token needs
     #[command(subcommand)]
     Host(HostCommand),
+    /// A simulated Proxmox VE, to try things without hardware
+    #[command(subcommand)]
+    Sim(SimCommand),
     /// Export resolved values for other tools
     #[command(subcommand)]
     Resolve(ResolveCommand),
@@ -287,6 +290,32 @@ pub enum HostCommand {
         /// Manifest that shall run there; the host alone is checked when left out
         #[arg(short = 'M', long, value_name = "NAME")]
         manifest: Option<String>,
+    },
+}
+
+/// What can be done with the simulator.
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Serve a simulated Proxmox VE on loopback over TLS, until interrupted
+    Serve {
+        /// Address to listen on; port 0 takes a free one
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8006")]
+        listen: std::net::SocketAddr,
+        /// How many hosts the cluster has
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+        hosts: u32,
+        /// What all randomness comes from
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// How many times faster than the wall clock time goes
+        #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+        speed: f64,
+    },
+    /// Replay recordings of a real Proxmox VE against the simulator, and report the agreement
+    Replay {
+        /// Files with one exchange per line, as JSON
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
     },
 }
 

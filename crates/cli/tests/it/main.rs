@@ -7,6 +7,7 @@
 
 mod exports;
 mod flags;
+mod hosts;
 mod look;
 mod secrets;
 mod support;

@@ -129,8 +129,15 @@ pub(super) fn failed(name: &str, error: &PortError) -> CommandError {
         .log
         .iter()
         .fold(made, |made, line| made.hint(format!("log: {line}")));
-    if !error.hint.is_empty() {
-        return made.hint(error.hint.clone());
+    let made = if error.hint.is_empty() {
+        made
+    } else {
+        made.hint(error.hint.clone())
+    };
+    if error.detail.contains("certificate") {
+        return made.hint(format!(
+            "homestak host trust {name} shows the fingerprint and records it"
+        ));
     }
     match error.class {
         Class::Unreachable { .. } => made.hint(format!(

@@ -1,0 +1,208 @@
+//! Hosts: listed, trusted, shown and checked, against a simulated Proxmox VE over TLS.
+
+use std::io::{BufReader, Read as _};
+use std::process::{Child, Stdio};
+
+use crate::support::World;
+
+/// A simulator that ends with the test.
+struct Simulator {
+    child: Child,
+    url: String,
+    token: String,
+}
+
+impl Simulator {
+    fn start(world: &World) -> Self {
+        let mut command =
+            world.command(&["sim", "serve", "--listen", "127.0.0.1:0", "--json-output"]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut text = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        // The document is complete with the brace that closes it.
+        let json: serde_json::Value = loop {
+            let mut byte = [0];
+            assert_eq!(
+                out.read(&mut byte).unwrap(),
+                1,
+                "the simulator ended: {text}"
+            );
+            text.push(char::from(byte[0]));
+            if byte[0] == b'}' {
+                break serde_json::from_str(&text).unwrap();
+            }
+        };
+        let field = |key: &str| json[key].as_str().unwrap().to_owned();
+        Self {
+            child,
+            url: field("url"),
+            token: field("token"),
+        }
+    }
+}
+
+impl Drop for Simulator {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// A world whose host `lab` is the simulator, not trusted yet.
+fn lab() -> (World, Simulator) {
+    let world = World::new();
+    let simulator = Simulator::start(&world);
+    world.write(
+        "nodes/lab.yaml",
+        &format!(
+            "# the lab\nnode: pve1\napi_endpoint: {}  # over there\ndatastore: local\n",
+            simulator.url
+        ),
+    );
+    world.secrets(&format!(
+        "api_tokens:\n  lab: {}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA ops@desk\n",
+        simulator.token
+    ));
+    (world, simulator)
+}
+
+#[test]
+fn a_host_is_not_talked_to_before_it_is_trusted() {
+    let (world, _simulator) = lab();
+    let shown = world.on_site(&["host", "show", "lab"]);
+    assert_eq!(shown.code, 1);
+    assert!(
+        shown.err.contains("homestak host trust lab"),
+        "{}",
+        shown.err
+    );
+    let refused = world.with_input(&["host", "trust", "lab"], "");
+    assert_eq!(refused.code, 3, "without a person the answer is no");
+    assert!(
+        !std::fs::read_to_string(world.site().join("nodes/lab.yaml"))
+            .unwrap()
+            .contains("fingerprint")
+    );
+}
+
+#[test]
+fn a_trusted_host_says_what_it_is_and_its_document_keeps_its_comments() {
+    let (world, _simulator) = lab();
+    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let text = std::fs::read_to_string(world.site().join("nodes/lab.yaml")).unwrap();
+    assert!(
+        text.starts_with("# the lab\n")
+            && text.contains("# over there")
+            && text.contains("fingerprint:"),
+        "{text}"
+    );
+    let json = world
+        .on_site(&["host", "show", "lab", "--json-output"])
+        .json();
+    assert!(
+        json["says"]["product"]
+            .as_str()
+            .unwrap()
+            .starts_with("Proxmox VE 9"),
+        "{json}"
+    );
+    assert_eq!(json["says"]["hosts"][0]["name"], "pve1");
+    let again = world.on_site(&["host", "trust", "lab"]);
+    assert!(again.err.contains("recorded already"), "{}", again.err);
+}
+
+#[test]
+fn another_certificate_than_the_recorded_one_is_refused() {
+    let (world, _simulator) = lab();
+    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let path = world.site().join("nodes/lab.yaml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let at = text.find("fingerprint: ").unwrap() + "fingerprint: ".len();
+    let first = if text[at..].starts_with("00") {
+        "11"
+    } else {
+        "00"
+    };
+    std::fs::write(&path, format!("{}{first}{}", &text[..at], &text[at + 2..])).unwrap();
+    let shown = world.on_site(&["host", "show", "lab"]);
+    assert_eq!(shown.code, 1);
+    assert!(shown.err.contains("not the recorded one"), "{}", shown.err);
+}
+
+#[test]
+fn preflight_names_what_is_missing_with_the_command_that_mends_it() {
+    let (world, _simulator) = lab();
+    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let run = world.on_site(&[
+        "host",
+        "preflight",
+        "lab",
+        "-M",
+        "n2-tiered",
+        "--json-output",
+    ]);
+    assert_eq!(run.code, 1);
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let findings = json["findings"].as_array().unwrap();
+    let image = findings
+        .iter()
+        .find(|finding| finding["check"] == "image")
+        .unwrap();
+    assert_eq!(image["outcome"], "failure");
+    assert!(
+        image["fix"].as_str().unwrap().contains("pvesh create"),
+        "{image}"
+    );
+    assert!(
+        findings
+            .iter()
+            .any(|finding| finding["check"] == "privileges" && finding["outcome"] == "good")
+    );
+    assert!(
+        findings
+            .iter()
+            .any(|finding| finding["check"] == "nested" && finding["outcome"] != "good"),
+        "unknown is not good"
+    );
+}
+
+#[test]
+fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
+    let world = World::new();
+    let nine = world.on_site(&["host", "role", "father"]);
+    assert!(
+        nine.out.contains("VM.GuestAgent.Audit") && nine.out.contains("/storage/local-zfs"),
+        "{}",
+        nine.out
+    );
+    assert!(!nine.err.contains("only that for version 9"));
+    let eight = world.on_site(&["host", "role", "--pve-version", "8"]);
+    assert!(
+        eight.out.contains("VM.Monitor") && eight.err.contains("only that for version 9"),
+        "{}",
+        eight.out
+    );
+}
+
+#[test]
+fn hosts_are_listed_with_whom_is_trusted_there() {
+    let world = World::new();
+    let json = world.on_site(&["host", "list", "--json-output"]).json();
+    let names: Vec<_> = json["hosts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host["name"].clone())
+        .collect();
+    assert_eq!(names, ["father", "local", "sim"]);
+}
+
+#[test]
+fn the_simulator_is_not_served_to_others() {
+    let run = World::bare().run(&["sim", "serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(run.code, 3);
+}
