@@ -332,16 +332,14 @@ impl World {
 
     /// Lets the call cost what it costs.
     async fn spend(&self, method: &Method) {
+        // No chance here: of two calls that come together, the first is served first.
         let duration = {
-            let mut state = self.state();
-            let base = if method.verb == "GET" {
+            let state = self.state();
+            if method.verb == "GET" {
                 state.timing.read
             } else {
                 state.timing.write
-            };
-            // Little: who comes first is mostly served first.
-            let jitter = state.random.fraction() * 0.04 + 0.98;
-            base.mul_f64(jitter)
+            }
         };
         self.sleep(duration).await;
     }
