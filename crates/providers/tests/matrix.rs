@@ -14,15 +14,12 @@ use homestak_providers::pve::Pve;
 use support::server::Server;
 use support::world::{Fault, World};
 
-const FAULTS: [Fault; 7] = [
-    Fault::Twice,
+const FAULTS: [Fault; 4] = [
     // The process dies after this request, and another one takes over.
     Fault::Silence,
     Fault::CutBefore,
     Fault::CutAfter,
-    Fault::StatusBefore(595),
     Fault::StatusAfter(596),
-    Fault::GarbageAfter,
 ];
 
 type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + 'a>>;

@@ -3,6 +3,7 @@
 //! In: a guest. Out: its UUID is nowhere, its seed is gone.
 //! Never: disks the guest does not name; a protected guest; a guest that is not ours.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Power};
@@ -26,8 +27,10 @@ impl Pve {
     pub(super) async fn remove(&self, guest: &GuestRef) -> Result<(), Fault> {
         let _turn = self.guard.guest(guest.vmid).await;
         let mut tried = 0;
+        let mut seeds = BTreeSet::new();
         while let Some(located) = self.removable(guest).await? {
             tried += 1;
+            seeds.extend(seeds_of(&located, &guest.uuid));
             match self.remove_once(&located).await {
                 // The look at the top of the loop decides, not the answer.
                 Ok(()) if tried <= TRIES + 1 => {}
@@ -48,6 +51,9 @@ impl Pve {
                 }
                 Err(fault) => return Err(fault),
             }
+        }
+        for (node, volume) in seeds {
+            self.remove_file(&node, &volume).await?;
         }
         self.remove_seeds(guest).await
     }
@@ -176,7 +182,7 @@ impl Pve {
     pub(super) async fn seeds(&self) -> Result<Vec<SeedFile>, Fault> {
         let observed = self.look().await?;
         let mut seeds = Vec::new();
-        let mut shared = std::collections::BTreeSet::new();
+        let mut shared = BTreeSet::new();
         for storage in &observed.storages {
             let online = observed
                 .hosts
@@ -210,6 +216,16 @@ impl Pve {
         }
         Ok(seeds)
     }
+}
+
+/// Returns the seeds a guest's drives hold, with the host that has them.
+fn seeds_of(located: &Located, uuid: &GuestUuid) -> Vec<(String, String)> {
+    let ending = format!("/{}", seed::file_name(uuid));
+    let drives = located.config.cd_drives().into_iter();
+    drives
+        .filter(|(_, volume)| volume.ends_with(&ending))
+        .map(|(_, volume)| (located.node.clone(), volume))
+        .collect()
 }
 
 /// A seed in a storage.

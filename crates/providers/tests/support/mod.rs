@@ -9,6 +9,7 @@
     reason = "each test binary uses a part"
 )]
 
+pub mod bridge;
 pub mod calls;
 pub mod clock;
 pub mod server;
