@@ -5,12 +5,15 @@
 
 mod calls;
 mod guest;
+mod http;
 pub mod replay;
 mod schema;
+mod serve;
 mod world;
 
 pub use calls::route::METHODS;
 pub use calls::{Answer, Credentials, Delivery, Request, Upload};
+pub use serve::{Handle, ServeError, serve, serve_inside};
 pub use world::{
     Boots, Builder, Call, Fault, FaultKind, GuestFacts, Kind, Pace, SteppedClock, Timing, World,
 };

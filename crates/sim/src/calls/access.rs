@@ -431,7 +431,7 @@ fn normal_path(path: &str) -> Option<String> {
 pub(crate) fn permissions(context: &Context) -> Outcome {
     let identity = context.text("userid").unwrap_or(&context.identity).to_owned();
     let state = context.world.state();
-    let mut paths: Vec<String> = ["/", "/access", "/access/groups", "/access/realm", "/nodes", "/pool", "/sdn", "/storage", "/vms", "/mapping"]
+    let mut paths: Vec<String> = ["/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"]
         .map(ToOwned::to_owned)
         .to_vec();
     paths.extend(state.access.grants.iter().map(|grant| grant.path.clone()));

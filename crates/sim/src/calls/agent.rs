@@ -76,10 +76,15 @@ pub(crate) async fn exec_status(context: &Context) -> Outcome {
 
 pub(crate) fn container_interfaces(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
+    let now = context.world.now();
     let state = context.world.state();
     let guest = state.guest(&context.node, Kind::Lxc, vmid)?;
     // A container that is off has nothing to say, which is no error.
-    let shown = if guest.running.is_some() { guest.interfaces() } else { Value::Null };
+    let up_for = guest.running.as_ref().map(|running| now - running.since);
+    let shown = match up_for {
+        Some(seconds) => guest.interfaces_after(seconds),
+        None => Value::Null,
+    };
     Ok(shown.into())
 }
 

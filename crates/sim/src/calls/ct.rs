@@ -115,6 +115,8 @@ pub(crate) async fn create(context: &Context) -> Outcome {
             return Err(format!("{title} {vmid} already exists on node '{}'", guest.node).into());
         }
     }
+    // Reading the template's storage takes a moment, in which another create may win the id.
+    context.world.sleep(Duration::from_millis(60)).await;
     if context.text("ssh-public-keys").is_some_and(|keys| !looks_like_keys(keys)) {
         return Err("SSH public key validation error".into());
     }

@@ -237,6 +237,9 @@ impl World {
         };
         let mut given = request.parameters;
         given.extend(names);
+        if let Some(file) = &request.upload {
+            given.insert("filename".to_owned(), file.name.clone());
+        }
         let node = self.node_of(method, &given)?;
         let mut context = Context {
             world: self.clone(),

@@ -236,6 +236,9 @@ async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, running: bool, 
         let mut state = job.world.state();
         let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
         guest.config.set_later(key, Some(drive.render()));
+        if !explicit_boot {
+            join_boot_order(guest, key, true);
+        }
         let words = format!(
             "hotplug problem - adding blockdev 'drive-{key}' failed : VM {vmid} qmp command \
              'blockdev-add' failed - The 'host_cdrom' block driver requires a file name\n\n"
@@ -266,18 +269,23 @@ async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, running: bool, 
         guest.config.set_later(key, Some(text));
     }
     if made.is_cdrom() && !explicit_boot {
-        // A CD-ROM that is set joins the boot order without being asked to.
-        let order = guest.config.future("boot").map(boot_order).unwrap_or_default();
-        if !order.is_empty() && !order.iter().any(|known| known == key) {
-            let text = format!("order={};{key}", order.join(";"));
-            if running {
-                guest.config.set_later("boot", Some(text));
-            } else {
-                guest.config.set("boot", text);
-            }
-        }
+        join_boot_order(guest, key, running);
     }
     Ok(())
+}
+
+/// A CD-ROM that is set joins the boot order without being asked to.
+fn join_boot_order(guest: &mut crate::world::state::Guest, key: &str, running: bool) {
+    let order = guest.config.future("boot").map(boot_order).unwrap_or_default();
+    if order.is_empty() || order.iter().any(|known| known == key) {
+        return;
+    }
+    let text = format!("order={};{key}", order.join(";"));
+    if running {
+        guest.config.set_later("boot", Some(text));
+    } else {
+        guest.config.set("boot", text);
+    }
 }
 
 /// Records a volume under the first free `unusedN`.

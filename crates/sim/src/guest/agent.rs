@@ -64,6 +64,24 @@ impl Guest {
         found
     }
 
+    /// Returns interfaces of a container that has run for so many seconds: its network takes a
+    /// moment to come up.
+    pub(crate) fn interfaces_after(&self, seconds: f64) -> Value {
+        /// From the start of a container to its addresses.
+        const NETWORK_UP: f64 = 1.5;
+        let mut shown = self.interfaces();
+        if seconds < NETWORK_UP {
+            for entry in shown.as_array_mut().into_iter().flatten().skip(1) {
+                entry["ip-addresses"] = json!([]);
+                if let Some(object) = entry.as_object_mut() {
+                    object.remove("inet");
+                    object.remove("inet6");
+                }
+            }
+        }
+        shown
+    }
+
     /// Returns interfaces as the agent of a VM or the tools of a container show them.
     pub(crate) fn interfaces(&self) -> Value {
         let mut list = vec![self.interface("lo", "00:00:00:00:00:00", Some("127.0.0.1/8"), "::1/128")];

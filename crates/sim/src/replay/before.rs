@@ -66,6 +66,7 @@ pub(crate) fn build(rows: &[Row], start: f64) -> World {
     builder = users(rows, builder);
     let world = builder.build();
     files(rows, &world, start);
+    tasks(rows, &world, start);
     downloads(rows, &world);
     world
 }
@@ -132,6 +133,42 @@ fn files(rows: &[Row], world: &World, start: f64) {
                 put_listed(world, &host, entry);
             }
         }
+    }
+}
+
+/// Remembers the tasks that lists show and that are older than the recording.
+fn tasks(rows: &[Row], world: &World, start: f64) {
+    let mut old: BTreeMap<String, Value> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.status == 200 && row.api_path().ends_with("/tasks")) {
+        for entry in row.data().as_array().into_iter().flatten() {
+            if let Some(upid) = entry["upid"].as_str()
+                && entry["starttime"].as_f64().is_some_and(|at| at < start)
+            {
+                old.insert(upid.to_owned(), entry.clone());
+            }
+        }
+    }
+    for (upid, entry) in old {
+        let Some(parts) = super::transcript::upid_parts(&upid) else {
+            continue;
+        };
+        let now = entry["starttime"].as_i64().unwrap_or(0);
+        let mut state = world.state();
+        let upid = state.tasks.start(&crate::world::task::Birth {
+            node: &parts.node,
+            kind: &parts.kind,
+            id: &parts.id,
+            identity: &parts.identity,
+            now,
+            ticks: parts.ticks as u64,
+            warned: false,
+        });
+        let ended = entry["endtime"].as_i64().unwrap_or(now);
+        let outcome = match entry["status"].as_str() {
+            None | Some("OK") => Ok(()),
+            Some(fault) => Err(fault.to_owned()),
+        };
+        state.tasks.finish(&upid, ended, outcome);
     }
 }
 

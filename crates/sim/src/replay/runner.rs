@@ -13,13 +13,16 @@ use super::before::{self, Sighting};
 use super::compare::{differences, exit_class, normal};
 use super::hidden::{self, Hidden};
 use super::report::{Report, Verdict};
-use super::transcript::Row;
+use super::transcript::{Row, upid_parts};
 use super::groups;
 use crate::calls::{Answer, Credentials, Request, Upload};
 use crate::world::{SteppedClock, World};
 
 /// How long a task may take longer than it did, in seconds of the World.
 const PATIENCE: f64 = 900.0;
+
+/// How exact recorded times are, in seconds.
+const CLOCK: f64 = 0.005;
 
 type Answers = Arc<Mutex<BTreeMap<usize, Answer>>>;
 
@@ -34,6 +37,7 @@ struct Runner {
     drift: f64,
     tasks: HashMap<String, String>,
     taken: BTreeSet<String>,
+    learned: BTreeSet<usize>,
     digests: HashMap<String, String>,
     exits: BTreeMap<String, String>,
     group_of: HashMap<usize, usize>,
@@ -72,6 +76,7 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
         drift: 0.0,
         tasks: HashMap::new(),
         taken: BTreeSet::new(),
+        learned: BTreeSet::new(),
         digests: HashMap::new(),
         group_of,
         groups,
@@ -104,6 +109,7 @@ impl Runner {
             .chain(self.hidden.iter().enumerate().map(|(at, call)| (call.at, Event::Hidden(at))))
             .collect();
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
+        self.order_by_tasks(&mut events);
         for (at, event) in events {
             self.go_to(at + self.drift).await;
             match event {
@@ -112,6 +118,31 @@ impl Runner {
             }
         }
         self.clock.advance(std::time::Duration::from_secs(600)).await;
+    }
+
+    /// Of two calls sent at nearly the same time, the one whose task began first was served first.
+    fn order_by_tasks(&self, events: &mut [(f64, Event)]) {
+        /// Closer than this, times of sending say little.
+        const CLOSE: f64 = 0.02;
+        let ticks = |event: &Event| match event {
+            Event::Row(at) => upid_parts(self.rows[*at].started()?).map(|parts| parts.ticks),
+            Event::Hidden(_) => None,
+        };
+        let starters: Vec<(usize, f64)> =
+            events.iter().enumerate().filter_map(|(at, (_, event))| Some((at, ticks(event)?))).collect();
+        let mut order = starters;
+        for _ in 0..8 {
+            for at in 1..order.len() {
+                let ((first, early), (second, late)) = (order[at - 1], order[at]);
+                if early > late && events[second].0 - events[first].0 < CLOSE {
+                    let (before, after) = (events[first].1, events[second].1);
+                    events[first].1 = after;
+                    events[second].1 = before;
+                    order[at - 1] = (first, late);
+                    order[at] = (second, early);
+                }
+            }
+        }
     }
 
     fn now(&self) -> f64 {
@@ -131,6 +162,8 @@ impl Runner {
     /// Steps until a call is answered.
     async fn wait_for(&mut self, index: usize) {
         let limit = self.now() + PATIENCE;
+        // A call that was only just sent has set no timer yet.
+        crate::world::clock::settle().await;
         while self.answer(index).is_none() && self.now() < limit {
             let Some(due) = self.clock.next_due() else {
                 break;
@@ -139,11 +172,18 @@ impl Runner {
         }
     }
 
-    fn send(&self, index: usize, request: Request) {
+    /// Sends a call. A task that must have no effect is stopped before it begins.
+    fn send(&self, index: usize, request: Request, broken: bool) {
         let (world, answers) = (self.world.clone(), self.answers.clone());
         // Cancel safety: dropped only when the replay ends.
         self.spawner.spawn("replayed call", async move {
             let answer = world.call(request).await;
+            if broken && let Some(upid) = answer.data().as_str() {
+                let state = world.state();
+                if let Some(task) = state.tasks.by_upid.get(upid) {
+                    task.cancel.cancel();
+                }
+            }
             answers.lock().unwrap_or_else(PoisonError::into_inner).insert(index, answer);
         });
     }
@@ -152,13 +192,38 @@ impl Runner {
         let call = self.hidden[index].clone();
         let mut request = call.request.clone();
         request.credentials = Credentials::Token(self.secret(&call.identity));
+        // What the test set-up broke had no effect there, so it must have none here.
+        let broken = self.is_broken(&call.upid);
+        self.stop_first(&call);
         if call.makes.is_some() {
             before::put_sources(&self.world, &host_of(&request.path), &request.parameters);
         } else {
             self.put_target(&request, call.at);
         }
-        self.send(HIDDEN + index, request);
+        self.send(HIDDEN + index, request, broken);
         crate::world::clock::settle().await;
+    }
+
+    /// Whether the recording says that the end of a task shows the test set-up, and it failed.
+    fn is_broken(&self, upid: &str) -> bool {
+        self.rows.iter().any(|row| {
+            row.upid() == Some(upid)
+                && row.is_artifact()
+                && row.data()["exitstatus"].as_str().is_some_and(|exit| exit_class(exit) != "success")
+        })
+    }
+
+    /// A guest whose destruction worked was off, even if no row shows who stopped it.
+    fn stop_first(&self, call: &Hidden) {
+        let worked = self.exits.get(&call.upid).is_some_and(|exit| exit_class(exit) == "success");
+        let parts: Vec<&str> = call.request.path.split('/').skip(1).collect();
+        if let ("DELETE", ["nodes", host, "qemu", vmid]) = (call.request.method.as_str(), &parts[..])
+            && let Ok(vmid) = vmid.parse()
+            && worked
+            && self.world.is_running(vmid)
+        {
+            let _ = self.world.set_stopped(host, crate::world::Kind::Qemu, vmid);
+        }
     }
 
     fn secret(&self, token: &str) -> String {
@@ -205,16 +270,18 @@ impl Runner {
         }
         let request = self.request(&row);
         self.set_agent(&row);
+        self.set_sweep(&row);
         let polls = row.data().get("exitstatus").is_some() && row.api_path().ends_with("/status");
         if !polls {
-            self.send(index, request);
+            let broken = row.started().is_some_and(|upid| self.is_broken(upid));
+            self.send(index, request, broken);
             crate::world::clock::settle().await;
             return;
         }
         // Whoever recorded this asked until the task had ended, and kept the last answer.
         let limit = self.now() + PATIENCE;
         loop {
-            self.send(index, request.clone());
+            self.send(index, request.clone(), false);
             self.wait_for(index).await;
             let ended = self
                 .answer(index)
@@ -241,16 +308,24 @@ impl Runner {
             .filter(|(other, row)| {
                 *other != index
                     && row.flow() == flow
-                    && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at && at - t0 < 120.0)
+                    && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0)
             })
             .map(|(other, _)| other)
-            .filter(|other| self.answer(*other).is_none())
+            .filter(|other| {
+                let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+                !answers.contains_key(other)
+            })
             .collect();
         for other in open {
             self.wait_for(other).await;
         }
         self.drift = self.drift.max(self.now() - at).max(0.0);
-        for index in 0..self.rows.len() {
+        let fresh: Vec<usize> = {
+            let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            answers.keys().copied().filter(|at| *at < HIDDEN && !self.learned.contains(at)).collect()
+        };
+        for index in fresh {
+            self.learned.insert(index);
             self.learn(index);
         }
     }
@@ -261,6 +336,7 @@ impl Runner {
             return;
         };
         let row = &self.rows[index];
+        self.realign(row, &answer);
         if let (Some(old), Some(new)) = (row.data()["digest"].as_str(), answer.data()["digest"].as_str()) {
             self.digests.entry(old.to_owned()).or_insert_with(|| new.to_owned());
         }
@@ -381,6 +457,46 @@ impl Runner {
         let mut state = self.world.state();
         if let Some(running) = state.guests.get_mut(&vmid).and_then(|guest| guest.running.as_mut()) {
             running.agent_from = (row.status == 200).then_some(now);
+        }
+    }
+
+    /// When the status daemon last looked is the daemon's business: the list says when.
+    fn set_sweep(&self, row: &Row) {
+        if row.status != 200 || row.api_path() != "/cluster/resources" {
+            return;
+        }
+        let now = self.now();
+        let mut state = self.world.state();
+        for entry in row.data().as_array().into_iter().flatten() {
+            let vmid = entry["vmid"].as_u64().and_then(|id| u32::try_from(id).ok());
+            let Some(guest) = vmid.and_then(|vmid| state.guests.get_mut(&vmid)) else {
+                continue;
+            };
+            if entry.get("name").is_none() {
+                guest.seen = None;
+                guest.touched = now;
+            } else if guest.seen.is_none() {
+                guest.touched = 0.0;
+            }
+        }
+    }
+
+    /// Follows the recording where it shows another state, so that one difference stays one.
+    fn realign(&self, row: &Row, answer: &Answer) {
+        let parts: Vec<&str> = row.api_path().split('/').skip(1).collect();
+        let ["nodes", host, "qemu", vmid, ..] = parts[..] else {
+            return;
+        };
+        let Ok(vmid) = vmid.parse::<u32>() else {
+            return;
+        };
+        let gone = row.method == "GET" && row.status == 500 && row.reason.ends_with("does not exist");
+        if gone && answer.status == 200 {
+            self.world.state().guests.remove(&vmid);
+        }
+        let off = row.is_artifact() && row.data()["status"] == "stopped";
+        if off && self.world.is_running(vmid) {
+            let _ = self.world.set_stopped(host, crate::world::Kind::Qemu, vmid);
         }
     }
 

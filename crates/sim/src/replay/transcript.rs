@@ -106,11 +106,8 @@ impl Row {
     pub(crate) fn file(&self) -> Option<RecordedFile> {
         let text = self.params.as_str()?.strip_prefix("multipart:")?;
         let mut file = RecordedFile::default();
-        let cleaned: String = text
-            .chars()
-            .map(|c| if "{}'(),".contains(c) { ' ' } else { c })
-            .collect();
-        let cleaned = cleaned.replace(": ", "=").replace("= ", "=");
+        let cleaned: String = text.chars().filter(|c| !"{}'()".contains(*c)).collect();
+        let cleaned = cleaned.replace(',', " ").replace(": ", "=");
         let mut last_number = 0_u64;
         for word in cleaned.split_whitespace() {
             match word.split_once('=') {

@@ -42,7 +42,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             read: Duration::from_millis(8),
-            write: Duration::from_millis(25),
+            write: Duration::from_millis(45),
             fork: Duration::from_millis(45),
             copy_speed: 2_600_000_000,
             allocate: Duration::from_millis(70),

@@ -1,0 +1,224 @@
+//! Serves a World over TLS.
+//!
+//! In: a World and an address. Out: a [`Handle`] with the address, the certificate and a way to stop.
+//! Never: plain HTTP; a client that does not verify learns nothing here.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::{Request as HttpRequest, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::{Answer, Delivery};
+use crate::http::{parse, reply};
+use crate::world::World;
+use crate::world::fault::SILENCE;
+
+/// Why a World is not served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The certificate could not be made.
+    #[error("make a certificate for the simulator")]
+    Certificate(#[source] rcgen::Error),
+    /// The TLS set-up was refused.
+    #[error("set up TLS for the simulator")]
+    Tls(#[source] rustls::Error),
+    /// The address could not be listened on.
+    #[error("listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A World that is being served.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The SHA-256 fingerprint of its certificate, as `AA:BB:...`.
+    pub fingerprint: String,
+    /// Its certificate, which signs itself.
+    pub certificate_pem: String,
+    stop: CancellationToken,
+}
+
+impl Handle {
+    /// Returns the URL of the API.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// Stops listening. Calls on their way are cut.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+/// Serves a World until it is stopped. Port 0 takes a free one.
+pub async fn serve(world: World, address: SocketAddr) -> Result<Handle, ServeError> {
+    listen(world, address, None).await
+}
+
+/// Serves the World inside a guest: only while the guest is a hypervisor that runs.
+///
+/// Connections are refused otherwise, as they are by a machine that is off.
+pub async fn serve_inside(
+    outer: World,
+    vmid: u32,
+    inner: World,
+    address: SocketAddr,
+) -> Result<Handle, ServeError> {
+    listen(inner, address, Some((outer, vmid))).await
+}
+
+async fn listen(
+    world: World,
+    address: SocketAddr,
+    within: Option<(World, u32)>,
+) -> Result<Handle, ServeError> {
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned(), address.ip().to_string()];
+    let made = rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
+    let certificate = made.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(ServeError::Tls)?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key)
+        .map_err(ServeError::Tls)?;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| ServeError::Listen { address, source })?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| ServeError::Listen { address, source })?;
+    let print: Vec<String> =
+        Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02X}")).collect();
+    let handle = Handle {
+        address,
+        fingerprint: print.join(":"),
+        certificate_pem: made.cert.pem(),
+        stop: CancellationToken::new(),
+    };
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let stop = handle.stop.clone();
+    // Cancel safety: accepting loses nothing when it is dropped; connections watch the same token.
+    world.spawner().spawn("simulated API", {
+        let world = world.clone();
+        async move { accept(world, listener, acceptor, within, stop).await }
+    });
+    Ok(handle)
+}
+
+async fn accept(
+    world: World,
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    within: Option<(World, u32)>,
+    stop: CancellationToken,
+) {
+    loop {
+        let stream = tokio::select! {
+            // Cancel safety: the token stays cancelled.
+            () = stop.cancelled() => return,
+            // Cancel safety: documented for `accept`.
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    continue;
+                }
+            },
+        };
+        if let Some((outer, vmid)) = &within
+            && outer.inside(*vmid, |builder| builder).is_none()
+        {
+            // The machine is off: what it had accepted before does not help.
+            continue;
+        }
+        let (world, acceptor, stop) = (world.clone(), acceptor.clone(), stop.clone());
+        world.spawner().clone().spawn("simulated connection", async move {
+            tokio::select! {
+                // Cancel safety: a connection that is cut is cut.
+                () = stop.cancelled() => {}
+                // Cancel safety: as above.
+                () = connection(world, stream, acceptor) => {}
+            }
+        });
+    }
+}
+
+async fn connection(world: World, stream: TcpStream, acceptor: TlsAcceptor) {
+    let _ = stream.set_nodelay(true);
+    let tls = match acceptor.accept(stream).await {
+        Ok(tls) => tls,
+        Err(error) => {
+            tracing::debug!(%error, "no handshake");
+            return;
+        }
+    };
+    let service = hyper::service::service_fn(move |request: HttpRequest<Incoming>| {
+        let world = world.clone();
+        async move { answer(&world, request).await }
+    });
+    let outcome = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(tls), service)
+        .await;
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// An answer that is not to arrive: an error ends the connection.
+#[derive(Debug, Error)]
+#[error("the connection is cut, as a fault asked")]
+struct Cut;
+
+async fn answer(world: &World, request: HttpRequest<Incoming>) -> Result<Response<Full<Bytes>>, Cut> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    let call = match parse::request(&head, &body) {
+        Ok(call) => call,
+        Err(malformed) => {
+            tracing::debug!(why = malformed.0, "a request that cannot be read");
+            let refusal = Answer {
+                status: 400,
+                reason: "Bad Request".into(),
+                body: None,
+                delivery: Delivery::Whole,
+            };
+            return Ok(reply::response(&refusal));
+        }
+    };
+    let answer = world.call(call).await;
+    match answer.delivery {
+        Delivery::Whole | Delivery::Garbage => Ok(reply::response(&answer)),
+        Delivery::Reset => Err(Cut),
+        Delivery::Silence => {
+            tokio::time::sleep(SILENCE).await;
+            Err(Cut)
+        }
+        Delivery::Truncated => {
+            let mut response = reply::response(&answer);
+            let whole = answer.body.as_ref().map_or(0, |body| body.to_string().len());
+            // A length that is longer than what follows: the client waits, then the line is cut.
+            let bytes = answer.body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+            *response.body_mut() = Full::new(Bytes::from(bytes[..whole / 2].to_vec()));
+            response.headers_mut().insert("connection", http::HeaderValue::from_static("close"));
+            Ok(response)
+        }
+    }
+}

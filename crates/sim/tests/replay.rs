@@ -1,0 +1,58 @@
+//! Recorded exchanges of a real Proxmox VE, and a small recording of our own.
+
+use std::path::{Path, PathBuf};
+
+use homestak_sim::replay;
+
+fn own() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings/small.jsonl")
+}
+
+/// Returns the recordings that are not part of this project, when they lie beside it.
+#[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]
+fn reference() -> Vec<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference");
+    let directory = std::env::var("HOMESTAK_REFERENCE").map_or(beside, PathBuf::from);
+    ["pve-transcripts.jsonl", "pve-transcripts-flows.jsonl"]
+        .iter()
+        .map(|name| directory.join(name))
+        .filter(|path| path.exists())
+        .collect()
+}
+
+#[test]
+fn our_own_recording_agrees() {
+    let report = replay::run(&[own()]).unwrap();
+    let (agreed, compared) = report.agreement();
+    assert_eq!(agreed, compared, "{report}");
+    assert!(compared >= 20, "{report}");
+}
+
+#[test]
+fn a_changed_recording_is_noticed() {
+    let text = fs_err::read_to_string(own()).unwrap();
+    let changed = text.replace("already exists on node", "was here before on node");
+    assert_ne!(text, changed);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs_err::write(file.path(), changed).unwrap();
+    let report = replay::run(&[file.path().to_owned()]).unwrap();
+    let (agreed, compared) = report.agreement();
+    assert_eq!(compared - agreed, 1, "{report}");
+}
+
+#[test]
+fn recordings_of_a_real_proxmox_ve_agree() {
+    let files = reference();
+    if files.is_empty() {
+        println!("skipped: no recordings beside the checkout, see HOMESTAK_REFERENCE");
+        return;
+    }
+    let report = replay::run(&files).unwrap();
+    println!("{report}");
+    let (agreed, compared) = report.agreement();
+    // What differs is which of several waiting requests a busy worker serves first, and what a
+    // guest with a broken network says of itself.
+    assert!(agreed * 1000 >= compared * 985, "{report}");
+    let groups = report.groups.iter().filter(|(_, _, same, _)| !same).count();
+    assert_eq!(groups, 0, "{report}");
+}
