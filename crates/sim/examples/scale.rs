@@ -10,17 +10,29 @@ const TOKEN: &str = "root@pam!t=secret";
 
 #[expect(clippy::print_stdout, reason = "this program prints what it measured")]
 fn main() -> std::io::Result<()> {
-    let mut numbers = std::env::args().skip(1).filter_map(|text| text.parse::<u32>().ok());
+    let mut numbers = std::env::args()
+        .skip(1)
+        .filter_map(|text| text.parse::<u32>().ok());
     let hosts = numbers.next().unwrap_or(100);
     let guests = numbers.next().unwrap_or(50_000);
     let started = WallClock.now();
-    let builder = World::builder().pace(Pace::Accelerated(1000.0)).token(TOKEN);
+    let builder = World::builder()
+        .pace(Pace::Accelerated(1000.0))
+        .token(TOKEN);
     let world = World::fleet(builder, hosts, guests);
     let built = WallClock.now().duration_since(started);
-    println!("{hosts} hosts, {guests} guests: built in {:.2} s", built.as_secs_f64());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    println!(
+        "{hosts} hosts, {guests} guests: built in {:.2} s",
+        built.as_secs_f64()
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
-        let list = Request::get("/cluster/resources").with("type", "vm").token(TOKEN);
+        let list = Request::get("/cluster/resources")
+            .with("type", "vm")
+            .token(TOKEN);
         let mut best = f64::MAX;
         let mut bytes = 0;
         for _ in 0..5 {
@@ -29,7 +41,11 @@ fn main() -> std::io::Result<()> {
             bytes = answer.body.map_or(0, |body| body.to_string().len());
             best = best.min(WallClock.now().duration_since(before).as_secs_f64());
         }
-        println!("list of all guests: {:.0} ms, {:.1} MB", best * 1e3, bytes as f64 / 1e6);
+        println!(
+            "list of all guests: {:.0} ms, {:.1} MB",
+            best * 1e3,
+            bytes as f64 / 1e6
+        );
         let before = WallClock.now();
         let calls = 2_000;
         for at in 0..calls {

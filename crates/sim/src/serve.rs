@@ -88,7 +88,11 @@ async fn listen(
     address: SocketAddr,
     within: Option<(World, u32)>,
 ) -> Result<Handle, ServeError> {
-    let names = ["localhost".to_owned(), "127.0.0.1".to_owned(), address.ip().to_string()];
+    let names = [
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+        address.ip().to_string(),
+    ];
     let made = rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
     let certificate = made.cert.der().clone();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -105,8 +109,10 @@ async fn listen(
     let address = listener
         .local_addr()
         .map_err(|source| ServeError::Listen { address, source })?;
-    let print: Vec<String> =
-        Sha256::digest(&certificate).iter().map(|byte| format!("{byte:02X}")).collect();
+    let print: Vec<String> = Sha256::digest(&certificate)
+        .iter()
+        .map(|byte| format!("{byte:02X}"))
+        .collect();
     let handle = Handle {
         address,
         fingerprint: print.join(":"),
@@ -150,14 +156,17 @@ async fn accept(
             continue;
         }
         let (world, acceptor, stop) = (world.clone(), acceptor.clone(), stop.clone());
-        world.spawner().clone().spawn("simulated connection", async move {
-            tokio::select! {
-                // Cancel safety: a connection that is cut is cut.
-                () = stop.cancelled() => {}
-                // Cancel safety: as above.
-                () = connection(world, stream, acceptor) => {}
-            }
-        });
+        world
+            .spawner()
+            .clone()
+            .spawn("simulated connection", async move {
+                tokio::select! {
+                    // Cancel safety: a connection that is cut is cut.
+                    () = stop.cancelled() => {}
+                    // Cancel safety: as above.
+                    () = connection(world, stream, acceptor) => {}
+                }
+            });
     }
 }
 
@@ -187,7 +196,10 @@ async fn connection(world: World, stream: TcpStream, acceptor: TlsAcceptor) {
 #[error("the connection is cut, as a fault asked")]
 struct Cut;
 
-async fn answer(world: &World, request: HttpRequest<Incoming>) -> Result<Response<Full<Bytes>>, Cut> {
+async fn answer(
+    world: &World,
+    request: HttpRequest<Incoming>,
+) -> Result<Response<Full<Bytes>>, Cut> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
     let call = match parse::request(&head, &body) {
@@ -213,11 +225,19 @@ async fn answer(world: &World, request: HttpRequest<Incoming>) -> Result<Respons
         }
         Delivery::Truncated => {
             let mut response = reply::response(&answer);
-            let whole = answer.body.as_ref().map_or(0, |body| body.to_string().len());
-            // A length that is longer than what follows: the client waits, then the line is cut.
-            let bytes = answer.body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+            let whole = answer
+                .body
+                .as_ref()
+                .map_or(0, |body| body.to_string().len());
+            // Half of the text: what arrives is whole for HTTP and broken for JSON.
+            let bytes = answer
+                .body
+                .map(|body| body.to_string().into_bytes())
+                .unwrap_or_default();
             *response.body_mut() = Full::new(Bytes::from(bytes[..whole / 2].to_vec()));
-            response.headers_mut().insert("connection", http::HeaderValue::from_static("close"));
+            response
+                .headers_mut()
+                .insert("connection", http::HeaderValue::from_static("close"));
             Ok(response)
         }
     }

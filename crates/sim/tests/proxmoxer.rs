@@ -24,7 +24,10 @@ fn python() -> Option<PathBuf> {
     if usable {
         return Some(python);
     }
-    let line = format!("skipped: {} has no proxmoxer: run tests/prepare\n", python.display());
+    let line = format!(
+        "skipped: {} has no proxmoxer: run tests/prepare\n",
+        python.display()
+    );
     assert!(std::env::var("HOMESTAK_TEST_REQUIRE").is_err(), "{line}");
     // Not `eprintln!`, which a passing test swallows.
     std::io::stderr().write_all(line.as_bytes()).ok();
@@ -32,7 +35,10 @@ fn python() -> Option<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(clippy::disallowed_methods, reason = "the test starts the client it is about")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test starts the client it is about"
+)]
 async fn proxmoxer_drives_a_full_lifecycle() {
     let Some(python) = python() else {
         return;
@@ -47,7 +53,9 @@ async fn proxmoxer_drives_a_full_lifecycle() {
         .user("root@pam", "correct horse")
         .token("root@pam!driver=00000000-0000-4000-8000-000000000001")
         .build();
-    let handle = serve(world.clone(), ([127, 0, 0, 1], 0).into()).await.expect("it listens");
+    let handle = serve(world.clone(), ([127, 0, 0, 1], 0).into())
+        .await
+        .expect("it listens");
     let directory = tempfile::tempdir().expect("a directory");
     let certificate = directory.path().join("ca.pem");
     fs_err::write(&certificate, &handle.certificate_pem).expect("written");
@@ -56,7 +64,11 @@ async fn proxmoxer_drives_a_full_lifecycle() {
         .arg(root().join("tests/python/proxmoxer_lifecycle.py"))
         .args(["127.0.0.1", &handle.address.port().to_string()])
         .arg(&certificate)
-        .args(["correct horse", "driver", "00000000-0000-4000-8000-000000000001"]);
+        .args([
+            "correct horse",
+            "driver",
+            "00000000-0000-4000-8000-000000000001",
+        ]);
     // The client blocks; the simulator must go on meanwhile.
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
@@ -67,5 +79,9 @@ async fn proxmoxer_drives_a_full_lifecycle() {
     let complained = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{complained}");
     assert!(said.trim_end().ends_with("done"), "{said}");
-    assert!(world.guests().is_empty(), "nothing is left: {:?}", world.guests());
+    assert!(
+        world.guests().is_empty(),
+        "nothing is left: {:?}",
+        world.guests()
+    );
 }

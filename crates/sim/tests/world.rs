@@ -33,7 +33,11 @@ async fn call(world: &World, request: Request) -> Answer {
 }
 
 async fn pass(world: &World, seconds: u64) {
-    world.stepped().expect("time is stepped").advance(Duration::from_secs(seconds)).await;
+    world
+        .stepped()
+        .expect("time is stepped")
+        .advance(Duration::from_secs(seconds))
+        .await;
 }
 
 fn create(vmid: u32) -> Request {
@@ -41,7 +45,10 @@ fn create(vmid: u32) -> Request {
         .with("vmid", vmid)
         .with("name", "a")
         .with("agent", 1)
-        .with("scsi0", "local:0,import-from=local:import/small.raw,format=qcow2")
+        .with(
+            "scsi0",
+            "local:0,import-from=local:import/small.raw,format=qcow2",
+        )
 }
 
 #[tokio::test]
@@ -55,7 +62,11 @@ async fn the_same_seed_is_the_same_run() {
         }
         pass(&world, 30).await;
         seen.push(call(&world, Request::get("/cluster/resources")).await.body);
-        seen.push(call(&world, Request::get("/nodes/pve1/qemu/101/config")).await.body);
+        seen.push(
+            call(&world, Request::get("/nodes/pve1/qemu/101/config"))
+                .await
+                .body,
+        );
         runs.push(format!("{seen:?}"));
     }
     assert_eq!(runs[0], runs[1]);
@@ -76,13 +87,19 @@ async fn a_lost_answer_is_acted_on_and_a_reset_before_is_not() {
     pass(&world, 30).await;
     assert_eq!(world.guests().len(), 1);
     let third = call(&world, create(100)).await;
-    assert_eq!(third.reason, "unable to create VM 100 - VM 100 already exists on node 'pve1'");
+    assert_eq!(
+        third.reason,
+        "unable to create VM 100 - VM 100 already exists on node 'pve1'"
+    );
 }
 
 #[tokio::test]
 async fn a_repeated_call_is_made_twice() {
     let world = world(1);
-    world.add_fault(Fault::new(Call::nth(1).path("/qemu"), FaultKind::RepeatedAnswer));
+    world.add_fault(Fault::new(
+        Call::nth(1).path("/qemu"),
+        FaultKind::RepeatedAnswer,
+    ));
     let answer = call(&world, create(100)).await;
     assert_eq!(answer.status, 500);
     assert_eq!(world.guests().len(), 1);
@@ -108,7 +125,12 @@ async fn proxy_failures_are_scripted() {
 async fn without_quorum_reads_go_on_and_changes_do_not() {
     let world = world(1);
     world.set_quorate(false);
-    assert_eq!(call(&world, Request::get("/cluster/resources")).await.status, 200);
+    assert_eq!(
+        call(&world, Request::get("/cluster/resources"))
+            .await
+            .status,
+        200
+    );
     assert_eq!(call(&world, create(100)).await.status, 500);
     world.set_quorate(true);
     assert_eq!(call(&world, create(100)).await.status, 200);
@@ -124,8 +146,18 @@ async fn a_host_that_is_off_is_not_reached_and_the_others_are() {
         .token(TOKEN)
         .build();
     world.set_online("pve2", false);
-    assert_eq!(call(&world, Request::get("/nodes/pve2/status")).await.status, 595);
-    assert_eq!(call(&world, Request::get("/nodes/pve1/status")).await.status, 200);
+    assert_eq!(
+        call(&world, Request::get("/nodes/pve2/status"))
+            .await
+            .status,
+        595
+    );
+    assert_eq!(
+        call(&world, Request::get("/nodes/pve1/status"))
+            .await
+            .status,
+        200
+    );
     let nodes = call(&world, Request::get("/nodes")).await;
     assert_eq!(nodes.data()[1]["status"], "offline");
 }
@@ -139,8 +171,15 @@ async fn a_full_storage_fails_the_task_and_leaves_nothing() {
     pass(&world, 30).await;
     assert!(world.guests().is_empty());
     let upid = answer.data().as_str().expect("a task").to_owned();
-    let status = call(&world, Request::get(&format!("/nodes/pve1/tasks/{upid}/status"))).await;
-    let exit = status.data()["exitstatus"].as_str().expect("it ended").to_owned();
+    let status = call(
+        &world,
+        Request::get(&format!("/nodes/pve1/tasks/{upid}/status")),
+    )
+    .await;
+    let exit = status.data()["exitstatus"]
+        .as_str()
+        .expect("it ended")
+        .to_owned();
     assert!(exit.contains("No space left on device"), "{exit}");
 }
 
@@ -158,7 +197,10 @@ async fn a_change_waits_ten_seconds_for_the_lock_and_gives_up() {
     let before = world.clock().now();
     let change = Request::put("/nodes/pve1/qemu/100/config").with("description", "x");
     let answer = call(&world, change).await;
-    assert_eq!(answer.reason, "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout");
+    assert_eq!(
+        answer.reason,
+        "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout"
+    );
     let waited = world.clock().now().duration_since(before).as_secs();
     assert_eq!(waited, 10);
 }
@@ -173,14 +215,21 @@ async fn a_guest_that_is_a_hypervisor_has_an_api_of_its_own_while_it_runs() {
     let create = Request::post("/nodes/pve1/qemu")
         .with("vmid", 100)
         .with("name", "inner")
-        .with("scsi0", "local:0,import-from=local:import/pve.raw,format=qcow2");
+        .with(
+            "scsi0",
+            "local:0,import-from=local:import/pve.raw,format=qcow2",
+        );
     call(&outer, create).await;
     pass(&outer, 30).await;
     assert!(outer.inside(100, |builder| builder).is_none(), "it is off");
     call(&outer, Request::post("/nodes/pve1/qemu/100/status/start")).await;
     pass(&outer, 90).await;
-    let inner = outer.inside(100, |builder| builder.token(TOKEN)).expect("it has booted");
-    let request = Request::post("/nodes/inner/qemu").with("vmid", 200).token(TOKEN);
+    let inner = outer
+        .inside(100, |builder| builder.token(TOKEN))
+        .expect("it has booted");
+    let request = Request::post("/nodes/inner/qemu")
+        .with("vmid", 200)
+        .token(TOKEN);
     let clock = outer.stepped().expect("time is stepped").clone();
     let (answer, ()) = tokio::join!(inner.call(request), clock.advance(Duration::from_secs(5)));
     assert_eq!(answer.status, 200, "{}", answer.reason);
@@ -188,14 +237,21 @@ async fn a_guest_that_is_a_hypervisor_has_an_api_of_its_own_while_it_runs() {
     assert_eq!(outer.guests().len(), 1);
     call(&outer, Request::post("/nodes/pve1/qemu/100/status/stop")).await;
     pass(&outer, 5).await;
-    assert!(outer.inside(100, |builder| builder).is_none(), "it is off again");
+    assert!(
+        outer.inside(100, |builder| builder).is_none(),
+        "it is off again"
+    );
 }
 
 #[tokio::test]
 async fn a_large_fleet_is_listed_in_one_call() {
     let builder = World::builder().pace(Pace::Stepped).token(TOKEN);
     let world = World::fleet(builder, 20, 2_000);
-    let answer = call(&world, Request::get("/cluster/resources").with("type", "vm")).await;
+    let answer = call(
+        &world,
+        Request::get("/cluster/resources").with("type", "vm"),
+    )
+    .await;
     assert_eq!(answer.data().as_array().map(Vec::len), Some(2_000));
     assert!(world.guests().iter().all(|guest| guest.kind == Kind::Qemu));
 }

@@ -50,7 +50,11 @@ fn capabilities(context: &Context, user: &str) -> Value {
     let areas: [(&str, &str, &[&str]); 7] = [
         ("vms", "/vms", &["VM.", "Permissions.Modify"]),
         ("storage", "/storage", &["Datastore.", "Permissions.Modify"]),
-        ("access", "/access", &["User.", "Group.", "Permissions.Modify"]),
+        (
+            "access",
+            "/access",
+            &["User.", "Group.", "Permissions.Modify"],
+        ),
         ("nodes", "/nodes", &["Sys.", "Permissions.Modify"]),
         ("sdn", "/sdn", &["SDN.", "Permissions.Modify"]),
         ("mapping", "/mapping", &["Mapping.", "Permissions.Modify"]),
@@ -158,7 +162,8 @@ fn set_user(context: &Context, user: &mut User) {
         if !context.flag("append") {
             user.groups.clear();
         }
-        user.groups.extend(split_list(groups).map(ToOwned::to_owned));
+        user.groups
+            .extend(split_list(groups).map(ToOwned::to_owned));
     }
     if let Some(password) = context.text("password") {
         user.password = Some(password.to_owned());
@@ -167,7 +172,10 @@ fn set_user(context: &Context, user: &mut User) {
 
 pub(crate) fn create_user(context: &Context) -> Outcome {
     let name = context.need("userid")?.to_owned();
-    let mut user = User { enabled: true, ..User::default() };
+    let mut user = User {
+        enabled: true,
+        ..User::default()
+    };
     set_user(context, &mut user);
     let mut state = context.world.state();
     if state.access.users.contains_key(&name) {
@@ -180,7 +188,11 @@ pub(crate) fn create_user(context: &Context) -> Outcome {
 pub(crate) fn change_user(context: &Context) -> Outcome {
     let name = context.need("userid")?;
     let mut state = context.world.state();
-    let user = state.access.users.get_mut(name).ok_or_else(|| no_user(name))?;
+    let user = state
+        .access
+        .users
+        .get_mut(name)
+        .ok_or_else(|| no_user(name))?;
     set_user(context, user);
     Ok(Value::Null.into())
 }
@@ -189,7 +201,10 @@ pub(crate) fn delete_user(context: &Context) -> Outcome {
     let name = context.need("userid")?;
     let mut state = context.world.state();
     if state.access.users.remove(name).is_none() {
-        return Err(Fail::new(500, format!("delete user failed: user '{name}' does not exist")));
+        return Err(Fail::new(
+            500,
+            format!("delete user failed: user '{name}' does not exist"),
+        ));
     }
     let of_user = format!("{name}!");
     state
@@ -219,18 +234,28 @@ fn no_token(name: &str, id: &str) -> Fail {
 }
 
 pub(crate) fn create_token(context: &Context) -> Outcome {
-    let (name, id) = (context.need("userid")?.to_owned(), context.need("tokenid")?.to_owned());
+    let (name, id) = (
+        context.need("userid")?.to_owned(),
+        context.need("tokenid")?.to_owned(),
+    );
     let separated = context.text("privsep").is_none_or(|text| text == "1");
     let mut state = context.world.state();
     let secret = state.random.uuid();
-    let user = state.access.users.get_mut(&name).ok_or_else(|| no_user(&name))?;
+    let user = state
+        .access
+        .users
+        .get_mut(&name)
+        .ok_or_else(|| no_user(&name))?;
     if user.tokens.contains_key(&id) {
         return Err(Fail::parameter("tokenid", "Token already exists."));
     }
     let token = Token {
         secret: secret.clone(),
         privilege_separation: separated,
-        expire: context.number("expire").and_then(|at| i64::try_from(at).ok()).unwrap_or(0),
+        expire: context
+            .number("expire")
+            .and_then(|at| i64::try_from(at).ok())
+            .unwrap_or(0),
         comment: context.text("comment").map(ToOwned::to_owned),
     };
     user.tokens.insert(id.clone(), token);
@@ -246,7 +271,11 @@ pub(crate) fn create_token(context: &Context) -> Outcome {
 pub(crate) fn change_token(context: &Context) -> Outcome {
     let (name, id) = (context.need("userid")?, context.need("tokenid")?);
     let mut state = context.world.state();
-    let user = state.access.users.get_mut(name).ok_or_else(|| no_user(name))?;
+    let user = state
+        .access
+        .users
+        .get_mut(name)
+        .ok_or_else(|| no_user(name))?;
     let token = user.tokens.get_mut(id).ok_or_else(|| no_token(name, id))?;
     if context.text("privsep").is_some() {
         token.privilege_separation = context.flag("privsep");
@@ -263,7 +292,11 @@ pub(crate) fn change_token(context: &Context) -> Outcome {
 pub(crate) fn delete_token(context: &Context) -> Outcome {
     let (name, id) = (context.need("userid")?, context.need("tokenid")?);
     let mut state = context.world.state();
-    let user = state.access.users.get_mut(name).ok_or_else(|| no_user(name))?;
+    let user = state
+        .access
+        .users
+        .get_mut(name)
+        .ok_or_else(|| no_user(name))?;
     user.tokens.remove(id).ok_or_else(|| no_token(name, id))?;
     let full = format!("{name}!{id}");
     state.access.grants.retain(|grant| grant.subject != full);
@@ -299,7 +332,9 @@ pub(crate) fn role(context: &Context) -> Outcome {
 
 pub(crate) fn create_role(context: &Context) -> Outcome {
     let name = context.need("roleid")?.to_owned();
-    let privileges = split_list(context.text("privs").unwrap_or("")).map(ToOwned::to_owned).collect();
+    let privileges = split_list(context.text("privs").unwrap_or(""))
+        .map(ToOwned::to_owned)
+        .collect();
     let mut state = context.world.state();
     if state.access.roles.contains_key(&name) {
         return Err(format!("create role failed: role '{name}' already exists").into());
@@ -310,8 +345,9 @@ pub(crate) fn create_role(context: &Context) -> Outcome {
 
 pub(crate) fn change_role(context: &Context) -> Outcome {
     let name = context.need("roleid")?.to_owned();
-    let wanted: Vec<String> =
-        split_list(context.text("privs").unwrap_or("")).map(ToOwned::to_owned).collect();
+    let wanted: Vec<String> = split_list(context.text("privs").unwrap_or(""))
+        .map(ToOwned::to_owned)
+        .collect();
     let append = context.flag("append");
     let mut state = context.world.state();
     if state.access.special.contains(&name) {
@@ -421,7 +457,9 @@ fn normal_path(path: &str) -> Option<String> {
         return None;
     }
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let known = ["nodes", "vms", "storage", "pool", "access", "sdn", "mapping"];
+    let known = [
+        "nodes", "vms", "storage", "pool", "access", "sdn", "mapping",
+    ];
     parts
         .first()
         .is_none_or(|first| known.contains(first))
@@ -429,11 +467,23 @@ fn normal_path(path: &str) -> Option<String> {
 }
 
 pub(crate) fn permissions(context: &Context) -> Outcome {
-    let identity = context.text("userid").unwrap_or(&context.identity).to_owned();
+    let identity = context
+        .text("userid")
+        .unwrap_or(&context.identity)
+        .to_owned();
     let state = context.world.state();
-    let mut paths: Vec<String> = ["/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"]
-        .map(ToOwned::to_owned)
-        .to_vec();
+    let mut paths: Vec<String> = [
+        "/",
+        "/access",
+        "/access/groups",
+        "/nodes",
+        "/pool",
+        "/sdn",
+        "/storage",
+        "/vms",
+    ]
+    .map(ToOwned::to_owned)
+    .to_vec();
     paths.extend(state.access.grants.iter().map(|grant| grant.path.clone()));
     if let Some(path) = context.text("path") {
         paths = vec![path.to_owned()];
@@ -446,7 +496,10 @@ pub(crate) fn permissions(context: &Context) -> Outcome {
         }
         let listed: Map<String, Value> = PRIVILEGES
             .iter()
-            .filter_map(|name| has.get(*name).map(|passed| ((*name).to_owned(), json!(u8::from(*passed)))))
+            .filter_map(|name| {
+                has.get(*name)
+                    .map(|passed| ((*name).to_owned(), json!(u8::from(*passed))))
+            })
             .collect();
         shown.insert(path, Value::Object(listed));
     }
@@ -483,7 +536,10 @@ pub(crate) fn create_group(context: &Context) -> Outcome {
     if state.access.groups.contains_key(&name) {
         return Err(format!("create group failed: group '{name}' already exists").into());
     }
-    state.access.groups.insert(name, context.text("comment").unwrap_or("").to_owned());
+    state
+        .access
+        .groups
+        .insert(name, context.text("comment").unwrap_or("").to_owned());
     Ok(Value::Null.into())
 }
 

@@ -20,7 +20,11 @@ async fn reach(context: &Context) -> Result<u32, super::Fail> {
     let (running, enabled, answers) = {
         let state = context.world.state();
         let guest = state.guest(&context.node, Kind::Qemu, vmid)?;
-        (guest.running.is_some(), guest.agent_is_enabled(), guest.agent_answers(now))
+        (
+            guest.running.is_some(),
+            guest.agent_is_enabled(),
+            guest.agent_answers(now),
+        )
     };
     if !running {
         return Err(format!("VM {vmid} is not running").into());
@@ -43,7 +47,10 @@ pub(crate) async fn ping(context: &Context) -> Outcome {
 pub(crate) async fn interfaces(context: &Context) -> Outcome {
     let vmid = reach(context).await?;
     let state = context.world.state();
-    Ok(state.guest(&context.node, Kind::Qemu, vmid)?.interfaces().into())
+    Ok(state
+        .guest(&context.node, Kind::Qemu, vmid)?
+        .interfaces()
+        .into())
 }
 
 pub(crate) async fn host_name(context: &Context) -> Outcome {
@@ -100,10 +107,23 @@ pub(crate) fn cloudinit_pending(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let state = context.world.state();
     let guest = state.guest(&context.node, Kind::Qemu, vmid)?;
-    let list: Vec<Value> = ["cicustom", "cipassword", "citype", "ciuser", "nameserver", "searchdomain", "sshkeys"]
-        .iter()
-        .filter_map(|key| guest.config.value(key).map(|value| json!({ "key": key, "value": value })))
-        .collect();
+    let list: Vec<Value> = [
+        "cicustom",
+        "cipassword",
+        "citype",
+        "ciuser",
+        "nameserver",
+        "searchdomain",
+        "sshkeys",
+    ]
+    .iter()
+    .filter_map(|key| {
+        guest
+            .config
+            .value(key)
+            .map(|value| json!({ "key": key, "value": value }))
+    })
+    .collect();
     Ok(json!(list).into())
 }
 

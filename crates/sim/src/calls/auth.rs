@@ -18,9 +18,9 @@ impl World {
     pub(crate) fn authenticate(&self, request: &Request) -> Result<String, Fail> {
         match &request.credentials {
             Credentials::None => Err(Fail::silent(401, "No ticket")),
-            Credentials::Token(text) => {
-                self.token_identity(text).ok_or_else(|| Fail::silent(401, "Authentication failed!"))
-            }
+            Credentials::Token(text) => self
+                .token_identity(text)
+                .ok_or_else(|| Fail::silent(401, "Authentication failed!")),
             Credentials::Ticket { ticket, csrf } => {
                 let user = self
                     .verify_ticket(ticket)
@@ -66,20 +66,27 @@ impl World {
         }
         let (user, time) = plain.strip_prefix("PVE:")?.rsplit_once(':')?;
         let age = self.epoch() - i64::from_str_radix(time, 16).ok()?;
-        let known = self.state().access.users.get(user).is_some_and(|user| user.enabled);
+        let known = self
+            .state()
+            .access
+            .users
+            .get(user)
+            .is_some_and(|user| user.enabled);
         (known && (-300..TICKET_LIFE).contains(&age)).then(|| user.to_owned())
     }
 
     fn verify_csrf(&self, user: &str, csrf: Option<&str>) -> bool {
-        csrf.and_then(|csrf| csrf.split_once(':')).is_some_and(|(time, signature)| {
-            self.sign(&format!("{time}:{user}")) == signature
-        })
+        csrf.and_then(|csrf| csrf.split_once(':'))
+            .is_some_and(|(time, signature)| self.sign(&format!("{time}:{user}")) == signature)
     }
 
     fn sign(&self, text: &str) -> String {
         let secret = self.state().secret.clone();
         let mut signature = String::new();
-        for byte in Sha256::digest(format!("{secret}{text}{secret}")).iter().take(20) {
+        for byte in Sha256::digest(format!("{secret}{text}{secret}"))
+            .iter()
+            .take(20)
+        {
             let _ = write!(signature, "{byte:02x}");
         }
         signature

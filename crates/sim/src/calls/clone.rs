@@ -35,12 +35,18 @@ struct Plan {
 }
 
 fn exists_already(kind: Kind, target: u32) -> String {
-    format!("unable to create {} {target}: config file already exists", kind.title())
+    format!(
+        "unable to create {} {target}: config file already exists",
+        kind.title()
+    )
 }
 
 pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
     let source = context.vmid()?;
-    let target = context.number("newid").and_then(|id| u32::try_from(id).ok()).unwrap_or(0);
+    let target = context
+        .number("newid")
+        .and_then(|id| u32::try_from(id).ok())
+        .unwrap_or(0);
     let pool = context.text("pool").map(ToOwned::to_owned);
     require_guest(context, source, None, "VM.Clone")?;
     may_create(context, target, pool.as_deref())?;
@@ -55,7 +61,10 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
             return Err(exists_already(kind, target).into());
         }
         if !state.hosts.contains_key(&onto) {
-            return Err(Fail::parameter("target", format!("no such cluster node '{onto}'")));
+            return Err(Fail::parameter(
+                "target",
+                format!("no such cluster node '{onto}'"),
+            ));
         }
         guest.is_template()
     };
@@ -65,10 +74,17 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
     }
     if let Some(storage) = context.text("storage") {
         if !full {
-            return Err(Fail::parameter("storage", "this option is only allowed when creating full clones."));
+            return Err(Fail::parameter(
+                "storage",
+                "this option is only allowed when creating full clones.",
+            ));
         }
         context.world.state().storage_on(&onto, storage)?;
-        require(context, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
+        require(
+            context,
+            &format!("/storage/{storage}"),
+            "Datastore.AllocateSpace",
+        )?;
     }
     let name_key = match kind {
         Kind::Qemu => "name",
@@ -91,7 +107,9 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
         Kind::Qemu => "qmclone",
         Kind::Lxc => "vzclone",
     };
-    context.task(task, &source.to_string(), move |job| async move { run(&job, plan).await })
+    context.task(task, &source.to_string(), move |job| async move {
+        run(&job, plan).await
+    })
 }
 
 async fn run(job: &Job, plan: Plan) -> Result<(), String> {
@@ -101,7 +119,11 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
         let state = job.world.state();
         state.guest(&job.node, kind, plan.source)?.running.is_some()
     };
-    let mode = if running { Mode::Exclusive } else { Mode::Shared };
+    let mode = if running {
+        Mode::Exclusive
+    } else {
+        Mode::Shared
+    };
     let _source = job
         .lock(&kind.lock_file(plan.source), mode, CLONE_LOCK)
         .await
@@ -117,7 +139,13 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
             return Err(exists_already(kind, plan.target));
         }
         let mut guest = blank(plan.target, kind, &plan.onto, now, "clone");
-        guest.config.set("description", format!(" {}clone temporary file", if kind == Kind::Qemu { "qm" } else { "vz" }));
+        guest.config.set(
+            "description",
+            format!(
+                " {}clone temporary file",
+                if kind == Kind::Qemu { "qm" } else { "vz" }
+            ),
+        );
         state.guests.insert(plan.target, guest);
     }
     if let Err(fault) = copy(job, &plan).await {
@@ -130,7 +158,10 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
 async fn copy(job: &Job, plan: &Plan) -> Result<(), String> {
     let kind = plan.kind;
     let title = kind.title();
-    job.log(format!("creating a clone of {title} {} with ID {}", plan.source, plan.target));
+    job.log(format!(
+        "creating a clone of {title} {} with ID {}",
+        plan.source, plan.target
+    ));
     let (mut config, boots) = {
         let state = job.world.state();
         let guest = state.guest(&job.node, kind, plan.source)?;
@@ -161,8 +192,12 @@ async fn copy(job: &Job, plan: &Plan) -> Result<(), String> {
         let copied = copy_drive(job, plan, &key, &text).await?;
         config.set(&key, copied);
     }
-    let unused: Vec<String> =
-        config.values().keys().filter(|key| key.starts_with("unused")).cloned().collect();
+    let unused: Vec<String> = config
+        .values()
+        .keys()
+        .filter(|key| key.starts_with("unused"))
+        .cloned()
+        .collect();
     for key in unused {
         config.remove(&key);
     }
@@ -170,7 +205,12 @@ async fn copy(job: &Job, plan: &Plan) -> Result<(), String> {
 }
 
 /// Gives the clone an identity of its own and puts it in place.
-fn finish(job: &Job, plan: &Plan, mut config: Config, boots: crate::world::Boots) -> Result<(), String> {
+fn finish(
+    job: &Job,
+    plan: &Plan,
+    mut config: Config,
+    boots: crate::world::Boots,
+) -> Result<(), String> {
     let kind = plan.kind;
     let epoch = job.world.epoch();
     let mut state = job.world.state();
@@ -200,16 +240,22 @@ fn finish(job: &Job, plan: &Plan, mut config: Config, boots: crate::world::Boots
                 config.set("meta", format!("creation-qemu=10.0.13,ctime={epoch}"));
             }
             let name = plan.name.clone().unwrap_or_else(|| {
-                let old = config.value("name").map_or_else(|| plan.source.to_string(), ToOwned::to_owned);
+                let old = config
+                    .value("name")
+                    .map_or_else(|| plan.source.to_string(), ToOwned::to_owned);
                 format!("Copy-of-VM-{old}")
             });
             config.set("name", name);
         }
         Kind::Lxc => {
-            let name = plan.name.clone().or_else(|| {
-                config.value("hostname").map(|old| format!("Copy-of-{old}"))
-            });
-            config.set("hostname", name.unwrap_or_else(|| format!("CT{}", plan.target)));
+            let name = plan
+                .name
+                .clone()
+                .or_else(|| config.value("hostname").map(|old| format!("Copy-of-{old}")));
+            config.set(
+                "hostname",
+                name.unwrap_or_else(|| format!("CT{}", plan.target)),
+            );
         }
     }
     match &plan.description {
@@ -222,7 +268,10 @@ fn finish(job: &Job, plan: &Plan, mut config: Config, boots: crate::world::Boots
     if let Some(pool) = &plan.pool {
         state.pool_of.insert(plan.target, pool.clone());
     }
-    let guest = state.guests.get_mut(&plan.target).ok_or("clone target is gone")?;
+    let guest = state
+        .guests
+        .get_mut(&plan.target)
+        .ok_or("clone target is gone")?;
     guest.config = config;
     guest.boots = boots;
     guest.touched = now;
@@ -254,34 +303,62 @@ async fn copy_drive(job: &Job, plan: &Plan, key: &str, text: &str) -> Result<Str
     Ok(drive.render())
 }
 
-async fn full(job: &Job, plan: &Plan, key: &str, volume: &str, known: &Volume) -> Result<String, String> {
+async fn full(
+    job: &Job,
+    plan: &Plan,
+    key: &str,
+    volume: &str,
+    known: &Volume,
+) -> Result<String, String> {
     let source = volume.split(':').next().unwrap_or("");
     let storage = plan.storage.as_deref().unwrap_or(source);
     job.log(format!("create full clone of drive {key} ({volume})"));
-    let stem = if plan.kind == Kind::Lxc && known.format == "subvol" { "subvol" } else { "vm" };
-    let made = allocate(job, NewDisk {
-        vmid: plan.target,
-        storage,
-        stem,
-        format: &known.format,
-        size: known.size,
-        used: known.used,
-        content: known.content,
-        boots: known.boots.clone(),
-    })
+    let stem = if plan.kind == Kind::Lxc && known.format == "subvol" {
+        "subvol"
+    } else {
+        "vm"
+    };
+    let made = allocate(
+        job,
+        NewDisk {
+            vmid: plan.target,
+            storage,
+            stem,
+            format: &known.format,
+            size: known.size,
+            used: known.used,
+            content: known.content,
+            boots: known.boots.clone(),
+        },
+    )
     .await?;
     job.log(format!("allocated target volume '{made}'"));
-    if let Err(fault) = job.copy(storage, known.size.max(known.used), plan.limit).await {
+    if let Err(fault) = job
+        .copy(storage, known.size.max(known.used), plan.limit)
+        .await
+    {
         let path = |volid: &str| {
             let (storage, name) = volid.split_once(':').unwrap_or(("", volid));
-            job.world.state().storages.get(storage).map(|s| s.path_of(name)).unwrap_or_default()
+            job.world
+                .state()
+                .storages
+                .get(storage)
+                .map(|s| s.path_of(name))
+                .unwrap_or_default()
         };
-        let limit = plan.limit.map(|limit| format!("-r {limit}K ")).unwrap_or_default();
+        let limit = plan
+            .limit
+            .map(|limit| format!("-r {limit}K "))
+            .unwrap_or_default();
         let words = format!(
             "copy failed: command '/usr/bin/qemu-img convert -p -n {limit}-f {f} -O {f} {} zeroinit:{}' failed: {}",
             path(volume),
             path(&made),
-            if fault == "received interrupt" { "interrupted by signal" } else { &fault },
+            if fault == "received interrupt" {
+                "interrupted by signal"
+            } else {
+                &fault
+            },
             f = known.format,
         );
         job.world.state().remove_volume(&job.node, &made);
@@ -291,7 +368,13 @@ async fn full(job: &Job, plan: &Plan, key: &str, volume: &str, known: &Volume) -
     Ok(made)
 }
 
-async fn linked(job: &Job, plan: &Plan, key: &str, volume: &str, known: &Volume) -> Result<String, String> {
+async fn linked(
+    job: &Job,
+    plan: &Plan,
+    key: &str,
+    volume: &str,
+    known: &Volume,
+) -> Result<String, String> {
     let (storage, name) = volume.split_once(':').unwrap_or(("", volume));
     job.log(format!("create linked clone of drive {key} ({volume})"));
     let _lock = job.lock_storage(storage).await?;
@@ -301,7 +384,11 @@ async fn linked(job: &Job, plan: &Plan, key: &str, volume: &str, known: &Volume)
         "clone {name}: images, {file}, {} to {file} (base=../{}/{base})",
         plan.target, plan.source
     ));
-    let path = job.world.state().storage(storage)?.path_of(&format!("{}/{file}", plan.target));
+    let path = job
+        .world
+        .state()
+        .storage(storage)?
+        .path_of(&format!("{}/{file}", plan.target));
     job.log(formatting(&path, &known.format, known.size));
     let wait = job.world.state().timing.allocate;
     job.sleep(wait).await?;
@@ -362,7 +449,12 @@ pub(crate) fn template(context: &Context, kind: Kind) -> Outcome {
     })
 }
 
-fn become_base(world: &crate::world::World, node: &str, kind: Kind, vmid: u32) -> Result<(), String> {
+fn become_base(
+    world: &crate::world::World,
+    node: &str,
+    kind: Kind,
+    vmid: u32,
+) -> Result<(), String> {
     let (now, sweep) = (world.now(), world.last_sweep());
     let mut state = world.state();
     let drives: Vec<(String, String)> = {
@@ -388,7 +480,11 @@ fn become_base(world: &crate::world::World, node: &str, kind: Kind, vmid: u32) -
         };
         let renamed = name
             .replacen(&format!("vm-{vmid}-disk"), &format!("base-{vmid}-disk"), 1)
-            .replacen(&format!("subvol-{vmid}-disk"), &format!("basevol-{vmid}-disk"), 1);
+            .replacen(
+                &format!("subvol-{vmid}-disk"),
+                &format!("basevol-{vmid}-disk"),
+                1,
+            );
         if let Some(known) = state.storages.get_mut(storage) {
             let place = known.place(node);
             if let Some(old) = known.volumes.remove(&(place.clone(), name.to_owned())) {
@@ -396,7 +492,10 @@ fn become_base(world: &crate::world::World, node: &str, kind: Kind, vmid: u32) -
             }
         }
         drive.set_volume(format!("{storage}:{renamed}"));
-        state.guest_mut(node, kind, vmid)?.config.set(&key, drive.render());
+        state
+            .guest_mut(node, kind, vmid)?
+            .config
+            .set(&key, drive.render());
     }
     Ok(())
 }

@@ -67,7 +67,9 @@ pub(crate) fn next_id(context: &Context) -> Outcome {
         return Ok(json!(wanted.to_string()).into());
     }
     // Nothing is reserved: whoever asks next is told the same.
-    let free = (100..=999_999_999).find(|id| !state.guests.contains_key(id)).unwrap_or(100);
+    let free = (100..=999_999_999)
+        .find(|id| !state.guests.contains_key(id))
+        .unwrap_or(100);
     Ok(json!(free.to_string()).into())
 }
 
@@ -81,12 +83,15 @@ pub(crate) fn resources(context: &Context) -> Outcome {
     if wanted("vm") {
         list.extend(visible_guests(context, now, sweep));
     }
-    let state = context.world.state();
     if wanted("pool") {
-        for pool in state.pools.keys() {
-            list.push(json!({ "id": format!("/pool/{pool}"), "type": "pool", "pool": pool }));
+        let pools: Vec<String> = context.world.state().pools.keys().cloned().collect();
+        for pool in pools {
+            if permission::allows(context, &format!("/pool/{pool}"), "Pool.Audit") {
+                list.push(json!({ "id": format!("/pool/{pool}"), "type": "pool", "pool": pool }));
+            }
         }
     }
+    let state = context.world.state();
     if wanted("node") {
         for host in state.hosts.values() {
             let mut shown = host.entry(uptime, root_disk(&state, &host.name));
@@ -101,8 +106,12 @@ pub(crate) fn resources(context: &Context) -> Outcome {
         list.extend(visible_storages(context));
     }
     let state = context.world.state();
-    let sdn = state.access.privileges(&context.identity, "/sdn/zones/localnetwork", None);
-    if wanted("sdn") && (context.is_root() || sdn.contains_key("SDN.Audit") || sdn.contains_key("SDN.Use")) {
+    let sdn = state
+        .access
+        .privileges(&context.identity, "/sdn/zones/localnetwork", None);
+    if wanted("sdn")
+        && (context.is_root() || sdn.contains_key("SDN.Audit") || sdn.contains_key("SDN.Use"))
+    {
         for host in state.hosts.values() {
             list.push(json!({
                 "id": format!("network/{}/zone/localnetwork", host.name),
@@ -125,8 +134,16 @@ pub(crate) fn resources(context: &Context) -> Outcome {
 fn visible_guests(context: &Context, now: f64, sweep: f64) -> Vec<Value> {
     let state = context.world.state();
     let all = context.is_root()
-        || (state.access.privileges(&context.identity, "/vms", None).get("VM.Audit") == Some(&true)
-            && !state.access.grants.iter().any(|grant| grant.path.starts_with("/vms/")));
+        || (state
+            .access
+            .privileges(&context.identity, "/vms", None)
+            .get("VM.Audit")
+            == Some(&true)
+            && !state
+                .access
+                .grants
+                .iter()
+                .any(|grant| grant.path.starts_with("/vms/")));
     state
         .guests
         .values()
@@ -145,7 +162,11 @@ fn visible_guests(context: &Context, now: f64, sweep: f64) -> Vec<Value> {
             if let Some(pool) = state.pool_of.get(&guest.vmid) {
                 shown["pool"] = json!(pool);
             }
-            if state.hosts.get(&guest.node).is_some_and(|host| !host.online) {
+            if state
+                .hosts
+                .get(&guest.node)
+                .is_some_and(|host| !host.online)
+            {
                 shown["status"] = json!("unknown");
             }
             shown
@@ -164,7 +185,11 @@ fn visible_storages(context: &Context) -> Vec<Value> {
         let Some(storage) = state.storages.get(&name) else {
             continue;
         };
-        for host in state.hosts.values().filter(|host| storage.is_on(&host.name)) {
+        for host in state
+            .hosts
+            .values()
+            .filter(|host| storage.is_on(&host.name))
+        {
             let mut shown = json!({
                 "id": format!("storage/{}/{name}", host.name),
                 "type": "storage",
@@ -199,7 +224,9 @@ pub(crate) fn root_disk(state: &State, host: &str) -> (u64, u64) {
         .storages
         .values()
         .find(|storage| !storage.shared && storage.is_on(host))
-        .map_or((1 << 38, 1 << 34), |storage| (storage.total, storage.used(host)))
+        .map_or((1 << 38, 1 << 34), |storage| {
+            (storage.total, storage.used(host))
+        })
 }
 
 pub(crate) fn nodes(context: &Context) -> Outcome {
@@ -224,7 +251,10 @@ pub(crate) fn nodes(context: &Context) -> Outcome {
             if !audit && let Some(object) = shown.as_object_mut() {
                 // Without the privilege there is little more than a name.
                 object.retain(|key, _| {
-                    matches!(key.as_str(), "id" | "type" | "node" | "status" | "level" | "ssl_fingerprint")
+                    matches!(
+                        key.as_str(),
+                        "id" | "type" | "node" | "status" | "level" | "ssl_fingerprint"
+                    )
                 });
             }
             shown

@@ -24,9 +24,23 @@ use crate::world::state::Boots;
 
 /// Parameters that are no keys of the configuration.
 const NOT_CONFIG: [&str; 17] = [
-    "node", "vmid", "digest", "delete", "revert", "force", "pool", "storage", "ostemplate",
-    "password", "ssh-public-keys", "start", "restore", "unique", "bwlimit",
-    "ignore-unpack-errors", "ha-managed",
+    "node",
+    "vmid",
+    "digest",
+    "delete",
+    "revert",
+    "force",
+    "pool",
+    "storage",
+    "ostemplate",
+    "password",
+    "ssh-public-keys",
+    "start",
+    "restore",
+    "unique",
+    "bwlimit",
+    "ignore-unpack-errors",
+    "ha-managed",
 ];
 /// How much larger an archive is when it is unpacked.
 const UNPACKED: u64 = 3;
@@ -52,7 +66,14 @@ fn need(key: &str) -> &'static str {
     }
 }
 
-fn may_set(context: &Context, vmid: u32, pool: Option<&str>, values: &Parameters, privileged: bool, creating: bool) -> Result<(), Fail> {
+fn may_set(
+    context: &Context,
+    vmid: u32,
+    pool: Option<&str>,
+    values: &Parameters,
+    privileged: bool,
+    creating: bool,
+) -> Result<(), Fail> {
     if context.is_root() {
         return Ok(());
     }
@@ -61,7 +82,9 @@ fn may_set(context: &Context, vmid: u32, pool: Option<&str>, values: &Parameters
             "features" => may_set_features(context, vmid, pool, value, privileged)?,
             "unprivileged" | "arch" | "ostype" | "lock" => {}
             // A pool's privileges do not reach tags of a container that is being made.
-            "tags" if creating => permission::require(context, &format!("/vms/{vmid}"), "VM.Config.Options")?,
+            "tags" if creating => {
+                permission::require(context, &format!("/vms/{vmid}"), "VM.Config.Options")?;
+            }
             key => require_guest(context, vmid, pool, need(key))?,
         }
         if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
@@ -71,13 +94,23 @@ fn may_set(context: &Context, vmid: u32, pool: Option<&str>, values: &Parameters
     Ok(())
 }
 
-fn may_set_features(context: &Context, vmid: u32, pool: Option<&str>, value: &str, privileged: bool) -> Result<(), Fail> {
+fn may_set_features(
+    context: &Context,
+    vmid: u32,
+    pool: Option<&str>,
+    value: &str,
+    privileged: bool,
+) -> Result<(), Fail> {
     if privileged {
-        return Err(denied("changing feature flags for privileged container is only allowed for root@pam"));
+        return Err(denied(
+            "changing feature flags for privileged container is only allowed for root@pam",
+        ));
     }
     let parts = property::split(value, "");
     if parts.iter().any(|(key, _)| key != "nesting") {
-        return Err(denied("changing feature flags (except nesting) is only allowed for root@pam"));
+        return Err(denied(
+            "changing feature flags (except nesting) is only allowed for root@pam",
+        ));
     }
     require_guest(context, vmid, pool, "VM.Allocate")
 }
@@ -100,7 +133,10 @@ fn looks_like_keys(text: &str) -> bool {
     text.lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .all(|line| line.split_whitespace().any(|word| known.iter().any(|start| word.starts_with(start))))
+        .all(|line| {
+            line.split_whitespace()
+                .any(|word| known.iter().any(|start| word.starts_with(start)))
+        })
 }
 
 pub(crate) async fn create(context: &Context) -> Outcome {
@@ -117,7 +153,10 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     }
     // Reading the template's storage takes a moment, in which another create may win the id.
     context.world.sleep(Duration::from_millis(60)).await;
-    if context.text("ssh-public-keys").is_some_and(|keys| !looks_like_keys(keys)) {
+    if context
+        .text("ssh-public-keys")
+        .is_some_and(|keys| !looks_like_keys(keys))
+    {
         return Err("SSH public key validation error".into());
     }
     let mut values = values_of(context);
@@ -147,7 +186,11 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     let failed = |fault: String| Fail::new(500, format!("unable to create CT {vmid} - {fault}"));
     {
         let wait = Some(Duration::from_secs(5));
-        let hold = context.world.lock_config(Kind::Lxc, vmid, wait).await.map_err(failed)?;
+        let hold = context
+            .world
+            .lock_config(Kind::Lxc, vmid, wait)
+            .await
+            .map_err(failed)?;
         reserve(context, vmid, Kind::Lxc, "create").map_err(failed)?;
         drop(hold);
     }
@@ -174,7 +217,9 @@ fn check_mount(context: &Context, key: &str, text: &str) -> Result<(), Fail> {
         if context.is_root() {
             return Ok(());
         }
-        return Err(denied(&format!("mount point type bind is only allowed for root@pam, {key}")));
+        return Err(denied(&format!(
+            "mount point type bind is only allowed for root@pam, {key}"
+        )));
     }
     if let Some((storage, _)) = volume.split_once(':') {
         let allowed = {
@@ -183,9 +228,15 @@ fn check_mount(context: &Context, key: &str, text: &str) -> Result<(), Fail> {
             known.content.iter().any(|kind| kind == "rootdir")
         };
         if !allowed {
-            return Err(format!("storage '{storage}' does not support container directories").into());
+            return Err(
+                format!("storage '{storage}' does not support container directories").into(),
+            );
         }
-        permission::require(context, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
+        permission::require(
+            context,
+            &format!("/storage/{storage}"),
+            "Datastore.AllocateSpace",
+        )?;
     }
     Ok(())
 }
@@ -227,26 +278,46 @@ async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Resul
 /// Returns the system of a template by its name.
 fn family(template: &str) -> &'static str {
     let name = template.rsplit('/').next().unwrap_or("");
-    ["debian", "ubuntu", "alpine", "fedora", "centos", "archlinux", "opensuse", "gentoo", "nixos"]
-        .into_iter()
-        .find(|family| name.starts_with(family))
-        .unwrap_or("unmanaged")
+    [
+        "debian",
+        "ubuntu",
+        "alpine",
+        "fedora",
+        "centos",
+        "archlinux",
+        "opensuse",
+        "gentoo",
+        "nixos",
+    ]
+    .into_iter()
+    .find(|family| name.starts_with(family))
+    .unwrap_or("unmanaged")
 }
 
 async fn unpack(job: &Job, template: &str, archive: u64, config: &Config) -> Result<(), String> {
     let (path, speed) = {
         let state = job.world.state();
         let (storage, name) = template.split_once(':').unwrap_or(("", template));
-        (state.storage(storage)?.path_of(name), state.timing.unpack_speed.max(1))
+        (
+            state.storage(storage)?.path_of(name),
+            state.timing.unpack_speed.max(1),
+        )
     };
     job.log(format!("extracting archive '{path}'"));
-    job.sleep(Duration::from_secs_f64(archive as f64 / speed as f64)).await?;
+    job.sleep(Duration::from_secs_f64(archive as f64 / speed as f64))
+        .await?;
     let size = archive * UNPACKED;
-    job.log(format!("Total bytes read: {size} ({}MiB, {}MiB/s)", size >> 20, (speed * UNPACKED) >> 20));
+    job.log(format!(
+        "Total bytes read: {size} ({}MiB, {}MiB/s)",
+        size >> 20,
+        (speed * UNPACKED) >> 20
+    ));
     job.log("Detected container architecture: amd64");
     let name = config.value("hostname").unwrap_or("ct").to_owned();
     for key in ["ed25519", "ecdsa", "rsa"] {
-        job.log(format!("Creating SSH host key 'ssh_host_{key}_key' - this may take some time ..."));
+        job.log(format!(
+            "Creating SSH host key 'ssh_host_{key}_key' - this may take some time ..."
+        ));
         let print = job.world.state().random.hex(43);
         job.log(format!("done: SHA256:{print} root@{name}"));
     }
@@ -261,17 +332,24 @@ async fn make_mount(job: &Job, vmid: u32, text: &str) -> Result<String, String> 
     let storage = storage.to_owned();
     let size = (gib * 1_073_741_824.0) as u64;
     // Without a size there is no image, only a directory.
-    let (stem, format) = if size == 0 { ("subvol", "subvol") } else { ("vm", "raw") };
-    let made = allocate(job, NewDisk {
-        vmid,
-        storage: &storage,
-        stem,
-        format,
-        size,
-        used: size / 10,
-        content: "rootdir",
-        boots: Boots::System,
-    })
+    let (stem, format) = if size == 0 {
+        ("subvol", "subvol")
+    } else {
+        ("vm", "raw")
+    };
+    let made = allocate(
+        job,
+        NewDisk {
+            vmid,
+            storage: &storage,
+            stem,
+            format,
+            size,
+            used: size / 10,
+            content: "rootdir",
+            boots: Boots::System,
+        },
+    )
     .await?;
     mount.set_volume(made);
     mount.set("size", render_size(size));
@@ -282,7 +360,9 @@ async fn make_mount(job: &Job, vmid: u32, text: &str) -> Result<String, String> 
 pub(crate) async fn put(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let mut values = values_of(context);
-    let delete: Vec<String> = split_list(context.text("delete").unwrap_or("")).map(ToOwned::to_owned).collect();
+    let delete: Vec<String> = split_list(context.text("delete").unwrap_or(""))
+        .map(ToOwned::to_owned)
+        .collect();
     if values.is_empty() && delete.is_empty() && context.text("revert").is_none() {
         return Err("no options specified".into());
     }
@@ -296,7 +376,10 @@ pub(crate) async fn put(context: &Context) -> Outcome {
     }
     let privileged = {
         let state = context.world.state();
-        !state.guest(&context.node, Kind::Lxc, vmid)?.config.is_true("unprivileged")
+        !state
+            .guest(&context.node, Kind::Lxc, vmid)?
+            .config
+            .is_true("unprivileged")
     };
     may_set(context, vmid, None, &values, privileged, false)?;
     for key in &delete {
@@ -311,7 +394,11 @@ pub(crate) async fn put(context: &Context) -> Outcome {
         }
     }
     let hold = context.world.lock_config(Kind::Lxc, vmid, None).await?;
-    let job = Job { world: context.world.clone(), node: context.node.clone(), upid: String::new() };
+    let job = Job {
+        world: context.world.clone(),
+        node: context.node.clone(),
+        upid: String::new(),
+    };
     for (key, text) in &mut values {
         if is_mount(key) {
             check_mount(context, key, text)?;
@@ -330,7 +417,10 @@ pub(crate) async fn put(context: &Context) -> Outcome {
     guest.touch(now, sweep);
     for key in delete {
         if key == "rootfs" {
-            return Err(Fail::parameter("delete", "unable to delete required option 'rootfs'"));
+            return Err(Fail::parameter(
+                "delete",
+                "unable to delete required option 'rootfs'",
+            ));
         }
         guest.config.remove(&key);
     }

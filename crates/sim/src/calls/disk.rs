@@ -16,12 +16,22 @@ const CLOUDINIT: u64 = 4 << 20;
 
 /// Whether volumes of a storage are files in a directory per guest.
 fn has_directories(kind: &str) -> bool {
-    matches!(kind, "dir" | "nfs" | "cifs" | "btrfs" | "glusterfs" | "cephfs")
+    matches!(
+        kind,
+        "dir" | "nfs" | "cifs" | "btrfs" | "glusterfs" | "cephfs"
+    )
 }
 
 impl State {
     /// Returns the name of the next free disk of a guest, with `stem` such as `vm` or `subvol`.
-    fn free_name(&self, host: &str, storage: &str, stem: &str, vmid: u32, format: &str) -> Result<String, String> {
+    fn free_name(
+        &self,
+        host: &str,
+        storage: &str,
+        stem: &str,
+        vmid: u32,
+        format: &str,
+    ) -> Result<String, String> {
         let storage = self.storage(storage)?;
         let name = |n: u32| {
             if has_directories(&storage.kind) {
@@ -34,12 +44,16 @@ impl State {
         let mark = format!("{stem}-{vmid}-disk-");
         let taken = |n: u32| {
             let wanted = format!("{mark}{n}");
-            storage.volumes.range((place.clone(), String::new())..).take_while(|((at, _), _)| *at == place)
+            storage
+                .volumes
+                .range((place.clone(), String::new())..)
+                .take_while(|((at, _), _)| *at == place)
                 .any(|((_, known), volume)| {
                     volume.vmid == Some(vmid)
-                        && known.rsplit('/').next().is_some_and(|file| {
-                            file.split('.').next() == Some(wanted.as_str())
-                        })
+                        && known
+                            .rsplit('/')
+                            .next()
+                            .is_some_and(|file| file.split('.').next() == Some(wanted.as_str()))
                 })
         };
         // Few guests have more than a handful of disks, so trying in turn is short; but asking
@@ -53,7 +67,13 @@ impl State {
     }
 
     /// Adds a volume.
-    pub(crate) fn add_volume(&mut self, host: &str, storage: &str, name: &str, volume: Volume) -> Result<String, String> {
+    pub(crate) fn add_volume(
+        &mut self,
+        host: &str,
+        storage: &str,
+        name: &str,
+        volume: Volume,
+    ) -> Result<String, String> {
         let known = self.storage_mut(storage)?;
         let key = (known.place(host), name.to_owned());
         known.volumes.insert(key, volume);
@@ -150,7 +170,12 @@ pub(crate) fn progress(job: &Job, size: u64) {
 }
 
 /// Makes what a drive asks for and returns the text the configuration keeps.
-pub(crate) async fn make_drive(job: &Job, vmid: u32, key: &str, text: &str) -> Result<(String, Boots), String> {
+pub(crate) async fn make_drive(
+    job: &Job,
+    vmid: u32,
+    key: &str,
+    text: &str,
+) -> Result<(String, Boots), String> {
     let mut drive = Drive::parse(Kind::Qemu, text);
     let volume = drive.volume().to_owned();
     if let Some(storage) = volume.strip_suffix(":cloudinit") {
@@ -163,18 +188,25 @@ pub(crate) async fn make_drive(job: &Job, vmid: u32, key: &str, text: &str) -> R
         let (size, boots) = match drive.part("import-from").map(ToOwned::to_owned) {
             Some(source) => import(job, vmid, &storage, &source, &mut drive).await?,
             None => {
-                let size = if gib * 1e9 > LARGEST { u64::MAX } else { (gib * 1_073_741_824.0) as u64 };
+                let size = if gib * 1e9 > LARGEST {
+                    u64::MAX
+                } else {
+                    (gib * 1_073_741_824.0) as u64
+                };
                 let format = drive.part("format").unwrap_or("raw").to_owned();
-                let made = allocate(job, NewDisk {
-                    vmid,
-                    storage: &storage,
-                    stem: "vm",
-                    format: &format,
-                    size,
-                    used: 331_776.min(size),
-                    content: "images",
-                    boots: Boots::Nothing,
-                })
+                let made = allocate(
+                    job,
+                    NewDisk {
+                        vmid,
+                        storage: &storage,
+                        stem: "vm",
+                        format: &format,
+                        size,
+                        used: 331_776.min(size),
+                        content: "images",
+                        boots: Boots::Nothing,
+                    },
+                )
                 .await?;
                 drive.set_volume(made);
                 (size, Boots::Nothing)
@@ -200,7 +232,11 @@ pub(crate) async fn make_drive(job: &Job, vmid: u32, key: &str, text: &str) -> R
     let (size, boots) = (known.size, known.boots.clone());
     drop(state);
     drive.set("size", render_size(size));
-    let boots = if drive.is_cdrom() { Boots::Nothing } else { boots };
+    let boots = if drive.is_cdrom() {
+        Boots::Nothing
+    } else {
+        boots
+    };
     Ok((drive.render(), boots))
 }
 
@@ -239,39 +275,58 @@ pub(crate) async fn make_cloudinit(job: &Job, vmid: u32, storage: &str) -> Resul
     Ok(format!("{volid},media=cdrom"))
 }
 
-async fn import(job: &Job, vmid: u32, storage: &str, source: &str, drive: &mut Drive) -> Result<(u64, Boots), String> {
+async fn import(
+    job: &Job,
+    vmid: u32,
+    storage: &str,
+    source: &str,
+    drive: &mut Drive,
+) -> Result<(u64, Boots), String> {
     let (size, virtual_size, boots, source_format) = {
         let state = job.world.state();
         match state.volume(&job.node, source) {
             Some(volume) => {
                 let grown = if volume.format == "qcow2" && volume.vmid.is_none() {
                     // A compressed image says how large it is when unpacked; pretend the ratio.
-                    volume.size.max(1_572_864_000.min(volume.size.saturating_mul(64)))
+                    volume
+                        .size
+                        .max(1_572_864_000.min(volume.size.saturating_mul(64)))
                 } else {
                     volume.size
                 };
-                (volume.size, grown, volume.boots.clone(), volume.format.clone())
+                (
+                    volume.size,
+                    grown,
+                    volume.boots.clone(),
+                    volume.format.clone(),
+                )
             }
             None => {
                 let path = source
                     .split_once(':')
                     .and_then(|(storage, name)| Some(state.storages.get(storage)?.path_of(name)));
-                return Err(format!("failed to stat '{}'", path.unwrap_or_else(|| source.to_owned())));
+                return Err(format!(
+                    "failed to stat '{}'",
+                    path.unwrap_or_else(|| source.to_owned())
+                ));
             }
         }
     };
     job.log(format!("create full clone of drive ({source})"));
     let format = drive.part("format").unwrap_or(&source_format).to_owned();
-    let made = allocate(job, NewDisk {
-        vmid,
-        storage,
-        stem: "vm",
-        format: &format,
-        size: virtual_size,
-        used: virtual_size / 5,
-        content: "images",
-        boots: boots.clone(),
-    })
+    let made = allocate(
+        job,
+        NewDisk {
+            vmid,
+            storage,
+            stem: "vm",
+            format: &format,
+            size: virtual_size,
+            used: virtual_size / 5,
+            content: "images",
+            boots: boots.clone(),
+        },
+    )
     .await?;
     job.log(format!("allocated target volume '{made}'"));
     let copied = job.copy(storage, virtual_size.max(size), None).await;
@@ -289,7 +344,9 @@ pub(crate) fn free_all(job: &Job, vmid: u32) {
     let mut state = job.world.state();
     for storage in state.storages.values_mut() {
         let place = storage.place(&job.node);
-        storage.volumes.retain(|(at, _), volume| *at != place || volume.vmid != Some(vmid));
+        storage
+            .volumes
+            .retain(|(at, _), volume| *at != place || volume.vmid != Some(vmid));
     }
 }
 
@@ -323,7 +380,14 @@ pub(crate) fn resize(context: &Context, kind: Kind) -> Outcome {
     })
 }
 
-async fn grow(job: &Job, kind: Kind, vmid: u32, disk: &str, mut drive: Drive, wanted: &str) -> Result<(), String> {
+async fn grow(
+    job: &Job,
+    kind: Kind,
+    vmid: u32,
+    disk: &str,
+    mut drive: Drive,
+    wanted: &str,
+) -> Result<(), String> {
     let volume = drive.volume().to_owned();
     if volume.ends_with(".subvol") {
         return Err("can't resize this image format".to_owned());
@@ -369,7 +433,8 @@ pub(crate) fn check_drive(context: &Context, key: &str, text: &str) -> Result<()
     let volume = drive.volume();
     if let Some(source) = drive.part("import-from") {
         if drive.allocation().is_none_or(|(_, size)| size != 0.0) {
-            let words = "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>";
+            let words =
+                "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>";
             return Err(Fail::parameter(key, words));
         }
         if source.starts_with('/') {
@@ -383,7 +448,8 @@ pub(crate) fn check_drive(context: &Context, key: &str, text: &str) -> Result<()
         super::storage::check_name(name)?;
         let kind = name.split('/').next().unwrap_or("");
         if matches!(kind, "iso" | "vztmpl" | "snippets" | "backup") {
-            let words = format!("{source} has wrong type '{kind}' - needs to be 'images' or 'import'");
+            let words =
+                format!("{source} has wrong type '{kind}' - needs to be 'images' or 'import'");
             return Err(Fail::parameter(key, words));
         }
     }
@@ -400,7 +466,10 @@ pub(crate) fn check_drive(context: &Context, key: &str, text: &str) -> Result<()
         return Ok(());
     }
     if name.starts_with("iso/") && drive.part("media") != Some("cdrom") {
-        return Err(Fail::parameter(key, "explicit 'media=cdrom' is required for iso images"));
+        return Err(Fail::parameter(
+            key,
+            "explicit 'media=cdrom' is required for iso images",
+        ));
     }
     Ok(())
 }

@@ -59,7 +59,10 @@ pub(crate) fn config(context: &Context, kind: Kind) -> Outcome {
     let state = context.world.state();
     let guest = state.guest(&context.node, kind, vmid)?;
     if let Some(name) = context.text("snapshot") {
-        let snapshot = guest.snapshots.iter().find(|snapshot| snapshot.name == name);
+        let snapshot = guest
+            .snapshots
+            .iter()
+            .find(|snapshot| snapshot.name == name);
         let snapshot =
             snapshot.ok_or_else(|| Fail::new(500, format!("snapshot '{name}' does not exist")))?;
         return Ok(Value::Object(snapshot.config.render(kind, true)).into());
@@ -104,7 +107,9 @@ pub(crate) fn destroy(context: &Context, kind: Kind) -> Outcome {
             match kind {
                 Kind::Qemu => return Err(format!("VM {vmid} is running - destroy failed").into()),
                 Kind::Lxc if !context.flag("force") => {
-                    return Err(format!("unable to destroy CT {vmid} - container is running").into());
+                    return Err(
+                        format!("unable to destroy CT {vmid} - container is running").into(),
+                    );
                 }
                 Kind::Lxc => {}
             }
@@ -148,7 +153,9 @@ async fn stop_if_forced(job: &Job, kind: Kind, vmid: u32, force: bool) -> Result
             guest.running = None;
             Ok(())
         }
-        Kind::Lxc => Err(format!("unable to destroy CT {vmid} - container is running")),
+        Kind::Lxc => Err(format!(
+            "unable to destroy CT {vmid} - container is running"
+        )),
     }
 }
 
@@ -177,7 +184,9 @@ async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), Str
     }
     if purge {
         let title = kind.title();
-        job.log(format!("purging {title} {vmid} from related configurations.."));
+        job.log(format!(
+            "purging {title} {vmid} from related configurations.."
+        ));
     }
     let mut state = job.world.state();
     state.guests.remove(&vmid);
@@ -196,7 +205,10 @@ fn base_is_free(job: &Job, vmid: u32, owned: &[String]) -> Result<(), String> {
         let used = state.storages.get(storage).and_then(|known| {
             known.volumes.iter().find(|(_, other)| {
                 other.vmid != Some(vmid)
-                    && other.parent.as_deref().is_some_and(|parent| parent.ends_with(file))
+                    && other
+                        .parent
+                        .as_deref()
+                        .is_some_and(|parent| parent.ends_with(file))
             })
         });
         if let Some(((_, clone), _)) = used {

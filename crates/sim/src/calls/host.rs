@@ -14,7 +14,10 @@ const KERNEL: &str = "6.17.2-1-pve";
 pub(crate) fn status(context: &Context) -> Outcome {
     let uptime = context.world.uptime() as u64;
     let state = context.world.state();
-    let host = state.hosts.get(&context.node).ok_or_else(|| Fail::new(500, "no such host"))?;
+    let host = state
+        .hosts
+        .get(&context.node)
+        .ok_or_else(|| Fail::new(500, "no such host"))?;
     let (total, used) = root_disk(&state, &host.name);
     let busy = host.memory / 20;
     Ok(json!({
@@ -64,7 +67,10 @@ pub(crate) fn status(context: &Context) -> Outcome {
 
 pub(crate) fn network(context: &Context) -> Outcome {
     let state = context.world.state();
-    let host = state.hosts.get(&context.node).ok_or_else(|| Fail::new(500, "no such host"))?;
+    let host = state
+        .hosts
+        .get(&context.node)
+        .ok_or_else(|| Fail::new(500, "no such host"))?;
     let mut list = vec![json!({
         "iface": "eno1",
         "type": "eth",
@@ -99,7 +105,9 @@ pub(crate) fn network(context: &Context) -> Outcome {
         list.push(shown);
     }
     if let Some(kind) = context.text("type") {
-        list.retain(|entry| entry["type"] == kind || (kind == "any_bridge" && entry["type"] == "bridge"));
+        list.retain(|entry| {
+            entry["type"] == kind || (kind == "any_bridge" && entry["type"] == "bridge")
+        });
     }
     Ok(json!(list).into())
 }
@@ -128,7 +136,19 @@ pub(crate) fn services() -> Outcome {
         ("sshd", "OpenBSD Secure Shell server"),
         ("systemd-journald", "Journal Service"),
     ];
-    let absent = ["chrony", "corosync", "ksmtuned", "lxcfs", "postfix", "pve-firewall", "pve-ha-crm", "pve-ha-lrm", "spiceproxy", "syslog", "systemd-timesyncd"];
+    let absent = [
+        "chrony",
+        "corosync",
+        "ksmtuned",
+        "lxcfs",
+        "postfix",
+        "pve-firewall",
+        "pve-ha-crm",
+        "pve-ha-lrm",
+        "spiceproxy",
+        "syslog",
+        "systemd-timesyncd",
+    ];
     let mut list: Vec<Value> = running
         .iter()
         .map(|(name, words)| {

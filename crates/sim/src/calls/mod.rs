@@ -120,9 +120,8 @@ impl Context {
     }
 
     pub(crate) fn need(&self, name: &str) -> Result<&str, Fail> {
-        self.text(name).ok_or_else(|| {
-            Fail::parameter(name, "property is missing and it is not optional")
-        })
+        self.text(name)
+            .ok_or_else(|| Fail::parameter(name, "property is missing and it is not optional"))
     }
 
     pub(crate) fn flag(&self, name: &str) -> bool {
@@ -134,9 +133,12 @@ impl Context {
     }
 
     pub(crate) fn vmid(&self) -> Result<u32, Fail> {
-        self.need("vmid")?
-            .parse()
-            .map_err(|_| Fail::parameter("vmid", "invalid format - value does not look like a valid VM ID\n"))
+        self.need("vmid")?.parse().map_err(|_| {
+            Fail::parameter(
+                "vmid",
+                "invalid format - value does not look like a valid VM ID\n",
+            )
+        })
     }
 
     /// Whether this is the one login that may do everything. A token of root is not.
@@ -165,7 +167,10 @@ impl Context {
     /// Fails unless the guest is there.
     pub(crate) fn exists(&self, kind: Kind, vmid: u32) -> Result<(), Fail> {
         let state = self.world.state();
-        state.guest(&self.node, kind, vmid).map(|_| ()).map_err(Fail::from)
+        state
+            .guest(&self.node, kind, vmid)
+            .map(|_| ())
+            .map_err(Fail::from)
     }
 }
 
@@ -190,7 +195,8 @@ impl World {
             FaultKind::Garbage => self.answer(request).await.delivered(Delivery::Garbage),
             FaultKind::Truncated => self.answer(request).await.delivered(Delivery::Truncated),
             FaultKind::Slow(seconds) => {
-                self.sleep(std::time::Duration::from_secs_f64(seconds.max(0.0))).await;
+                self.sleep(std::time::Duration::from_secs_f64(seconds.max(0.0)))
+                    .await;
                 self.answer(request).await
             }
             FaultKind::StaleList(seconds) => {
@@ -209,7 +215,12 @@ impl World {
         match self.process(request).await {
             Ok(output) => Answer::ok(output),
             Err(fail) => {
-                tracing::debug!(method = head, status = fail.status, reason = fail.reason, "refused");
+                tracing::debug!(
+                    method = head,
+                    status = fail.status,
+                    reason = fail.reason,
+                    "refused"
+                );
                 Answer::refused(fail)
             }
         }
@@ -262,9 +273,15 @@ impl World {
     /// Returns the host a call is for; another host passes it on, if it can.
     fn node_of(&self, method: &Method, given: &Parameters) -> Result<String, Fail> {
         let state = self.state();
-        let local = state.hosts.values().find(|host| host.online).or(state.hosts.values().next());
+        let local = state
+            .hosts
+            .values()
+            .find(|host| host.online)
+            .or(state.hosts.values().next());
         let local = local.map(|host| host.name.clone()).unwrap_or_default();
-        let Some(name) = given.get("node").filter(|_| method.of_node || method.path.contains("{node}"))
+        let Some(name) = given
+            .get("node")
+            .filter(|_| method.of_node || method.path.contains("{node}"))
         else {
             return Ok(local);
         };
@@ -294,25 +311,35 @@ impl World {
         if !method.protected {
             return Ok(None);
         }
-        let workers = self.state().hosts.get(&context.node).map(|host| host.workers.clone());
+        let workers = self
+            .state()
+            .hosts
+            .get(&context.node)
+            .map(|host| host.workers.clone());
         let Some(workers) = workers else {
             return Ok(None);
         };
         let world = self.clone();
         let now: Arc<dyn Fn() -> f64 + Send + Sync> = Arc::new(move || world.now());
         // Cancel safety: a caller that goes away leaves its place in the queue.
-        let worker = workers.enter(now).await.ok_or_else(|| Fail::silent(596, "Broken pipe"))?;
+        let worker = workers
+            .enter(now)
+            .await
+            .ok_or_else(|| Fail::silent(596, "Broken pipe"))?;
         context.worker = Some(worker.index);
         Ok(Some(worker))
     }
 
     /// Lets the call cost what it costs.
     async fn spend(&self, method: &Method) {
+        // No chance here: of two calls that come together, the first is served first.
         let duration = {
-            let mut state = self.state();
-            let base = if method.verb == "GET" { state.timing.read } else { state.timing.write };
-            let jitter = state.random.fraction() * 0.4 + 0.8;
-            base.mul_f64(jitter)
+            let state = self.state();
+            if method.verb == "GET" {
+                state.timing.read
+            } else {
+                state.timing.write
+            }
         };
         self.sleep(duration).await;
     }

@@ -24,23 +24,38 @@ fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bo
     let operator = list.first().and_then(Value::as_str).unwrap_or("");
     let good = match operator {
         "perm" => return permitted(context, list, outermost),
-        "and" => list[1..].iter().all(|part| evaluate(context, part, false).unwrap_or(false)),
-        "or" => list[1..].iter().any(|part| evaluate(context, part, false).unwrap_or(false)),
+        "and" => list[1..]
+            .iter()
+            .all(|part| evaluate(context, part, false).unwrap_or(false)),
+        "or" => list[1..]
+            .iter()
+            .any(|part| evaluate(context, part, false).unwrap_or(false)),
         "userid-param" => {
             let own = context.identity.split('!').next().unwrap_or("");
-            list.get(1).and_then(Value::as_str) != Some("self") || context.text("userid") == Some(own)
+            list.get(1).and_then(Value::as_str) != Some("self")
+                || context.text("userid") == Some(own)
         }
         "userid-group" => {
             let wanted = names(list.get(1));
             has_any(context, "/access/groups", &wanted)
         }
-        "perm-modify" => has_any(context, "/access", &["Permissions.Modify".to_owned()]) || {
-            let path = list.get(1).and_then(Value::as_str).unwrap_or("/");
-            has_any(context, &fill(context, path), &["Permissions.Modify".to_owned()])
-        },
+        "perm-modify" => {
+            has_any(context, "/access", &["Permissions.Modify".to_owned()]) || {
+                let path = list.get(1).and_then(Value::as_str).unwrap_or("/");
+                has_any(
+                    context,
+                    &fill(context, path),
+                    &["Permissions.Modify".to_owned()],
+                )
+            }
+        }
         _ => true,
     };
-    if good || !outermost { Ok(good) } else { Err(Fail::new(403, "Permission check failed")) }
+    if good || !outermost {
+        Ok(good)
+    } else {
+        Err(Fail::new(403, "Permission check failed"))
+    }
 }
 
 fn permitted(context: &Context, list: &[Value], outermost: bool) -> Result<bool, Fail> {
@@ -50,7 +65,9 @@ fn permitted(context: &Context, list: &[Value], outermost: bool) -> Result<bool,
     let outcome = if any {
         require_any(context, &path, &wanted)
     } else {
-        wanted.iter().try_for_each(|name| require(context, &path, name))
+        wanted
+            .iter()
+            .try_for_each(|name| require(context, &path, name))
     };
     match outcome {
         Ok(()) => Ok(true),

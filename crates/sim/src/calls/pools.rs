@@ -11,7 +11,11 @@ use crate::schema::format::split_list;
 pub(crate) fn list(context: &Context) -> Outcome {
     let names: Vec<(String, String)> = {
         let state = context.world.state();
-        state.pools.iter().map(|(name, comment)| (name.clone(), comment.clone())).collect()
+        state
+            .pools
+            .iter()
+            .map(|(name, comment)| (name.clone(), comment.clone()))
+            .collect()
     };
     let list: Vec<Value> = names
         .into_iter()
@@ -33,7 +37,9 @@ pub(crate) fn create(context: &Context) -> Outcome {
     if state.pools.contains_key(&name) {
         return Err(format!("create pool failed: pool '{name}' already exists").into());
     }
-    state.pools.insert(name, context.text("comment").unwrap_or("").to_owned());
+    state
+        .pools
+        .insert(name, context.text("comment").unwrap_or("").to_owned());
     Ok(Value::Null.into())
 }
 

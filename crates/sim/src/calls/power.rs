@@ -36,10 +36,14 @@ pub(crate) fn start(context: &Context, kind: Kind) -> Outcome {
     if kind == Kind::Lxc && context.runs(kind, vmid)? {
         return Err(format!("CT {vmid} already running").into());
     }
-    context.task(&task_name(kind, "start"), &vmid.to_string(), move |job| async move {
-        let _lock = job.lock_guest(kind, vmid).await?;
-        start_now(&job, kind, vmid).await
-    })
+    context.task(
+        &task_name(kind, "start"),
+        &vmid.to_string(),
+        move |job| async move {
+            let _lock = job.lock_guest(kind, vmid).await?;
+            start_now(&job, kind, vmid).await
+        },
+    )
 }
 
 /// Starts a guest. The lock must be held.
@@ -68,7 +72,10 @@ fn needs_nesting(job: &Job, kind: Kind, vmid: u32) -> bool {
     let state = job.world.state();
     kind == Kind::Lxc
         && state.guests.get(&vmid).is_some_and(|guest| {
-            guest.config.value("features").is_none_or(|text| !text.contains("nesting=1"))
+            guest
+                .config
+                .value("features")
+                .is_none_or(|text| !text.contains("nesting=1"))
         })
 }
 
@@ -104,7 +111,12 @@ fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
             }
         }
     }
-    Ok(kind == Kind::Qemu && guest.config.values().values().any(|text| text.contains("-cloudinit")))
+    Ok(kind == Kind::Qemu
+        && guest
+            .config
+            .values()
+            .values()
+            .any(|text| text.contains("-cloudinit")))
 }
 
 impl World {
@@ -144,7 +156,10 @@ impl World {
 
 fn not_found(job: &Job, kind: Kind, vmid: u32) -> String {
     match kind {
-        Kind::Qemu => format!("unable to find configuration file for VM {vmid} on node '{}'", job.node),
+        Kind::Qemu => format!(
+            "unable to find configuration file for VM {vmid} on node '{}'",
+            job.node
+        ),
         Kind::Lxc => crate::world::state::missing(&job.node, kind, vmid),
     }
 }
@@ -160,38 +175,51 @@ pub(crate) async fn stop(context: &Context, kind: Kind) -> Outcome {
     } else {
         Vec::new()
     };
-    context.task(&task_name(kind, "stop"), &vmid.to_string(), move |job| async move {
-        if !overruled.is_empty() {
-            let what = task_name(kind, "shutdown");
-            job.log(format!("overruled {what} tasks: {}", overruled.join(", ")));
-        }
-        let running = {
-            let state = job.world.state();
-            let guest = state.guest(&job.node, kind, vmid);
-            guest.map_err(|_| not_found(&job, kind, vmid))?.running.is_some()
-        };
-        // Nothing to stop needs no lock.
-        if !running && !is_locked(&job, kind, vmid) {
-            return Ok(());
-        }
-        let _lock = job.lock_guest(kind, vmid).await?;
-        let running = {
-            let state = job.world.state();
-            let guest = state.guest(&job.node, kind, vmid);
-            guest.map_err(|_| not_found(&job, kind, vmid))?.running.is_some()
-        };
-        if running {
-            let wait = job.world.state().timing.vm_start;
-            job.sleep(wait).await?;
-            job.world.set_stopped(&job.node, kind, vmid)?;
-        }
-        Ok(())
-    })
+    context.task(
+        &task_name(kind, "stop"),
+        &vmid.to_string(),
+        move |job| async move {
+            if !overruled.is_empty() {
+                let what = task_name(kind, "shutdown");
+                job.log(format!("overruled {what} tasks: {}", overruled.join(", ")));
+            }
+            let running = {
+                let state = job.world.state();
+                let guest = state.guest(&job.node, kind, vmid);
+                guest
+                    .map_err(|_| not_found(&job, kind, vmid))?
+                    .running
+                    .is_some()
+            };
+            // Nothing to stop needs no lock.
+            if !running && !is_locked(&job, kind, vmid) {
+                return Ok(());
+            }
+            let _lock = job.lock_guest(kind, vmid).await?;
+            let running = {
+                let state = job.world.state();
+                let guest = state.guest(&job.node, kind, vmid);
+                guest
+                    .map_err(|_| not_found(&job, kind, vmid))?
+                    .running
+                    .is_some()
+            };
+            if running {
+                let wait = job.world.state().timing.vm_start;
+                job.sleep(wait).await?;
+                job.world.set_stopped(&job.node, kind, vmid)?;
+            }
+            Ok(())
+        },
+    )
 }
 
 fn is_locked(job: &Job, kind: Kind, vmid: u32) -> bool {
     use crate::world::lock::Mode;
-    job.world.locks().try_take(&kind.lock_file(vmid), Mode::Exclusive).is_none()
+    job.world
+        .locks()
+        .try_take(&kind.lock_file(vmid), Mode::Exclusive)
+        .is_none()
 }
 
 /// Stops the shutdowns of a guest that still wait, and waits until they are gone.
@@ -228,10 +256,14 @@ pub(crate) fn shutdown(context: &Context, kind: Kind) -> Outcome {
         Kind::Lxc => 60,
     }));
     let force = context.flag("forceStop");
-    context.task(&task_name(kind, "shutdown"), &vmid.to_string(), move |job| async move {
-        let _lock = job.lock_guest(kind, vmid).await?;
-        power_down(&job, kind, vmid, patience, force).await
-    })
+    context.task(
+        &task_name(kind, "shutdown"),
+        &vmid.to_string(),
+        move |job| async move {
+            let _lock = job.lock_guest(kind, vmid).await?;
+            power_down(&job, kind, vmid, patience, force).await
+        },
+    )
 }
 
 /// Whether a guest does what it is asked: containers do, VMs when something runs in them.
@@ -243,16 +275,27 @@ fn listens(job: &Job, kind: Kind, vmid: u32) -> bool {
     };
     match kind {
         Kind::Lxc => true,
-        Kind::Qemu => guest.agent_answers(now) || {
-            // Without an agent a system that has booted still hears the power button.
-            let boot = state.timing.boot.as_secs_f64();
-            let up = guest.running.as_ref().is_some_and(|running| now - running.since >= boot);
-            guest.boots != Boots::Nothing && up
-        },
+        Kind::Qemu => {
+            guest.agent_answers(now) || {
+                // Without an agent a system that has booted still hears the power button.
+                let boot = state.timing.boot.as_secs_f64();
+                let up = guest
+                    .running
+                    .as_ref()
+                    .is_some_and(|running| now - running.since >= boot);
+                guest.boots != Boots::Nothing && up
+            }
+        }
     }
 }
 
-async fn power_down(job: &Job, kind: Kind, vmid: u32, patience: Duration, force: bool) -> Result<(), String> {
+async fn power_down(
+    job: &Job,
+    kind: Kind,
+    vmid: u32,
+    patience: Duration,
+    force: bool,
+) -> Result<(), String> {
     let (running, has_agent) = {
         let state = job.world.state();
         let guest = state.guest(&job.node, kind, vmid)?;
@@ -275,12 +318,18 @@ async fn power_down(job: &Job, kind: Kind, vmid: u32, patience: Duration, force:
     }
     job.sleep(patience + Duration::from_secs(1)).await?;
     if force {
-        job.log(format!("{} still running - terminating now with SIGTERM", kind.title()));
+        job.log(format!(
+            "{} still running - terminating now with SIGTERM",
+            kind.title()
+        ));
         return job.world.set_stopped(&job.node, kind, vmid);
     }
     Err(match kind {
         Kind::Qemu => "VM quit/powerdown failed - got timeout".to_owned(),
-        Kind::Lxc => format!("command 'lxc-stop -n {vmid} --nokill --timeout {}' failed: exit code 1", patience.as_secs()),
+        Kind::Lxc => format!(
+            "command 'lxc-stop -n {vmid} --nokill --timeout {}' failed: exit code 1",
+            patience.as_secs()
+        ),
     })
 }
 
@@ -290,43 +339,56 @@ pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
         return Err(format!("{} {vmid} not running", kind.title()).into());
     }
     let patience = Duration::from_secs(context.number("timeout").unwrap_or(180));
-    context.task(&task_name(kind, "reboot"), &vmid.to_string(), move |job| async move {
-        {
-            let _lock = job.lock_guest(kind, vmid).await?;
-            power_down(&job, kind, vmid, patience, false).await?;
-        }
-        // Another task of the host's own brings it up again, a moment later.
-        let world = job.world.clone();
-        let origin = crate::world::run::Origin {
-            node: job.node.clone(),
-            identity: "root@pam".to_owned(),
-            worker: None,
-        };
-        let again = world.clone();
-        world.spawner().spawn("start after reboot", async move {
-            again.sleep(Duration::from_secs(2)).await;
-            let id = vmid.to_string();
-            again.start_task(&origin, &task_name(kind, "start"), &id, move |job| async move {
+    context.task(
+        &task_name(kind, "reboot"),
+        &vmid.to_string(),
+        move |job| async move {
+            {
                 let _lock = job.lock_guest(kind, vmid).await?;
-                start_now(&job, kind, vmid).await
+                power_down(&job, kind, vmid, patience, false).await?;
+            }
+            // Another task of the host's own brings it up again, a moment later.
+            let world = job.world.clone();
+            let origin = crate::world::run::Origin {
+                node: job.node.clone(),
+                identity: "root@pam".to_owned(),
+                worker: None,
+            };
+            let again = world.clone();
+            world.spawner().spawn("start after reboot", async move {
+                again.sleep(Duration::from_secs(2)).await;
+                let id = vmid.to_string();
+                again.start_task(
+                    &origin,
+                    &task_name(kind, "start"),
+                    &id,
+                    move |job| async move {
+                        let _lock = job.lock_guest(kind, vmid).await?;
+                        start_now(&job, kind, vmid).await
+                    },
+                );
             });
-        });
-        Ok(())
-    })
+            Ok(())
+        },
+    )
 }
 
 /// Reset, suspend and resume: the guest goes on running.
 pub(crate) fn nudge(context: &Context, what: &'static str) -> Outcome {
     let vmid = context.vmid()?;
-    context.task(&format!("qm{what}"), &vmid.to_string(), move |job| async move {
-        let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
-        let wait = job.world.state().timing.allocate;
-        job.sleep(wait).await?;
-        let state = job.world.state();
-        let guest = state.guest(&job.node, Kind::Qemu, vmid)?;
-        if guest.running.is_none() {
-            return Err(format!("VM {vmid} not running"));
-        }
-        Ok(())
-    })
+    context.task(
+        &format!("qm{what}"),
+        &vmid.to_string(),
+        move |job| async move {
+            let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
+            let wait = job.world.state().timing.allocate;
+            job.sleep(wait).await?;
+            let state = job.world.state();
+            let guest = state.guest(&job.node, Kind::Qemu, vmid)?;
+            if guest.running.is_none() {
+                return Err(format!("VM {vmid} not running"));
+            }
+            Ok(())
+        },
+    )
 }

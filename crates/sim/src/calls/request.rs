@@ -189,7 +189,10 @@ impl Answer {
     /// Returns the `data` of the body, or null.
     pub fn data(&self) -> &Value {
         static NULL: Value = Value::Null;
-        self.body.as_ref().and_then(|body| body.get("data")).unwrap_or(&NULL)
+        self.body
+            .as_ref()
+            .and_then(|body| body.get("data"))
+            .unwrap_or(&NULL)
     }
 
     /// Whether it was done.

@@ -89,13 +89,22 @@ pub const METHODS: &[(&str, &str)] = &[
     ("GET", "/nodes/{node}/qemu/{vmid}/snapshot"),
     ("POST", "/nodes/{node}/qemu/{vmid}/snapshot"),
     ("DELETE", "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}"),
-    ("GET", "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/config"),
-    ("POST", "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/rollback"),
+    (
+        "GET",
+        "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/config",
+    ),
+    (
+        "POST",
+        "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/rollback",
+    ),
     ("GET", "/nodes/{node}/qemu/{vmid}/cloudinit"),
     ("PUT", "/nodes/{node}/qemu/{vmid}/cloudinit"),
     ("GET", "/nodes/{node}/qemu/{vmid}/cloudinit/dump"),
     ("POST", "/nodes/{node}/qemu/{vmid}/agent/ping"),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces"),
+    (
+        "GET",
+        "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces",
+    ),
     ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-host-name"),
     ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-osinfo"),
     ("POST", "/nodes/{node}/qemu/{vmid}/agent/exec"),
@@ -119,7 +128,10 @@ pub const METHODS: &[(&str, &str)] = &[
     ("POST", "/nodes/{node}/lxc/{vmid}/snapshot"),
     ("DELETE", "/nodes/{node}/lxc/{vmid}/snapshot/{snapname}"),
     ("GET", "/nodes/{node}/lxc/{vmid}/snapshot/{snapname}/config"),
-    ("POST", "/nodes/{node}/lxc/{vmid}/snapshot/{snapname}/rollback"),
+    (
+        "POST",
+        "/nodes/{node}/lxc/{vmid}/snapshot/{snapname}/rollback",
+    ),
 ];
 
 /// Passes a call to what answers it.

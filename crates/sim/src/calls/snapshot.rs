@@ -62,18 +62,27 @@ pub(crate) fn create(context: &Context, kind: Kind) -> Outcome {
     }
     let description = context.text("description").unwrap_or("").to_owned();
     let vmstate = context.flag("vmstate");
-    context.task(&task_name(kind, "snapshot"), &vmid.to_string(), move |job| async move {
-        let _lock = job.lock_guest(kind, vmid).await?;
-        take(&job, kind, vmid, Snapshot {
-            name,
-            time: job.world.epoch(),
-            description,
-            parent: None,
-            vmstate,
-            config: Default::default(),
-        })
-        .await
-    })
+    context.task(
+        &task_name(kind, "snapshot"),
+        &vmid.to_string(),
+        move |job| async move {
+            let _lock = job.lock_guest(kind, vmid).await?;
+            take(
+                &job,
+                kind,
+                vmid,
+                Snapshot {
+                    name,
+                    time: job.world.epoch(),
+                    description,
+                    parent: None,
+                    vmstate,
+                    config: Default::default(),
+                },
+            )
+            .await
+        },
+    )
 }
 
 async fn take(job: &Job, kind: Kind, vmid: u32, mut snapshot: Snapshot) -> Result<(), String> {
@@ -83,7 +92,11 @@ async fn take(job: &Job, kind: Kind, vmid: u32, mut snapshot: Snapshot) -> Resul
         if let Some(lock) = guest.config.value("lock") {
             return Err(format!("{} is locked ({lock})", kind.title()));
         }
-        if guest.snapshots.iter().any(|known| known.name == snapshot.name) {
+        if guest
+            .snapshots
+            .iter()
+            .any(|known| known.name == snapshot.name)
+        {
             return Err(format!("snapshot name '{}' already used", snapshot.name));
         }
         snapshot.parent.clone_from(&guest.parent);
@@ -114,53 +127,61 @@ pub(crate) fn delete(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     let name = context.need("snapname")?.to_owned();
     context.exists(kind, vmid)?;
-    context.task(&task_name(kind, "delsnapshot"), &vmid.to_string(), move |job| async move {
-        let _lock = job.lock_guest(kind, vmid).await?;
-        let wait = job.world.state().timing.allocate;
-        job.sleep(wait).await?;
-        let mut state = job.world.state();
-        let guest = state.guest_mut(&job.node, kind, vmid)?;
-        let at = guest
-            .snapshots
-            .iter()
-            .position(|snapshot| snapshot.name == name)
-            .ok_or_else(|| format!("snapshot '{name}' does not exist"))?;
-        let removed = guest.snapshots.remove(at);
-        for snapshot in &mut guest.snapshots {
-            if snapshot.parent.as_deref() == Some(name.as_str()) {
-                snapshot.parent.clone_from(&removed.parent);
+    context.task(
+        &task_name(kind, "delsnapshot"),
+        &vmid.to_string(),
+        move |job| async move {
+            let _lock = job.lock_guest(kind, vmid).await?;
+            let wait = job.world.state().timing.allocate;
+            job.sleep(wait).await?;
+            let mut state = job.world.state();
+            let guest = state.guest_mut(&job.node, kind, vmid)?;
+            let at = guest
+                .snapshots
+                .iter()
+                .position(|snapshot| snapshot.name == name)
+                .ok_or_else(|| format!("snapshot '{name}' does not exist"))?;
+            let removed = guest.snapshots.remove(at);
+            for snapshot in &mut guest.snapshots {
+                if snapshot.parent.as_deref() == Some(name.as_str()) {
+                    snapshot.parent.clone_from(&removed.parent);
+                }
             }
-        }
-        if guest.parent.as_deref() == Some(name.as_str()) {
-            guest.parent = removed.parent;
-        }
-        Ok(())
-    })
+            if guest.parent.as_deref() == Some(name.as_str()) {
+                guest.parent = removed.parent;
+            }
+            Ok(())
+        },
+    )
 }
 
 pub(crate) fn rollback(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     let name = context.need("snapname")?.to_owned();
     context.exists(kind, vmid)?;
-    context.task(&task_name(kind, "rollback"), &vmid.to_string(), move |job| async move {
-        let _lock = job.lock_guest(kind, vmid).await?;
-        let wait = job.world.state().timing.allocate;
-        job.sleep(wait).await?;
-        let (now, sweep) = (job.world.now(), job.world.last_sweep());
-        let mut state = job.world.state();
-        let guest = state.guest_mut(&job.node, kind, vmid)?;
-        let snapshot = guest
-            .snapshots
-            .iter()
-            .find(|snapshot| snapshot.name == name)
-            .cloned()
-            .ok_or_else(|| format!("snapshot '{name}' does not exist"))?;
-        guest.touch(now, sweep);
-        guest.running = None;
-        guest.config = snapshot.config;
-        guest.parent = Some(name);
-        Ok(())
-    })
+    context.task(
+        &task_name(kind, "rollback"),
+        &vmid.to_string(),
+        move |job| async move {
+            let _lock = job.lock_guest(kind, vmid).await?;
+            let wait = job.world.state().timing.allocate;
+            job.sleep(wait).await?;
+            let (now, sweep) = (job.world.now(), job.world.last_sweep());
+            let mut state = job.world.state();
+            let guest = state.guest_mut(&job.node, kind, vmid)?;
+            let snapshot = guest
+                .snapshots
+                .iter()
+                .find(|snapshot| snapshot.name == name)
+                .cloned()
+                .ok_or_else(|| format!("snapshot '{name}' does not exist"))?;
+            guest.touch(now, sweep);
+            guest.running = None;
+            guest.config = snapshot.config;
+            guest.parent = Some(name);
+            Ok(())
+        },
+    )
 }
 
 pub(crate) fn config(context: &Context, kind: Kind) -> Outcome {
@@ -168,7 +189,10 @@ pub(crate) fn config(context: &Context, kind: Kind) -> Outcome {
     let name = context.need("snapname")?;
     let state = context.world.state();
     let guest = state.guest(&context.node, kind, vmid)?;
-    let snapshot = guest.snapshots.iter().find(|snapshot| snapshot.name == name);
+    let snapshot = guest
+        .snapshots
+        .iter()
+        .find(|snapshot| snapshot.name == name);
     let snapshot =
         snapshot.ok_or_else(|| Fail::new(500, format!("snapshot '{name}' does not exist")))?;
     let mut shown = snapshot.config.render(kind, true);

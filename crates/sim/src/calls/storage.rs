@@ -17,7 +17,9 @@ impl State {
         if storage.is_on(host) {
             Ok(storage)
         } else {
-            Err(format!("storage '{name}' is not available on node '{host}'"))
+            Err(format!(
+                "storage '{name}' is not available on node '{host}'"
+            ))
         }
     }
 }
@@ -116,7 +118,11 @@ pub(crate) fn content(context: &Context) -> Outcome {
         .volumes
         .iter()
         .filter(|((at, _), _)| *at == place)
-        .filter(|(_, volume)| context.text("content").is_none_or(|kind| volume.content == kind))
+        .filter(|(_, volume)| {
+            context
+                .text("content")
+                .is_none_or(|kind| volume.content == kind)
+        })
         .filter(|(_, volume)| match (vmid, volume.vmid) {
             (None, _) => true,
             (Some(vmid), Some(of)) => vmid == of,
@@ -165,7 +171,11 @@ pub(crate) fn volume(context: &Context) -> Outcome {
         ));
     };
     // The format of the file is shown here, not the kind of content.
-    let format = if volume.format == "iso" { "raw" } else { &volume.format };
+    let format = if volume.format == "iso" {
+        "raw"
+    } else {
+        &volume.format
+    };
     let mut shown = json!({
         "path": storage.path_of(&name),
         "size": volume.size,
@@ -189,7 +199,10 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
         Some(_) => permission::require_any(
             context,
             &path,
-            &["Datastore.Allocate".to_owned(), "Datastore.AllocateSpace".to_owned()],
+            &[
+                "Datastore.Allocate".to_owned(),
+                "Datastore.AllocateSpace".to_owned(),
+            ],
         )?,
         None => permission::require(context, &path, "Datastore.Allocate")?,
     }
@@ -232,7 +245,11 @@ pub(crate) fn owner_of(name: &str) -> Option<u32> {
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let bad = || format!("unable to parse directory volume name '{name}'");
     let Some((kind, file)) = name.split_once('/') else {
-        return if owner_of(name).is_some() { Ok(()) } else { Err(bad()) };
+        return if owner_of(name).is_some() {
+            Ok(())
+        } else {
+            Err(bad())
+        };
     };
     let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
     let good = match kind {
@@ -262,7 +279,10 @@ mod tests {
     #[test]
     fn the_owner_of_a_volume_is_in_its_name() {
         assert_eq!(owner_of("130/vm-130-disk-0.qcow2"), Some(130));
-        assert_eq!(owner_of("510/base-510-disk-0.qcow2/530/vm-530-disk-0.qcow2"), Some(530));
+        assert_eq!(
+            owner_of("510/base-510-disk-0.qcow2/530/vm-530-disk-0.qcow2"),
+            Some(530)
+        );
         assert_eq!(owner_of("vm-7000-disk-1"), Some(7000));
         assert_eq!(owner_of("iso/a.iso"), None);
     }

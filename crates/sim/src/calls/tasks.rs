@@ -101,14 +101,27 @@ pub(crate) fn list(context: &Context) -> Outcome {
             _ => task.ended.is_some(),
         })
         .filter(|task| context.text("vmid").is_none_or(|vmid| task.id == vmid))
-        .filter(|task| context.text("typefilter").is_none_or(|kind| task.kind == kind))
-        .filter(|task| context.text("userfilter").is_none_or(|user| task.identity.contains(user)))
+        .filter(|task| {
+            context
+                .text("typefilter")
+                .is_none_or(|kind| task.kind == kind)
+        })
+        .filter(|task| {
+            context
+                .text("userfilter")
+                .is_none_or(|user| task.identity.contains(user))
+        })
         .filter(|task| !context.flag("errors") || task.exit.as_deref() != Some("OK"))
         .collect();
     let total = found.len();
     let start = context.number("start").unwrap_or(0) as usize;
     let limit = context.number("limit").unwrap_or(50) as usize;
-    let page: Vec<Value> = found.into_iter().skip(start).take(limit).map(entry).collect();
+    let page: Vec<Value> = found
+        .into_iter()
+        .skip(start)
+        .take(limit)
+        .map(entry)
+        .collect();
     Ok(Output::Page(json!(page), total))
 }
 

@@ -17,7 +17,13 @@ const QCOW2: &[u8] = b"QFI\xfb";
 fn safe_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or(name);
     last.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "-_.+=:@".contains(c) { c } else { '_' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "-_.+=:@".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
         .collect()
 }
 
@@ -33,9 +39,10 @@ fn classify(content: &str, name: &str) -> Result<(&'static str, String), Fail> {
             Ok(("vztmpl", format))
         }
         "vztmpl" => Err(wrong("wrong file extension")),
-        "import" if ends(&[".ova", ".qcow2", ".raw", ".vmdk"]) => {
-            Ok(("import", name.rsplit('.').next().unwrap_or("raw").to_owned()))
-        }
+        "import" if ends(&[".ova", ".qcow2", ".raw", ".vmdk"]) => Ok((
+            "import",
+            name.rsplit('.').next().unwrap_or("raw").to_owned(),
+        )),
         "import" => Err(wrong("invalid filename or wrong extension")),
         other => Err(format!("upload content type '{other}' not allowed").into()),
     }
@@ -63,17 +70,32 @@ fn arrival(context: &Context, name: &str) -> Result<Arrival, Fail> {
     let volume = format!("{content}/{name}");
     let path = known.path_of(&volume);
     drop(state);
-    Ok(Arrival { storage, content, name: volume, format, path })
+    Ok(Arrival {
+        storage,
+        content,
+        name: volume,
+        format,
+        path,
+    })
 }
 
 pub(crate) fn upload(context: &mut Context) -> Outcome {
     let Some(file) = context.upload.take() else {
-        return Err(Fail::parameter("filename", "property is missing and it is not optional"));
+        return Err(Fail::parameter(
+            "filename",
+            "property is missing and it is not optional",
+        ));
     };
     let arrival = arrival(context, &safe_name(&file.name))?;
     let expected = context.text("checksum").map(ToOwned::to_owned);
-    let algorithm = context.text("checksum-algorithm").unwrap_or("sha256").to_owned();
-    let temporary = format!("/var/tmp/pveupload-{}", context.world.state().random.hex(32));
+    let algorithm = context
+        .text("checksum-algorithm")
+        .unwrap_or("sha256")
+        .to_owned();
+    let temporary = format!(
+        "/var/tmp/pveupload-{}",
+        context.world.state().random.hex(32)
+    );
     context.task("imgcopy", "", move |job| async move {
         job.log(format!("starting file import from: {temporary}"));
         if let Some(expected) = expected {
@@ -99,7 +121,9 @@ fn verify(job: &Job, got: Option<&str>, expected: &str) -> Result<(), String> {
     if got.is_some_and(|got| !got.eq_ignore_ascii_case(expected)) {
         job.log("calculating checksum...");
         let got = got.unwrap_or_default();
-        return Err(format!("checksum mismatch: got '{got}' != expect '{expected}'"));
+        return Err(format!(
+            "checksum mismatch: got '{got}' != expect '{expected}'"
+        ));
     }
     job.log("calculating checksum...OK, checksum verified");
     Ok(())
@@ -111,7 +135,10 @@ async fn place(job: &Job, arrival: &Arrival, file: &Upload) -> Result<(), String
     let mut state = job.world.state();
     let storage = state.storage_mut(&arrival.storage)?;
     if storage.full || storage.available(&job.node) < file.size {
-        return Err(format!("cp: error writing '{}': No space left on device", arrival.path));
+        return Err(format!(
+            "cp: error writing '{}': No space left on device",
+            arrival.path
+        ));
     }
     let place = storage.place(&job.node);
     // An image that was known by this name before keeps what it starts.
@@ -155,10 +182,16 @@ pub(crate) fn download(context: &Context) -> Outcome {
         job.log(format!("downloading {url} to {}", arrival.path));
         let exists = {
             let state = job.world.state();
-            state.storage(&arrival.storage)?.volume(&job.node, &arrival.name).is_some()
+            state
+                .storage(&arrival.storage)?
+                .volume(&job.node, &arrival.name)
+                .is_some()
         };
         if exists {
-            return Err(format!("refusing to override existing file '{}'", arrival.path));
+            return Err(format!(
+                "refusing to override existing file '{}'",
+                arrival.path
+            ));
         }
         let found = job.world.state().downloads.get(&url).cloned();
         let Some((size, sha256)) = found else {
@@ -169,9 +202,16 @@ pub(crate) fn download(context: &Context) -> Outcome {
         if let Some(expected) = expected {
             verify(&job, Some(&sha256), &expected)?;
         }
-        let file = Upload { name, size, ..Upload::default() };
+        let file = Upload {
+            name,
+            size,
+            ..Upload::default()
+        };
         place(&job, &arrival, &file).await?;
-        job.log(format!("download of '{url}' to '{}' finished", arrival.path));
+        job.log(format!(
+            "download of '{url}' to '{}' finished",
+            arrival.path
+        ));
         Ok(())
     })
 }
@@ -193,7 +233,9 @@ pub(crate) fn url_metadata(context: &Context) -> Outcome {
 impl World {
     /// Tells the World what a download from an address finds.
     pub fn offer_download(&self, url: &str, size: u64, sha256: &str) {
-        self.state().downloads.insert(url.to_owned(), (size, sha256.to_owned()));
+        self.state()
+            .downloads
+            .insert(url.to_owned(), (size, sha256.to_owned()));
     }
 
     /// Puts a file on a storage of a host, as if it had always been there.
@@ -211,7 +253,16 @@ impl World {
             let place = storage.place(host);
             storage.volumes.insert(
                 (place, name.to_owned()),
-                Volume { content, format, size, used: size, ctime, vmid: None, parent: None, boots },
+                Volume {
+                    content,
+                    format,
+                    size,
+                    used: size,
+                    ctime,
+                    vmid: None,
+                    parent: None,
+                    boots,
+                },
             );
         }
     }

@@ -43,9 +43,10 @@ pub(crate) async fn put(context: &Context) -> Outcome {
         Trouble::Plain(words) => Fail::new(500, words),
         Trouble::Hotplug(key, words) => {
             // The warning stays in the worker: tasks it starts later end with it.
-            if let (Some(index), Some(host)) =
-                (context.worker, context.world.state().hosts.get(&context.node))
-            {
+            if let (Some(index), Some(host)) = (
+                context.worker,
+                context.world.state().hosts.get(&context.node),
+            ) {
                 host.workers.warn(index);
             }
             Fail::parameter(&key, words)
@@ -73,9 +74,11 @@ pub(crate) async fn post(context: &Context) -> Outcome {
     context.task("qmconfig", &vmid.to_string(), move |job| async move {
         job.log(words);
         let _lock = job.lock_guest(Kind::Qemu, vmid).await?;
-        apply(&job, vmid, change).await.map_err(|fault| match fault {
-            Trouble::Plain(words) | Trouble::Hotplug(_, words) => words,
-        })
+        apply(&job, vmid, change)
+            .await
+            .map_err(|fault| match fault {
+                Trouble::Plain(words) | Trouble::Hotplug(_, words) => words,
+            })
     })
 }
 
@@ -92,7 +95,9 @@ fn check_digest(context: &Context, vmid: u32) -> Result<(), Fail> {
 fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
     no_skiplock(context)?;
     let list = |name: &str| -> Vec<String> {
-        split_list(context.text(name).unwrap_or("")).map(ToOwned::to_owned).collect()
+        split_list(context.text(name).unwrap_or(""))
+            .map(ToOwned::to_owned)
+            .collect()
     };
     let mut change = Change {
         delete: list("delete"),
@@ -114,7 +119,10 @@ fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
                 return Err(Fail::parameter(name, format!("unknown option '{key}'")));
             }
             if name == "delete" && change.set.contains_key(key) {
-                return Err(Fail::parameter(name, format!("cannot use '-{key}' and '-delete {key}' at the same time")));
+                return Err(Fail::parameter(
+                    name,
+                    format!("cannot use '-{key}' and '-delete {key}' at the same time"),
+                ));
             }
         }
     }
@@ -129,7 +137,11 @@ fn prepare(context: &Context, vmid: u32) -> Result<Change, Fail> {
         let text = change.set.get(key).or_else(|| drives.get(key));
         is_drive(key) && text.is_some_and(|text| is_cdrom(text))
     };
-    let keys = change.set.keys().chain(&change.delete).chain(&change.revert);
+    let keys = change
+        .set
+        .keys()
+        .chain(&change.delete)
+        .chain(&change.revert);
     may_set(context, vmid, None, keys.map(String::as_str), cdrom)?;
     for (key, value) in &mut change.set {
         if is_drive(key) {
@@ -168,7 +180,10 @@ async fn apply(job: &Job, vmid: u32, change: Change) -> Result<(), Trouble> {
     let running = check_state(job, vmid, &change)?;
     for key in &change.revert {
         let mut state = job.world.state();
-        state.guest_mut(&job.node, Kind::Qemu, vmid)?.config.forget_pending(key);
+        state
+            .guest_mut(&job.node, Kind::Qemu, vmid)?
+            .config
+            .forget_pending(key);
     }
     for key in &change.delete {
         delete_key(job, vmid, key, running, change.force).await?;
@@ -197,7 +212,9 @@ fn check_state(job: &Job, vmid: u32, change: &Change) -> Result<bool, String> {
                 && guest.config.value(key).is_some_and(|text| !is_cdrom(text))
         });
         if let Some(key) = disk {
-            return Err(format!("can't remove drive '{key}' - protection mode enabled"));
+            return Err(format!(
+                "can't remove drive '{key}' - protection mode enabled"
+            ));
         }
     }
     Ok(guest.running.is_some())
@@ -207,8 +224,18 @@ fn check_state(job: &Job, vmid: u32, change: &Change) -> Result<bool, String> {
 fn is_live(key: &str) -> bool {
     matches!(
         key,
-        "name" | "onboot" | "shares" | "startup" | "description" | "protection" | "vmstatestorage"
-            | "hookscript" | "tags" | "autostart" | "cpuunits" | "cpulimit"
+        "name"
+            | "onboot"
+            | "shares"
+            | "startup"
+            | "description"
+            | "protection"
+            | "vmstatestorage"
+            | "hookscript"
+            | "tags"
+            | "autostart"
+            | "cpuunits"
+            | "cpulimit"
     ) || (key.starts_with("net") && key[3..].parse::<u32>().is_ok())
         || key.starts_with("unused")
 }
@@ -230,7 +257,14 @@ fn set_plain(job: &Job, vmid: u32, key: &str, value: &str, running: bool) -> Res
     Ok(())
 }
 
-async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, running: bool, explicit_boot: bool) -> Result<(), Trouble> {
+async fn set_drive(
+    job: &Job,
+    vmid: u32,
+    key: &str,
+    value: &str,
+    running: bool,
+    explicit_boot: bool,
+) -> Result<(), Trouble> {
     let drive = Drive::parse(Kind::Qemu, value);
     if running && drive.volume() == "cdrom" {
         let mut state = job.world.state();
@@ -254,7 +288,10 @@ async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, running: bool, 
     if guest.boots == crate::world::Boots::Nothing {
         guest.boots = boots;
     }
-    let old = guest.config.value(key).map(|old| Drive::parse(Kind::Qemu, old));
+    let old = guest
+        .config
+        .value(key)
+        .map(|old| Drive::parse(Kind::Qemu, old));
     // A disk that is replaced is kept as an unused one.
     if let Some(old) = old
         && !old.is_cdrom()
@@ -276,7 +313,11 @@ async fn set_drive(job: &Job, vmid: u32, key: &str, value: &str, running: bool, 
 
 /// A CD-ROM that is set joins the boot order without being asked to.
 fn join_boot_order(guest: &mut crate::world::state::Guest, key: &str, running: bool) {
-    let order = guest.config.future("boot").map(boot_order).unwrap_or_default();
+    let order = guest
+        .config
+        .future("boot")
+        .map(boot_order)
+        .unwrap_or_default();
     if order.is_empty() || order.iter().any(|known| known == key) {
         return;
     }
@@ -290,13 +331,21 @@ fn join_boot_order(guest: &mut crate::world::state::Guest, key: &str, running: b
 
 /// Records a volume under the first free `unusedN`.
 fn keep_unused(guest: &mut crate::world::state::Guest, volume: &str) {
-    let free = (0..256).map(|n| format!("unused{n}")).find(|key| guest.config.value(key).is_none());
+    let free = (0..256)
+        .map(|n| format!("unused{n}"))
+        .find(|key| guest.config.value(key).is_none());
     if let Some(free) = free {
         guest.config.set(&free, volume);
     }
 }
 
-async fn delete_key(job: &Job, vmid: u32, key: &str, running: bool, force: bool) -> Result<(), String> {
+async fn delete_key(
+    job: &Job,
+    vmid: u32,
+    key: &str,
+    running: bool,
+    force: bool,
+) -> Result<(), String> {
     let (now, sweep) = (job.world.now(), job.world.last_sweep());
     let slow = {
         let mut state = job.world.state();
@@ -341,11 +390,21 @@ async fn delete_key(job: &Job, vmid: u32, key: &str, running: bool, force: bool)
 pub(crate) async fn unlink(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     permission::require(context, &format!("/vms/{vmid}"), "VM.Config.Disk")?;
-    let keys: Vec<String> = split_list(context.need("idlist")?).map(ToOwned::to_owned).collect();
+    let keys: Vec<String> = split_list(context.need("idlist")?)
+        .map(ToOwned::to_owned)
+        .collect();
     let force = context.flag("force");
     let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
-    let job = Job { world: context.world.clone(), node: context.node.clone(), upid: String::new() };
-    let change = Change { delete: keys, force, ..Change::default() };
+    let job = Job {
+        world: context.world.clone(),
+        node: context.node.clone(),
+        upid: String::new(),
+    };
+    let change = Change {
+        delete: keys,
+        force,
+        ..Change::default()
+    };
     let outcome = apply(&job, vmid, change).await;
     drop(hold);
     match outcome {

@@ -10,9 +10,24 @@ use crate::world::Kind;
 
 /// Parameters of create and change that are no keys of the configuration.
 pub(crate) const NOT_CONFIG: [&str; 18] = [
-    "node", "vmid", "digest", "delete", "revert", "force", "skiplock", "background_delay", "pool",
-    "storage", "archive", "start", "unique", "bwlimit", "live-restore", "ha-managed",
-    "import-working-storage", "cdrom",
+    "node",
+    "vmid",
+    "digest",
+    "delete",
+    "revert",
+    "force",
+    "skiplock",
+    "background_delay",
+    "pool",
+    "storage",
+    "archive",
+    "start",
+    "unique",
+    "bwlimit",
+    "live-restore",
+    "ha-managed",
+    "import-working-storage",
+    "cdrom",
 ];
 
 /// What a key needs.
@@ -26,7 +41,11 @@ fn need(key: &str, cdrom: bool) -> Need {
     use Need::{Any, Privilege, Root};
     let stem = key.trim_end_matches(|c: char| c.is_ascii_digit());
     if is_drive(key) || stem == "unused" {
-        return Privilege(if cdrom { "VM.Config.CDROM" } else { "VM.Config.Disk" });
+        return Privilege(if cdrom {
+            "VM.Config.CDROM"
+        } else {
+            "VM.Config.Disk"
+        });
     }
     match stem {
         "net" => return Privilege("VM.Config.Network"),
@@ -72,7 +91,9 @@ pub(crate) fn may_set<'a>(
                 let path = format!("/vms/{vmid}");
                 let wanted: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
                 let pooled = pool.is_some_and(|pool| {
-                    wanted.iter().any(|name| permission::allows(context, &format!("/pool/{pool}"), name))
+                    wanted
+                        .iter()
+                        .any(|name| permission::allows(context, &format!("/pool/{pool}"), name))
                 });
                 if !pooled {
                     permission::require_any(context, &path, &wanted)?;
@@ -91,9 +112,11 @@ pub(crate) fn may_set<'a>(
 pub(crate) fn may_use_bridge(context: &Context, text: &str) -> Result<(), Fail> {
     let parts = property::split(text, "model");
     match property::part(&parts, "bridge") {
-        Some(bridge) => {
-            permission::require(context, &format!("/sdn/zones/localnetwork/{bridge}"), "SDN.Use")
-        }
+        Some(bridge) => permission::require(
+            context,
+            &format!("/sdn/zones/localnetwork/{bridge}"),
+            "SDN.Use",
+        ),
         None => Ok(()),
     }
 }
@@ -101,7 +124,10 @@ pub(crate) fn may_use_bridge(context: &Context, text: &str) -> Result<(), Fail> 
 /// Fails when a call names `skiplock`, which only the login of root may.
 pub(crate) fn no_skiplock(context: &Context) -> Result<(), Fail> {
     if context.text("skiplock").is_some() && !context.is_root() {
-        return Err(Fail::parameter("skiplock", "Only root may use this option."));
+        return Err(Fail::parameter(
+            "skiplock",
+            "Only root may use this option.",
+        ));
     }
     Ok(())
 }

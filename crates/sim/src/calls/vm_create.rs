@@ -30,7 +30,13 @@ pub(crate) async fn create(context: &Context) -> Outcome {
         .filter(|(key, _)| !NOT_CONFIG.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    may_set(context, vmid, pool.as_deref(), values.keys().map(String::as_str), |_| false)?;
+    may_set(
+        context,
+        vmid,
+        pool.as_deref(),
+        values.keys().map(String::as_str),
+        |_| false,
+    )?;
     for (key, value) in &values {
         if key.starts_with("net") && key[3..].parse::<u32>().is_ok() {
             may_use_bridge(context, value)?;
@@ -41,7 +47,11 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     }
     let failed = |fault: String| Fail::new(500, format!("unable to create VM {vmid} - {fault}"));
     {
-        let hold = context.world.lock_config(Kind::Qemu, vmid, Some(CREATE_LOCK)).await.map_err(failed)?;
+        let hold = context
+            .world
+            .lock_config(Kind::Qemu, vmid, Some(CREATE_LOCK))
+            .await
+            .map_err(failed)?;
         reserve(context, vmid, Kind::Qemu, "create").map_err(failed)?;
         drop(hold);
     }
@@ -71,13 +81,19 @@ pub(crate) async fn create(context: &Context) -> Outcome {
 /// Without the privilege the refusal does not say which; with a pool, the pool's counts too.
 pub(crate) fn may_create(context: &Context, vmid: u32, pool: Option<&str>) -> Result<(), Fail> {
     let allowed = permission::allows(context, &format!("/vms/{vmid}"), "VM.Allocate")
-        || pool.is_some_and(|pool| permission::allows(context, &format!("/pool/{pool}"), "VM.Allocate"));
+        || pool.is_some_and(|pool| {
+            permission::allows(context, &format!("/pool/{pool}"), "VM.Allocate")
+        });
     if let Some(pool) = pool
         && !context.world.state().pools.contains_key(pool)
     {
         return Err(format!("no such pool '{pool}'").into());
     }
-    if allowed { Ok(()) } else { Err(Fail::new(403, "Permission check failed")) }
+    if allowed {
+        Ok(())
+    } else {
+        Err(Fail::new(403, "Permission check failed"))
+    }
 }
 
 /// Puts a configuration that is only a lock where none is.
@@ -86,9 +102,14 @@ pub(crate) fn reserve(context: &Context, vmid: u32, kind: Kind, lock: &str) -> R
     let mut state = context.world.state();
     if let Some(guest) = state.guests.get(&vmid) {
         let title = guest.kind.title();
-        return Err(format!("{title} {vmid} already exists on node '{}'", guest.node));
+        return Err(format!(
+            "{title} {vmid} already exists on node '{}'",
+            guest.node
+        ));
     }
-    state.guests.insert(vmid, blank(vmid, kind, &context.node, now, lock));
+    state
+        .guests
+        .insert(vmid, blank(vmid, kind, &context.node, now, lock));
     Ok(())
 }
 
@@ -126,7 +147,10 @@ async fn fill(job: &Job, vmid: u32, values: Parameters) -> Result<(), String> {
     if config.value("boot").is_none() {
         config.set("boot", default_boot(config.values()));
     }
-    if config.value("smbios1").is_none_or(|text| !text.contains("uuid=")) {
+    if config
+        .value("smbios1")
+        .is_none_or(|text| !text.contains("uuid="))
+    {
         let uuid = state.random.uuid();
         let text = match config.value("smbios1") {
             Some(rest) => format!("{rest},uuid={uuid}"),

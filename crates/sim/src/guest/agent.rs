@@ -43,10 +43,8 @@ impl Guest {
                 .find(|value| value.len() == 17 && value.matches(':').count() == 5)
                 .cloned()
                 .unwrap_or_else(|| "BC:24:11:00:00:00".to_owned());
-            let name = property::part(&parts, "name").map_or_else(
-                || format!("eth{number}"),
-                ToOwned::to_owned,
-            );
+            let name = property::part(&parts, "name")
+                .map_or_else(|| format!("eth{number}"), ToOwned::to_owned);
             let own = property::part(&parts, "ip").map(ToOwned::to_owned);
             let configured = self
                 .config
@@ -55,10 +53,17 @@ impl Guest {
                     let parts = property::split(text, "ip");
                     property::part(&parts, "ip").map(ToOwned::to_owned)
                 });
-            let address = own.or(configured).filter(|ip| ip.contains('/')).or_else(|| {
-                // What DHCP of a pretended network would give: one address per guest.
-                Some(format!("10.77.{}.{}/24", self.vmid / 250 % 250, self.vmid % 250 + 2))
-            });
+            let address = own
+                .or(configured)
+                .filter(|ip| ip.contains('/'))
+                .or_else(|| {
+                    // What DHCP of a pretended network would give: one address per guest.
+                    Some(format!(
+                        "10.77.{}.{}/24",
+                        self.vmid / 250 % 250,
+                        self.vmid % 250 + 2
+                    ))
+                });
             found.push((name, mac.to_lowercase(), address));
         }
         found
@@ -84,7 +89,8 @@ impl Guest {
 
     /// Returns interfaces as the agent of a VM or the tools of a container show them.
     pub(crate) fn interfaces(&self) -> Value {
-        let mut list = vec![self.interface("lo", "00:00:00:00:00:00", Some("127.0.0.1/8"), "::1/128")];
+        let mut list =
+            vec![self.interface("lo", "00:00:00:00:00:00", Some("127.0.0.1/8"), "::1/128")];
         for (name, mac, address) in self.networks() {
             let local = format!("{}/64", link_local(&mac));
             list.push(self.interface(&name, &mac, address.as_deref(), &local));
@@ -156,7 +162,14 @@ fn link_local(mac: &str) -> String {
     };
     let join = |high: u8, low: u8| (u16::from(high) << 8) | u16::from(low);
     let address = std::net::Ipv6Addr::new(
-        0xfe80, 0, 0, 0, join(a ^ 2, b), join(c, 0xff), join(0xfe, d), join(e, f),
+        0xfe80,
+        0,
+        0,
+        0,
+        join(a ^ 2, b),
+        join(c, 0xff),
+        join(0xfe, d),
+        join(e, f),
     );
     address.to_string()
 }

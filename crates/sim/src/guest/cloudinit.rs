@@ -22,9 +22,8 @@ impl Guest {
 
     fn user_data(&self) -> String {
         let name = self.name();
-        let mut text = format!(
-            "#cloud-config\nhostname: {name}\nmanage_etc_hosts: true\nfqdn: {name}\n"
-        );
+        let mut text =
+            format!("#cloud-config\nhostname: {name}\nmanage_etc_hosts: true\nfqdn: {name}\n");
         if let Some(user) = self.config.value("ciuser") {
             text.push_str(&format!("user: {user}\n"));
         }
@@ -64,7 +63,9 @@ impl Guest {
             text.push_str("      subnets:\n");
             text.push_str(&subnet(address));
         }
-        text.push_str(&format!("    - type: nameserver\n      address:\n      - '{dns}'\n"));
+        text.push_str(&format!(
+            "    - type: nameserver\n      address:\n      - '{dns}'\n"
+        ));
         text
     }
 }

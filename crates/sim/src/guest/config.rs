@@ -110,7 +110,11 @@ impl Config {
         let mut shown = Map::new();
         let keys: BTreeSet<&String> = self.values.keys().chain(self.pending.keys()).collect();
         for key in keys {
-            let value = if current { self.value(key) } else { self.future(key) };
+            let value = if current {
+                self.value(key)
+            } else {
+                self.future(key)
+            };
             if let Some(value) = value {
                 shown.insert(key.clone(), typed(kind, key, value));
             }
@@ -150,11 +154,15 @@ pub(crate) fn typed(kind: Kind, key: &str, value: &str) -> Value {
         .and_then(|(method, _)| table().definition(method, key))
         .and_then(|definition| definition.kind.as_deref());
     match wanted {
-        Some("integer" | "boolean") => {
-            value.parse::<i64>().map_or_else(|_| json!(value), |number| json!(number))
-        }
+        Some("integer" | "boolean") => value
+            .parse::<i64>()
+            .map_or_else(|_| json!(value), |number| json!(number)),
         Some("number") => value.parse::<i64>().map_or_else(
-            |_| value.parse::<f64>().map_or_else(|_| json!(value), |number| json!(number)),
+            |_| {
+                value
+                    .parse::<f64>()
+                    .map_or_else(|_| json!(value), |number| json!(number))
+            },
             |number| json!(number),
         ),
         _ => json!(value),

@@ -24,7 +24,10 @@ pub(crate) fn is_drive(key: &str) -> bool {
 
 /// Whether a key of a container is a mount point.
 pub(crate) fn is_mount(key: &str) -> bool {
-    key == "rootfs" || key.strip_prefix("mp").is_some_and(|n| n.parse::<u32>().is_ok())
+    key == "rootfs"
+        || key
+            .strip_prefix("mp")
+            .is_some_and(|n| n.parse::<u32>().is_ok())
 }
 
 /// The text of a drive as parts.
@@ -93,7 +96,9 @@ impl Drive {
     pub(crate) fn allocation(&self) -> Option<(&str, f64)> {
         let (storage, size) = self.volume().split_once(':')?;
         let plain = !size.is_empty() && size.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        plain.then(|| size.parse().ok().map(|size| (storage, size))).flatten()
+        plain
+            .then(|| size.parse().ok().map(|size| (storage, size)))
+            .flatten()
     }
 
     /// Writes it as PVE does: the volume first, the rest in the order of their names.
@@ -207,9 +212,9 @@ impl Guest {
             Kind::Qemu => boot_order(self.config.value("boot").unwrap_or(""))
                 .into_iter()
                 .find(|key| {
-                    self.config
-                        .value(key)
-                        .is_some_and(|text| is_drive(key) && !Drive::parse(Kind::Qemu, text).is_cdrom())
+                    self.config.value(key).is_some_and(|text| {
+                        is_drive(key) && !Drive::parse(Kind::Qemu, text).is_cdrom()
+                    })
                 }),
         };
         let size = key
@@ -235,8 +240,12 @@ mod tests {
 
     #[test]
     fn the_default_boot_order_is_disk_then_cdrom_then_network() {
-        let values = [("scsi0", "local:1"), ("ide2", "local:cloudinit"), ("net0", "virtio")]
-            .map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let values = [
+            ("scsi0", "local:1"),
+            ("ide2", "local:cloudinit"),
+            ("net0", "virtio"),
+        ]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()));
         assert_eq!(default_boot(&values.into()), "order=scsi0;ide2;net0");
         assert_eq!(default_boot(&BTreeMap::new()), " ");
     }
@@ -245,6 +254,10 @@ mod tests {
     fn a_size_or_a_name_after_the_colon_tells_new_from_existing() {
         let new = Drive::parse(Kind::Qemu, "local:32,format=qcow2");
         assert_eq!(new.allocation(), Some(("local", 32.0)));
-        assert!(Drive::parse(Kind::Qemu, "local:100/vm-100-disk-0.qcow2").allocation().is_none());
+        assert!(
+            Drive::parse(Kind::Qemu, "local:100/vm-100-disk-0.qcow2")
+                .allocation()
+                .is_none()
+        );
     }
 }

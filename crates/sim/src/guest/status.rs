@@ -69,7 +69,10 @@ impl Guest {
                 }
             }
             Kind::Lxc => {
-                let swap = self.config.value("swap").and_then(|v| v.parse::<u64>().ok());
+                let swap = self
+                    .config
+                    .value("swap")
+                    .and_then(|v| v.parse::<u64>().ok());
                 put("type", json!("lxc"));
                 put("swap", json!(0));
                 put("maxswap", json!(swap.unwrap_or(512) << 20));
@@ -105,7 +108,12 @@ impl Guest {
                     .keys()
                     .filter_map(|key| key.strip_prefix("net"))
                     .filter(|n| n.parse::<u32>().is_ok())
-                    .map(|n| (format!("tap{}i{n}", self.vmid), json!({"netin": 0, "netout": 0})))
+                    .map(|n| {
+                        (
+                            format!("tap{}i{n}", self.vmid),
+                            json!({"netin": 0, "netout": 0}),
+                        )
+                    })
                     .collect();
                 if !nics.is_empty() {
                     shown.insert("nics".into(), Value::Object(nics));
@@ -139,15 +147,30 @@ impl Guest {
             shown["status"] = json!("unknown");
             return shown;
         };
-        let uptime = seen.running_since.map_or(0, |since| (now - since).max(0.0) as u64);
+        let uptime = seen
+            .running_since
+            .map_or(0, |since| (now - since).max(0.0) as u64);
         shown["name"] = json!(seen.name);
-        shown["status"] = json!(if seen.running_since.is_some() { "running" } else { "stopped" });
+        shown["status"] = json!(if seen.running_since.is_some() {
+            "running"
+        } else {
+            "stopped"
+        });
         shown["template"] = json!(u8::from(seen.template));
         shown["maxmem"] = json!(seen.memory);
         shown["maxcpu"] = json!(seen.cpus);
         shown["maxdisk"] = json!(seen.disk);
         shown["uptime"] = json!(uptime);
-        for key in ["cpu", "mem", "memhost", "disk", "diskread", "diskwrite", "netin", "netout"] {
+        for key in [
+            "cpu",
+            "mem",
+            "memhost",
+            "disk",
+            "diskread",
+            "diskwrite",
+            "netin",
+            "netout",
+        ] {
             shown[key] = json!(0);
         }
         shown

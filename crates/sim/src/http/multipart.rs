@@ -21,7 +21,14 @@ pub(crate) struct Form {
 pub(crate) fn boundary(kind: &str) -> Option<String> {
     let rest = kind.strip_prefix("multipart/form-data")?;
     let (_, boundary) = rest.split_once("boundary=")?;
-    Some(boundary.split(';').next().unwrap_or("").trim_matches('"').to_owned())
+    Some(
+        boundary
+            .split(';')
+            .next()
+            .unwrap_or("")
+            .trim_matches('"')
+            .to_owned(),
+    )
 }
 
 /// Splits a body into its parts.
@@ -55,7 +62,8 @@ fn take(form: &mut Form, head: &str, content: &[u8]) -> Result<(), &'static str>
             form.file = Some(upload(file, content));
         }
         None => {
-            form.fields.insert(name, String::from_utf8_lossy(content).into_owned());
+            form.fields
+                .insert(name, String::from_utf8_lossy(content).into_owned());
         }
     }
     Ok(())
@@ -71,7 +79,10 @@ fn upload(name: String, content: &[u8]) -> Upload {
     Upload {
         name,
         size: content.len() as u64,
-        checksums: checksums.into_iter().map(|(name, sum)| (name.to_owned(), sum)).collect(),
+        checksums: checksums
+            .into_iter()
+            .map(|(name, sum)| (name.to_owned(), sum))
+            .collect(),
         head: content.iter().take(16).copied().collect(),
     }
 }
@@ -85,14 +96,19 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn attribute(head: &str, name: &str) -> Option<String> {
-    let line = head.lines().find(|line| line.to_lowercase().starts_with("content-disposition"))?;
-    let start = line.find(&format!(" {name}=\"")).or_else(|| line.find(&format!(";{name}=\"")))?;
+    let line = head
+        .lines()
+        .find(|line| line.to_lowercase().starts_with("content-disposition"))?;
+    let start = line
+        .find(&format!(" {name}=\""))
+        .or_else(|| line.find(&format!(";{name}=\"")))?;
     let rest = &line[start + name.len() + 3..];
     rest.split('"').next().map(ToOwned::to_owned)
 }
 
 fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len()).position(|window| window == wanted)
+    text.windows(wanted.len())
+        .position(|window| window == wanted)
 }
 
 fn after<'a>(text: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
@@ -106,7 +122,9 @@ mod tests {
     fn body(parts: &[(&str, &str)]) -> Vec<u8> {
         let mut text = String::new();
         for (head, content) in parts {
-            text.push_str(&format!("--B\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n"));
+            text.push_str(&format!(
+                "--B\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n"
+            ));
         }
         text.push_str("--B--\r\n");
         text.into_bytes()
@@ -115,7 +133,10 @@ mod tests {
     #[test]
     fn fields_and_file_are_read() {
         let form = parse(
-            &body(&[("name=\"content\"", "iso"), ("name=\"filename\"; filename=\"a.iso\"", "xyz")]),
+            &body(&[
+                ("name=\"content\"", "iso"),
+                ("name=\"filename\"; filename=\"a.iso\"", "xyz"),
+            ]),
             "B",
         )
         .unwrap();
@@ -126,7 +147,10 @@ mod tests {
 
     #[test]
     fn a_checksum_before_its_algorithm_is_refused() {
-        let wrong = body(&[("name=\"checksum\"", "ab"), ("name=\"checksum-algorithm\"", "sha256")]);
+        let wrong = body(&[
+            ("name=\"checksum\"", "ab"),
+            ("name=\"checksum-algorithm\"", "sha256"),
+        ]);
         assert!(parse(&wrong, "B").is_err());
     }
 }

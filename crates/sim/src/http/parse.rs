@@ -19,7 +19,9 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Reads head and body.
 pub(crate) fn request(head: &Parts, body: &[u8]) -> Result<Request, Malformed> {
-    let path = percent_decode_str(head.uri.path()).decode_utf8_lossy().into_owned();
+    let path = percent_decode_str(head.uri.path())
+        .decode_utf8_lossy()
+        .into_owned();
     let mut parameters = pairs(head.uri.query().unwrap_or(""));
     let mut upload = None;
     let kind = text(&head.headers, "content-type").unwrap_or_default();
@@ -42,7 +44,10 @@ pub(crate) fn request(head: &Parts, body: &[u8]) -> Result<Request, Malformed> {
 }
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned)
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .map(ToOwned::to_owned)
 }
 
 fn credentials(headers: &HeaderMap) -> Credentials {
@@ -53,7 +58,9 @@ fn credentials(headers: &HeaderMap) -> Credentials {
         return Credentials::Token(token.unwrap_or("").to_owned());
     }
     let cookie = text(headers, "cookie").unwrap_or_default();
-    let ticket = cookie.split(';').find_map(|part| part.trim().strip_prefix("PVEAuthCookie="));
+    let ticket = cookie
+        .split(';')
+        .find_map(|part| part.trim().strip_prefix("PVEAuthCookie="));
     match ticket {
         Some(ticket) => Credentials::Ticket {
             ticket: decode(ticket),
@@ -72,7 +79,10 @@ fn pairs(text: &str) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (key, value) = (decode(&key.replace('+', " ")), decode(&value.replace('+', " ")));
+        let (key, value) = (
+            decode(&key.replace('+', " ")),
+            decode(&value.replace('+', " ")),
+        );
         match found.get_mut(&key) {
             Some(known) => {
                 known.push('\0');

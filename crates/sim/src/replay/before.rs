@@ -17,11 +17,29 @@ use crate::world::{Builder, Kind, Pace, World};
 
 /// What a token is given that is used in a recording and not made in it: what creating guests needs.
 const USUAL: [&str; 24] = [
-    "VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit",
-    "VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network",
-    "VM.Config.Options", "VM.GuestAgent.Audit", "VM.PowerMgmt", "VM.Snapshot",
-    "VM.Snapshot.Rollback", "Datastore.Allocate", "Datastore.AllocateSpace",
-    "Datastore.AllocateTemplate", "Datastore.Audit", "SDN.Use", "SDN.Audit", "Sys.Audit", "VM.Console",
+    "VM.Allocate",
+    "VM.Audit",
+    "VM.Clone",
+    "VM.Config.CDROM",
+    "VM.Config.CPU",
+    "VM.Config.Cloudinit",
+    "VM.Config.Disk",
+    "VM.Config.HWType",
+    "VM.Config.Memory",
+    "VM.Config.Network",
+    "VM.Config.Options",
+    "VM.GuestAgent.Audit",
+    "VM.PowerMgmt",
+    "VM.Snapshot",
+    "VM.Snapshot.Rollback",
+    "Datastore.Allocate",
+    "Datastore.AllocateSpace",
+    "Datastore.AllocateTemplate",
+    "Datastore.Audit",
+    "SDN.Use",
+    "SDN.Audit",
+    "Sys.Audit",
+    "VM.Console",
     "VM.GuestAgent.Unrestricted",
 ];
 
@@ -50,10 +68,17 @@ pub(crate) fn build(rows: &[Row], start: f64) -> World {
         builder = builder.starting_at(start);
     }
     let mut hosts = names_after(rows, "nodes");
-    for row in rows.iter().filter(|row| row.status == 200 && row.api_path() == "/nodes") {
-        hosts.extend(row.data().as_array().into_iter().flatten().filter_map(|host| {
-            host["node"].as_str().map(ToOwned::to_owned)
-        }));
+    for row in rows
+        .iter()
+        .filter(|row| row.status == 200 && row.api_path() == "/nodes")
+    {
+        hosts.extend(
+            row.data()
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|host| host["node"].as_str().map(ToOwned::to_owned)),
+        );
     }
     for host in hosts.iter().filter(|host| *host != "localhost") {
         builder = builder.host(host);
@@ -94,7 +119,12 @@ fn users(rows: &[Row], mut builder: Builder) -> Builder {
             if row.status == 403
                 && let Some((_, privilege)) = row.reason.rsplit_once(", ")
             {
-                missing.extend(privilege.trim_end_matches(')').split('|').map(ToOwned::to_owned));
+                missing.extend(
+                    privilege
+                        .trim_end_matches(')')
+                        .split('|')
+                        .map(ToOwned::to_owned),
+                );
             }
         }
     }
@@ -104,7 +134,11 @@ fn users(rows: &[Row], mut builder: Builder) -> Builder {
         if user == "root@pam" {
             continue;
         }
-        let has: Vec<&str> = USUAL.iter().filter(|p| !missing.contains(**p)).copied().collect();
+        let has: Vec<&str> = USUAL
+            .iter()
+            .filter(|p| !missing.contains(**p))
+            .copied()
+            .collect();
         let role = format!("Replay-{}", token.replace(['@', '!'], "-"));
         builder = builder.role(&role, &has).grant(&user, "/", &role);
     }
@@ -124,7 +158,10 @@ pub(crate) fn token_of(row: &Row) -> Option<String> {
 
 /// Puts the files in place that are older than the recording.
 fn files(rows: &[Row], world: &World, start: f64) {
-    for row in rows.iter().filter(|row| row.status == 200 && row.api_path().ends_with("/content")) {
+    for row in rows
+        .iter()
+        .filter(|row| row.status == 200 && row.api_path().ends_with("/content"))
+    {
         let host = row.api_path().split('/').nth(2).unwrap_or("").to_owned();
         for entry in row.data().as_array().into_iter().flatten() {
             let old = entry["ctime"].as_f64().is_some_and(|ctime| ctime < start);
@@ -139,7 +176,10 @@ fn files(rows: &[Row], world: &World, start: f64) {
 /// Remembers the tasks that lists show and that are older than the recording.
 fn tasks(rows: &[Row], world: &World, start: f64) {
     let mut old: BTreeMap<String, Value> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.status == 200 && row.api_path().ends_with("/tasks")) {
+    for row in rows
+        .iter()
+        .filter(|row| row.status == 200 && row.api_path().ends_with("/tasks"))
+    {
         for entry in row.data().as_array().into_iter().flatten() {
             if let Some(upid) = entry["upid"].as_str()
                 && entry["starttime"].as_f64().is_some_and(|at| at < start)
@@ -174,10 +214,19 @@ fn tasks(rows: &[Row], world: &World, start: f64) {
 
 /// Puts a file in place that a list shows.
 pub(crate) fn put_listed(world: &World, host: &str, entry: &Value) {
-    let Some((storage, name)) = entry["volid"].as_str().and_then(|volid| volid.split_once(':')) else {
+    let Some((storage, name)) = entry["volid"]
+        .as_str()
+        .and_then(|volid| volid.split_once(':'))
+    else {
         return;
     };
-    world.put_file(host, storage, name, entry["size"].as_u64().unwrap_or(0), boots_of(name));
+    world.put_file(
+        host,
+        storage,
+        name,
+        entry["size"].as_u64().unwrap_or(0),
+        boots_of(name),
+    );
 }
 
 /// Tells the World what downloads find: what later answers say about them.
@@ -192,14 +241,22 @@ fn downloads(rows: &[Row], world: &World) {
         if row.status == 200 && row.api_path().ends_with("query-url-metadata") {
             sizes.insert(url.clone(), row.data()["size"].as_u64().unwrap_or(0));
         }
-        let exit = row.started().and_then(|upid| exits.get(upid)).cloned().unwrap_or_default();
+        let exit = row
+            .started()
+            .and_then(|upid| exits.get(upid))
+            .cloned()
+            .unwrap_or_default();
         if exit == "OK" {
             sizes.entry(url.clone()).or_insert(100_000_000);
             if let Some(sum) = row.parameter("checksum") {
                 sums.insert(url.clone(), sum);
             }
         }
-        if let Some(got) = exit.split('\'').nth(1).filter(|_| exit.starts_with("checksum mismatch")) {
+        if let Some(got) = exit
+            .split('\'')
+            .nth(1)
+            .filter(|_| exit.starts_with("checksum mismatch"))
+        {
             sums.insert(url.clone(), got.to_owned());
             sizes.entry(url).or_insert(100_000_000);
         }
@@ -245,17 +302,23 @@ pub(crate) fn sightings(row: &Row) -> Vec<Sighting> {
             let (Some(kind), Ok(vmid)) = (kind_of(word), vmid.parse()) else {
                 return Vec::new();
             };
-            let proves = match (row.method.as_str(), rest) {
-                ("GET", _) => true,
-                ("DELETE", []) => true,
-                ("PUT", ["config"]) | ("POST", ["config" | "clone" | "template" | "snapshot"]) => true,
-                _ => false,
-            };
+            let proves = matches!(
+                (row.method.as_str(), rest),
+                ("GET", _)
+                    | ("DELETE", [])
+                    | ("PUT", ["config"])
+                    | ("POST", ["config" | "clone" | "template" | "snapshot"])
+            );
             let entry = match rest {
                 ["config" | "status", ..] => row.data().clone(),
                 _ => Value::Null,
             };
-            let sighting = Sighting { vmid, kind, host: host.to_owned(), entry };
+            let sighting = Sighting {
+                vmid,
+                kind,
+                host: host.to_owned(),
+                entry,
+            };
             if proves { vec![sighting] } else { Vec::new() }
         }
         ["cluster", "resources"] | ["nodes", _, "qemu" | "lxc"] => row
@@ -264,8 +327,13 @@ pub(crate) fn sightings(row: &Row) -> Vec<Sighting> {
             .into_iter()
             .flatten()
             .filter_map(|entry| {
-                let word = entry["type"].as_str().unwrap_or(if parts.len() == 3 { parts[2] } else { "" });
-                let host = entry["node"].as_str().unwrap_or(parts.get(1).copied().unwrap_or(""));
+                let word =
+                    entry["type"]
+                        .as_str()
+                        .unwrap_or(if parts.len() == 3 { parts[2] } else { "" });
+                let host = entry["node"]
+                    .as_str()
+                    .unwrap_or(parts.get(1).copied().unwrap_or(""));
                 Some(Sighting {
                     vmid: u32::try_from(entry["vmid"].as_u64()?).ok()?,
                     kind: kind_of(word)?,
@@ -288,7 +356,9 @@ pub(crate) fn put_seen(world: &World, seen: &Sighting) {
     if looks_like_config {
         for (key, value) in seen.entry.as_object().into_iter().flatten() {
             if key != "digest" {
-                let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+                let text = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), ToOwned::to_owned);
                 config.push((key.clone(), text));
             }
         }
@@ -381,11 +451,17 @@ pub(crate) fn from_entry(seen: &Sighting) -> Vec<(String, String)> {
         Kind::Qemu if size > 0 => {
             let stem = if template { "base" } else { "vm" };
             let size = render_size(size);
-            put("scsi0", format!("local:{vmid}/{stem}-{vmid}-disk-0.qcow2,size={size}"));
+            put(
+                "scsi0",
+                format!("local:{vmid}/{stem}-{vmid}-disk-0.qcow2,size={size}"),
+            );
             put("boot", "order=scsi0".to_owned());
         }
         Kind::Qemu => put("boot", " ".to_owned()),
-        Kind::Lxc => put("rootfs", format!("local:{vmid}/subvol-{vmid}-disk-0.subvol,size=0T")),
+        Kind::Lxc => put(
+            "rootfs",
+            format!("local:{vmid}/subvol-{vmid}-disk-0.subvol,size=0T"),
+        ),
     }
     if entry["serial"].as_u64() == Some(1) {
         put("serial0", "socket".to_owned());
@@ -399,13 +475,17 @@ pub(crate) fn put_sources(world: &World, host: &str, parameters: &BTreeMap<Strin
         let sources: Vec<&str> = if key == "ostemplate" {
             vec![text.as_str()]
         } else {
-            text.split(',').map(|part| part.strip_prefix("import-from=").unwrap_or(part)).collect()
+            text.split(',')
+                .map(|part| part.strip_prefix("import-from=").unwrap_or(part))
+                .collect()
         };
         for source in sources {
             let Some((storage, name)) = source.split_once(':') else {
                 continue;
             };
-            let file = ["iso/", "import/", "vztmpl/"].iter().any(|kind| name.starts_with(kind));
+            let file = ["iso/", "import/", "vztmpl/"]
+                .iter()
+                .any(|kind| name.starts_with(kind));
             if file && world.state().volume(host, source).is_none() {
                 let size = parse_size("80M").unwrap_or(0);
                 world.put_file(host, storage, name, size, boots_of(name));

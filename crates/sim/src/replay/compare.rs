@@ -12,18 +12,24 @@ use crate::calls::Answer;
 
 /// Names that tell elements of a list apart, the best first.
 const IDENTITIES: [&str; 13] = [
-    "volid", "upid", "id", "key", "vmid", "roleid", "userid", "tokenid", "iface", "service", "storage",
-    "name", "node",
+    "volid", "upid", "id", "key", "vmid", "roleid", "userid", "tokenid", "iface", "service",
+    "storage", "name", "node",
 ];
 
 /// Returns what differs; nothing when the answers agree.
 pub(crate) fn differences(row: &Row, answer: &Answer) -> Vec<String> {
     let mut found = Vec::new();
     if row.status != answer.status {
-        found.push(format!("status {} instead of {}", answer.status, row.status));
+        found.push(format!(
+            "status {} instead of {}",
+            answer.status, row.status
+        ));
     }
     if normal(&row.reason) != normal(&answer.reason) {
-        found.push(format!("reason `{}` instead of `{}`", answer.reason, row.reason));
+        found.push(format!(
+            "reason `{}` instead of `{}`",
+            answer.reason, row.reason
+        ));
     }
     if !found.is_empty() {
         return found;
@@ -45,7 +51,9 @@ fn errors(recorded: &Value, body: &Value, found: &mut Vec<String>) {
     for key in ["message", "errors", "data"] {
         let (old, new) = (recorded.get(key), body.get(key));
         let same = match (old, new) {
-            (Some(old), Some(new)) => normal(&old.to_string()) == normal(&new.to_string()) || old == new,
+            (Some(old), Some(new)) => {
+                normal(&old.to_string()) == normal(&new.to_string()) || old == new
+            }
             (None, None) => true,
             _ => false,
         };
@@ -89,7 +97,11 @@ fn shapes(old: &Value, new: &Value, path: &str, found: &mut Vec<String>) {
         (Value::Array(old), Value::Array(new)) => lists(old, new, path, found),
         (old, new) => {
             if class(old) != class(new) {
-                found.push(format!("`{path}` is {} instead of {}", class(new), class(old)));
+                found.push(format!(
+                    "`{path}` is {} instead of {}",
+                    class(new),
+                    class(old)
+                ));
             }
         }
     }
@@ -108,7 +120,11 @@ fn class(value: &Value) -> &'static str {
 
 fn lists(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) {
     if old.is_empty() != new.is_empty() {
-        found.push(format!("`{path}` has {} elements instead of {}", new.len(), old.len()));
+        found.push(format!(
+            "`{path}` has {} elements instead of {}",
+            new.len(),
+            old.len()
+        ));
         return;
     }
     let identity = IDENTITIES
@@ -163,7 +179,10 @@ fn any_shape(old: &[Value], new: &[Value], path: &str, found: &mut Vec<String>) 
             if differences.is_empty() {
                 return;
             }
-            if best.as_ref().is_none_or(|best| differences.len() < best.len()) {
+            if best
+                .as_ref()
+                .is_none_or(|best| differences.len() < best.len())
+            {
                 best = Some(differences);
             }
         }

@@ -43,13 +43,20 @@ pub(crate) fn find(rows: &[Row]) -> Vec<Vec<usize>> {
 
 /// Returns the note without the number at its end.
 fn stem(note: &str) -> String {
-    note.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ').to_owned()
+    note.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ')
+        .to_owned()
 }
 
 /// Returns the path with numbers taken out.
 fn template(path: &str) -> String {
     path.split('/')
-        .map(|part| if part.parse::<u64>().is_ok() { "*" } else { part })
+        .map(|part| {
+            if part.parse::<u64>().is_ok() {
+                "*"
+            } else {
+                part
+            }
+        })
         .collect::<Vec<_>>()
         .join("/")
 }
@@ -67,7 +74,12 @@ mod tests {
             }))
             .unwrap()
         };
-        let rows = [row(1.0, "create 0"), row(1.2, "create 1"), row(9.0, "create 2"), row(1.1, "else")];
+        let rows = [
+            row(1.0, "create 0"),
+            row(1.2, "create 1"),
+            row(9.0, "create 2"),
+            row(1.1, "else"),
+        ];
         assert_eq!(find(&rows), vec![vec![0, 1]]);
     }
 }

@@ -114,11 +114,16 @@ fn call(rows: &[Row], upid: &str, parts: &UpidParts, at: f64) -> Option<(Request
         }
         "vzcreate" => {
             let vmid = id.parse().ok();
-            let archive = log.iter().find_map(|line| line.strip_prefix("extracting archive '"));
+            let archive = log
+                .iter()
+                .find_map(|line| line.strip_prefix("extracting archive '"));
             let file = archive.and_then(|path| path.trim_end_matches('\'').rsplit('/').next());
             let call = Request::post(&lxc)
                 .with("vmid", id)
-                .with("ostemplate", format!("local:vztmpl/{}", file.unwrap_or("unknown.tar.zst")))
+                .with(
+                    "ostemplate",
+                    format!("local:vztmpl/{}", file.unwrap_or("unknown.tar.zst")),
+                )
                 .with("rootfs", "local:0")
                 .with("unprivileged", 1);
             return Some((call, vmid));
@@ -133,7 +138,9 @@ fn call(rows: &[Row], upid: &str, parts: &UpidParts, at: f64) -> Option<(Request
         }
         "imgcopy" => return Some((upload(node, &log)?, None)),
         "qmclone" => {
-            let line = log.iter().find_map(|line| line.strip_prefix("creating a clone of VM "));
+            let line = log
+                .iter()
+                .find_map(|line| line.strip_prefix("creating a clone of VM "));
             let target = line.and_then(|line| line.rsplit(' ').next())?;
             let full = log.iter().any(|line| line.starts_with("create full clone"));
             let call = Request::post(&format!("{qemu}/{id}/clone"))
@@ -156,7 +163,11 @@ fn create(rows: &[Row], path: &str, id: &str, log: &[String], at: f64) -> Reques
         }
         if let Some((key, rest)) = line.split_once(": successfully created disk '") {
             let text = rest.trim_end_matches('\'');
-            let format = text.split(',').next().and_then(|v| v.rsplit('.').next()).unwrap_or("raw");
+            let format = text
+                .split(',')
+                .next()
+                .and_then(|v| v.rsplit('.').next())
+                .unwrap_or("raw");
             let storage = text.split(':').next().unwrap_or("local");
             let value = match source.take() {
                 Some(source) => format!("{storage}:0,import-from={source},format={format}"),
@@ -164,7 +175,10 @@ fn create(rows: &[Row], path: &str, id: &str, log: &[String], at: f64) -> Reques
                 None => {
                     let size = text.rsplit("size=").next().unwrap_or("1G");
                     let bytes = crate::guest::drive::parse_size(size).unwrap_or(1 << 30);
-                    format!("{storage}:{},format={format}", bytes as f64 / f64::from(1 << 30))
+                    format!(
+                        "{storage}:{},format={format}",
+                        bytes as f64 / f64::from(1 << 30)
+                    )
                 }
             };
             call = call.with(key, value);
@@ -188,27 +202,45 @@ fn shown_next(rows: &[Row], path: &str, id: &str, at: f64) -> Vec<(String, Strin
         .find(|(parts, _)| parts.kind == "qmdestroy" && parts.id == id)
         .map_or(f64::MAX, |(_, t0)| t0);
     let mut shown = Vec::new();
-    for row in rows.iter().filter(later).filter(|row| row.t0.unwrap_or(0.0) < gone) {
+    for row in rows
+        .iter()
+        .filter(later)
+        .filter(|row| row.t0.unwrap_or(0.0) < gone)
+    {
         if row.api_path() == config && row.data().get("lock").is_none() {
             for (key, value) in row.data().as_object().into_iter().flatten() {
-                let skip = matches!(key.as_str(), "digest" | "meta" | "vmgenid" | "template" | "description");
+                let skip = matches!(
+                    key.as_str(),
+                    "digest" | "meta" | "vmgenid" | "template" | "description"
+                );
                 if skip || crate::guest::drive::is_drive(key) || value == " " {
                     continue;
                 }
-                let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+                let text = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), ToOwned::to_owned);
                 shown.push((key.clone(), text));
             }
             return shown;
         }
     }
-    for row in rows.iter().filter(later).filter(|row| row.t0.unwrap_or(0.0) < gone) {
+    for row in rows
+        .iter()
+        .filter(later)
+        .filter(|row| row.t0.unwrap_or(0.0) < gone)
+    {
         let list = row.data().as_array().into_iter().flatten();
         let entry = list.into_iter().find(|entry| {
-            entry["vmid"].as_u64().map(|v| v.to_string()).as_deref() == Some(id) && entry.get("name").is_some()
+            entry["vmid"].as_u64().map(|v| v.to_string()).as_deref() == Some(id)
+                && entry.get("name").is_some()
         });
         if let Some(entry) = entry {
             let text = |key: &str| entry[key].as_str().map(ToOwned::to_owned);
-            shown.extend(text("name").filter(|name| !name.contains(' ')).map(|v| ("name".to_owned(), v)));
+            shown.extend(
+                text("name")
+                    .filter(|name| !name.contains(' '))
+                    .map(|v| ("name".to_owned(), v)),
+            );
             shown.extend(text("tags").map(|v| ("tags".to_owned(), v)));
             if let Some(memory) = entry["maxmem"].as_u64() {
                 shown.push(("memory".to_owned(), (memory >> 20).to_string()));
@@ -220,8 +252,14 @@ fn shown_next(rows: &[Row], path: &str, id: &str, at: f64) -> Vec<(String, Strin
 }
 
 fn upload(node: &str, log: &[String]) -> Option<Request> {
-    let path = log.iter().find_map(|line| line.strip_prefix("target file: "))?;
-    let size = log.iter().find_map(|line| line.strip_prefix("file size is: "))?.parse().ok()?;
+    let path = log
+        .iter()
+        .find_map(|line| line.strip_prefix("target file: "))?;
+    let size = log
+        .iter()
+        .find_map(|line| line.strip_prefix("file size is: "))?
+        .parse()
+        .ok()?;
     let content = if path.contains("/iso/") {
         "iso"
     } else if path.contains("/import/") {
@@ -229,7 +267,8 @@ fn upload(node: &str, log: &[String]) -> Option<Request> {
     } else {
         "vztmpl"
     };
-    let mut call = Request::post(&format!("/nodes/{node}/storage/local/upload")).with("content", content);
+    let mut call =
+        Request::post(&format!("/nodes/{node}/storage/local/upload")).with("content", content);
     call.upload = Some(Upload {
         name: path.rsplit('/').next()?.to_owned(),
         size,

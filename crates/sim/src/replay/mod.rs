@@ -3,10 +3,13 @@
 //! In: files with recordings of a real Proxmox VE. Out: a [`Report`].
 //! Never: special treatment of one recording; the state before it is what its rows show.
 
+mod ask;
 mod before;
 mod compare;
+mod follow;
 mod groups;
 mod hidden;
+mod judge;
 mod report;
 mod runner;
 mod transcript;
@@ -26,7 +29,9 @@ pub fn run(files: &[PathBuf]) -> std::io::Result<Report> {
 
 fn replay_file(file: &Path, report: &mut Report) -> std::io::Result<()> {
     let mut rows = transcript::read(file)?;
-    let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let name = file
+        .file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     give_times(&mut rows);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(runner::replay(&name, rows, report));

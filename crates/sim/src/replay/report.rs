@@ -64,7 +64,11 @@ impl Report {
 
     /// Returns how many exchanges agree, and how many were compared.
     pub fn agreement(&self) -> (usize, usize) {
-        let agreed = self.verdicts.iter().filter(|v| v.differences.is_empty()).count();
+        let agreed = self
+            .verdicts
+            .iter()
+            .filter(|v| v.differences.is_empty())
+            .count();
         (agreed, self.verdicts.len())
     }
 }
@@ -72,7 +76,11 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for verdict in self.verdicts.iter().filter(|v| !v.differences.is_empty()) {
-            writeln!(f, "{}:{} [{}] {}", verdict.file, verdict.line, verdict.flow, verdict.what)?;
+            writeln!(
+                f,
+                "{}:{} [{}] {}",
+                verdict.file, verdict.line, verdict.flow, verdict.what
+            )?;
             for difference in &verdict.differences {
                 writeln!(f, "    {difference}")?;
             }
@@ -82,15 +90,27 @@ impl fmt::Display for Report {
                 writeln!(f, "[{flow}] at the same time: {what}\n    {details}")?;
             }
         }
-        writeln!(f, "{:<14} {:>8} {:>8} {:>8} {:>14}", "flow", "compared", "agree", "percent", "same outcomes")?;
+        writeln!(
+            f,
+            "{:<14} {:>8} {:>8} {:>8} {:>14}",
+            "flow", "compared", "agree", "percent", "same outcomes"
+        )?;
         for (flow, tally) in self.tallies() {
             let percent = tally.agreed as f64 * 100.0 / tally.compared.max(1) as f64;
             let outcomes = format!("{}/{}", tally.same_outcomes, tally.groups);
-            writeln!(f, "{flow:<14} {:>8} {:>8} {percent:>7.1}% {outcomes:>14}", tally.compared, tally.agreed)?;
+            writeln!(
+                f,
+                "{flow:<14} {:>8} {:>8} {percent:>7.1}% {outcomes:>14}",
+                tally.compared, tally.agreed
+            )?;
         }
         let (agreed, compared) = self.agreement();
         let percent = agreed as f64 * 100.0 / compared.max(1) as f64;
         writeln!(f, "{:<14} {compared:>8} {agreed:>8} {percent:>7.1}%", "all")?;
-        writeln!(f, "{} more show the test set-up they were recorded on and were not compared", self.artifacts)
+        writeln!(
+            f,
+            "{} more show the test set-up they were recorded on and were not compared",
+            self.artifacts
+        )
     }
 }

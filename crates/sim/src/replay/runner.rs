@@ -10,12 +10,12 @@ use homestak_api::runtime::Spawner;
 use jiff::Timestamp;
 
 use super::before::{self, Sighting};
-use super::compare::{differences, exit_class, normal};
-use super::hidden::{self, Hidden};
-use super::report::{Report, Verdict};
-use super::transcript::{Row, upid_parts};
+use super::compare::exit_class;
 use super::groups;
-use crate::calls::{Answer, Credentials, Request, Upload};
+use super::hidden::{self, Hidden};
+use super::report::Report;
+use super::transcript::{Row, upid_parts};
+use crate::calls::{Answer, Credentials, Request};
 use crate::world::{SteppedClock, World};
 
 /// How long a task may take longer than it did, in seconds of the World.
@@ -26,30 +26,35 @@ const CLOCK: f64 = 0.005;
 
 type Answers = Arc<Mutex<BTreeMap<usize, Answer>>>;
 
-struct Runner {
-    world: World,
-    clock: SteppedClock,
-    rows: Vec<Row>,
-    hidden: Vec<Hidden>,
-    answers: Answers,
-    spawner: Spawner,
+/// A replay on its way.
+pub(crate) struct Runner {
+    pub(crate) world: World,
+    pub(crate) clock: SteppedClock,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) hidden: Vec<Hidden>,
+    pub(crate) answers: Answers,
+    pub(crate) spawner: Spawner,
     /// How much later things happen here than they did.
-    drift: f64,
-    tasks: HashMap<String, String>,
-    taken: BTreeSet<String>,
-    learned: BTreeSet<usize>,
-    digests: HashMap<String, String>,
-    exits: BTreeMap<String, String>,
-    group_of: HashMap<usize, usize>,
-    groups: Vec<Vec<usize>>,
-    made: Vec<(u32, f64)>,
-    ticket: Option<(String, String)>,
-    tokens: HashMap<String, String>,
+    pub(crate) drift: f64,
+    pub(crate) tasks: HashMap<String, String>,
+    pub(crate) taken: BTreeSet<String>,
+    pub(crate) learned: BTreeSet<usize>,
+    pub(crate) digests: HashMap<String, String>,
+    pub(crate) exits: BTreeMap<String, String>,
+    pub(crate) group_of: HashMap<usize, usize>,
+    pub(crate) groups: Vec<Vec<usize>>,
+    pub(crate) made: Vec<(u32, f64)>,
+    pub(crate) ticket: Option<(String, String)>,
+    pub(crate) tokens: HashMap<String, String>,
 }
 
 /// Replays rows and adds what was found.
 pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
-    let start = rows.iter().filter_map(|row| row.t0).fold(f64::MAX, f64::min) - 30.0;
+    let start = rows
+        .iter()
+        .filter_map(|row| row.t0)
+        .fold(f64::MAX, f64::min)
+        - 30.0;
     if rows.is_empty() {
         return;
     }
@@ -59,7 +64,11 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
     };
     let hidden = hidden::find(&rows);
     let mut made = hidden::made(&rows);
-    made.extend(hidden.iter().filter_map(|call| Some((call.makes?, call.at))));
+    made.extend(
+        hidden
+            .iter()
+            .filter_map(|call| Some((call.makes?, call.at))),
+    );
     let groups = groups::find(&rows);
     let group_of = groups
         .iter()
@@ -106,7 +115,12 @@ impl Runner {
             .iter()
             .enumerate()
             .map(|(at, row)| (row.t0.unwrap_or(0.0), Event::Row(at)))
-            .chain(self.hidden.iter().enumerate().map(|(at, call)| (call.at, Event::Hidden(at))))
+            .chain(
+                self.hidden
+                    .iter()
+                    .enumerate()
+                    .map(|(at, call)| (call.at, Event::Hidden(at))),
+            )
             .collect();
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
         self.order_by_tasks(&mut events);
@@ -117,7 +131,9 @@ impl Runner {
                 Event::Hidden(index) => self.hidden_call(index).await,
             }
         }
-        self.clock.advance(std::time::Duration::from_secs(600)).await;
+        self.clock
+            .advance(std::time::Duration::from_secs(600))
+            .await;
     }
 
     /// Of two calls sent at nearly the same time, the one whose task began first was served first.
@@ -128,8 +144,11 @@ impl Runner {
             Event::Row(at) => upid_parts(self.rows[*at].started()?).map(|parts| parts.ticks),
             Event::Hidden(_) => None,
         };
-        let starters: Vec<(usize, f64)> =
-            events.iter().enumerate().filter_map(|(at, (_, event))| Some((at, ticks(event)?))).collect();
+        let starters: Vec<(usize, f64)> = events
+            .iter()
+            .enumerate()
+            .filter_map(|(at, (_, event))| Some((at, ticks(event)?)))
+            .collect();
         let mut order = starters;
         for _ in 0..8 {
             for at in 1..order.len() {
@@ -145,7 +164,7 @@ impl Runner {
         }
     }
 
-    fn now(&self) -> f64 {
+    pub(crate) fn now(&self) -> f64 {
         self.world.now()
     }
 
@@ -155,8 +174,12 @@ impl Runner {
         }
     }
 
-    fn answer(&self, index: usize) -> Option<Answer> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(&index).cloned()
+    pub(crate) fn answer(&self, index: usize) -> Option<Answer> {
+        self.answers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&index)
+            .cloned()
     }
 
     /// Steps until a call is answered.
@@ -184,7 +207,10 @@ impl Runner {
                     task.cancel.cancel();
                 }
             }
-            answers.lock().unwrap_or_else(PoisonError::into_inner).insert(index, answer);
+            answers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(index, answer);
         });
     }
 
@@ -209,15 +235,21 @@ impl Runner {
         self.rows.iter().any(|row| {
             row.upid() == Some(upid)
                 && row.is_artifact()
-                && row.data()["exitstatus"].as_str().is_some_and(|exit| exit_class(exit) != "success")
+                && row.data()["exitstatus"]
+                    .as_str()
+                    .is_some_and(|exit| exit_class(exit) != "success")
         })
     }
 
     /// A guest whose destruction worked was off, even if no row shows who stopped it.
     fn stop_first(&self, call: &Hidden) {
-        let worked = self.exits.get(&call.upid).is_some_and(|exit| exit_class(exit) == "success");
+        let worked = self
+            .exits
+            .get(&call.upid)
+            .is_some_and(|exit| exit_class(exit) == "success");
         let parts: Vec<&str> = call.request.path.split('/').skip(1).collect();
-        if let ("DELETE", ["nodes", host, "qemu", vmid]) = (call.request.method.as_str(), &parts[..])
+        if let ("DELETE", ["nodes", host, "qemu", vmid]) =
+            (call.request.method.as_str(), &parts[..])
             && let Ok(vmid) = vmid.parse()
             && worked
             && self.world.is_running(vmid)
@@ -226,7 +258,7 @@ impl Runner {
         }
     }
 
-    fn secret(&self, token: &str) -> String {
+    pub(crate) fn secret(&self, token: &str) -> String {
         match self.tokens.get(token) {
             Some(secret) => format!("{token}={secret}"),
             None => before::secret_of(token),
@@ -251,13 +283,20 @@ impl Runner {
             .and_then(|call| self.exits.get(&call.upid))
             .is_some_and(|exit| exit_class(exit) == "success");
         if worked && !self.is_made_before(vmid, at) {
-            let seen = Sighting { vmid, kind, host: host.to_owned(), entry: serde_json::Value::Null };
+            let seen = Sighting {
+                vmid,
+                kind,
+                host: host.to_owned(),
+                entry: serde_json::Value::Null,
+            };
             before::put_seen(&self.world, &seen);
         }
     }
 
     fn is_made_before(&self, vmid: u32, at: f64) -> bool {
-        self.made.iter().any(|(made, when)| *made == vmid && *when < at)
+        self.made
+            .iter()
+            .any(|(made, when)| *made == vmid && *when < at)
     }
 
     async fn row(&mut self, index: usize, at: f64) {
@@ -283,9 +322,9 @@ impl Runner {
         loop {
             self.send(index, request.clone(), false);
             self.wait_for(index).await;
-            let ended = self
-                .answer(index)
-                .is_none_or(|answer| answer.status != 200 || answer.data().get("exitstatus").is_some());
+            let ended = self.answer(index).is_none_or(|answer| {
+                answer.status != 200 || answer.data().get("exitstatus").is_some()
+            });
             if ended || self.now() > limit {
                 break;
             }
@@ -293,7 +332,10 @@ impl Runner {
                 break;
             };
             self.clock.advance_to(due).await;
-            self.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
+            self.answers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&index);
         }
         self.drift = self.drift.max(self.now() - at - row.seconds).max(0.0);
     }
@@ -308,7 +350,9 @@ impl Runner {
             .filter(|(other, row)| {
                 *other != index
                     && row.flow() == flow
-                    && row.t0.is_some_and(|t0| t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0)
+                    && row.t0.is_some_and(|t0| {
+                        t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0
+                    })
             })
             .map(|(other, _)| other)
             .filter(|other| {
@@ -322,7 +366,11 @@ impl Runner {
         self.drift = self.drift.max(self.now() - at).max(0.0);
         let fresh: Vec<usize> = {
             let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            answers.keys().copied().filter(|at| *at < HIDDEN && !self.learned.contains(at)).collect()
+            answers
+                .keys()
+                .copied()
+                .filter(|at| *at < HIDDEN && !self.learned.contains(at))
+                .collect()
         };
         for index in fresh {
             self.learned.insert(index);
@@ -337,22 +385,30 @@ impl Runner {
         };
         let row = &self.rows[index];
         self.realign(row, &answer);
-        if let (Some(old), Some(new)) = (row.data()["digest"].as_str(), answer.data()["digest"].as_str()) {
-            self.digests.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+        if let (Some(old), Some(new)) = (
+            row.data()["digest"].as_str(),
+            answer.data()["digest"].as_str(),
+        ) {
+            self.digests
+                .entry(old.to_owned())
+                .or_insert_with(|| new.to_owned());
         }
         if row.api_path() == "/access/ticket" && answer.status == 200 {
             let text = |key: &str| answer.data()[key].as_str().unwrap_or("").to_owned();
             self.ticket = Some((text("ticket"), text("CSRFPreventionToken")));
         }
-        if let (Some(name), Some(secret)) =
-            (answer.data()["full-tokenid"].as_str(), answer.data()["value"].as_str())
-        {
+        if let (Some(name), Some(secret)) = (
+            answer.data()["full-tokenid"].as_str(),
+            answer.data()["value"].as_str(),
+        ) {
             self.tokens.insert(name.to_owned(), secret.to_owned());
         }
         if !self.group_of.contains_key(&index)
             && let (Some(old), Some(new)) = (row.started(), answer.data().as_str())
         {
-            self.tasks.entry(old.to_owned()).or_insert_with(|| new.to_owned());
+            self.tasks
+                .entry(old.to_owned())
+                .or_insert_with(|| new.to_owned());
         }
     }
 
@@ -441,193 +497,13 @@ impl Runner {
         }
     }
 
-    fn exit_here(&self, upid: &str) -> Option<String> {
-        self.world.state().tasks.by_upid.get(upid).and_then(|task| task.exit.clone())
-    }
-
-    /// When a guest has booted is the guest's business: the recording says when.
-    fn set_agent(&self, row: &Row) {
-        if !row.api_path().contains("/agent/") {
-            return;
-        }
-        let Some(vmid) = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok()) else {
-            return;
-        };
-        let now = self.now();
-        let mut state = self.world.state();
-        if let Some(running) = state.guests.get_mut(&vmid).and_then(|guest| guest.running.as_mut()) {
-            running.agent_from = (row.status == 200).then_some(now);
-        }
-    }
-
-    /// When the status daemon last looked is the daemon's business: the list says when.
-    fn set_sweep(&self, row: &Row) {
-        if row.status != 200 || row.api_path() != "/cluster/resources" {
-            return;
-        }
-        let now = self.now();
-        let mut state = self.world.state();
-        for entry in row.data().as_array().into_iter().flatten() {
-            let vmid = entry["vmid"].as_u64().and_then(|id| u32::try_from(id).ok());
-            let Some(guest) = vmid.and_then(|vmid| state.guests.get_mut(&vmid)) else {
-                continue;
-            };
-            if entry.get("name").is_none() {
-                guest.seen = None;
-                guest.touched = now;
-            } else if guest.seen.is_none() {
-                guest.touched = 0.0;
-            }
-        }
-    }
-
-    /// Follows the recording where it shows another state, so that one difference stays one.
-    fn realign(&self, row: &Row, answer: &Answer) {
-        let parts: Vec<&str> = row.api_path().split('/').skip(1).collect();
-        let ["nodes", host, "qemu", vmid, ..] = parts[..] else {
-            return;
-        };
-        let Ok(vmid) = vmid.parse::<u32>() else {
-            return;
-        };
-        let gone = row.method == "GET" && row.status == 500 && row.reason.ends_with("does not exist");
-        if gone && answer.status == 200 {
-            self.world.state().guests.remove(&vmid);
-        }
-        let off = row.is_artifact() && row.data()["status"] == "stopped";
-        if off && self.world.is_running(vmid) {
-            let _ = self.world.set_stopped(host, crate::world::Kind::Qemu, vmid);
-        }
-    }
-
-    fn request(&self, row: &Row) -> Request {
-        let mut path = row.api_path().to_owned();
-        if let Some(upid) = row.upid()
-            && let Some(new) = self.tasks.get(upid)
-        {
-            path = path.replace(upid, new);
-        }
-        let path = percent_encoding::percent_decode_str(&path).decode_utf8_lossy().into_owned();
-        let mut request = Request::new(&row.method, &path);
-        request.parameters = row.parameters();
-        if let Some(digest) = request.parameters.get("digest").cloned() {
-            request.parameters.insert("digest".into(), self.digest_here(&digest, row));
-        }
-        request.upload = self.upload(row, &mut request.parameters);
-        request.credentials = self.credentials(row);
-        request
-    }
-
-    /// A digest that was read before the recording began is the one the file has when it is first used.
-    fn digest_here(&self, digest: &str, row: &Row) -> String {
-        if let Some(known) = self.digests.get(digest) {
-            return known.clone();
-        }
-        let vmid = row.api_path().split('/').nth(4).and_then(|id| id.parse::<u32>().ok());
-        let state = self.world.state();
-        vmid.and_then(|vmid| state.guests.get(&vmid))
-            .map_or_else(|| digest.to_owned(), |guest| guest.config.digest())
-    }
-
-    fn upload(&self, row: &Row, parameters: &mut BTreeMap<String, String>) -> Option<Upload> {
-        let file = row.file()?;
-        parameters.extend(file.fields.clone());
-        let exit = row.started().and_then(|upid| self.exits.get(upid)).cloned().unwrap_or_default();
-        let mut checksums = BTreeMap::new();
-        if let Some(expected) = file.fields.get("checksum") {
-            let algorithm = file.fields.get("checksum-algorithm").cloned().unwrap_or_default();
-            let got = exit.split('\'').nth(1).filter(|_| exit.starts_with("checksum mismatch"));
-            checksums.insert(algorithm, got.unwrap_or(expected).to_owned());
-        }
-        let head = if exit.contains("not in qcow2") { Vec::new() } else { b"QFI\xfb".to_vec() };
-        Some(Upload { name: file.name, size: file.size, checksums, head })
-    }
-
-    fn credentials(&self, row: &Row) -> Credentials {
-        if let Some(token) = before::token_of(row) {
-            return Credentials::Token(self.secret(&token));
-        }
-        let Some(headers) = &row.req_headers else {
-            // A row that kept no headers was sent like the others.
-            let usual = self.rows.iter().find_map(before::token_of);
-            return usual.map_or(Credentials::None, |token| Credentials::Token(self.secret(&token)));
-        };
-        if headers.contains_key("Authorization") {
-            return Credentials::Token("nobody@pam!none=wrong".to_owned());
-        }
-        match (&self.ticket, headers.contains_key("Cookie")) {
-            (Some((ticket, csrf)), true) => Credentials::Ticket {
-                ticket: ticket.clone(),
-                csrf: headers.contains_key("CSRFPreventionToken").then(|| csrf.clone()),
-            },
-            _ => Credentials::None,
-        }
-    }
-
-    fn judge(&self, file: &str, report: &mut Report) {
-        for members in &self.groups {
-            self.judge_group(members, report);
-        }
-        for (index, row) in self.rows.iter().enumerate() {
-            if row.is_artifact() {
-                report.artifacts += 1;
-                continue;
-            }
-            let differences = match self.answer(index) {
-                None => vec!["no answer".to_owned()],
-                Some(answer) => self.judge_row(index, row, &answer),
-            };
-            report.verdicts.push(Verdict {
-                file: file.to_owned(),
-                line: index + 1,
-                flow: row.flow().to_owned(),
-                what: format!("{} {} ({})", row.method, row.path, row.note()),
-                differences,
-            });
-        }
-    }
-
-    fn judge_row(&self, index: usize, row: &Row, answer: &Answer) -> Vec<String> {
-        if let Some(group) = self.group_of.get(&index) {
-            // Who wins is open: an outcome agrees when it is one of those recorded.
-            let found = self.groups[*group]
-                .iter()
-                .map(|member| differences(&self.rows[*member], answer))
-                .min_by_key(Vec::len);
-            return found.unwrap_or_default();
-        }
-        let mut found = differences(row, answer);
-        let exit = |value: &serde_json::Value| value.get("exitstatus").and_then(|e| e.as_str()).map(exit_class);
-        let (old, new) = (exit(row.data()), exit(answer.data()));
-        if found.is_empty() && old != new && row.upid().is_some() {
-            found.push(format!("task ended `{}` instead of `{}`", new.unwrap_or_default(), old.unwrap_or_default()));
-        }
-        found
-    }
-
-    fn judge_group(&self, members: &[usize], report: &mut Report) {
-        let mut old = BTreeSet::new();
-        let mut new = BTreeSet::new();
-        for member in members {
-            let row = &self.rows[*member];
-            let exit = row.started().and_then(|upid| self.exits.get(upid)).map(|exit| exit_class(exit));
-            old.insert(outcome(row.status, &row.reason, exit));
-            if let Some(answer) = self.answer(*member) {
-                let exit = answer.data().as_str().and_then(|upid| self.exit_here(upid));
-                new.insert(outcome(answer.status, &answer.reason, exit.map(|exit| exit_class(&exit))));
-            }
-        }
-        let row = &self.rows[members[0]];
-        let what = format!("{} x {} {} ({})", members.len(), row.method, row.path, row.note());
-        let details = format!("{new:?} instead of {old:?}");
-        report.groups.push((row.flow().to_owned(), what, old == new, details));
-    }
-}
-
-fn outcome(status: u16, reason: &str, exit: Option<String>) -> String {
-    match exit {
-        Some(exit) => format!("{status}, task {exit}"),
-        None => format!("{status} {}", normal(reason)),
+    pub(crate) fn exit_here(&self, upid: &str) -> Option<String> {
+        self.world
+            .state()
+            .tasks
+            .by_upid
+            .get(upid)
+            .and_then(|task| task.exit.clone())
     }
 }
 

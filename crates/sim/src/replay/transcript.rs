@@ -71,7 +71,9 @@ impl Row {
 
     /// Returns the task a path names.
     pub(crate) fn upid(&self) -> Option<&str> {
-        self.api_path().split('/').find(|part| part.starts_with("UPID:"))
+        self.api_path()
+            .split('/')
+            .find(|part| part.starts_with("UPID:"))
     }
 
     /// Returns the task that was started.

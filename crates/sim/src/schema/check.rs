@@ -15,7 +15,10 @@ use super::{Definition, Format, Method, table};
 pub(crate) type Parameters = BTreeMap<String, String>;
 
 /// Checks every parameter and normalises booleans.
-pub(crate) fn check(method: &Method, given: &Parameters) -> Result<Parameters, BTreeMap<String, String>> {
+pub(crate) fn check(
+    method: &Method,
+    given: &Parameters,
+) -> Result<Parameters, BTreeMap<String, String>> {
     let mut faults = BTreeMap::new();
     let mut checked = Parameters::new();
     for (name, value) in given {
@@ -37,13 +40,20 @@ pub(crate) fn check(method: &Method, given: &Parameters) -> Result<Parameters, B
             }
         }
     }
-    for name in method.parameters.keys().filter(|name| !name.ends_with("[n]")) {
+    for name in method
+        .parameters
+        .keys()
+        .filter(|name| !name.ends_with("[n]"))
+    {
         let missing = !given.contains_key(name)
             && table()
                 .definition(method, name)
                 .is_some_and(|definition| !definition.is_optional());
         if missing {
-            faults.insert(name.clone(), "property is missing and it is not optional".into());
+            faults.insert(
+                name.clone(),
+                "property is missing and it is not optional".into(),
+            );
         }
     }
     if faults.is_empty() {
@@ -106,7 +116,8 @@ fn check_value(definition: &Definition, path: &str, value: &str) -> Result<Strin
 
 fn check_format(definition: &Definition, path: &str, value: &str) -> Result<(), String> {
     if let Some(parts) = property::parts_of(definition) {
-        return check_parts(parts, path, value).map_err(|fault| format!("invalid format - {fault}"));
+        return check_parts(parts, path, value)
+            .map_err(|fault| format!("invalid format - {fault}"));
     }
     match &definition.format {
         Some(Format::Named(name)) => {
@@ -170,6 +181,8 @@ fn truth(value: &str) -> Option<&'static str> {
 
 fn matches_pattern(pattern: &str, value: &str) -> bool {
     // A pattern of Perl that this engine does not know must not refuse what PVE accepts.
+    // `(?^:` is how Perl prints the start of a compiled pattern.
+    let pattern = pattern.replace("(?^:", "(?:").replace("(?^i:", "(?i:");
     Regex::new(&format!("^(?:{pattern})$")).map_or(true, |regex| regex.is_match(value))
 }
 
@@ -216,6 +229,12 @@ mod tests {
             "invalid format - format error\nnet0.ip: invalid format - value does not look like \
              a valid ipv4 network configuration\n\n"
         );
+    }
+
+    #[test]
+    fn a_pattern_printed_by_perl_is_understood() {
+        let found = faults("POST", "/access/users/a@pve/token/t", &[]);
+        assert_eq!(found["tokenid"], "value does not match the regex pattern");
     }
 
     #[test]

@@ -15,11 +15,14 @@ pub(crate) fn check(format: &str, value: &str) -> Result<(), String> {
         "pve-node" => {
             (!is_label(value)).then(|| "value does not look like a valid node name".into())
         }
-        "pve-configid" => (!is_config_id(value)).then(|| format!("invalid configuration ID '{value}'")),
+        "pve-configid" => {
+            (!is_config_id(value)).then(|| format!("invalid configuration ID '{value}'"))
+        }
         "pve-storage-id" => (!is_storage_id(value))
             .then(|| format!("storage ID '{value}' contains illegal characters")),
-        "dns-name" => (!is_dns_name(value))
-            .then(|| "value does not look like a valid DNS name".to_owned()),
+        "dns-name" => {
+            (!is_dns_name(value)).then(|| "value does not look like a valid DNS name".to_owned())
+        }
         "pve-tag" => (!is_tag(value)).then(|| "invalid characters in tag".into()),
         "mac-addr" => (!is_unicast_mac(value))
             .then(|| "value does not look like a valid unicast MAC address".into()),
@@ -44,10 +47,10 @@ pub(crate) fn check(format: &str, value: &str) -> Result<(), String> {
         "pve-volume-id" => {
             (!is_volume_id(value)).then(|| format!("unable to parse volume ID '{value}'"))
         }
-        "pve-volume-id-or-qm-path" => (!matches!(value, "none" | "cdrom")
-            && !value.starts_with('/')
-            && !is_volume_id(value))
-        .then(|| format!("unable to parse volume ID '{value}'")),
+        "pve-volume-id-or-qm-path" => {
+            (!matches!(value, "none" | "cdrom") && !value.starts_with('/') && !is_volume_id(value))
+                .then(|| format!("unable to parse volume ID '{value}'"))
+        }
         "pve-volume-id-or-absolute-path" => (!value.starts_with('/') && !is_volume_id(value))
             .then(|| format!("unable to parse volume ID '{value}'")),
         "pve-userid" => (!is_user_id(value))
@@ -56,17 +59,17 @@ pub(crate) fn check(format: &str, value: &str) -> Result<(), String> {
             .split_once('!')
             .is_none_or(|(user, token)| !is_user_id(user) || !is_token_name(token))
             .then(|| format!("value '{value}' does not look like a valid token ID")),
-        "pve-roleid" => (!is_plain(value))
-            .then(|| format!("role name '{value}' contains invalid characters")),
+        "pve-roleid" => {
+            (!is_plain(value)).then(|| format!("role name '{value}' contains invalid characters"))
+        }
         "pve-poolid" => (!value.split('/').all(is_plain))
             .then(|| format!("pool name '{value}' contains invalid characters")),
-        "pve-groupid" => (!is_plain(value))
-            .then(|| format!("group name '{value}' contains invalid characters")),
+        "pve-groupid" => {
+            (!is_plain(value)).then(|| format!("group name '{value}' contains invalid characters"))
+        }
         "pve-priv" => (!crate::world::access::is_privilege(value))
             .then(|| format!("invalid privilege '{value}'")),
-        "pve-bridge-id" => {
-            (!is_bridge(value)).then(|| format!("invalid bridge name '{value}'"))
-        }
+        "pve-bridge-id" => (!is_bridge(value)).then(|| format!("invalid bridge name '{value}'")),
         _ => None,
     };
     match fault {
@@ -110,25 +113,33 @@ fn is_dns_name(value: &str) -> bool {
 fn is_config_id(value: &str) -> bool {
     value.len() >= 2
         && value.starts_with(|c: char| c.is_ascii_alphabetic())
-        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
 }
 
 fn is_storage_id(value: &str) -> bool {
     value.len() >= 2
         && value.starts_with(|c: char| c.is_ascii_alphabetic())
         && value.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 fn is_tag(value: &str) -> bool {
     value.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-+.".contains(&b))
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_-+.".contains(&b))
 }
 
 fn is_unicast_mac(value: &str) -> bool {
     let parts: Vec<&str> = value.split(':').collect();
     parts.len() == 6
-        && parts.iter().all(|part| part.len() == 2 && u8::from_str_radix(part, 16).is_ok())
+        && parts
+            .iter()
+            .all(|part| part.len() == 2 && u8::from_str_radix(part, 16).is_ok())
         && u8::from_str_radix(parts[0], 16).is_ok_and(|first| first & 1 == 0)
 }
 
@@ -164,20 +175,30 @@ fn is_user_id(value: &str) -> bool {
                 && !name.contains(|c: char| c.is_whitespace() || c == ':' || c == '/')
                 && realm.len() >= 2
                 && realm.starts_with(|c: char| c.is_ascii_alphabetic())
-                && realm.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
+                && realm
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
         })
 }
 
 fn is_token_name(value: &str) -> bool {
     value.len() >= 2
         && value.starts_with(|c: char| c.is_ascii_alphabetic())
-        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
 }
 
 fn is_plain(value: &str) -> bool {
-    !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
+    !value.is_empty()
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
 }
 
 fn is_bridge(value: &str) -> bool {
-    !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    !value.is_empty()
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }

@@ -236,7 +236,10 @@ mod tests {
     fn every_method_we_answer_is_in_the_table() {
         for (verb, path) in crate::METHODS {
             assert!(
-                table().methods.iter().any(|m| m.verb == *verb && m.path == *path),
+                table()
+                    .methods
+                    .iter()
+                    .any(|m| m.verb == *verb && m.path == *path),
                 "{verb} {path}"
             );
         }
@@ -245,7 +248,10 @@ mod tests {
     #[test]
     fn a_volume_with_a_slash_is_one_name() {
         let (_, names) = table()
-            .find("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")
+            .find(
+                "DELETE",
+                "/nodes/pve1/storage/local/content/local:iso/a.iso",
+            )
             .unwrap();
         assert_eq!(names["volume"], "local:iso/a.iso");
     }

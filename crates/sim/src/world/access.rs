@@ -64,7 +64,11 @@ pub(crate) fn is_privilege(name: &str) -> bool {
 /// The roles every installation has, as rules over the names of privileges.
 fn special_roles() -> BTreeMap<String, BTreeSet<String>> {
     let select = |wanted: &dyn Fn(&str) -> bool| -> BTreeSet<String> {
-        PRIVILEGES.iter().filter(|p| wanted(p)).map(|p| (*p).to_owned()).collect()
+        PRIVILEGES
+            .iter()
+            .filter(|p| wanted(p))
+            .map(|p| (*p).to_owned())
+            .collect()
     };
     let under = |prefixes: &'static [&'static str]| {
         select(&move |p: &str| prefixes.iter().any(|prefix| p.starts_with(prefix)))
@@ -95,21 +99,27 @@ fn special_roles() -> BTreeMap<String, BTreeSet<String>> {
         ("Administrator", select(&|_| true)),
         ("NoAccess", BTreeSet::new()),
         ("PVEAdmin", select(&|p| !not_admin.contains(&p))),
-        (
-            "PVEAuditor",
-            select(&|p| p.ends_with(".Audit")),
-        ),
+        ("PVEAuditor", select(&|p| p.ends_with(".Audit"))),
         ("PVEVMAdmin", under(&["VM."])),
         ("PVEVMUser", select(&|p| user.contains(&p))),
         ("PVETemplateUser", named(&["VM.Audit", "VM.Clone"])),
         ("PVEPoolAdmin", under(&["Pool."])),
         ("PVEPoolUser", named(&["Pool.Audit"])),
         ("PVEDatastoreAdmin", under(&["Datastore."])),
-        ("PVEDatastoreUser", named(&["Datastore.AllocateSpace", "Datastore.Audit"])),
+        (
+            "PVEDatastoreUser",
+            named(&["Datastore.AllocateSpace", "Datastore.Audit"]),
+        ),
         ("PVESDNAdmin", under(&["SDN."])),
         ("PVESDNUser", named(&["SDN.Audit", "SDN.Use"])),
-        ("PVESysAdmin", named(&["Sys.Audit", "Sys.Console", "Sys.Syslog"])),
-        ("PVEUserAdmin", named(&["Group.Allocate", "Realm.AllocateUser", "User.Modify"])),
+        (
+            "PVESysAdmin",
+            named(&["Sys.Audit", "Sys.Console", "Sys.Syslog"]),
+        ),
+        (
+            "PVEUserAdmin",
+            named(&["Group.Allocate", "Realm.AllocateUser", "User.Modify"]),
+        ),
         ("PVEMappingAdmin", under(&["Mapping."])),
         ("PVEMappingUser", named(&["Mapping.Audit", "Mapping.Use"])),
     ]
@@ -162,7 +172,10 @@ pub(crate) struct Access {
 impl Default for Access {
     fn default() -> Self {
         let roles = special_roles();
-        let root = User { enabled: true, ..User::default() };
+        let root = User {
+            enabled: true,
+            ..User::default()
+        };
         Self {
             users: BTreeMap::from([("root@pam".to_owned(), root)]),
             groups: BTreeMap::new(),
@@ -201,8 +214,15 @@ impl Access {
         if !separated {
             return owner;
         }
-        let own = self.along(path, |grant| grant.kind == "token" && grant.subject == identity, |_| false);
-        owner.into_iter().filter(|(name, _)| own.contains_key(name)).collect()
+        let own = self.along(
+            path,
+            |grant| grant.kind == "token" && grant.subject == identity,
+            |_| false,
+        );
+        owner
+            .into_iter()
+            .filter(|(name, _)| own.contains_key(name))
+            .collect()
     }
 
     fn of_user(&self, user: &str, path: &str) -> Privileges {
@@ -276,7 +296,10 @@ mod tests {
             expire: 0,
             comment: None,
         };
-        let mut user = User { enabled: true, ..User::default() };
+        let mut user = User {
+            enabled: true,
+            ..User::default()
+        };
         user.tokens.insert("sep".into(), token(true));
         user.tokens.insert("full".into(), token(false));
         access.users.insert("ops@pve".into(), user);
@@ -293,8 +316,16 @@ mod tests {
     #[test]
     fn a_separated_token_has_nothing_until_it_is_granted() {
         let mut access = access();
-        assert!(access.privileges("ops@pve!sep", "/vms/100", None).is_empty());
-        assert!(access.privileges("ops@pve!full", "/vms/100", None).contains_key("VM.Allocate"));
+        assert!(
+            access
+                .privileges("ops@pve!sep", "/vms/100", None)
+                .is_empty()
+        );
+        assert!(
+            access
+                .privileges("ops@pve!full", "/vms/100", None)
+                .contains_key("VM.Allocate")
+        );
         access.grants.push(Grant {
             path: "/vms".into(),
             kind: "token",

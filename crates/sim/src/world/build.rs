@@ -28,6 +28,14 @@ struct File {
     boots: Boots,
 }
 
+/// A guest that is there from the start.
+struct PlacedGuest {
+    vmid: u32,
+    kind: Kind,
+    host: String,
+    config: Vec<(String, String)>,
+}
+
 /// Collects what a World starts with.
 pub struct Builder {
     seed: u64,
@@ -39,7 +47,7 @@ pub struct Builder {
     storages: Vec<Storage>,
     access: Access,
     files: Vec<File>,
-    guests: Vec<(u32, Kind, String, Vec<(String, String)>)>,
+    guests: Vec<PlacedGuest>,
     faults: Faults,
     timing: Timing,
 }
@@ -127,9 +135,11 @@ impl Builder {
             name: name.to_owned(),
             kind: kind.to_owned(),
             path,
-            content: ["vztmpl", "rootdir", "snippets", "images", "import", "backup", "iso"]
-                .map(ToOwned::to_owned)
-                .to_vec(),
+            content: [
+                "vztmpl", "rootdir", "snippets", "images", "import", "backup", "iso",
+            ]
+            .map(ToOwned::to_owned)
+            .to_vec(),
             shared,
             hosts: None,
             total: 270_553_174_016,
@@ -172,10 +182,14 @@ impl Builder {
     /// Sets the password of a user and creates it when it is new.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
-        let user = self.access.users.entry(name.to_owned()).or_insert_with(|| User {
-            enabled: true,
-            ..User::default()
-        });
+        let user = self
+            .access
+            .users
+            .entry(name.to_owned())
+            .or_insert_with(|| User {
+                enabled: true,
+                ..User::default()
+            });
         user.password = Some(password.to_owned());
         self
     }
@@ -195,10 +209,14 @@ impl Builder {
     fn add_token(mut self, token: &str, separated: bool) -> Self {
         let (identity, secret) = token.split_once('=').unwrap_or((token, "secret"));
         if let Some((user, name)) = identity.split_once('!') {
-            let user = self.access.users.entry(user.to_owned()).or_insert_with(|| User {
-                enabled: true,
-                ..User::default()
-            });
+            let user = self
+                .access
+                .users
+                .entry(user.to_owned())
+                .or_insert_with(|| User {
+                    enabled: true,
+                    ..User::default()
+                });
             user.tokens.insert(
                 name.to_owned(),
                 Token {
@@ -225,7 +243,11 @@ impl Builder {
     pub fn grant(mut self, subject: &str, path: &str, role: &str) -> Self {
         self.access.grants.push(Grant {
             path: path.to_owned(),
-            kind: if subject.contains('!') { "token" } else { "user" },
+            kind: if subject.contains('!') {
+                "token"
+            } else {
+                "user"
+            },
             subject: subject.to_owned(),
             role: role.to_owned(),
             propagate: true,
@@ -236,8 +258,16 @@ impl Builder {
     /// Adds a guest with a configuration, stopped.
     #[must_use]
     pub fn guest(mut self, host: &str, kind: Kind, vmid: u32, config: &[(&str, &str)]) -> Self {
-        let config = config.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        self.guests.push((vmid, kind, host.to_owned(), config));
+        let config = config
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        self.guests.push(PlacedGuest {
+            vmid,
+            kind,
+            host: host.to_owned(),
+            config,
+        });
         self
     }
 
@@ -272,11 +302,19 @@ impl Builder {
         };
         let mut random = Random::new(self.seed);
         let secret = random.hex(32);
-        let hosts = self.hosts.iter().enumerate().map(|(at, name)| (name.clone(), host(name, at)));
+        let hosts = self
+            .hosts
+            .iter()
+            .enumerate()
+            .map(|(at, name)| (name.clone(), host(name, at)));
         let state = State {
             name: self.cluster,
             hosts: hosts.collect(),
-            storages: self.storages.into_iter().map(|s| (s.name.clone(), s)).collect(),
+            storages: self
+                .storages
+                .into_iter()
+                .map(|s| (s.name.clone(), s))
+                .collect(),
             guests: BTreeMap::new(),
             pools: BTreeMap::new(),
             pool_of: BTreeMap::new(),
@@ -294,11 +332,17 @@ impl Builder {
         let world = World::new(state, clock, stepped);
         for file in &self.files {
             for host in &self.hosts {
-                world.put_file(host, &file.storage, &file.name, file.size, file.boots.clone());
+                world.put_file(
+                    host,
+                    &file.storage,
+                    &file.name,
+                    file.size,
+                    file.boots.clone(),
+                );
             }
         }
-        for (vmid, kind, host, config) in self.guests {
-            world.put_guest(&host, kind, vmid, config);
+        for guest in self.guests {
+            world.put_guest(&guest.host, guest.kind, guest.vmid, guest.config);
         }
         world
     }

@@ -108,7 +108,11 @@ impl SteppedClock {
     /// Returns when the next timer is due.
     pub fn next_due(&self) -> Option<Timestamp> {
         let mut inner = self.lock();
-        while inner.timers.peek().is_some_and(|timer| timer.0.wake.is_closed()) {
+        while inner
+            .timers
+            .peek()
+            .is_some_and(|timer| timer.0.wake.is_closed())
+        {
             inner.timers.pop();
         }
         inner.timers.peek().map(|timer| timer.0.due)

@@ -85,7 +85,10 @@ impl Call {
 
     fn fits(&self, method: &str, path: &str) -> bool {
         self.method.as_deref().is_none_or(|wanted| wanted == method)
-            && self.path.as_deref().is_none_or(|wanted| contains(path, wanted))
+            && self
+                .path
+                .as_deref()
+                .is_none_or(|wanted| contains(path, wanted))
     }
 }
 
@@ -164,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_script_names_the_call_that_fails() {
-        let script = r#"[{"on":{"nth":2,"method":"POST","path":"/qemu/*/clone"},"kind":{"status":596}}]"#;
+        let script =
+            r#"[{"on":{"nth":2,"method":"POST","path":"/qemu/*/clone"},"kind":{"status":596}}]"#;
         let mut faults = Faults::default();
         for fault in Fault::parse_script(script).unwrap() {
             faults.add(fault);

@@ -67,7 +67,11 @@ impl World {
 
     /// Returns whether all tasks have ended.
     pub fn is_quiet(&self) -> bool {
-        self.state().tasks.by_upid.values().all(|task| task.ended.is_some())
+        self.state()
+            .tasks
+            .by_upid
+            .values()
+            .all(|task| task.ended.is_some())
     }
 
     /// Adds a fault.
@@ -123,7 +127,10 @@ impl World {
         let timing = state.timing.clone();
         let seed = state.random.next();
         let guest = state.guests.get_mut(&vmid)?;
-        let up = guest.running.as_ref().is_some_and(|running| now - running.since >= boot);
+        let up = guest
+            .running
+            .as_ref()
+            .is_some_and(|running| now - running.since >= boot);
         if guest.boots != Boots::Hypervisor || !up {
             return None;
         }
@@ -143,6 +150,9 @@ impl World {
 
     /// Whether a guest runs.
     pub fn is_running(&self, vmid: u32) -> bool {
-        self.state().guests.get(&vmid).is_some_and(|guest| guest.running.is_some())
+        self.state()
+            .guests
+            .get(&vmid)
+            .is_some_and(|guest| guest.running.is_some())
     }
 }

@@ -131,7 +131,10 @@ impl Locks {
 fn pass_on(entry: &mut Entry) {
     while let Some((mode, _)) = entry.queue.front() {
         let mode = *mode;
-        let dead = entry.queue.front().is_some_and(|(_, give)| give.is_closed());
+        let dead = entry
+            .queue
+            .front()
+            .is_some_and(|(_, give)| give.is_closed());
         if !dead && !entry.is_free_for(mode) {
             return;
         }

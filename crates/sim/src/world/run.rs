@@ -170,13 +170,19 @@ impl Job {
 
     pub(crate) async fn lock_guest(&self, kind: Kind, vmid: u32) -> Result<Hold, String> {
         let patience = self.world.state().timing.config_lock;
-        self.lock(&kind.lock_file(vmid), Mode::Exclusive, patience).await
+        self.lock(&kind.lock_file(vmid), Mode::Exclusive, patience)
+            .await
     }
 
     /// Takes the lock of a storage, which allocating and freeing need.
     pub(crate) async fn lock_storage(&self, storage: &str) -> Result<Hold, String> {
         let patience = self.world.state().timing.config_lock;
-        let shared = self.world.state().storages.get(storage).is_some_and(|s| s.shared);
+        let shared = self
+            .world
+            .state()
+            .storages
+            .get(storage)
+            .is_some_and(|s| s.shared);
         let file = if shared {
             format!("cfs-lock 'storage-{storage}'")
         } else {

@@ -71,7 +71,11 @@ pub(crate) struct Storage {
 impl Storage {
     /// Returns the place of a host's volumes.
     pub(crate) fn place(&self, host: &str) -> String {
-        if self.shared { String::new() } else { host.to_owned() }
+        if self.shared {
+            String::new()
+        } else {
+            host.to_owned()
+        }
     }
 
     pub(crate) fn is_on(&self, host: &str) -> bool {
@@ -97,7 +101,9 @@ impl Storage {
         if self.full {
             return 0;
         }
-        self.total.saturating_sub(self.used(host)).saturating_sub(self.reserved)
+        self.total
+            .saturating_sub(self.used(host))
+            .saturating_sub(self.reserved)
     }
 
     /// Returns the path of a volume on the host.
@@ -321,8 +327,9 @@ impl Guest {
             Kind::Qemu => "name",
             Kind::Lxc => "hostname",
         };
-        self.config
-            .value(key)
-            .map_or_else(|| format!("{} {}", self.kind.title(), self.vmid), ToOwned::to_owned)
+        self.config.value(key).map_or_else(
+            || format!("{} {}", self.kind.title(), self.vmid),
+            ToOwned::to_owned,
+        )
     }
 }

@@ -32,7 +32,9 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn user(&self) -> &str {
-        self.identity.split_once('!').map_or(&self.identity, |(user, _)| user)
+        self.identity
+            .split_once('!')
+            .map_or(&self.identity, |(user, _)| user)
     }
 
     pub(crate) fn token(&self) -> Option<&str> {
@@ -93,7 +95,10 @@ impl Tasks {
         self.order.push_back(upid.clone());
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.front()
-            && self.by_upid.get(oldest).is_some_and(|task| task.ended.is_some())
+            && self
+                .by_upid
+                .get(oldest)
+                .is_some_and(|task| task.ended.is_some())
             && let Some(oldest) = self.order.pop_front()
         {
             self.by_upid.remove(&oldest);

@@ -43,7 +43,7 @@ impl Default for Timing {
         Self {
             read: Duration::from_millis(8),
             write: Duration::from_millis(45),
-            fork: Duration::from_millis(45),
+            fork: Duration::from_millis(40),
             copy_speed: 2_600_000_000,
             allocate: Duration::from_millis(70),
             vm_start: Duration::from_millis(260),
@@ -64,9 +64,9 @@ impl Timing {
     pub(crate) fn copy(&self, bytes: u64, limit: Option<u64>, sharing: u32) -> Duration {
         let bytes = bytes as f64;
         let free = bytes * f64::from(sharing.max(1)) / self.copy_speed.max(1) as f64;
-        let limited = limit
-            .filter(|limit| *limit > 0)
-            .map_or(0.0, |limit| bytes * self.limited_share / (limit as f64 * 1024.0));
+        let limited = limit.filter(|limit| *limit > 0).map_or(0.0, |limit| {
+            bytes * self.limited_share / (limit as f64 * 1024.0)
+        });
         Duration::from_secs_f64(free.max(limited))
     }
 }

@@ -106,7 +106,10 @@ impl Workers {
             }
             // A worker that wakes to a crowd accepts one connection more than it serves.
             if crowded && let Some(tell) = inner.backlog.pop_back() {
-                inner.extra[index] = Some(Waiting { tell, accepted: now });
+                inner.extra[index] = Some(Waiting {
+                    tell,
+                    accepted: now,
+                });
             }
             return;
         }

@@ -1,0 +1,75 @@
+//! What only the recording knows is taken from it: when a guest had booted, when the daemon looked.
+//!
+//! In: a row that is about to be sent or was answered. Out: a World that agrees with it on these.
+//! Never: anything a client could have decided.
+
+use super::runner::Runner;
+use super::transcript::Row;
+use crate::calls::Answer;
+
+impl Runner {
+    /// When a guest has booted is the guest's business: the recording says when.
+    pub(crate) fn set_agent(&self, row: &Row) {
+        if !row.api_path().contains("/agent/") {
+            return;
+        }
+        let Some(vmid) = row
+            .api_path()
+            .split('/')
+            .nth(4)
+            .and_then(|id| id.parse::<u32>().ok())
+        else {
+            return;
+        };
+        let now = self.now();
+        let mut state = self.world.state();
+        if let Some(running) = state
+            .guests
+            .get_mut(&vmid)
+            .and_then(|guest| guest.running.as_mut())
+        {
+            running.agent_from = (row.status == 200).then_some(now);
+        }
+    }
+
+    /// When the status daemon last looked is the daemon's business: the list says when.
+    pub(crate) fn set_sweep(&self, row: &Row) {
+        if row.status != 200 || row.api_path() != "/cluster/resources" {
+            return;
+        }
+        let now = self.now();
+        let mut state = self.world.state();
+        for entry in row.data().as_array().into_iter().flatten() {
+            let vmid = entry["vmid"].as_u64().and_then(|id| u32::try_from(id).ok());
+            let Some(guest) = vmid.and_then(|vmid| state.guests.get_mut(&vmid)) else {
+                continue;
+            };
+            if entry.get("name").is_none() {
+                guest.seen = None;
+                guest.touched = now;
+            } else if guest.seen.is_none() {
+                guest.touched = 0.0;
+            }
+        }
+    }
+
+    /// Follows the recording where it shows another state, so that one difference stays one.
+    pub(crate) fn realign(&self, row: &Row, answer: &Answer) {
+        let parts: Vec<&str> = row.api_path().split('/').skip(1).collect();
+        let ["nodes", host, "qemu", vmid, ..] = parts[..] else {
+            return;
+        };
+        let Ok(vmid) = vmid.parse::<u32>() else {
+            return;
+        };
+        let gone =
+            row.method == "GET" && row.status == 500 && row.reason.ends_with("does not exist");
+        if gone && answer.status == 200 {
+            self.world.state().guests.remove(&vmid);
+        }
+        let off = row.is_artifact() && row.data()["status"] == "stopped";
+        if off && self.world.is_running(vmid) {
+            let _ = self.world.set_stopped(host, crate::world::Kind::Qemu, vmid);
+        }
+    }
+}
