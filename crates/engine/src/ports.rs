@@ -107,9 +107,9 @@ pub struct GuestRef {
     pub uuid: GuestUuid,
     /// What it is.
     pub kind: GuestKind,
-    /// Its id when it was last seen.
+    /// Its id when it was last seen; 0 when it never was, as after a create that failed.
     pub vmid: u32,
-    /// The host's name when it was last seen.
+    /// The host's name when it was last seen; where it was to be made, when it never was.
     pub host: String,
 }
 

@@ -217,7 +217,9 @@ impl Transport {
         self.sent.fetch_add(1, Ordering::Relaxed);
         // Cancel safety: dropping this may leave a request that is acted on; callers that are
         // dropped are repeated, and look first.
-        receive(request.headers(headers).timeout(self.limits.answer)).await
+        let result = receive(request.headers(headers).timeout(self.limits.answer)).await;
+        trace(call, &result);
+        result
     }
 
     /// Returns the headers that say who we are.
@@ -244,6 +246,16 @@ impl Transport {
         let csrf = HeaderName::from_static("csrfpreventiontoken");
         headers.insert(csrf, secret(ticket.csrf())?);
         Ok((headers, Some(ticket)))
+    }
+}
+
+/// Notes what was asked and how it went; parameters may hold secrets and stay out.
+fn trace(call: &Call, result: &Result<Answer, Fault>) {
+    let method = call.method();
+    let path = call.path().unwrap_or_default();
+    match result {
+        Ok(_) => tracing::trace!(?method, path, "answered"),
+        Err(fault) => tracing::debug!(?method, path, reason = ?fault.reason, "not answered"),
     }
 }
 
