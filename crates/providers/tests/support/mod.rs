@@ -9,7 +9,6 @@
     reason = "each test binary uses a part"
 )]
 
-pub mod bridge;
 pub mod calls;
 pub mod clock;
 pub mod server;

@@ -21,7 +21,7 @@ use super::calls::{self, Reply};
 use super::world::{Fault, World};
 
 /// One certificate for all servers of a test binary.
-pub static CONFIG: LazyLock<(CertificateDer<'static>, Arc<rustls::ServerConfig>)> =
+static CONFIG: LazyLock<(CertificateDer<'static>, Arc<rustls::ServerConfig>)> =
     LazyLock::new(|| {
         let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
         let certificate = key.cert.der().clone();
