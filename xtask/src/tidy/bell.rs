@@ -80,7 +80,12 @@ const BELLS: &[Bell] = &[
     Bell {
         needles: &["println!", "eprintln!", "print!", "eprint!"],
         room: "",
-        home: &["crates/cli/src/ui/", "crates/agent/src/ui.rs", "xtask/"],
+        home: &[
+            "crates/cli/src/ui/",
+            "crates/agent/src/ui.rs",
+            "crates/sim/examples/",
+            "xtask/",
+        ],
         tests: Tests::Excused,
         instead: "only `ui` prints; return the text",
     },

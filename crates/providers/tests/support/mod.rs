@@ -2,6 +2,7 @@
 //!
 //! In: faults to inject. Out: an address to pin, and the state a test looks at.
 //! Never: the full product; only what the client asks for.
+// tidy: each test binary uses another part, so an expectation would fail in some
 #![allow(
     dead_code,
     unreachable_pub,
