@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::schema::{format, table};
+use crate::schema::{Method, format, table};
 use crate::world::Kind;
 
 /// Values, and the changes that wait for the guest to stop. A change to nothing is a removal.
@@ -146,12 +147,24 @@ impl Config {
     }
 }
 
+/// Returns the method whose parameters are the keys of a configuration. Asked for each key of each
+/// guest, so it is looked up once.
+fn creation(kind: Kind) -> Option<&'static Method> {
+    static BOTH: OnceLock<[Option<&'static Method>; 2]> = OnceLock::new();
+    let both = BOTH.get_or_init(|| {
+        ["/nodes/x/qemu", "/nodes/x/lxc"]
+            .map(|path| table().find("POST", path).map(|(method, _)| method))
+    });
+    match kind {
+        Kind::Qemu => both[0],
+        Kind::Lxc => both[1],
+    }
+}
+
 /// Gives a value the type the description names: numbers and booleans are numbers.
 pub(crate) fn typed(kind: Kind, key: &str, value: &str) -> Value {
-    let create = format!("/nodes/x/{}", kind.word());
-    let wanted = table()
-        .find("POST", &create)
-        .and_then(|(method, _)| table().definition(method, key))
+    let wanted = creation(kind)
+        .and_then(|method| table().definition(method, key))
         .and_then(|definition| definition.kind.as_deref());
     match wanted {
         Some("integer" | "boolean") => value
