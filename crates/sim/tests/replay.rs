@@ -52,7 +52,7 @@ fn recordings_of_a_real_proxmox_ve_agree() {
     let (agreed, compared) = report.agreement();
     // What differs is which of several waiting requests a busy worker serves first, and what a
     // guest with a broken network says of itself.
-    assert!(agreed * 1000 >= compared * 985, "{report}");
+    assert!(agreed * 1000 >= compared * 990, "{report}");
     let groups = report.groups.iter().filter(|(_, _, same, _)| !same).count();
     assert_eq!(groups, 0, "{report}");
 }
