@@ -142,6 +142,7 @@ fn an_edit_with_faults_leaves_the_sealed_file_and_keeps_the_change() {
         .next()
         .unwrap();
     assert_eq!(mode(kept.as_ref()), 0o600);
+    assert_eq!(mode(std::path::Path::new(kept).parent().unwrap()), 0o700);
     std::fs::remove_dir_all(std::path::Path::new(kept).parent().unwrap()).unwrap();
     assert_eq!(edit(&world, "false").code, 1);
     assert!(edit(&world, "true").err.contains("Nothing was changed"));

@@ -3,7 +3,9 @@
 //! The plain text lies in a private directory, in memory where there is one, and only while the
 //! editor runs. When the change cannot be used, the sealed file stays as it was.
 
+use std::fs::Permissions;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
@@ -122,12 +124,12 @@ impl Desk {
             CommandError::failed(format!("Cannot make a private directory: {error}."))
         };
         let memory = Path::new("/dev/shm");
-        let made = if memory.is_dir() {
-            tempfile::tempdir_in(memory)
-        } else {
-            tempfile::tempdir()
-        };
-        let directory = made.or_else(|_| tempfile::tempdir()).map_err(failed)?;
+        let mut private = tempfile::Builder::new();
+        private.permissions(Permissions::from_mode(0o700));
+        let directory = private
+            .tempdir_in(memory)
+            .or_else(|_| private.tempdir())
+            .map_err(failed)?;
         let file = directory.path().join("secrets.yaml");
         let mut options = fs_err::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
