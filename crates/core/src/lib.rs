@@ -9,5 +9,7 @@ pub mod doc;
 pub mod draw;
 pub mod error;
 pub mod graph;
+pub mod observed;
+pub mod plan;
 pub mod resolve;
 pub mod token;

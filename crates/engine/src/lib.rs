@@ -3,4 +3,7 @@
 //! In: plans in our own types. Out: calls on ports, with classified errors.
 //! Never: the types of a vendor; those end in `providers`.
 
+pub mod events;
+pub mod journal;
+pub mod operate;
 pub mod ports;

@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use homestak_core::observed::{
+    GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+};
+
 /// What the caller can reasonably do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -51,140 +55,6 @@ pub struct PortError {
     pub log: Vec<String>,
     /// What a person can do next; may be empty.
     pub hint: String,
-}
-
-/// Our own identity of a guest: a UUID in lower case. Names and ids can be reused; this is not.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GuestUuid(String);
-
-impl GuestUuid {
-    /// Takes a UUID in its usual form.
-    pub fn new(text: &str) -> Option<Self> {
-        let lower = text.to_ascii_lowercase();
-        let form = lower.bytes().enumerate().all(|(at, byte)| match at {
-            8 | 13 | 18 | 23 => byte == b'-',
-            _ => byte.is_ascii_hexdigit(),
-        });
-        (form && lower.len() == 36).then_some(Self(lower))
-    }
-
-    /// Returns the text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Display for GuestUuid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A virtual machine or a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum GuestKind {
-    /// A virtual machine.
-    Vm,
-    /// A container.
-    Ct,
-}
-
-/// Whether a guest runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Power {
-    /// It runs.
-    Running,
-    /// It does not run.
-    Stopped,
-    /// It is being made, or its host cannot be asked.
-    Unknown,
-}
-
-/// How a guest is found: by our UUID. Host and vmid say where it was last seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuestRef {
-    /// Its identity.
-    pub uuid: GuestUuid,
-    /// What it is.
-    pub kind: GuestKind,
-    /// Its id when it was last seen; 0 when it never was, as after a create that failed.
-    pub vmid: u32,
-    /// The host's name when it was last seen; where it was to be made, when it never was.
-    pub host: String,
-}
-
-/// A guest as observed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedGuest {
-    /// What it is.
-    pub kind: GuestKind,
-    /// Its id.
-    pub vmid: u32,
-    /// The host it is on.
-    pub host: String,
-    /// Its name; empty while it is being made.
-    pub name: String,
-    /// Our identity, when it is ours.
-    pub uuid: Option<GuestUuid>,
-    /// The manifest it belongs to, when it is ours.
-    pub manifest: Option<String>,
-    /// Whether it runs.
-    pub power: Power,
-    /// Whether it is a template.
-    pub template: bool,
-    /// What holds it, such as `clone` or `backup`.
-    pub lock: Option<String>,
-    /// Virtual CPUs.
-    pub cores: Option<u32>,
-    /// Memory in bytes.
-    pub memory: Option<u64>,
-    /// Size of its first disk in bytes.
-    pub disk: Option<u64>,
-    /// Tags, lower-case, sorted.
-    pub tags: Vec<String>,
-}
-
-/// A storage as observed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedStorage {
-    /// Its name.
-    pub name: String,
-    /// The host it is on.
-    pub host: String,
-    /// Whether it can be used.
-    pub active: bool,
-    /// What it may hold, such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
-    pub content: Vec<String>,
-    /// Free bytes, where known.
-    pub available: Option<u64>,
-    /// Whether several hosts share it.
-    pub shared: bool,
-}
-
-/// A host as observed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObservedHost {
-    /// Its name.
-    pub name: String,
-    /// Whether it answers.
-    pub online: bool,
-    /// CPU cores.
-    pub cores: Option<u32>,
-    /// Memory in bytes.
-    pub memory: Option<u64>,
-}
-
-/// Everything at a place, from one look.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
-    /// Hosts, sorted by name.
-    pub hosts: Vec<ObservedHost>,
-    /// Guests, sorted by vmid.
-    pub guests: Vec<ObservedGuest>,
-    /// Storages, sorted by host and name.
-    pub storages: Vec<ObservedStorage>,
-    /// How many requests the look took.
-    pub requests: u32,
 }
 
 /// What a place can do, and how much at once.
@@ -340,6 +210,8 @@ pub trait Provider: Send + Sync {
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError>;
     /// Grows the first disk to a size in GiB; a disk that is as large is left alone.
     async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError>;
+    /// Gives a guest other CPUs and memory (MiB), which count from its next start on.
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError>;
     /// Brings a guest to a halt; one that is stopped is left alone.
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError>;
     /// Removes a stopped guest with what belongs to it; one that is gone is no error.
@@ -350,4 +222,28 @@ pub trait Provider: Send + Sync {
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError>;
     /// Removes first-boot data whose guest is gone, and returns how many pieces.
     async fn sweep(&self) -> Result<usize, PortError>;
+}
+
+/// Where places are found: hosts of the site, and hosts inside guests.
+#[async_trait]
+pub trait Places: Send + Sync {
+    /// Opens a host of the site.
+    async fn host(&self, name: &str) -> Result<std::sync::Arc<dyn Provider>, PortError>;
+    /// Opens the hypervisor that runs in a node of the manifest on a host of the site.
+    async fn inside(
+        &self,
+        host: &str,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<std::sync::Arc<dyn Provider>, PortError>;
+    /// Looks once whether SSH answers at an address of a guest on a host of the site.
+    async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError>;
+}
+
+/// Makes the first-boot data of nodes, secrets included, when it is needed and not before.
+pub trait Seeds: Send + Sync {
+    /// Returns the first-boot data of a virtual machine.
+    fn seed(&self, node: &str, wanted: &homestak_core::plan::Wanted) -> Result<Seed, PortError>;
+    /// Returns the public SSH keys of a node.
+    fn keys(&self) -> Vec<String>;
 }

@@ -113,6 +113,12 @@ impl Provider for Pve {
         })
     }
 
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+        describe(self.resize_guest(guest, cores, memory).await, || {
+            format!("change CPUs and memory of {}", guest_name(guest))
+        })
+    }
+
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
         describe(self.power_off(guest, halt).await, || {
             format!("stop {}", guest_name(guest))

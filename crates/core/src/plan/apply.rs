@@ -1,0 +1,505 @@
+//! The plan of `apply`: the world becomes what the manifest says.
+//!
+//! In: [`Inputs`]. Out: a [`Plan`], parents before their children.
+//! Never: the removal of a guest that nobody asked to remove.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::observed::GuestUuid;
+use crate::resolve::{Origin, ResolvedNode};
+
+use super::compare::{Finder, found, judge, reason, remembered};
+use super::place::{Offer, offer};
+use super::record::NodeRecord;
+use super::types::{
+    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal,
+    Wanted,
+};
+use super::wanted::wanted;
+use super::{Inputs, Look, identity};
+
+/// Makes the plan of `apply`.
+pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
+    let roots = site_hosts(inputs);
+    let places = places(inputs);
+    let mut maker = Maker {
+        inputs,
+        finder: Finder::new(inputs),
+        offers: BTreeMap::new(),
+        claimed: BTreeSet::new(),
+        actions: BTreeMap::new(),
+        nodes: Vec::new(),
+        images: Vec::new(),
+        refusals: Vec::new(),
+    };
+    for node in by_depth(inputs) {
+        let deep = inputs
+            .options
+            .depth
+            .is_some_and(|depth| node.depth >= depth);
+        let place = places.get(node.name.as_str());
+        let host = roots.get(node.name.as_str());
+        match (place, host) {
+            (Some(place), Some(host)) => maker.node(node, place, host, deep),
+            _ => maker.refusals.push(no_host(inputs, node)),
+        }
+    }
+    maker.strays(&roots);
+    maker.check_ids();
+    let foreign = maker.foreign();
+    let Maker {
+        nodes,
+        images,
+        refusals,
+        ..
+    } = maker;
+    empty(inputs, nodes, images, foreign, refusals)
+}
+
+/// Puts a plan together.
+pub(super) fn empty(
+    inputs: &Inputs<'_>,
+    nodes: Vec<NodePlan>,
+    images: Vec<ImageNeed>,
+    foreign: Vec<Foreign>,
+    refusals: Vec<Refusal>,
+) -> Plan {
+    let settings = &inputs.resolved.settings;
+    let written = match settings.on_error.value {
+        crate::doc::manifest::OnError::Stop => OnError::Stop,
+        crate::doc::manifest::OnError::Rollback => OnError::Rollback,
+        crate::doc::manifest::OnError::Continue => OnError::Continue,
+    };
+    let parallelism = usize::try_from(settings.parallelism.value).unwrap_or(1);
+    let mut hosts: Vec<String> = site_hosts(inputs)
+        .into_values()
+        .map(str::to_owned)
+        .collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    Plan {
+        form: FORM,
+        verb: inputs.options.verb,
+        manifest: inputs.resolved.name.clone(),
+        hosts,
+        on_error: inputs.options.on_error.unwrap_or(written),
+        parallelism: inputs.options.parallelism.unwrap_or(parallelism).max(1),
+        verify_ssh: settings.verify_ssh.value,
+        timeout_buffer: u64::try_from(settings.timeout_buffer.value).unwrap_or(0),
+        nodes,
+        images,
+        foreign,
+        refusals,
+        estimate: 0.0,
+    }
+}
+
+/// Returns the nodes, parents before their children.
+pub(super) fn by_depth<'a>(inputs: &Inputs<'a>) -> Vec<&'a ResolvedNode> {
+    let mut nodes: Vec<&ResolvedNode> = inputs.resolved.nodes.iter().collect();
+    nodes.sort_by(|one, other| (one.depth, &one.name).cmp(&(other.depth, &other.name)));
+    nodes
+}
+
+/// Returns the host of the site each node is on, directly or in another node.
+pub(super) fn site_hosts<'a>(inputs: &Inputs<'a>) -> BTreeMap<&'a str, &'a str> {
+    let mut hosts: BTreeMap<&str, &str> = BTreeMap::new();
+    for node in by_depth(inputs) {
+        let host = match (&node.parent, &node.host) {
+            (Some(parent), _) => hosts.get(parent.as_str()).copied(),
+            (None, Some(host)) => Some(host.value.as_str()),
+            (None, None) => None,
+        };
+        if let Some(host) = host {
+            hosts.insert(node.name.as_str(), host);
+        }
+    }
+    hosts
+}
+
+/// Returns where each node lives, as the looks name it.
+pub(super) fn places<'a>(inputs: &Inputs<'a>) -> BTreeMap<&'a str, Place> {
+    let of = |node: &ResolvedNode| match (&node.parent, &node.host) {
+        (Some(parent), _) => Some(Place::Inside(parent.to_string())),
+        (None, Some(host)) => Some(Place::Host(host.value.clone())),
+        (None, None) => None,
+    };
+    let nodes = inputs.resolved.nodes.iter();
+    nodes
+        .filter_map(|node| Some((node.name.as_str(), of(node)?)))
+        .collect()
+}
+
+/// Returns the identity a node's guest has, or gets.
+pub(super) fn identity_of(
+    inputs: &Inputs<'_>,
+    node: &str,
+    host: &str,
+    record: Option<&NodeRecord>,
+) -> Option<GuestUuid> {
+    record
+        .map(|record| record.guest.uuid.clone())
+        .or_else(|| identity::uuid(&inputs.resolved.name, host, node))
+}
+
+fn no_host(inputs: &Inputs<'_>, node: &ResolvedNode) -> Refusal {
+    Refusal {
+        node: Some(node.name.to_string()),
+        reason: reason(
+            inputs,
+            format!("nothing says which host `{}` runs on", node.name),
+            Some(&Origin::Written(node.span)),
+        ),
+        hint: "name one with -H HOST, or write `host: NAME` on the node".to_owned(),
+    }
+}
+
+struct Maker<'i, 'a> {
+    inputs: &'i Inputs<'a>,
+    finder: Finder<'i>,
+    offers: BTreeMap<Place, Offer>,
+    claimed: BTreeSet<GuestUuid>,
+    /// What happens to each node: children follow their parents.
+    actions: BTreeMap<String, (Action, bool)>,
+    nodes: Vec<NodePlan>,
+    images: Vec<ImageNeed>,
+    refusals: Vec<Refusal>,
+}
+
+impl<'i, 'a: 'i> Maker<'i, 'a> {
+    fn node(&mut self, node: &'a ResolvedNode, place: &Place, host: &str, deep: bool) {
+        let name = node.name.as_str();
+        let record = self.inputs.records.get(name);
+        let record = record.filter(|record| record.host == host);
+        let offer = self.offer(place);
+        let Some(mut uuid) = identity_of(self.inputs, name, host, record) else {
+            return;
+        };
+        let parent = match place {
+            Place::Inside(parent) => self.actions.get(parent).copied(),
+            Place::Host(_) => None,
+        };
+        let seen = self.seen(node, place, &offer, &uuid, record, parent);
+        if let Seen::There(found) = &seen {
+            uuid = found.guest.uuid.clone();
+        }
+        self.claimed.insert(uuid.clone());
+        if deep {
+            return;
+        }
+        let (action, reasons, found) = match seen {
+            Seen::There(found) => {
+                let want = self.wanted(node, place, host, &offer, uuid.clone());
+                let (mut action, mut reasons) = judge(self.inputs, node, &want, &found, record);
+                let restarts = parent.is_some_and(|(_, restarts)| restarts);
+                if action == Action::Nothing && restarts {
+                    action = Action::Start;
+                    reasons.insert(0, said("the node it runs on is started again"));
+                }
+                (action, reasons, Some(found))
+            }
+            Seen::Absent(why) => (Action::Create, vec![why], None),
+            Seen::Hidden(why) => {
+                let found = record.map(remembered);
+                let action = if found.is_some() {
+                    Action::Start
+                } else {
+                    Action::Create
+                };
+                (action, vec![why], found)
+            }
+        };
+        if action == Action::Replace {
+            uuid = identity::successor(&uuid).unwrap_or(uuid);
+            self.claimed.insert(uuid.clone());
+        }
+        let want = self.wanted(node, place, host, &offer, uuid);
+        if action.changes()
+            && let Some((detail, hint)) = &offer.wrong
+        {
+            self.refuse(
+                Some(name),
+                detail.clone(),
+                node.host.as_ref().map(|h| &h.origin),
+                hint,
+            );
+        }
+        let differs = found.as_ref().is_some_and(|found| {
+            found.cores.is_some_and(|cores| cores != want.cores)
+                || found.memory.is_some_and(|memory| memory != want.memory)
+        });
+        let restarts = match action {
+            Action::Start => found.as_ref().is_none_or(|found| !found.running),
+            Action::Change => differs,
+            Action::Create | Action::Replace => true,
+            Action::Nothing | Action::Destroy | Action::Leave => false,
+        };
+        self.actions.insert(name.to_owned(), (action, restarts));
+        self.nodes.push(NodePlan {
+            name: name.to_owned(),
+            host: host.to_owned(),
+            place: place.clone(),
+            depth: node.depth,
+            action,
+            reasons,
+            wanted: Some(want),
+            found,
+        });
+    }
+
+    fn offer(&mut self, place: &Place) -> Offer {
+        let inputs = self.inputs;
+        self.offers
+            .entry(place.clone())
+            .or_insert_with(|| offer(inputs, place))
+            .clone()
+    }
+
+    fn wanted(
+        &mut self,
+        node: &ResolvedNode,
+        place: &Place,
+        host: &str,
+        offer: &Offer,
+        uuid: GuestUuid,
+    ) -> Wanted {
+        wanted(
+            self.inputs,
+            node,
+            (place, host),
+            offer,
+            uuid,
+            &mut self.images,
+        )
+    }
+
+    /// Finds out what there is of a node.
+    fn seen(
+        &mut self,
+        node: &ResolvedNode,
+        place: &Place,
+        offer: &Offer,
+        uuid: &GuestUuid,
+        record: Option<&NodeRecord>,
+        parent: Option<(Action, bool)>,
+    ) -> Seen {
+        let name = node.name.as_str();
+        let here = Some(Origin::Written(node.span));
+        let new = |text: &str| Seen::Absent(reason(self.inputs, text.to_owned(), here.as_ref()));
+        match parent {
+            Some((Action::Create, _)) if record.is_none() => {
+                return new("the manifest names it, and the node it runs on is made");
+            }
+            Some((Action::Replace, _)) => {
+                return new("the manifest names it, and the node it runs on is made anew");
+            }
+            _ => {}
+        }
+        let Some((place, look)) = self.inputs.looks.get_key_value(place) else {
+            return Seen::Hidden(said(
+                "the node it runs on cannot be asked now; it is kept if it is there",
+            ));
+        };
+        if let Look::Unseen(why) = look {
+            return Seen::Hidden(said(&format!("{why}; it is kept if it is there")));
+        }
+        let copies = self.finder.carrying(place, uuid);
+        if let [one, other, ..] = copies.as_slice() {
+            let detail = format!(
+                "guests {} and {} both carry the identity of `{name}`",
+                one.vmid, other.vmid
+            );
+            let hint = "remove the tags `homestak*` from the copy";
+            self.refuse(Some(name), detail, None, hint);
+        }
+        let guest = copies.first().copied().or_else(|| {
+            let finder = &self.finder;
+            finder.named(place, name, &offer.host, &self.claimed)
+        });
+        let Some(guest) = guest else {
+            return Seen::Absent(reason(
+                self.inputs,
+                "the manifest names it, and it is not there".to_owned(),
+                here.as_ref(),
+            ));
+        };
+        if guest.template {
+            let detail = format!("guest {} of `{name}` was made a template", guest.vmid);
+            let hint = "remove its tags `homestak*` to keep it; the node is made anew then";
+            self.refuse(Some(name), detail, None, hint);
+        }
+        match found(guest, record) {
+            Some(found) => Seen::There(found),
+            None => new("the manifest names it, and it is not there"),
+        }
+    }
+
+    fn refuse(&mut self, node: Option<&str>, detail: String, origin: Option<&Origin>, hint: &str) {
+        self.refusals.push(Refusal {
+            node: node.map(str::to_owned),
+            reason: reason(self.inputs, detail, origin),
+            hint: hint.to_owned(),
+        });
+    }
+
+    /// Adds guests of this manifest that it does not name.
+    fn strays(&mut self, roots: &BTreeMap<&str, &str>) {
+        let prune = self.inputs.options.prune;
+        let strays = strays(self.inputs, &self.claimed, roots, &mut self.offers);
+        for (mut stray, found) in strays {
+            stray.action = if prune {
+                Action::Destroy
+            } else {
+                Action::Leave
+            };
+            stray.reasons = vec![said(if prune {
+                "the manifest does not name it any more"
+            } else {
+                "the manifest does not name it any more; --prune removes it"
+            })];
+            stray.found = Some(found);
+            self.nodes.push(stray);
+        }
+    }
+
+    /// Refuses ids that someone else has.
+    fn check_ids(&mut self) {
+        let going: BTreeSet<(Place, u32)> = self
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.action, Action::Destroy | Action::Replace))
+            .filter_map(|node| Some((node.place.clone(), node.found.as_ref()?.guest.vmid)))
+            .collect();
+        let mut refused = Vec::new();
+        for node in &self.nodes {
+            let made = matches!(node.action, Action::Create | Action::Replace);
+            let vmid = node.wanted.as_ref().and_then(|wanted| wanted.vmid);
+            let (true, Some(vmid)) = (made, vmid) else {
+                continue;
+            };
+            let Some((place, _)) = self.inputs.looks.get_key_value(&node.place) else {
+                continue;
+            };
+            let parent_is_new = matches!(&node.place, Place::Inside(parent)
+                if matches!(self.actions.get(parent), Some((Action::Create | Action::Replace, _))));
+            let holder = self.finder.with_vmid(place, vmid);
+            if let Some(holder) = holder
+                && !parent_is_new
+                && !going.contains(&(node.place.clone(), vmid))
+            {
+                refused.push((node.name.clone(), vmid, holder.name.clone()));
+            }
+        }
+        for (node, vmid, holder) in refused {
+            let origin = self.inputs.resolved.node(&node);
+            let origin = origin.and_then(|node| Some(node.vmid.as_ref()?.origin.clone()));
+            self.refuse(
+                Some(&node),
+                format!("vmid {vmid} belongs to another guest, `{holder}`"),
+                origin.as_ref(),
+                "write another `vmid`, or leave it out to have one chosen",
+            );
+        }
+    }
+
+    /// Lists guests that are not of this manifest.
+    fn foreign(&self) -> Vec<Foreign> {
+        foreign(self.inputs, &self.offers)
+    }
+}
+
+/// What there is of a node.
+enum Seen {
+    /// It is there.
+    There(Found),
+    /// It is not.
+    Absent(Reason),
+    /// Its place cannot be seen.
+    Hidden(Reason),
+}
+
+fn said(text: &str) -> Reason {
+    Reason {
+        text: text.to_owned(),
+        source: None,
+    }
+}
+
+/// Returns guests that carry this manifest's tag, on machines of this plan, and are no node's.
+pub(super) fn strays(
+    inputs: &Inputs<'_>,
+    claimed: &BTreeSet<GuestUuid>,
+    roots: &BTreeMap<&str, &str>,
+    offers: &mut BTreeMap<Place, Offer>,
+) -> Vec<(NodePlan, Found)> {
+    let mut strays = Vec::new();
+    let mut names: BTreeSet<String> = roots.keys().map(|name| (*name).to_owned()).collect();
+    for (place, look) in inputs.looks {
+        let Look::Seen(observed) = look else {
+            continue;
+        };
+        let (host, depth) = match place {
+            Place::Host(host) => (host.as_str(), 0),
+            Place::Inside(node) => {
+                let depth = inputs.resolved.node(node).map_or(1, |node| node.depth + 1);
+                (roots.get(node.as_str()).copied().unwrap_or_default(), depth)
+            }
+        };
+        let machine = offers
+            .entry(place.clone())
+            .or_insert_with(|| offer(inputs, place))
+            .host
+            .clone();
+        for guest in &observed.guests {
+            let ours = guest.manifest.as_deref() == Some(inputs.resolved.name.as_str());
+            let free = guest
+                .uuid
+                .as_ref()
+                .is_some_and(|uuid| !claimed.contains(uuid));
+            if !(ours && free && guest.host == machine) || guest.template {
+                continue;
+            }
+            let Some(found) = found(guest, None) else {
+                continue;
+            };
+            let mut name = guest.name.clone();
+            if name.is_empty() || !names.insert(name.clone()) {
+                name = format!("{}#{}", guest.name, guest.vmid);
+                names.insert(name.clone());
+            }
+            let stray = NodePlan {
+                name,
+                host: host.to_owned(),
+                place: place.clone(),
+                depth,
+                action: Action::Leave,
+                reasons: Vec::new(),
+                wanted: None,
+                found: None,
+            };
+            strays.push((stray, found));
+        }
+    }
+    strays
+}
+
+/// Lists guests that are not of this manifest, on machines of this plan.
+pub(super) fn foreign(inputs: &Inputs<'_>, offers: &BTreeMap<Place, Offer>) -> Vec<Foreign> {
+    let mut foreign = Vec::new();
+    for (place, look) in inputs.looks {
+        let (Look::Seen(observed), Some(offer)) = (look, offers.get(place)) else {
+            continue;
+        };
+        let others = observed.guests.iter().filter(|guest| {
+            let ours = guest.manifest.as_deref() == Some(inputs.resolved.name.as_str());
+            guest.host == offer.host && !(ours && guest.uuid.is_some())
+        });
+        foreign.extend(others.map(|guest| Foreign {
+            place: place.clone(),
+            vmid: guest.vmid,
+            name: guest.name.clone(),
+            manifest: guest.manifest.clone(),
+        }));
+    }
+    foreign
+}

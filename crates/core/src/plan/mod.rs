@@ -1,0 +1,92 @@
+//! From what should be and what is to what is done.
+//!
+//! In: a resolved manifest, what was seen, what is remembered. Out: a [`Plan`] and its [`steps`].
+//! Never: waiting or asking; a plan is a pure function of what it is given.
+
+mod apply;
+mod compare;
+mod destroy;
+mod estimate;
+pub mod identity;
+mod place;
+mod record;
+mod step;
+mod types;
+mod wanted;
+
+use std::collections::BTreeMap;
+
+pub use estimate::Paces;
+pub use record::{NodeRecord, NodeStatus};
+pub use step::{Step, StepKind, steps};
+pub use types::{
+    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal, Verb,
+    Wanted,
+};
+
+use crate::catalog::Catalog;
+use crate::observed::Observed;
+use crate::resolve::Resolved;
+
+/// What was seen at a place.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Look {
+    /// Everything that is there.
+    Seen(Observed),
+    /// Nothing, and why: it does not run, or does not answer. Unknown is not empty.
+    Unseen(String),
+}
+
+/// What the person asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// What the plan is for.
+    pub verb: Verb,
+    /// Remove guests of ours that the manifest does not name any more.
+    pub prune: bool,
+    /// How many levels are made; all when left out.
+    pub depth: Option<usize>,
+    /// What happens to the rest when a node fails, instead of what the manifest says.
+    pub on_error: Option<OnError>,
+    /// How many nodes are worked on at once, instead of what the manifest says.
+    pub parallelism: Option<usize>,
+}
+
+impl Options {
+    /// Returns the usual options for a verb.
+    pub fn new(verb: Verb) -> Self {
+        Self {
+            verb,
+            prune: false,
+            depth: None,
+            on_error: None,
+            parallelism: None,
+        }
+    }
+}
+
+/// What a plan is made from.
+pub struct Inputs<'a> {
+    /// The documents.
+    pub catalog: &'a Catalog,
+    /// The manifest.
+    pub resolved: &'a Resolved,
+    /// What was seen. Each root's host is in it; a node that hosts is when it could be asked.
+    pub looks: &'a BTreeMap<Place, Look>,
+    /// What is remembered of nodes, by name.
+    pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What the person asks for.
+    pub options: &'a Options,
+    /// How long steps take.
+    pub paces: &'a Paces,
+}
+
+/// Makes the plan.
+pub fn plan(inputs: &Inputs<'_>) -> Plan {
+    let mut plan = match inputs.options.verb {
+        Verb::Apply => apply::plan(inputs),
+        Verb::Destroy => destroy::plan(inputs),
+    };
+    plan.estimate = estimate::estimate(&plan, inputs.paces);
+    plan
+}

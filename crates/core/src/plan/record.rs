@@ -1,0 +1,48 @@
+//! What is remembered of a node between runs.
+//!
+//! In: results of steps. Out: [`NodeRecord`], the newest of which counts.
+//! Never: what can be observed anew, except where looking would mean waiting.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::types::Place;
+use crate::observed::GuestRef;
+
+/// How far a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeStatus {
+    /// It is being made, or was when the run ended.
+    Creating,
+    /// It is made.
+    Made,
+    /// It runs and was reached.
+    Ready,
+    /// It is being removed, or was when the run ended.
+    Destroying,
+    /// It is gone.
+    Destroyed,
+}
+
+/// What is remembered of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Its name.
+    pub name: String,
+    /// The host of the site it is on, directly or in another node.
+    pub host: String,
+    /// Where it lives.
+    pub place: Place,
+    /// Which guest it is.
+    pub guest: GuestRef,
+    /// How far it is.
+    pub status: NodeStatus,
+    /// What it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Its address when it was last reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+}

@@ -1,0 +1,313 @@
+//! What a plan is made of. It can be written to a file and read back.
+//!
+//! In: values. Out: values; nothing here decides.
+//! Never: the value of a secret; keys and tokens are named, and looked up when they are used.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::observed::{GuestKind, GuestRef, GuestUuid};
+
+/// The form of a written plan. A program that does not know the form does not carry it out.
+pub const FORM: u32 = 1;
+
+/// What a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// The world becomes what the manifest says.
+    Apply,
+    /// What the manifest made is removed.
+    Destroy,
+}
+
+impl Verb {
+    /// Returns the word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Apply => "apply",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
+/// Where guests live.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// On a host of the site.
+    Host(String),
+    /// In a node of the manifest.
+    Inside(String),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(name) => f.write_str(name),
+            Self::Inside(name) => write!(f, "node {name}"),
+        }
+    }
+}
+
+/// What happens to the rest when a node fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// Nothing new is begun; what is there stays.
+    Stop,
+    /// What this run made is removed again, the node that failed included.
+    Rollback,
+    /// Nodes that do not depend on it go on.
+    Continue,
+}
+
+/// A plan: every choice is made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The form, [`FORM`].
+    pub form: u32,
+    /// What it is for.
+    pub verb: Verb,
+    /// The manifest.
+    pub manifest: String,
+    /// Hosts of the site it touches, sorted.
+    pub hosts: Vec<String>,
+    /// What happens to the rest when a node fails.
+    pub on_error: OnError,
+    /// How many nodes are worked on at once.
+    pub parallelism: usize,
+    /// Whether a node is ready only when its SSH answers.
+    pub verify_ssh: bool,
+    /// Seconds added to each wait per level of nesting.
+    pub timeout_buffer: u64,
+    /// What each node is like, parents before their children.
+    pub nodes: Vec<NodePlan>,
+    /// Images that nodes are made from.
+    pub images: Vec<ImageNeed>,
+    /// Guests that are there and not ours.
+    pub foreign: Vec<Foreign>,
+    /// What cannot be done; a plan with any is not carried out.
+    pub refusals: Vec<Refusal>,
+    /// How long it will take, in seconds.
+    pub estimate: f64,
+}
+
+impl Plan {
+    /// Returns the node of that name.
+    pub fn node(&self, name: &str) -> Option<&NodePlan> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// Tells whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.iter().all(|node| !node.action.changes())
+    }
+
+    /// Tells whether carrying it out removes anything.
+    pub fn removes(&self) -> bool {
+        let removal = |action| matches!(action, Action::Replace | Action::Destroy);
+        self.nodes.iter().any(|node| removal(node.action))
+    }
+
+    /// Tells whether two plans do the same, whatever they expect of time.
+    pub fn same_work(&self, other: &Self) -> bool {
+        let still = |plan: &Self| Self {
+            estimate: 0.0,
+            foreign: Vec::new(),
+            ..plan.clone()
+        };
+        still(self) == still(other)
+    }
+}
+
+/// What is done to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is as it should be, or not there as it should not be.
+    Nothing,
+    /// It is made.
+    Create,
+    /// It is there and brought to run.
+    Start,
+    /// It is changed where it is.
+    Change,
+    /// It is removed and made anew.
+    Replace,
+    /// It is removed.
+    Destroy,
+    /// The manifest does not name it any more; it is left alone.
+    Leave,
+}
+
+impl Action {
+    /// Returns the word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Create => "create",
+            Self::Start => "start",
+            Self::Change => "change",
+            Self::Replace => "replace",
+            Self::Destroy => "destroy",
+            Self::Leave => "leave",
+        }
+    }
+
+    /// Tells whether anything is done.
+    pub fn changes(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Leave)
+    }
+}
+
+/// Why, and the line behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// What a person reads.
+    pub text: String,
+    /// `path:line:column`, where a document says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// What is done to one node, and what it is like afterwards.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodePlan {
+    /// Its name.
+    pub name: String,
+    /// The host of the site it is on, directly or in another node.
+    pub host: String,
+    /// Where it lives.
+    pub place: Place,
+    /// How many nodes it runs on, one in another.
+    pub depth: usize,
+    /// What is done.
+    pub action: Action,
+    /// Why.
+    pub reasons: Vec<Reason>,
+    /// What it should be; none for a guest that the manifest does not name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<Wanted>,
+    /// What is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
+}
+
+/// A guest of ours that is there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Which it is.
+    pub guest: GuestRef,
+    /// Whether it runs.
+    pub running: bool,
+    /// Whether it was made completely, as far as is known.
+    pub made: bool,
+    /// Whether it was seen ready.
+    pub ready: bool,
+    /// Virtual CPUs, when known.
+    pub cores: Option<u32>,
+    /// Memory in MiB, when known.
+    pub memory: Option<u64>,
+    /// Disk in GiB, when known.
+    pub disk: Option<u64>,
+    /// Its address when it was last seen ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+}
+
+/// What a node should be: everything that making it needs, but secrets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Its identity.
+    pub uuid: GuestUuid,
+    /// What it is.
+    pub kind: GuestKind,
+    /// The machine it is made on, by the name the hypervisor has for it.
+    pub host: String,
+    /// Its id, or `None` to have one chosen.
+    pub vmid: Option<u32>,
+    /// Virtual CPUs.
+    pub cores: u32,
+    /// Memory in MiB.
+    pub memory: u64,
+    /// Disk in GiB.
+    pub disk: u64,
+    /// Storage of the disk.
+    pub storage: String,
+    /// Storage of the seed and of images.
+    pub image_storage: String,
+    /// What it is made from: the name of an image, or a volume.
+    pub source: String,
+    /// Index of the image in the plan; none for a volume that is there already.
+    pub image: Option<usize>,
+    /// Its MAC address.
+    pub mac: String,
+    /// Bridge of the host.
+    pub bridge: String,
+    /// VLAN tag.
+    pub vlan: Option<u16>,
+    /// Fixed address with prefix; `None` for DHCP.
+    pub address: Option<(IpAddr, u8)>,
+    /// Gateway.
+    pub gateway: Option<IpAddr>,
+    /// Name servers.
+    pub dns: Vec<IpAddr>,
+    /// Whether a container runs without privileges.
+    pub unprivileged: bool,
+    /// Whether guests will run on it.
+    pub hosts_guests: bool,
+    /// The user that is made on first boot.
+    pub user: String,
+    /// Packages that are installed on first boot.
+    pub packages: Vec<String>,
+}
+
+/// An image that must be in a storage before guests are made from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageNeed {
+    /// The image's own name.
+    pub name: String,
+    /// Where it must be.
+    pub place: Place,
+    /// The host of the site behind the place.
+    pub site_host: String,
+    /// The machine that must have it.
+    pub host: String,
+    /// The storage that must have it.
+    pub storage: String,
+    /// What it is for.
+    pub kind: GuestKind,
+    /// Its file name in the storage.
+    pub file: String,
+    /// Where the host can fetch it from.
+    pub url: Option<String>,
+    /// What it must add up to.
+    pub checksum: Option<String>,
+}
+
+/// A guest that is not ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// Where it is.
+    pub place: Place,
+    /// Its id.
+    pub vmid: u32,
+    /// Its name.
+    pub name: String,
+    /// The manifest it belongs to, when it is one of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+}
+
+/// Something that cannot be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The node, when it is about one.
+    pub node: Option<String>,
+    /// Why.
+    pub reason: Reason,
+    /// What to do about it.
+    pub hint: String,
+}

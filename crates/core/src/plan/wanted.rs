@@ -1,0 +1,115 @@
+//! What a node should be, in the words of a provider.
+//!
+//! In: a resolved node and what its place offers. Out: [`Wanted`], and the images it needs.
+//! Never: a secret.
+
+use crate::doc::manifest::NodeType;
+use crate::observed::{GuestKind, GuestUuid};
+use crate::resolve::ResolvedNode;
+
+use super::place::Offer;
+use super::types::{ImageNeed, Place, Wanted};
+use super::{Inputs, identity};
+
+/// What every machine gets on first boot, so that its address can be asked for.
+const AGENT: &str = "qemu-guest-agent";
+/// The user that is made when the site names none.
+const USER: &str = "homestak";
+
+/// Turns a resolved node into what a provider makes. Images are added to the plan's.
+pub(super) fn wanted(
+    inputs: &Inputs<'_>,
+    node: &ResolvedNode,
+    (place, site_host): (&Place, &str),
+    offer: &Offer,
+    uuid: GuestUuid,
+    images: &mut Vec<ImageNeed>,
+) -> Wanted {
+    let kind = kind(node.kind.value);
+    let size = node.size.as_ref();
+    let number = |value: Option<i64>| value.and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
+    let named = match kind {
+        GuestKind::Ct => node.template.as_ref(),
+        GuestKind::Vm => node.image.as_ref(),
+    };
+    let source = named.map_or_else(String::new, |named| named.value.clone());
+    let image = (!source.contains(':')).then(|| {
+        let need = image(inputs, &source, kind, (place, site_host), offer);
+        if let Some(at) = images.iter().position(|known| *known == need) {
+            return at;
+        }
+        images.push(need);
+        images.len() - 1
+    });
+    let net = &node.networking;
+    let defaults = inputs.catalog.defaults();
+    let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
+    let mut packages = vec![AGENT.to_owned()];
+    packages.extend(node.packages.iter().filter(|one| *one != AGENT).cloned());
+    Wanted {
+        mac: identity::mac(&uuid),
+        uuid,
+        kind,
+        host: offer.host.clone(),
+        vmid: node
+            .vmid
+            .as_ref()
+            .and_then(|vmid| u32::try_from(vmid.value.0).ok()),
+        cores: u32::try_from(number(size.map(|size| size.cores.value))).unwrap_or(1),
+        memory: number(size.map(|size| size.memory.value)),
+        disk: number(size.map(|size| size.disk.value)),
+        storage: offer.storage.clone(),
+        image_storage: offer.image_storage.clone(),
+        source,
+        image,
+        bridge: net.bridge.value.clone(),
+        vlan: net
+            .vlan
+            .as_ref()
+            .and_then(|vlan| u16::try_from(vlan.value).ok()),
+        address: net.address.value.map(|cidr| (cidr.ip, cidr.prefix)),
+        gateway: net.gateway.as_ref().map(|gateway| gateway.value),
+        dns: net.dns.value.clone(),
+        unprivileged: node.unprivileged.as_ref().is_none_or(|value| value.value),
+        hosts_guests: node.can_host,
+        user: user.map_or_else(|| USER.to_owned(), |user| user.to_string()),
+        packages,
+    }
+}
+
+/// Returns what a node is to a hypervisor.
+pub(super) fn kind(kind: NodeType) -> GuestKind {
+    match kind {
+        NodeType::Ct => GuestKind::Ct,
+        NodeType::Vm | NodeType::Pve | NodeType::K3s => GuestKind::Vm,
+    }
+}
+
+fn image(
+    inputs: &Inputs<'_>,
+    name: &str,
+    kind: GuestKind,
+    (place, site_host): (&Place, &str),
+    offer: &Offer,
+) -> ImageNeed {
+    let document = inputs
+        .catalog
+        .image(name)
+        .and_then(|document| document.value.as_ref());
+    let text = |value: Option<String>| value.filter(|value| !value.is_empty());
+    let file = match kind {
+        GuestKind::Vm => format!("{name}.qcow2"),
+        GuestKind::Ct => format!("{name}.tar.zst"),
+    };
+    ImageNeed {
+        name: name.to_owned(),
+        place: place.clone(),
+        site_host: site_host.to_owned(),
+        host: offer.host.clone(),
+        storage: offer.image_storage.clone(),
+        kind,
+        file,
+        url: text(document.and_then(|image| Some(image.source.as_ref()?.to_string()))),
+        checksum: text(document.and_then(|image| Some(image.checksum.as_ref()?.to_string()))),
+    }
+}

@@ -1,0 +1,126 @@
+//! What happens, as it happens: the terminal, JSON lines and reports are all made from this.
+//!
+//! In: what the operator does. Out: [`Event`] to whoever listens.
+//! Never: a decision; nothing waits for a listener.
+
+use std::net::IpAddr;
+
+use homestak_core::plan::{Action, StepKind};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{Ending, RunId, Trouble};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub at: Timestamp,
+    /// In which run.
+    pub run: RunId,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// A node as a run begins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cast {
+    /// Its name.
+    pub name: String,
+    /// The node it runs on.
+    pub parent: Option<String>,
+    /// The host of the site it is on.
+    pub host: String,
+    /// What is done to it.
+    pub action: Action,
+    /// How many steps that takes.
+    pub steps: usize,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum What {
+    /// A run began, or goes on.
+    RunStarted {
+        /// What it is for.
+        verb: String,
+        /// The manifest.
+        manifest: String,
+        /// Whether it goes on from an earlier one.
+        resumed: bool,
+        /// Every node of the plan.
+        nodes: Vec<Cast>,
+    },
+    /// A step began.
+    StepStarted {
+        /// Node or image it is about.
+        subject: String,
+        /// What it does.
+        step: StepKind,
+        /// Whether it is being undone.
+        undo: bool,
+    },
+    /// What a step waits for.
+    Waiting {
+        /// Node or image it is about.
+        subject: String,
+        /// What for.
+        what: String,
+    },
+    /// Something a person should know.
+    Warning {
+        /// Node or image it is about; empty when it is about the run.
+        subject: String,
+        /// What.
+        text: String,
+    },
+    /// A step was done.
+    StepDone {
+        /// Node or image it is about.
+        subject: String,
+        /// What it did.
+        step: StepKind,
+        /// Whether it was undone.
+        undo: bool,
+        /// Whether anything was changed.
+        changed: bool,
+        /// How long it took, in seconds.
+        seconds: f64,
+        /// The guest's id, when known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vmid: Option<u32>,
+        /// The guest's address, when known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<IpAddr>,
+    },
+    /// A step failed.
+    StepFailed {
+        /// Node or image it is about.
+        subject: String,
+        /// What it was to do.
+        step: StepKind,
+        /// Whether it was being undone.
+        undo: bool,
+        /// What went wrong.
+        trouble: Trouble,
+        /// How long it took, in seconds.
+        seconds: f64,
+    },
+    /// Steps are undone from here on.
+    RollbackStarted,
+    /// A run ended.
+    RunEnded {
+        /// How.
+        ending: Ending,
+        /// How long it took, in seconds.
+        seconds: f64,
+    },
+}
+
+/// Hears what happens. Must not wait.
+pub trait Observer: Send + Sync {
+    /// Hears one event.
+    fn hear(&self, event: &Event);
+}

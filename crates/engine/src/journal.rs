@@ -1,0 +1,218 @@
+//! What is written down before and after every act, so that nothing is lost when anything dies.
+//!
+//! In: intents and results. Out: the same, in order, after a crash.
+//! Never: an act whose intent is not on disk; an entry that is changed later.
+
+use async_trait::async_trait;
+use homestak_core::plan::{NodeRecord, Plan, StepKind};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::ports::{Class, PortError, Sent};
+
+/// The number of a run; later ones are larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(pub i64);
+
+impl std::fmt::Display for RunId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What excludes what: two runs on the same manifest and host never overlap.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope {
+    /// The manifest.
+    pub manifest: String,
+    /// The host of the site.
+    pub host: String,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ending {
+    /// Everything was done.
+    Done,
+    /// A step failed; what is there stays. Can be resumed.
+    Failed,
+    /// It was interrupted between steps. Can be resumed.
+    Stopped,
+    /// A step failed, or a person asked; everything this run did was undone.
+    RolledBack,
+    /// An undo failed; a person is needed.
+    Stuck,
+    /// A later run took over from what it found.
+    Superseded,
+}
+
+impl Ending {
+    /// Returns the word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+            Self::RolledBack => "rolled-back",
+            Self::Stuck => "stuck",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+/// What happened to a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Happened {
+    /// It is about to be done.
+    Intent,
+    /// It was done; `changed` is false when it was done before.
+    Done {
+        /// Whether anything was changed.
+        changed: bool,
+    },
+    /// It failed; it may have been done in part.
+    Failed(Trouble),
+    /// It is about to be undone.
+    UndoIntent,
+    /// It was undone; `changed` is false when there was nothing to undo.
+    Undone {
+        /// Whether anything was changed.
+        changed: bool,
+    },
+    /// It could not be undone.
+    UndoFailed(Trouble),
+    /// A person says that it is settled.
+    Settled,
+}
+
+/// One line of the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The step, by its index in the plan's steps.
+    pub step: usize,
+    /// What happened to it.
+    pub happened: Happened,
+    /// When.
+    pub at: Timestamp,
+    /// What is known of the step's node from here on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<NodeRecord>,
+}
+
+/// An error as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// What kind it is, in a word.
+    pub class: String,
+    /// What happened.
+    pub message: String,
+    /// The last lines of the task's log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+    /// What a person can do next; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
+}
+
+impl From<&PortError> for Trouble {
+    fn from(error: &PortError) -> Self {
+        let class = match error.class {
+            Class::Refused => "refused",
+            Class::Missing => "missing",
+            Class::Busy => "busy",
+            Class::Unreachable { sent: Sent::No } => "unreachable",
+            Class::Unreachable { sent: Sent::Maybe } => "lost",
+            Class::Broken => "broken",
+            Class::Bug => "bug",
+        };
+        Self {
+            class: class.to_owned(),
+            message: error.to_string(),
+            log: error.log.clone(),
+            hint: error.hint.clone(),
+        }
+    }
+}
+
+/// A run as the journal lists it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunHead {
+    /// Its number.
+    pub id: RunId,
+    /// The manifest.
+    pub manifest: String,
+    /// Hosts of the site it touched.
+    pub hosts: Vec<String>,
+    /// What it was for, such as `apply`.
+    pub verb: String,
+    /// When it began.
+    pub started: Timestamp,
+    /// When and how it ended; `None` while it runs, and when it died.
+    pub ended: Option<(Timestamp, Ending)>,
+}
+
+/// A run with everything that is written down about it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// How it is listed.
+    pub head: RunHead,
+    /// What it was to do.
+    pub plan: Plan,
+    /// What happened, in order.
+    pub entries: Vec<Entry>,
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Someone else works on the same manifest and host.
+    #[error("{holder} works on `{manifest}` on `{host}` since {since}", manifest = scope.manifest, host = scope.host)]
+    Held {
+        /// What is held.
+        scope: Scope,
+        /// Who holds it, such as `process 4711 on desk`.
+        holder: String,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It cannot be read or written. Nothing was acted on.
+    #[error("{doing}: {detail}")]
+    Broken {
+        /// What was tried.
+        doing: String,
+        /// What the system said.
+        detail: String,
+        /// What a person can do.
+        hint: String,
+    },
+}
+
+/// Holds scopes until it is dropped. A holder that dies loses them.
+pub trait Lease: Send + Sync {}
+
+/// Where runs are written down. One suite of tests holds for every implementation.
+#[async_trait]
+pub trait Journal: Send + Sync {
+    /// Takes scopes for one run; refuses when any is held by someone who lives.
+    async fn hold(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError>;
+    /// Begins a run: its plan is on disk when this returns.
+    async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError>;
+    /// Adds an entry: it is on disk when this returns. Takes the same time however long the run.
+    async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError>;
+    /// Ends a run.
+    async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError>;
+    /// Lists the runs on a manifest, newest first; of every manifest when none is named.
+    async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError>;
+    /// Reads a run.
+    async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError>;
+    /// Returns the newest record of each node of a manifest on a host that is not destroyed,
+    /// sorted by name.
+    async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;
+    /// Forgets a node: its record goes, its guest is left alone.
+    async fn forget(&self, scope: &Scope, node: &str) -> Result<bool, JournalError>;
+    /// Returns how long steps of each kind took lately, in seconds.
+    async fn durations(&self) -> Result<Vec<(StepKind, f64)>, JournalError>;
+}
