@@ -17,6 +17,7 @@ mod locate;
 mod observe;
 mod power;
 mod provider;
+mod remark;
 mod session;
 mod settle;
 mod sweep;

@@ -37,6 +37,7 @@ impl Pve {
     ) -> Result<Outcome, Fault> {
         let started = self.clock.now();
         let limits = &self.settings.limits;
+        let mut said = false;
         loop {
             let passed = elapsed(started, self.clock.now());
             match self.at_id(guest, vmid).await? {
@@ -63,6 +64,14 @@ impl Pve {
                 let class = Class::Unreachable { sent: Sent::Maybe };
                 return Err(Fault::new(class, Reason::Stalled, detail)
                     .with_hint("repeat later: what is there by then is completed, not doubled"));
+            }
+            if !said {
+                let name = name_of(guest.kind, vmid, &guest.host);
+                self.voice.waiting(match lost {
+                    Some(_) => format!("what became of the request for {name}"),
+                    None => format!("{name}, which is being made"),
+                });
+                said = true;
             }
             self.clock.sleep(PAUSE).await;
         }

@@ -26,6 +26,7 @@ impl Pve {
             node,
             mut config,
         } = located;
+        let mut said = None;
         loop {
             let Some(lock) = config.lock() else {
                 return Ok(Some(Located {
@@ -39,6 +40,11 @@ impl Pve {
                 let detail = format!("{} is held by `{lock}`", name_of(kind, vmid, &node));
                 let holder = self.holder(&node, vmid).await;
                 return Err(held(detail, holder));
+            }
+            if said.as_ref() != Some(&lock) {
+                let holder = self.holder(&node, vmid).await;
+                self.voice.waiting(waiting_for(&lock, holder.as_deref()));
+                said = Some(lock);
             }
             self.clock.sleep(PAUSE).await;
             match self.config_at(kind, &node, vmid).await? {
@@ -60,6 +66,7 @@ impl Pve {
     {
         let started = self.clock.now();
         let mut pause = PAUSE;
+        let mut said = false;
         loop {
             let fault = match attempt().await {
                 Err(fault) if matches!(fault.reason, Reason::Locked | Reason::DigestMismatch) => {
@@ -70,6 +77,10 @@ impl Pve {
             if elapsed(started, self.clock.now()) > self.settings.limits.lock {
                 let holder = self.holder(node, vmid).await;
                 return Err(held(fault.detail, holder).with_log(fault.log));
+            }
+            if !said {
+                self.voice.waiting(&fault.detail);
+                said = true;
             }
             self.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSE * 8);
@@ -84,6 +95,14 @@ impl Pve {
             "{} of {} ({})",
             task.upid.kind, task.upid.user, task.upid
         ))
+    }
+}
+
+/// Says what is waited for.
+fn waiting_for(lock: &str, holder: Option<&str>) -> String {
+    match holder {
+        Some(holder) => format!("lock \"{lock}\" held by {holder}"),
+        None => format!("lock \"{lock}\" held by a task we do not see, or by none"),
     }
 }
 
