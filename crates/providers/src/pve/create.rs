@@ -59,7 +59,8 @@ impl Pve {
             Found::Impostor(located) => {
                 return Err(contested(&located, "carries the tag and another identity"));
             }
-            Found::Nowhere => {}
+            // What is at the id already is found out when it is asked for.
+            Found::Anonymous(_) | Found::Nowhere => {}
         }
         self.ensure_seed(guest).await?;
         for _ in 0..IDS {

@@ -11,6 +11,7 @@ mod destroy;
 mod disk;
 mod finish;
 mod guard;
+mod half;
 mod http;
 mod image;
 mod locate;

@@ -9,6 +9,7 @@ use homestak_engine::ports::Class;
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
+use super::half::{being_made, half_made};
 use super::locate::Located;
 use super::task::elapsed;
 
@@ -17,7 +18,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 impl Pve {
     /// Waits until nothing holds a guest. It may be gone then, or be another one: the caller
-    /// judges the configuration it gets.
+    /// judges the configuration it gets. A guest that is being made is waited for only while
+    /// something makes it.
     pub(super) async fn wait_for_unlock(&self, located: Located) -> Result<Option<Located>, Fault> {
         let started = self.clock.now();
         let Located {
@@ -27,6 +29,8 @@ impl Pve {
             mut config,
         } = located;
         let mut said = None;
+        // When something that makes the guest was last seen.
+        let mut attended = started;
         loop {
             let Some(lock) = config.lock() else {
                 return Ok(Some(Located {
@@ -45,6 +49,18 @@ impl Pve {
                 let holder = self.holder(&node, vmid).await;
                 self.voice.waiting(waiting_for(&lock, holder.as_deref()));
                 said = Some(lock);
+            }
+            if being_made(&config) {
+                if self.has_maker(kind, &node, vmid).await? {
+                    attended = self.clock.now();
+                } else if elapsed(attended, self.clock.now()) > self.settings.limits.grace {
+                    return Err(half_made(&Located {
+                        kind,
+                        vmid,
+                        node,
+                        config,
+                    }));
+                }
             }
             self.clock.sleep(PAUSE).await;
             match self.config_at(kind, &node, vmid).await? {
