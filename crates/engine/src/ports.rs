@@ -187,6 +187,22 @@ pub enum ImageSource {
     Url(String),
 }
 
+/// What a provider says while it works. It changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// What is being waited for, such as `task qmclone on pve1` or `lock "backup" held by ...`.
+    Waiting(String),
+    /// Something a person should know, although it worked, such as the warnings of a task.
+    Warning(String),
+}
+
+/// Someone who hears what a provider says. It is called in the middle of the work, so it returns
+/// at once.
+pub trait Listener: Send + Sync {
+    /// Hears a remark, and about which guest, where it is about one.
+    fn hear(&self, guest: Option<&GuestUuid>, remark: Remark);
+}
+
 /// A place where nodes live.
 ///
 /// Every call can be repeated: it looks first and does what is still to do. On

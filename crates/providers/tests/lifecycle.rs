@@ -10,8 +10,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homestak_api::runtime::SharedClock;
-use homestak_api::trust::{Fingerprint, Trust};
 use homestak_engine::ports::{
     Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, PortError, Power,
     Provider as _,
@@ -20,110 +18,10 @@ use homestak_providers::pve::facts::Fetched;
 use homestak_providers::pve::preflight::{
     self, FileWanted, Severity, SiteWanted, StorageWanted, Wanted,
 };
-use homestak_providers::pve::role::{self, Abilities};
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
-use homestak_sim::{Call, Fault, FaultKind, World};
+use homestak_providers::pve::{Limits, Pve};
+use homestak_sim::{Call, Fault, FaultKind};
 use sha2::Digest as _;
-
-/// How much faster than the wall's the World's clock runs.
-const FACTOR: u32 = 250;
-
-struct Place {
-    world: World,
-    url: String,
-    trust: Trust,
-    clock: SharedClock,
-}
-
-/// Serves a World; returns its address and its trust.
-async fn serve(world: World) -> (String, Trust) {
-    let address = "127.0.0.1:0".parse().expect("an address");
-    let handle = homestak_sim::serve(world, address).await.expect("a server");
-    let fingerprint = Fingerprint::parse(&handle.fingerprint).expect("a fingerprint");
-    (handle.url(), Trust::Pinned(fingerprint))
-}
-
-fn builder(clock: &SharedClock) -> homestak_sim::Builder {
-    World::builder()
-        .clock(clock.clone())
-        .host("pve1")
-        .storage("local")
-        .file("local", "import/debian-12.qcow2", 1_572_864_000)
-        .file("local", "vztmpl/debian-12.tar.zst", 80_000_000)
-}
-
-/// A World with a token that has the smallest role.
-async fn place(prepare: impl FnOnce(homestak_sim::Builder) -> homestak_sim::Builder) -> Place {
-    let clock: SharedClock = Arc::new(support::clock::FastClock::new(FACTOR));
-    let mut builder = builder(&clock).separated_token(support::TOKEN);
-    let abilities = abilities();
-    for grant in role::grants(9, &abilities) {
-        let privileges: Vec<&str> = grant.privileges.iter().copied().collect();
-        builder = builder.role(grant.role, &privileges);
-        for subject in ["homestak@pve", "homestak@pve!driver"] {
-            builder = builder.grant(subject, &grant.path, grant.role);
-        }
-    }
-    let world = prepare(builder).build();
-    let (url, trust) = serve(world.clone()).await;
-    Place {
-        world,
-        url,
-        trust,
-        clock,
-    }
-}
-
-fn abilities() -> Abilities {
-    Abilities {
-        vms: true,
-        containers: true,
-        clones: true,
-        downloads: vec!["pve1".to_owned()],
-        storages: vec!["local".to_owned()],
-    }
-}
-
-impl Place {
-    fn client(&self) -> Pve {
-        self.client_with(Limits {
-            // Real time, unlike the rest: long enough for locks, whose seconds are short.
-            answer: Duration::from_millis(1500),
-            grace: Duration::from_secs(10),
-            // A busy machine works for a while at what it was sent.
-            upload_stall: Duration::from_secs(3600),
-            ..Limits::default()
-        })
-    }
-
-    fn client_with(&self, limits: Limits) -> Pve {
-        let endpoint = Endpoint {
-            url: self.url.clone(),
-            trust: self.trust.clone(),
-        };
-        let token = ApiToken::parse(support::TOKEN).expect("a token");
-        let mut settings = PveSettings::new(endpoint, Credential::Token(token));
-        settings.limits = limits;
-        Pve::new(settings, self.clock.clone()).expect("a client")
-    }
-
-    async fn settle(&self) {
-        while !self.world.is_quiet() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    }
-}
-
-/// A World with a guest that can be copied.
-async fn with_template() -> Place {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
-    let mut source = support::vm(200);
-    source.vmid = Some(9000);
-    source.seed = None;
-    pve.create(&source).await.expect("a source");
-    place
-}
+use support::place::{abilities, fleet, place, place_of, with_template};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
@@ -212,20 +110,7 @@ async fn fifty_copies_at_once_make_fifty_guests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_guests_on_twenty_hosts_are_a_few_requests() {
-    let clock: SharedClock = Arc::new(support::clock::FastClock::new(FACTOR));
-    let fleet = World::builder()
-        .clock(clock.clone())
-        .storage("local")
-        .token(support::TOKEN);
-    let fleet = fleet.grant("homestak@pve", "/", "Administrator");
-    let world = World::fleet(fleet, 20, 10_000);
-    let (url, trust) = serve(world.clone()).await;
-    let place = Place {
-        world,
-        url,
-        trust,
-        clock,
-    };
+    let place = fleet(20, 10_000).await;
     let pve = place.client_with(Limits::default());
     let observed = pve.observe().await.expect("a look");
     assert_eq!((observed.guests.len(), observed.hosts.len()), (10_000, 20));
@@ -269,15 +154,7 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
         .collect();
     assert!(bad.is_empty(), "{bad:?}");
 
-    let clock: SharedClock = Arc::new(support::clock::FastClock::new(FACTOR));
-    let world = builder(&clock).separated_token(support::TOKEN).build();
-    let (url, trust) = serve(world.clone()).await;
-    let poor = Place {
-        world,
-        url,
-        trust,
-        clock,
-    };
+    let poor = place_of(|builder| builder.separated_token(support::TOKEN)).await;
     let facts = poor.client().facts(&wanted).await;
     assert!(matches!(facts.version, Fetched::Known(_)));
     let findings = preflight::check(&facts, &wanted);

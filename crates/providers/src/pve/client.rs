@@ -4,15 +4,17 @@
 //! Never: an operation; those have a file each.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use homestak_api::runtime::SharedClock;
-use homestak_engine::ports::{Class, GuestKind, PortError};
+use homestak_engine::ports::{Class, GuestKind, Listener, PortError};
 use serde_json::Value;
 
 use super::fault::{Fault, Reason};
 use super::guard::Guard;
 use super::http::{Answer, Transport};
+use super::remark::Voice;
 use super::requests::{self, Call};
 use super::settings::PveSettings;
 use super::upid::Upid;
@@ -27,6 +29,7 @@ pub struct Pve {
     pub(super) clock: SharedClock,
     pub(super) settings: PveSettings,
     pub(super) guard: Guard,
+    pub(super) voice: Voice,
     pub(super) version: tokio::sync::OnceCell<Version>,
     pub(super) vmids: tokio::sync::OnceCell<RangeInclusive<u32>>,
     no_quorum_until: AtomicI64,
@@ -70,11 +73,21 @@ impl Pve {
             transport,
             clock,
             guard: Guard::new(settings.limits.per_storage),
+            voice: Voice::default(),
             settings,
             version: tokio::sync::OnceCell::new(),
             vmids: tokio::sync::OnceCell::new(),
             no_quorum_until: AtomicI64::new(0),
         })
+    }
+
+    /// Has someone listen to what is said while it works.
+    #[must_use]
+    pub fn listening(mut self, listener: Arc<dyn Listener>) -> Self {
+        self.voice = Voice::to(listener);
+        self.guard.voice = self.voice.clone();
+        self.transport.voice = self.voice.clone();
+        self
     }
 
     /// Returns how many requests were sent so far.

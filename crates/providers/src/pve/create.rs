@@ -31,7 +31,13 @@ impl Pve {
     /// Makes a guest, or completes it when it is there.
     pub(super) async fn make(&self, guest: &NewGuest) -> Result<GuestRef, Fault> {
         // One at a time per guest: a repeated call waits for the first and finds its work.
-        let _turn = self.guard.alone(&format!("create {}", guest.uuid)).await;
+        let _turn = self
+            .guard
+            .alone(
+                &format!("create {}", guest.uuid),
+                "another call that makes the guest",
+            )
+            .await;
         // Listed before the search: whatever a rival makes in between is not taken for someone
         // else's, but run into, and recognised.
         let mut taken: BTreeSet<u32> = match guest.vmid {
@@ -53,7 +59,8 @@ impl Pve {
             Found::Impostor(located) => {
                 return Err(contested(&located, "carries the tag and another identity"));
             }
-            Found::Nowhere => {}
+            // What is at the id already is found out when it is asked for.
+            Found::Anonymous(_) | Found::Nowhere => {}
         }
         self.ensure_seed(guest).await?;
         for _ in 0..IDS {

@@ -11,6 +11,7 @@ use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Power};
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
 use super::finish::{boot_without, change_of};
+use super::half::half_made;
 use super::identity::{Claim, judge};
 use super::image::Content;
 use super::locate::{Found, Located, contested};
@@ -62,11 +63,21 @@ impl Pve {
     /// never finished is ours too, as nobody else can have made it.
     async fn removable(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
         let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
-        let located = match self.find(&guest.uuid, last).await? {
+        let mut found = self.find(&guest.uuid, last).await?;
+        // It may become ours: it says whose it is when it is done.
+        if let Found::Anonymous(located) = found {
+            if located.kind != guest.kind {
+                return Ok(None);
+            }
+            self.wait_for_unlock(located).await?;
+            found = self.find(&guest.uuid, last).await?;
+        }
+        let located = match found {
             Found::Ours(located) | Found::Unfinished(located) => located,
             Found::Impostor(located) => {
                 return Err(contested(&located, "carries the tag and another identity"));
             }
+            Found::Anonymous(located) => return Err(half_made(&located)),
             Found::Nowhere => return Ok(None),
         };
         let Some(located) = self.wait_for_unlock(located).await? else {

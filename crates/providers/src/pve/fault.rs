@@ -31,6 +31,8 @@ pub enum Reason {
     NoHost,
     /// Someone holds a lock.
     Locked,
+    /// A guest is half-made, and nothing makes it any more.
+    HalfMade,
     /// The configuration changed since it was read.
     DigestMismatch,
     /// The file does not add up.

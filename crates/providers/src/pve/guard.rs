@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedMutexGuard};
 
+use super::remark::Voice;
+
 /// Turns for changes.
 pub(super) struct Guard {
     guests: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     lanes: Mutex<HashMap<String, Arc<Bottleneck>>>,
     start: usize,
+    pub(super) voice: Voice,
 }
 
 /// The most changes at once on one bottleneck, however well it goes.
@@ -25,45 +28,58 @@ impl Guard {
             guests: Mutex::default(),
             lanes: Mutex::default(),
             start: start.max(1),
+            voice: Voice::default(),
         }
     }
 
     /// Waits for the turn to change a guest. It is held while the change is under way, which is
     /// its purpose: the data it protects is the guest, not memory.
     pub(super) async fn guest(&self, vmid: u32) -> OwnedMutexGuard<()> {
-        self.alone(&format!("guest {vmid}")).await
+        self.alone(&format!("guest {vmid}"), "another change of the guest")
+            .await
     }
 
-    /// Waits for the turn to do something that must not be done twice at once.
-    pub(super) async fn alone(&self, what: &str) -> OwnedMutexGuard<()> {
+    /// Waits for the turn to do something that must not be done twice at once. `rival` is what is
+    /// waited for when someone else does it.
+    pub(super) async fn alone(&self, what: &str, rival: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = locked(&self.guests);
             // Those nobody holds or waits for are only in this map.
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(turns.entry(what.to_owned()).or_default())
         };
+        if let Ok(turn) = Arc::clone(&turn).try_lock_owned() {
+            return turn;
+        }
+        self.voice.waiting(rival);
         turn.lock_owned().await
     }
 
     /// Waits for a turn on a storage of a host.
     pub(super) async fn storage(&self, host: &str, storage: &str) -> Turn {
-        self.bottleneck(&format!("storage {host} {storage}"), self.start)
+        let waited = || format!("a turn on storage {storage} of {host}");
+        self.bottleneck(&format!("storage {host} {storage}"), self.start, waited)
             .await
     }
 
     /// Waits for a turn to copy a guest. A running one is copied under an exclusive lock.
     pub(super) async fn clone_source(&self, vmid: u32, running: bool) -> Turn {
         let start = if running { 1 } else { self.start * 2 };
-        self.bottleneck(&format!("clone {vmid} {running}"), start)
+        let waited = || format!("a turn to copy guest {vmid}");
+        self.bottleneck(&format!("clone {vmid} {running}"), start, waited)
             .await
     }
 
-    async fn bottleneck(&self, name: &str, start: usize) -> Turn {
+    async fn bottleneck(&self, name: &str, start: usize, waited: impl FnOnce() -> String) -> Turn {
         let lane = {
             let mut lanes = locked(&self.lanes);
             let fresh = || Arc::new(Bottleneck::new(start));
             Arc::clone(lanes.entry(name.to_owned()).or_insert_with(fresh))
         };
+        if lane.take() {
+            return Turn { lane };
+        }
+        self.voice.waiting(waited());
         lane.turn().await
     }
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::fault::{Fault, Reason, classify};
+use super::remark::Voice;
 use super::requests::{Call, Method, TICKET};
 use super::session::{Session, Ticket};
 use super::settings::{Credential, Endpoint, Limits, PveSettings};
@@ -47,6 +48,7 @@ pub(super) struct Transport {
     session: Session,
     clock: SharedClock,
     limits: Limits,
+    pub(super) voice: Voice,
     sent: AtomicU64,
 }
 
@@ -108,6 +110,7 @@ impl Transport {
             session: Session::default(),
             clock,
             limits,
+            voice: Voice::default(),
             sent: AtomicU64::new(0),
         })
     }
@@ -182,7 +185,13 @@ impl Transport {
         let own = call.node().and_then(|node| self.nodes.get(node));
         let lane = own.unwrap_or(&self.entry);
         let (headers, _) = self.sign(lane).await?;
-        let _turn = permit(&lane.uploads).await?;
+        let _turn = match lane.uploads.try_acquire() {
+            Ok(turn) => turn,
+            Err(_) => {
+                self.voice.waiting("other uploads to the same host");
+                permit(&lane.uploads).await?
+            }
+        };
         let (form, progress) = upload.into_form(call).await?;
         let request = lane
             .client

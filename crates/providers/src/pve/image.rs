@@ -95,7 +95,10 @@ impl Pve {
     pub(super) async fn bring(&self, image: &ImageWanted) -> Result<(), Fault> {
         let place = place_of(image);
         let key = format!("file {} {} {}", image.host, image.storage, image.file);
-        let _turn = self.guard.alone(&key).await;
+        let _turn = self
+            .guard
+            .alone(&key, "another call that brings the file")
+            .await;
         if self.has(&place, &image.file).await? {
             return self.wait_for_writer(&place, &image.file).await;
         }
@@ -134,6 +137,9 @@ impl Pve {
         let mut tried = 0;
         loop {
             tried += 1;
+            let (storage, node) = (place.storage, place.node);
+            self.voice
+                .waiting(format!("upload of `{file}` into {storage} on {node}"));
             match self.send_file(&call, upload()).await {
                 Ok(_) => return self.wait_for_listing(place, file).await,
                 // The same bytes under the same name: sending them again replaces them whole.
@@ -169,6 +175,9 @@ impl Pve {
                 checksum.map(|(algorithm, _)| algorithm),
             )
             .maybe("checksum", checksum.map(|(_, digits)| digits));
+        let (storage, node) = (place.storage, place.node);
+        self.voice
+            .waiting(format!("download of `{file}` into {storage} on {node}"));
         match self.run(&call).await {
             Ok(_) => self.wait_for_listing(place, file).await,
             Err(fault) if fault.reason == Reason::FileExists || fault.may_have_acted() => {
@@ -187,12 +196,19 @@ impl Pve {
     /// Waits until nobody writes a file. A task that makes no end is left to the next call.
     async fn wait_for_writer(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
         let started = self.clock.now();
+        let mut said = false;
         while let Some(found) = self.find_file(place, file).await?
             && self.is_written(place, &found).await?
         {
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
                 let detail = format!("`{}` is still being written", place.volume(file));
                 return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
+            }
+            if !said {
+                let volume = place.volume(file);
+                self.voice
+                    .waiting(format!("`{volume}`, which a task still writes"));
+                said = true;
             }
             self.clock.sleep(PAUSE).await;
         }
@@ -202,6 +218,7 @@ impl Pve {
     /// Waits until no task fetches a file. It is listed under its name only when it is complete.
     async fn wait_for_download(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
         let started = self.clock.now();
+        let mut said = false;
         loop {
             let tasks = self.running_tasks(place.node, None).await?;
             let fetched = |task: &RunningTask| task.upid.kind == "download" && task.upid.id == file;
@@ -211,6 +228,12 @@ impl Pve {
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
                 let detail = format!("`{}` is still being fetched", place.volume(file));
                 return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
+            }
+            if !said {
+                let volume = place.volume(file);
+                self.voice
+                    .waiting(format!("`{volume}`, which a task still fetches"));
+                said = true;
             }
             self.clock.sleep(PAUSE).await;
         }

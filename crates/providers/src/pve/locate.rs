@@ -11,6 +11,7 @@ use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, ObservedGues
 use super::client::{Pve, by_kind, name_of};
 use super::config::GuestConfig;
 use super::fault::{Fault, Reason};
+use super::half::being_made;
 use super::identity::{Claim, id_tag, judge};
 use super::observe::power;
 use super::quirks::text_of;
@@ -34,6 +35,8 @@ pub(super) enum Found {
     Unfinished(Located),
     /// Only something that carries its tag and is another.
     Impostor(Located),
+    /// Something in the making where the guest would be, which does not say whose it is.
+    Anonymous(Located),
     /// Nothing.
     Nowhere,
 }
@@ -79,6 +82,9 @@ impl Pve {
                 Claim::Ours => return Ok(Found::Ours(located)),
                 Claim::Unfinished => second = Found::Unfinished(located),
                 Claim::Impostor => second = Found::Impostor(located),
+                Claim::Other if being_made(&located.config) => {
+                    second = Found::Anonymous(located);
+                }
                 Claim::Other => {}
             }
         }
@@ -107,8 +113,13 @@ impl Pve {
                 match judge(row.kind, &located.config, uuid) {
                     Claim::Ours => return Ok(Found::Ours(located)),
                     Claim::Unfinished => second = Found::Unfinished(located),
-                    Claim::Impostor if matches!(second, Found::Nowhere) => {
+                    Claim::Impostor if matches!(second, Found::Nowhere | Found::Anonymous(_)) => {
                         second = Found::Impostor(located);
+                    }
+                    Claim::Other
+                        if being_made(&located.config) && matches!(second, Found::Nowhere) =>
+                    {
+                        second = Found::Anonymous(located);
                     }
                     Claim::Impostor | Claim::Other => {}
                 }
@@ -133,7 +144,11 @@ impl Pve {
                 Found::Impostor(located) => {
                     return Err(contested(&located, "carries the tag and another identity"));
                 }
-                Found::Nowhere => return Ok(None),
+                Found::Anonymous(located) if located.kind == guest.kind => {
+                    self.wait_for_unlock(located).await?;
+                    continue;
+                }
+                Found::Anonymous(_) | Found::Nowhere => return Ok(None),
             };
             if located.config.lock().is_none() {
                 return Ok(Some(located));
@@ -173,7 +188,7 @@ impl Pve {
         let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
         let located = match self.find(&guest.uuid, last).await? {
             Found::Ours(located) | Found::Unfinished(located) => located,
-            Found::Impostor(_) | Found::Nowhere => return Ok(None),
+            Found::Impostor(_) | Found::Anonymous(_) | Found::Nowhere => return Ok(None),
         };
         let power = match self.power_of(&located).await {
             Ok(power) => power,

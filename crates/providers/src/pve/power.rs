@@ -103,10 +103,21 @@ impl Pve {
     /// Waits until the state is as wanted: with high availability the task only asks for it.
     async fn wait_for_power(&self, located: &Located, wanted: Power) -> Result<(), Fault> {
         let started = self.clock.now();
+        let mut said = false;
         loop {
             let power = self.power_of(located).await?;
             if power == wanted {
                 return Ok(());
+            }
+            if !said {
+                let name = name_of(located.kind, located.vmid, &located.node);
+                let state = match wanted {
+                    Power::Running => "running",
+                    Power::Stopped => "stopped",
+                    Power::Unknown => "settled",
+                };
+                self.voice.waiting(format!("{name} to be {state}"));
+                said = true;
             }
             if elapsed(started, self.clock.now()) > LAG {
                 let name = name_of(located.kind, located.vmid, &located.node);

@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
 use super::quirks::{parse_bool, text_of};
+use super::remark::about;
 use super::requests::{CLUSTER_STATUS, Call};
 
 fn guest_name(guest: &GuestRef) -> String {
@@ -68,36 +69,38 @@ impl Provider for Pve {
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        describe(self.look_at(guest).await, || {
+        describe(about(&guest.uuid, self.look_at(guest)).await, || {
             format!("look at {}", guest_name(guest))
         })
     }
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
-        describe(self.make(guest).await, || match guest.vmid {
-            Some(vmid) => format!(
-                "create {} `{}`",
-                name_of(guest.kind, vmid, &guest.host),
-                guest.name
-            ),
-            None => format!("create guest `{}` on {}", guest.name, guest.host),
+        describe(about(&guest.uuid, self.make(guest)).await, || {
+            match guest.vmid {
+                Some(vmid) => format!(
+                    "create {} `{}`",
+                    name_of(guest.kind, vmid, &guest.host),
+                    guest.name
+                ),
+                None => format!("create guest `{}` on {}", guest.name, guest.host),
+            }
         })
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
-        describe(self.power_on(guest).await, || {
+        describe(about(&guest.uuid, self.power_on(guest)).await, || {
             format!("start {}", guest_name(guest))
         })
     }
 
     async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
-        describe(self.look_up(guest, mac).await, || {
+        describe(about(&guest.uuid, self.look_up(guest, mac)).await, || {
             format!("ask for the address of {}", guest_name(guest))
         })
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
-        describe(self.eject_seed(guest).await, || {
+        describe(about(&guest.uuid, self.eject_seed(guest)).await, || {
             format!("take the first-boot data from {}", guest_name(guest))
         })
     }
@@ -108,7 +111,7 @@ impl Provider for Pve {
             let located = self.require(guest).await?;
             self.grow(&located, &guest.uuid, gib).await
         };
-        describe(grown.await, || {
+        describe(about(&guest.uuid, grown).await, || {
             format!("grow the disk of {} to {gib} GiB", guest_name(guest))
         })
     }
@@ -120,13 +123,14 @@ impl Provider for Pve {
     }
 
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
-        describe(self.power_off(guest, halt).await, || {
-            format!("stop {}", guest_name(guest))
-        })
+        describe(
+            about(&guest.uuid, self.power_off(guest, halt)).await,
+            || format!("stop {}", guest_name(guest)),
+        )
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
-        describe(self.remove(guest).await, || {
+        describe(about(&guest.uuid, self.remove(guest)).await, || {
             format!("destroy {}", guest_name(guest))
         })
     }

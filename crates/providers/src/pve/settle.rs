@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, DiskSource, GuestKind, NewGuest, Sent};
+use homestak_engine::ports::{Class, DiskSource, NewGuest, Sent};
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
+use super::half::{being_made, half_made};
 use super::identity::{Claim, judge};
 use super::locate::Located;
 use super::task::elapsed;
@@ -37,13 +38,22 @@ impl Pve {
     ) -> Result<Outcome, Fault> {
         let started = self.clock.now();
         let limits = &self.settings.limits;
+        let mut said = false;
+        // When something that makes the guest was last seen.
+        let mut attended = started;
         loop {
             let passed = elapsed(started, self.clock.now());
             match self.at_id(guest, vmid).await? {
                 Some(located) => match judge(guest.kind, &located.config, &guest.uuid) {
                     Claim::Ours | Claim::Unfinished => return Ok(Outcome::Made(located)),
                     // A guest being made says nothing about itself until it is done.
-                    Claim::Other | Claim::Impostor if being_made(&located) => {}
+                    Claim::Other | Claim::Impostor if being_made(&located.config) => {
+                        if self.has_maker(guest.kind, &guest.host, vmid).await? {
+                            attended = self.clock.now();
+                        } else if elapsed(attended, self.clock.now()) > limits.grace {
+                            return Err(half_made(&located));
+                        }
+                    }
                     Claim::Other | Claim::Impostor => return Ok(Outcome::Taken),
                 },
                 None if self.is_being_made(guest, vmid).await? => {}
@@ -63,6 +73,14 @@ impl Pve {
                 let class = Class::Unreachable { sent: Sent::Maybe };
                 return Err(Fault::new(class, Reason::Stalled, detail)
                     .with_hint("repeat later: what is there by then is completed, not doubled"));
+            }
+            if !said {
+                let name = name_of(guest.kind, vmid, &guest.host);
+                self.voice.waiting(match lost {
+                    Some(_) => format!("what became of the request for {name}"),
+                    None => format!("{name}, which is being made"),
+                });
+                said = true;
             }
             self.clock.sleep(PAUSE).await;
         }
@@ -109,14 +127,4 @@ impl Pve {
                 && (task.upid.vmid() == Some(id) || task.upid.vmid() == Some(vmid))
         }))
     }
-}
-
-fn being_made(located: &Located) -> bool {
-    let lock = located.config.lock();
-    matches!(lock.as_deref(), Some("create" | "clone"))
-        || (located.kind == GuestKind::Vm
-            && located
-                .config
-                .notes()
-                .is_some_and(|notes| notes.contains("qmclone temporary file")))
 }

@@ -25,6 +25,8 @@ const UNKNOWN: Duration = Duration::from_secs(10);
 const MEASURE: Duration = Duration::from_secs(10);
 /// Lines of the log that go with an error.
 const TAIL: u64 = 30;
+/// Lines of the log that are searched for warnings; making a guest writes a few hundred.
+const WHOLE: u64 = 2000;
 
 /// How a task stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,12 +80,17 @@ impl Pve {
             .at("upid", upid);
         let mut watch = Watch::new(started);
         let mut pause = FIRST_PAUSE;
+        let mut said = false;
         loop {
             match self.ask_once(&status).await {
                 Ok(data) => {
                     watch.reached = self.clock.now();
                     match standing(&data) {
-                        Some(Standing::Running) => {}
+                        Some(Standing::Running) if said => {}
+                        Some(Standing::Running) => {
+                            self.voice.waiting(title(upid));
+                            said = true;
+                        }
                         Some(Standing::Well) => return Ok(Done::default()),
                         Some(Standing::Warned) => return Ok(self.warned(upid).await),
                         Some(Standing::Failed(words)) => {
@@ -165,15 +172,18 @@ impl Pve {
     }
 
     async fn warned(&self, upid: &Upid) -> Done {
-        // The status also comes without any line, after an earlier request in that worker warned.
-        let lines = self.tail(upid).await;
-        let warnings: Vec<String> = lines
-            .into_iter()
-            .filter(|line| line.contains("WARN") || line.contains("warning"))
-            .collect();
-        for warning in &warnings {
-            tracing::warn!(task = %upid, warning, "a task ended with a warning");
-        }
+        let lines = match self.ask(&log_call(upid, 0, WHOLE)).await {
+            Ok(data) => log_lines(&data),
+            Err(_) => Vec::new(),
+        };
+        let warnings = warnings_in(&lines);
+        let title = title(upid);
+        self.voice.warning(if warnings.is_empty() {
+            // The status also comes after an earlier request in the same worker warned.
+            format!("{title} ended with warnings, and its log does not say which")
+        } else {
+            format!("{title}: {}", warnings.join("; "))
+        });
         Done { warnings }
     }
 
@@ -204,6 +214,21 @@ pub(super) fn running(data: &Value) -> Vec<RunningTask> {
         .filter_map(|row| Upid::parse(&quirks::text_of(row, "upid")))
         .map(|upid| RunningTask { upid })
         .collect()
+}
+
+/// Names a task in what is said.
+fn title(upid: &Upid) -> String {
+    format!("task {} on {}", upid.kind, upid.node)
+}
+
+/// Returns the lines that warn. The last one only counts them.
+fn warnings_in(lines: &[String]) -> Vec<String> {
+    let warns = |line: &&String| {
+        let line = line.trim_start();
+        (line.contains("WARN") || line.to_ascii_lowercase().contains("warning"))
+            && !line.starts_with("TASK WARNINGS")
+    };
+    lines.iter().filter(warns).cloned().collect()
 }
 
 struct Watch {
@@ -282,6 +307,14 @@ mod tests {
         let tasks = running(&data);
         assert_eq!(tasks.len(), 1);
         assert_eq!(tasks[0].upid.vmid(), Some(156));
+    }
+
+    #[test]
+    fn warnings_are_the_lines_that_say_so() {
+        let lines =
+            ["run: x", "WARN: a", "perl: warning: b", "TASK WARNINGS: 2"].map(str::to_owned);
+        assert_eq!(warnings_in(&lines), ["WARN: a", "perl: warning: b"]);
+        assert!(warnings_in(&lines[3..]).is_empty());
     }
 
     #[test]

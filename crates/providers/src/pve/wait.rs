@@ -9,6 +9,7 @@ use homestak_engine::ports::Class;
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
+use super::half::{being_made, half_made};
 use super::locate::Located;
 use super::task::elapsed;
 
@@ -17,7 +18,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 impl Pve {
     /// Waits until nothing holds a guest. It may be gone then, or be another one: the caller
-    /// judges the configuration it gets.
+    /// judges the configuration it gets. A guest that is being made is waited for only while
+    /// something makes it.
     pub(super) async fn wait_for_unlock(&self, located: Located) -> Result<Option<Located>, Fault> {
         let started = self.clock.now();
         let Located {
@@ -26,6 +28,9 @@ impl Pve {
             node,
             mut config,
         } = located;
+        let mut said = None;
+        // When something that makes the guest was last seen.
+        let mut attended = started;
         loop {
             let Some(lock) = config.lock() else {
                 return Ok(Some(Located {
@@ -39,6 +44,23 @@ impl Pve {
                 let detail = format!("{} is held by `{lock}`", name_of(kind, vmid, &node));
                 let holder = self.holder(&node, vmid).await;
                 return Err(held(detail, holder));
+            }
+            if said.as_ref() != Some(&lock) {
+                let holder = self.holder(&node, vmid).await;
+                self.voice.waiting(waiting_for(&lock, holder.as_deref()));
+                said = Some(lock);
+            }
+            if being_made(&config) {
+                if self.has_maker(kind, &node, vmid).await? {
+                    attended = self.clock.now();
+                } else if elapsed(attended, self.clock.now()) > self.settings.limits.grace {
+                    return Err(half_made(&Located {
+                        kind,
+                        vmid,
+                        node,
+                        config,
+                    }));
+                }
             }
             self.clock.sleep(PAUSE).await;
             match self.config_at(kind, &node, vmid).await? {
@@ -60,6 +82,7 @@ impl Pve {
     {
         let started = self.clock.now();
         let mut pause = PAUSE;
+        let mut said = false;
         loop {
             let fault = match attempt().await {
                 Err(fault) if matches!(fault.reason, Reason::Locked | Reason::DigestMismatch) => {
@@ -70,6 +93,10 @@ impl Pve {
             if elapsed(started, self.clock.now()) > self.settings.limits.lock {
                 let holder = self.holder(node, vmid).await;
                 return Err(held(fault.detail, holder).with_log(fault.log));
+            }
+            if !said {
+                self.voice.waiting(&fault.detail);
+                said = true;
             }
             self.clock.sleep(pause).await;
             pause = (pause * 2).min(PAUSE * 8);
@@ -84,6 +111,14 @@ impl Pve {
             "{} of {} ({})",
             task.upid.kind, task.upid.user, task.upid
         ))
+    }
+}
+
+/// Says what is waited for.
+fn waiting_for(lock: &str, holder: Option<&str>) -> String {
+    match holder {
+        Some(holder) => format!("lock \"{lock}\" held by {holder}"),
+        None => format!("lock \"{lock}\" held by a task we do not see, or by none"),
     }
 }
 

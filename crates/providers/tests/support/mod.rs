@@ -12,6 +12,7 @@
 
 pub mod calls;
 pub mod clock;
+pub mod place;
 pub mod server;
 pub mod world;
 

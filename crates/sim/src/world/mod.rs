@@ -6,6 +6,7 @@
 pub(crate) mod access;
 pub(crate) mod build;
 pub(crate) mod clock;
+pub(crate) mod crash;
 pub(crate) mod fault;
 pub(crate) mod fleet;
 pub(crate) mod inspect;

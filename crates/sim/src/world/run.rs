@@ -70,7 +70,21 @@ impl World {
             let fork = job.world.state().timing.fork;
             job.world.sleep(fork).await;
             // Stopped or not, it runs: it stops at its first wait and clears up behind itself.
-            let outcome = running.await;
+            // Only when its host lost power is nothing cleared up.
+            let token = job.token().unwrap_or_default();
+            let mut running = std::pin::pin!(running);
+            let outcome = tokio::select! {
+                biased;
+                // Cancel safety: the token stays cancelled.
+                () = token.cancelled() => {
+                    if job.has_ended() {
+                        return;
+                    }
+                    running.await
+                }
+                // Cancel safety: dropped only above, where that is the point.
+                outcome = &mut running => outcome,
+            };
             let now = job.world.epoch();
             job.world.state().tasks.finish(&job.upid, now, outcome);
         });
@@ -123,6 +137,12 @@ impl Job {
             .by_upid
             .get(&self.upid)
             .map(|task| task.cancel.clone())
+    }
+
+    fn has_ended(&self) -> bool {
+        let state = self.world.state();
+        let task = state.tasks.by_upid.get(&self.upid);
+        task.is_none_or(|task| task.ended.is_some())
     }
 
     /// Waits, unless the task is stopped meanwhile.

@@ -1,0 +1,107 @@
+//! Half-made guests: the task that made them is no more, because its host crashed.
+//!
+//! In: a guest that a `create` or `clone` lock holds. Out: whether something still makes it, or a
+//! fault with what a person does about it.
+//! Never: the lock broken (only root's own login could); a guest removed that does not say whose
+//! it is: the file a clone starts with says nothing.
+
+use homestak_engine::ports::{Class, GuestKind};
+
+use super::client::{Pve, name_of};
+use super::config::GuestConfig;
+use super::fault::{Fault, Reason};
+use super::locate::Located;
+use super::task::RunningTask;
+
+/// Tells whether a guest is being made, or was left in the making. It says nothing about itself
+/// until it is done.
+pub(super) fn being_made(config: &GuestConfig) -> bool {
+    let temporary = |notes: &str| notes.contains("clone temporary file");
+    matches!(config.lock().as_deref(), Some("create" | "clone"))
+        || config.notes().is_some_and(temporary)
+}
+
+impl Pve {
+    /// Tells whether a task that makes the guest still runs: on its host, or, as a copy runs where
+    /// its source is, on any other.
+    pub(super) async fn has_maker(
+        &self,
+        kind: GuestKind,
+        node: &str,
+        vmid: u32,
+    ) -> Result<bool, Fault> {
+        let makes = |tasks: Vec<RunningTask>| tasks.iter().any(|task| is_maker(task, kind, vmid));
+        if makes(self.running_tasks(node, None).await?) {
+            return Ok(true);
+        }
+        for host in self.look().await?.hosts {
+            if host.online
+                && host.name != node
+                && makes(self.running_tasks(&host.name, None).await?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Tells whether a task may be making a guest. A copy's task names its source, so any copy may.
+fn is_maker(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
+    let (makers, copier): (&[&str], &str) = match kind {
+        GuestKind::Vm => (&["qmcreate", "qmrestore"], "qmclone"),
+        GuestKind::Ct => (&["vzcreate", "vzrestore"], "vzclone"),
+    };
+    let upid = &task.upid;
+    upid.kind == copier || (makers.contains(&upid.kind.as_str()) && upid.vmid() == Some(vmid))
+}
+
+/// Says that a guest is half-made, and what a person does about it.
+pub(super) fn half_made(located: &Located) -> Fault {
+    let Located {
+        kind, vmid, node, ..
+    } = located;
+    let name = name_of(*kind, *vmid, node);
+    let lock = located.config.lock().unwrap_or_default();
+    let tool = match kind {
+        GuestKind::Vm => "qm",
+        GuestKind::Ct => "pct",
+    };
+    let detail = format!("{name} is half-made: held by `{lock}`, and no task makes it any more");
+    Fault::new(Class::Busy, Reason::HalfMade, detail).with_hint(format!(
+        "no API token may take that lock away; when nobody else is making it, as root on {node}: \
+         `{tool} unlock {vmid}`, then `{tool} destroy {vmid} --destroy-unreferenced-disks 1`; \
+         then repeat"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pve::upid::Upid;
+
+    #[test]
+    fn a_guest_in_the_making_is_known_by_its_lock_or_its_notes() {
+        let made = |config| being_made(&GuestConfig::new(config));
+        assert!(made(json!({"lock": "create"})));
+        assert!(made(json!({"description": " qmclone temporary file"})));
+        assert!(made(json!({"description": " vzclone temporary file"})));
+        assert!(!made(json!({"lock": "backup"})));
+        assert!(!made(json!({"name": "n1"})));
+    }
+
+    #[test]
+    fn a_copy_may_be_of_any_source_and_other_tasks_name_the_guest() {
+        let task = |kind: &str, id: u32| RunningTask {
+            upid: Upid::parse(&format!("UPID:pve1:1:2:6AFA22C5:{kind}:{id}:root@pam:"))
+                .expect("an id"),
+        };
+        assert!(is_maker(&task("qmclone", 9000), GuestKind::Vm, 100));
+        assert!(is_maker(&task("qmcreate", 100), GuestKind::Vm, 100));
+        assert!(!is_maker(&task("qmcreate", 101), GuestKind::Vm, 100));
+        assert!(!is_maker(&task("qmclone", 100), GuestKind::Ct, 100));
+        assert!(!is_maker(&task("vzdump", 100), GuestKind::Ct, 100));
+    }
+}

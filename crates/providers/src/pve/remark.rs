@@ -1,0 +1,52 @@
+//! What the client says while it works, with the guest it is about.
+//!
+//! In: remarks from anywhere below a call of the port. Out: the listener hears them.
+//! Never: a change of what is done; a secret: an address may hold one, so it stays out.
+
+use std::sync::Arc;
+
+use homestak_engine::ports::{GuestUuid, Listener, Remark};
+
+tokio::task_local! {
+    /// The guest the call of the port is about. Like a span of a log it is context, not an
+    /// argument: nothing is decided by it.
+    static GUEST: GuestUuid;
+}
+
+/// Does work about a guest: what is said meanwhile is about it.
+pub(super) async fn about<T>(guest: &GuestUuid, work: impl Future<Output = T>) -> T {
+    GUEST.scope(guest.clone(), work).await
+}
+
+/// The way to whoever listens; by default nobody does.
+#[derive(Clone, Default)]
+pub(super) struct Voice(Option<Arc<dyn Listener>>);
+
+impl Voice {
+    /// Speaks to someone.
+    pub(super) fn to(listener: Arc<dyn Listener>) -> Self {
+        Self(Some(listener))
+    }
+
+    /// Says what is being waited for. Said once when a wait begins, not at every look.
+    pub(super) fn waiting(&self, what: impl Into<String>) {
+        let what = what.into();
+        tracing::debug!(what, "waiting");
+        self.say(Remark::Waiting(what));
+    }
+
+    /// Says what a person should know.
+    pub(super) fn warning(&self, what: impl Into<String>) {
+        let what = what.into();
+        tracing::warn!(what, "a task warned");
+        self.say(Remark::Warning(what));
+    }
+
+    fn say(&self, remark: Remark) {
+        let Some(listener) = &self.0 else { return };
+        match GUEST.try_with(Clone::clone) {
+            Ok(guest) => listener.hear(Some(&guest), remark),
+            Err(_) => listener.hear(None, remark),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Guests that were left half-made by a host that lost power.
+//!
+//! In: a World whose host crashed in the middle of a task. Out: an error that names lock and
+//! command, and a world in which nothing was touched or doubled.
+//! Never: a lock broken.
+
+mod support;
+
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, GuestRef, NewGuest, PortError, Provider as _};
+use homestak_providers::pve::identity;
+use homestak_providers::pve::vmid::choose;
+use homestak_sim::{Kind, World};
+use support::place::{Place, place, with_template};
+
+/// Where a guest is looked for that was never seen.
+fn nowhere(guest: &NewGuest) -> GuestRef {
+    GuestRef {
+        uuid: guest.uuid.clone(),
+        kind: guest.kind,
+        vmid: 0,
+        host: guest.host.clone(),
+    }
+}
+
+fn locked(world: &World) -> Vec<(u32, String)> {
+    let guests = world.guests().into_iter();
+    guests
+        .filter_map(|guest| Some((guest.vmid, guest.config.get("lock")?.clone())))
+        .collect()
+}
+
+/// Crashes the host while a guest is being made; returns the guest's id.
+async fn crash_while_making(place: &Place, guest: &NewGuest) -> u32 {
+    place.world.set_copy_speed(1_000_000);
+    let pve = place.client();
+    let crash = async {
+        while locked(&place.world).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        place.world.crash("pve1");
+    };
+    // Cancel safety: the driver dies with the host; that is what is tested.
+    tokio::select! {
+        result = pve.create(guest) => panic!("it ended: {result:?}"),
+        () = crash => {}
+    }
+    place.settle().await;
+    place.world.set_copy_speed(2_600_000_000);
+    let left = locked(&place.world);
+    assert_eq!(left.len(), 1, "{left:?}");
+    left[0].0
+}
+
+fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
+    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert!(
+        error.detail.contains(&vmid.to_string()) && error.detail.contains(&format!("`{lock}`")),
+        "{error:?}"
+    );
+    for command in ["unlock", "destroy"] {
+        let command = format!("`{tool} {command} {vmid}");
+        assert!(error.hint.contains(&command), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_whose_host_crashed_is_named_by_create_and_destroy_and_left_alone() {
+    let place = with_template().await;
+    let guest = support::clone_of(9000, 1);
+    let vmid = crash_while_making(&place, &guest).await;
+    let before = place.world.guests();
+    let pve = place.client();
+    check(
+        &pve.create(&guest).await.expect_err("half-made"),
+        vmid,
+        "clone",
+        "qm",
+    );
+    check(
+        &pve.destroy(&nowhere(&guest)).await.expect_err("half-made"),
+        vmid,
+        "clone",
+        "qm",
+    );
+    let seen = GuestRef {
+        vmid,
+        ..nowhere(&guest)
+    };
+    check(
+        &pve.start(&seen).await.expect_err("half-made"),
+        vmid,
+        "clone",
+        "qm",
+    );
+    assert_eq!(place.world.guests(), before, "nothing was touched");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vm_from_an_image_whose_host_crashed_is_named() {
+    let place = place(|builder| builder).await;
+    let guest = support::vm(1);
+    let vmid = crash_while_making(&place, &guest).await;
+    let pve = place.client();
+    check(
+        &pve.create(&guest).await.expect_err("half-made"),
+        vmid,
+        "create",
+        "qm",
+    );
+    check(
+        &pve.destroy(&nowhere(&guest)).await.expect_err("half-made"),
+        vmid,
+        "create",
+        "qm",
+    );
+    assert_eq!(place.world.guests().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
+    let place = with_template().await;
+    let guest = support::clone_of(9000, 1);
+    let vmid = crash_while_making(&place, &guest).await;
+    let pve = place.client();
+    pve.create(&guest).await.expect_err("half-made");
+    // As `qm unlock` and a new name leave it.
+    let config = vec![("name".to_owned(), "left over".to_owned())];
+    place.world.put_guest("pve1", Kind::Qemu, vmid, config);
+    let second = pve.create(&guest).await.expect("beside it");
+    assert_ne!(second.vmid, vmid, "what is not ours is not touched");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
+    let place = place(|builder| builder).await;
+    let guest = support::ct(1);
+    let vmid = choose(&guest.uuid, &(10_000..=89_999), &[].into()).expect("an id");
+    let tags: Vec<String> = identity::tags(&guest.uuid, "n1").into_iter().collect();
+    let config = [
+        ("lock", "create".to_owned()),
+        ("hostname", guest.name.clone()),
+        ("tags", tags.join(";")),
+        ("description", identity::notes(&guest.uuid, "n1")),
+    ];
+    let config = config.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    place.world.put_guest("pve1", Kind::Lxc, vmid, config);
+    let pve = place.client();
+    check(
+        &pve.create(&guest).await.expect_err("half-made"),
+        vmid,
+        "create",
+        "pct",
+    );
+    check(
+        &pve.destroy(&nowhere(&guest)).await.expect_err("half-made"),
+        vmid,
+        "create",
+        "pct",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn destroying_waits_for_a_copy_that_is_still_being_made_and_removes_it() {
+    let place = with_template().await;
+    place.world.set_copy_speed(40_000_000);
+    let guest = support::clone_of(9000, 1);
+    let pve = place.client();
+    let begun = async {
+        while locked(&place.world).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Cancel safety: the driver dies, and the host goes on.
+    tokio::select! {
+        result = pve.create(&guest) => panic!("it ended: {result:?}"),
+        () = begun => {}
+    }
+    let successor = place.client();
+    successor
+        .destroy(&nowhere(&guest))
+        .await
+        .expect("destroyed");
+    place.settle().await;
+    assert_eq!(place.world.guests().len(), 1, "only the source is left");
+}

@@ -1,0 +1,128 @@
+//! The simulator as a place to work on: served over TLS, on a fast clock, under the smallest role.
+//!
+//! In: what the World starts with. Out: a [`Place`] and clients of it.
+//! Never: a real host.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use homestak_api::runtime::SharedClock;
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_engine::ports::Provider as _;
+use homestak_providers::pve::role::{self, Abilities};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_sim::{Builder, World};
+
+/// How much faster than the wall's the World's clock runs.
+pub const FACTOR: u32 = 250;
+
+pub struct Place {
+    pub world: World,
+    pub url: String,
+    pub trust: Trust,
+    pub clock: SharedClock,
+}
+
+/// Serves a World that starts with an image and a template.
+pub async fn place_of(prepare: impl FnOnce(Builder) -> Builder) -> Place {
+    let clock: SharedClock = Arc::new(super::clock::FastClock::new(FACTOR));
+    let builder = World::builder()
+        .clock(clock.clone())
+        .host("pve1")
+        .storage("local")
+        .file("local", "import/debian-12.qcow2", 1_572_864_000)
+        .file("local", "vztmpl/debian-12.tar.zst", 80_000_000);
+    serve(prepare(builder).build(), clock).await
+}
+
+async fn serve(world: World, clock: SharedClock) -> Place {
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let handle = homestak_sim::serve(world.clone(), address)
+        .await
+        .expect("a server");
+    let fingerprint = Fingerprint::parse(&handle.fingerprint).expect("a fingerprint");
+    Place {
+        world,
+        url: handle.url(),
+        trust: Trust::Pinned(fingerprint),
+        clock,
+    }
+}
+
+/// A World with a token that has the smallest role.
+pub async fn place(prepare: impl FnOnce(Builder) -> Builder) -> Place {
+    place_of(|mut builder| {
+        builder = builder.separated_token(super::TOKEN);
+        for grant in role::grants(9, &abilities()) {
+            let privileges: Vec<&str> = grant.privileges.iter().copied().collect();
+            builder = builder.role(grant.role, &privileges);
+            for subject in ["homestak@pve", "homestak@pve!driver"] {
+                builder = builder.grant(subject, &grant.path, grant.role);
+            }
+        }
+        prepare(builder)
+    })
+    .await
+}
+
+/// A cluster with many guests.
+pub async fn fleet(hosts: u32, guests: u32) -> Place {
+    let clock: SharedClock = Arc::new(super::clock::FastClock::new(FACTOR));
+    let builder = World::builder()
+        .clock(clock.clone())
+        .storage("local")
+        .token(super::TOKEN)
+        .grant("homestak@pve", "/", "Administrator");
+    serve(World::fleet(builder, hosts, guests), clock).await
+}
+
+/// A World with a guest that can be copied.
+pub async fn with_template() -> Place {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    let mut source = super::vm(200);
+    source.vmid = Some(9000);
+    source.seed = None;
+    pve.create(&source).await.expect("a source");
+    place
+}
+
+pub fn abilities() -> Abilities {
+    Abilities {
+        vms: true,
+        containers: true,
+        clones: true,
+        downloads: vec!["pve1".to_owned()],
+        storages: vec!["local".to_owned()],
+    }
+}
+
+impl Place {
+    pub fn client(&self) -> Pve {
+        self.client_with(Limits {
+            // Real time, unlike the rest: long enough for locks, whose seconds are short.
+            answer: Duration::from_millis(1500),
+            grace: Duration::from_secs(10),
+            // A busy machine works for a while at what it was sent.
+            upload_stall: Duration::from_secs(3600),
+            ..Limits::default()
+        })
+    }
+
+    pub fn client_with(&self, limits: Limits) -> Pve {
+        let endpoint = Endpoint {
+            url: self.url.clone(),
+            trust: self.trust.clone(),
+        };
+        let token = ApiToken::parse(super::TOKEN).expect("a token");
+        let mut settings = PveSettings::new(endpoint, Credential::Token(token));
+        settings.limits = limits;
+        Pve::new(settings, self.clock.clone()).expect("a client")
+    }
+
+    pub async fn settle(&self) {
+        while !self.world.is_quiet() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
