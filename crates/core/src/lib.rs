@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod doc;
 pub mod draw;
 pub mod error;
+pub mod firstboot;
 pub mod graph;
 pub mod observed;
 pub mod plan;

@@ -21,6 +21,11 @@ impl GuestUuid {
         (form && lower.len() == 36).then_some(Self(lower))
     }
 
+    /// Returns the identity of nothing.
+    pub fn nil() -> Self {
+        Self("00000000-0000-0000-0000-000000000000".to_owned())
+    }
+
     /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0

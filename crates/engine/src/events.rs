@@ -3,13 +3,17 @@
 //! In: what the operator does. Out: [`Event`] to whoever listens.
 //! Never: a decision; nothing waits for a listener.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{Action, StepKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Ending, RunId, Trouble};
+use crate::ports::{GuestUuid, Listener, Remark};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -123,4 +127,63 @@ pub enum What {
 pub trait Observer: Send + Sync {
     /// Hears one event.
     fn hear(&self, event: &Event);
+}
+
+/// Where events are told: it knows the time, the run, and which guest is which node.
+pub struct Hub {
+    observer: Arc<dyn Observer>,
+    clock: SharedClock,
+    now: Mutex<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    run: Option<RunId>,
+    names: BTreeMap<GuestUuid, String>,
+}
+
+impl Hub {
+    /// Makes a hub for one command.
+    pub fn new(observer: Arc<dyn Observer>, clock: SharedClock) -> Arc<Self> {
+        Arc::new(Self {
+            observer,
+            clock,
+            now: Mutex::new(Now::default()),
+        })
+    }
+
+    /// Says which run events are of from here on.
+    pub(crate) fn enter(&self, run: RunId, names: BTreeMap<GuestUuid, String>) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        now.run = Some(run);
+        now.names = names;
+    }
+
+    /// Tells an event.
+    pub(crate) fn tell(&self, what: What) {
+        let run = self.now.lock().unwrap_or_else(PoisonError::into_inner).run;
+        let event = Event {
+            at: self.clock.now(),
+            run: run.unwrap_or(RunId(0)),
+            what,
+        };
+        self.observer.hear(&event);
+    }
+}
+
+/// What a provider says while it works becomes events of the node it is about.
+impl Listener for Hub {
+    fn hear(&self, guest: Option<&GuestUuid>, remark: Remark) {
+        let subject = {
+            let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = guest.and_then(|uuid| now.names.get(uuid));
+            name.cloned().unwrap_or_default()
+        };
+        match remark {
+            // Nobody knows whose wait it is; the step itself says what it does.
+            Remark::Waiting(_) if subject.is_empty() => {}
+            Remark::Waiting(what) => self.tell(What::Waiting { subject, what }),
+            Remark::Warning(text) => self.tell(What::Warning { subject, text }),
+        }
+    }
 }

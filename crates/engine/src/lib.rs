@@ -5,5 +5,7 @@
 
 pub mod events;
 pub mod journal;
+pub mod look;
 pub mod operate;
 pub mod ports;
+mod steps;

@@ -57,6 +57,30 @@ pub struct PortError {
     pub hint: String,
 }
 
+impl PortError {
+    /// Makes an error of ours: something that cannot happen did.
+    pub fn bug(doing: &str, error: &dyn std::fmt::Display) -> Self {
+        Self {
+            class: Class::Bug,
+            doing: doing.to_owned(),
+            detail: error.to_string(),
+            log: Vec::new(),
+            hint: String::new(),
+        }
+    }
+
+    /// Makes a refusal.
+    pub fn refused(doing: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            class: Class::Refused,
+            doing: doing.to_owned(),
+            detail: detail.into(),
+            log: Vec::new(),
+            hint: hint.into(),
+        }
+    }
+}
+
 /// What a place can do, and how much at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {

@@ -1,1 +1,245 @@
-//! Carries out plans.
+//! Carries out plans: in parallel where the graph allows, written down before and after each act.
+//!
+//! In: a [`Plan`], or a [`Run`] that did not end well. Out: how it ended.
+//! Never: a choice; an act whose intent is not on disk; a failed undo in silence.
+
+pub(crate) mod board;
+mod interrupt;
+pub(crate) mod limits;
+mod replay;
+mod run;
+mod schedule;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use homestak_api::runtime::SharedClock;
+use homestak_core::plan::{OnError, Plan, Step, steps};
+
+use crate::events::{Cast, Hub, What};
+use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
+use crate::ports::{Places, Seeds};
+use board::Board;
+use schedule::Way;
+
+pub use interrupt::{Interrupt, Interrupter};
+pub use limits::Limits;
+pub use replay::{Replay, StepState, replay};
+
+/// A moment in the life of a step. Tests kill the program at each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Before the intent is written.
+    BeforeIntent,
+    /// The intent is written, the act not begun.
+    AfterIntent,
+    /// The act is done, nothing is written.
+    AfterAct,
+    /// The result is written.
+    AfterResult,
+}
+
+/// Someone who is told when each moment comes.
+pub trait Watcher: Send + Sync {
+    /// Hears of a moment.
+    fn reached(&self, moment: Moment);
+}
+
+/// Carries out plans.
+pub struct Operator {
+    /// Where places are found.
+    pub places: Arc<dyn Places>,
+    /// Where first-boot data comes from.
+    pub seeds: Arc<dyn Seeds>,
+    /// Where everything is written down.
+    pub journal: Arc<dyn Journal>,
+    /// Where events are told.
+    pub hub: Arc<Hub>,
+    /// What time it is.
+    pub clock: SharedClock,
+    /// How often something is tried.
+    pub limits: Limits,
+    /// Who is told of each moment, if anyone.
+    pub watcher: Option<Arc<dyn Watcher>>,
+}
+
+impl Operator {
+    /// Carries out a plan. The caller holds the plan's scopes.
+    pub async fn carry_out(
+        &self,
+        verb: &str,
+        plan: &Plan,
+        interrupt: Interrupt,
+    ) -> Result<(RunId, Ending), JournalError> {
+        let id = self.journal.begin(verb, plan, self.clock.now()).await?;
+        let replay = replay(steps(plan).len(), &[]);
+        let ending = self.go_on(id, verb, plan, replay, interrupt, false).await?;
+        Ok((id, ending))
+    }
+
+    /// Goes on with a run that was interrupted, failed or died: forward, or back when it was
+    /// being undone. `settled` names nodes whose failed steps a person has settled by hand.
+    pub async fn resume(
+        &self,
+        run: &Run,
+        settled: &[String],
+        interrupt: Interrupt,
+    ) -> Result<Ending, JournalError> {
+        let steps = steps(&run.plan);
+        let mut entries = run.entries.clone();
+        let so_far = replay(steps.len(), &entries);
+        for (at, state) in so_far.states.iter().enumerate() {
+            let node = steps[at].node.and_then(|node| run.plan.nodes.get(node));
+            let named = node.is_some_and(|node| settled.contains(&node.name));
+            let open = matches!(
+                state,
+                StepState::Failed(_) | StepState::Stuck(_) | StepState::Begun | StepState::Undoing
+            );
+            if named && open {
+                let entry = Entry {
+                    step: at,
+                    happened: Happened::Settled,
+                    at: self.clock.now(),
+                    record: None,
+                };
+                self.journal.append(run.head.id, &entry).await?;
+                entries.push(entry);
+            }
+        }
+        let replay = replay(steps.len(), &entries);
+        let (id, verb) = (run.head.id, run.head.verb.as_str());
+        self.go_on(id, verb, &run.plan, replay, interrupt, true)
+            .await
+    }
+
+    /// Undoes everything a run did.
+    pub async fn roll_back(&self, run: &Run, interrupt: Interrupt) -> Result<Ending, JournalError> {
+        let steps = steps(&run.plan);
+        let replay = replay(steps.len(), &run.entries);
+        let mut stage = self.stage(run.head.id, &run.plan, steps, replay);
+        self.announce(run.head.id, &run.head.verb, &stage, true);
+        let begun = self.clock.now();
+        let ending = self.unwind(&mut stage, interrupt).await?;
+        self.end(run.head.id, ending, begun).await?;
+        Ok(ending)
+    }
+
+    async fn go_on(
+        &self,
+        id: RunId,
+        verb: &str,
+        plan: &Plan,
+        replay: Replay,
+        interrupt: Interrupt,
+        resumed: bool,
+    ) -> Result<Ending, JournalError> {
+        let unwinding = replay.unwinding;
+        let mut stage = self.stage(id, plan, steps(plan), replay);
+        self.announce(id, verb, &stage, resumed);
+        let begun = self.clock.now();
+        let ending = if unwinding {
+            self.unwind(&mut stage, interrupt).await?
+        } else {
+            let todo = stage.states.iter().map(|state| !state.is_done()).collect();
+            let work = run::Work {
+                operator: self,
+                way: Way::Forward,
+                go_on_after_failure: plan.on_error == OnError::Continue,
+            };
+            let done = work.run(&mut stage, todo, interrupt.clone()).await?;
+            match done {
+                run::Came::All => Ending::Done,
+                run::Came::Interrupted => Ending::Stopped,
+                run::Came::Failed if plan.on_error == OnError::Rollback => {
+                    self.hub.tell(What::RollbackStarted);
+                    self.unwind(&mut stage, interrupt).await?
+                }
+                run::Came::Failed => Ending::Failed,
+            }
+        };
+        self.end(id, ending, begun).await?;
+        Ok(ending)
+    }
+
+    async fn unwind(
+        &self,
+        stage: &mut run::Stage,
+        interrupt: Interrupt,
+    ) -> Result<Ending, JournalError> {
+        let todo = stage.states.iter().map(StepState::needs_undo).collect();
+        let work = run::Work {
+            operator: self,
+            way: Way::Back,
+            // What can be undone is undone; the rest is named.
+            go_on_after_failure: true,
+        };
+        Ok(match work.run(stage, todo, interrupt).await? {
+            run::Came::All => Ending::RolledBack,
+            run::Came::Interrupted => Ending::Stopped,
+            run::Came::Failed => Ending::Stuck,
+        })
+    }
+
+    fn stage(&self, id: RunId, plan: &Plan, steps: Vec<Step>, replay: Replay) -> run::Stage {
+        let plan = Arc::new(plan.clone());
+        let board = Board::new(plan.clone(), self.places.clone(), replay.records.values());
+        run::Stage {
+            run: id,
+            plan,
+            steps,
+            states: replay.states,
+            board,
+        }
+    }
+
+    fn announce(&self, id: RunId, verb: &str, stage: &run::Stage, resumed: bool) {
+        let mut names = BTreeMap::new();
+        for node in &stage.plan.nodes {
+            for uuid in [
+                node.wanted.as_ref().map(|wanted| &wanted.uuid),
+                node.found.as_ref().map(|found| &found.guest.uuid),
+            ] {
+                names.extend(uuid.map(|uuid| (uuid.clone(), node.name.clone())));
+            }
+        }
+        self.hub.enter(id, names);
+        let mut n_steps = vec![0; stage.plan.nodes.len()];
+        for node in stage.steps.iter().filter_map(|step| step.node) {
+            n_steps[node] += 1;
+        }
+        let cast = stage.plan.nodes.iter().zip(n_steps);
+        let nodes = cast
+            .map(|(node, steps)| Cast {
+                name: node.name.clone(),
+                parent: match &node.place {
+                    homestak_core::plan::Place::Inside(parent) => Some(parent.clone()),
+                    homestak_core::plan::Place::Host(_) => None,
+                },
+                host: node.host.clone(),
+                action: node.action,
+                steps,
+            })
+            .collect();
+        self.hub.tell(What::RunStarted {
+            verb: verb.to_owned(),
+            manifest: stage.plan.manifest.clone(),
+            resumed,
+            nodes,
+        });
+    }
+
+    async fn end(
+        &self,
+        id: RunId,
+        ending: Ending,
+        begun: jiff::Timestamp,
+    ) -> Result<(), JournalError> {
+        let now = self.clock.now();
+        self.journal.end(id, ending, now).await?;
+        self.hub.tell(What::RunEnded {
+            ending,
+            seconds: now.duration_since(begun).as_secs_f64(),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! What a run knows so far: guests, addresses, and the doors to places.
+//!
+//! In: what steps learnt. Out: what later steps need.
+//! Never: knowledge that is not in the journal too; a crash must lose nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use homestak_core::plan::{NodePlan, NodeRecord, Place, Plan, identity};
+
+use crate::ports::{Class, GuestRef, Places, PortError, Provider, Sent};
+use crate::steps::planned;
+
+/// What a run knows so far.
+pub(crate) struct Board {
+    plan: Arc<Plan>,
+    places: Arc<dyn Places>,
+    /// Nodes that others run on.
+    hosting: BTreeSet<String>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    guests: BTreeMap<String, GuestRef>,
+    addresses: BTreeMap<String, IpAddr>,
+    doors: BTreeMap<Place, Arc<dyn Provider>>,
+}
+
+impl Board {
+    /// Begins with what the plan found and what is written down.
+    pub(crate) fn new<'r>(
+        plan: Arc<Plan>,
+        places: Arc<dyn Places>,
+        records: impl IntoIterator<Item = &'r NodeRecord>,
+    ) -> Arc<Self> {
+        let mut known = Known::default();
+        for node in &plan.nodes {
+            let Some(found) = &node.found else {
+                continue;
+            };
+            if let Some(address) = found.address {
+                known.addresses.insert(node.name.clone(), address);
+            }
+            let same = node
+                .wanted
+                .as_ref()
+                .is_none_or(|w| w.uuid == found.guest.uuid);
+            if same {
+                known.guests.insert(node.name.clone(), found.guest.clone());
+            }
+        }
+        for record in records {
+            known
+                .guests
+                .insert(record.name.clone(), record.guest.clone());
+            if let Some(address) = record.address {
+                known.addresses.insert(record.name.clone(), address);
+            }
+        }
+        let inside = plan.nodes.iter().filter_map(|node| match &node.place {
+            Place::Inside(parent) => Some(parent.clone()),
+            Place::Host(_) => None,
+        });
+        Arc::new(Self {
+            hosting: inside.collect(),
+            plan,
+            places,
+            known: Mutex::new(known),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns where places are found.
+    pub(crate) fn places(&self) -> &Arc<dyn Places> {
+        &self.places
+    }
+
+    /// Tells whether other nodes of the plan run on a node.
+    pub(crate) fn hosts_others(&self, node: &str) -> bool {
+        self.hosting.contains(node)
+    }
+
+    /// Returns the guest of a node, when it is known.
+    pub(crate) fn guest(&self, node: &str) -> Option<GuestRef> {
+        self.known().guests.get(node).cloned()
+    }
+
+    /// Returns the address of a node, when it is known.
+    pub(crate) fn address(&self, node: &str) -> Option<IpAddr> {
+        self.known().addresses.get(node).copied()
+    }
+
+    /// Learns what came of a step.
+    pub(crate) fn learn(&self, node: &str, guest: Option<&GuestRef>, address: Option<IpAddr>) {
+        let mut known = self.known();
+        if let Some(guest) = guest {
+            known.guests.insert(node.to_owned(), guest.clone());
+        }
+        if let Some(address) = address {
+            known.addresses.insert(node.to_owned(), address);
+        }
+    }
+
+    /// Forgets how a node is reached: it stops, and may have another address when it is back.
+    pub(crate) fn leave(&self, node: &str) {
+        let mut known = self.known();
+        known.addresses.remove(node);
+        known.doors.remove(&Place::Inside(node.to_owned()));
+    }
+
+    /// Opens a place; it stays open.
+    pub(crate) async fn open(
+        &self,
+        host: &str,
+        place: &Place,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        if let Some(door) = self.known().doors.get(place) {
+            return Ok(door.clone());
+        }
+        let door = match place {
+            Place::Host(name) => self.places.host(name).await?,
+            Place::Inside(name) => {
+                let address = match self.address(name) {
+                    Some(address) => address,
+                    None => self.find(name).await?,
+                };
+                self.places.inside(host, name, address).await?
+            }
+        };
+        self.known().doors.insert(place.clone(), door.clone());
+        Ok(door)
+    }
+
+    /// Asks for the address of a node that others run on.
+    async fn find(&self, name: &str) -> Result<IpAddr, PortError> {
+        let node = self.plan.node(name);
+        let node: &NodePlan = node.ok_or_else(|| {
+            PortError::bug("open a node", &format!("`{name}` is not in the plan"))
+        })?;
+        let guest = self.guest(name).unwrap_or_else(|| planned(node));
+        let provider = Box::pin(self.open(&node.host, &node.place)).await?;
+        let address = provider
+            .address(&guest, &identity::mac(&guest.uuid))
+            .await?;
+        let address = address.ok_or_else(|| PortError {
+            class: Class::Unreachable { sent: Sent::No },
+            doing: format!("open `{name}`"),
+            detail: "it has no address".into(),
+            log: Vec::new(),
+            hint: "does it run? its guest agent tells the address".into(),
+        })?;
+        self.learn(name, None, Some(address));
+        Ok(address)
+    }
+}

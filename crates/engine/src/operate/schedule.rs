@@ -1,0 +1,141 @@
+//! Which step is begun next.
+//!
+//! In: steps with what each waits for, and which are still to do. Out: steps that may be begun.
+//! Never: a step before what it waits for.
+
+use std::collections::BTreeSet;
+
+use homestak_core::plan::{Step, StepKind};
+
+/// Hands out steps in order.
+pub(crate) struct Schedule {
+    /// How many steps each still waits for.
+    waiting: Vec<usize>,
+    followers: Vec<Vec<usize>>,
+    todo: Vec<bool>,
+    rank: Vec<(u8, u64)>,
+    /// Steps that may be begun, the most urgent first.
+    open: BTreeSet<((u8, u64), usize)>,
+}
+
+/// In which direction steps are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// What a step waits for comes first.
+    Forward,
+    /// What waits for a step is undone first.
+    Back,
+}
+
+impl Schedule {
+    /// Makes a schedule of the steps to do; the others count as done.
+    pub(crate) fn new(steps: &[Step], todo: Vec<bool>, way: Way) -> Self {
+        let mut before: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+        for (at, step) in steps.iter().enumerate() {
+            for other in &step.after {
+                match way {
+                    Way::Forward => before[at].push(*other),
+                    Way::Back => before[*other].push(at),
+                }
+            }
+        }
+        let mut followers = vec![Vec::new(); steps.len()];
+        let mut waiting = vec![0; steps.len()];
+        for (at, others) in before.iter().enumerate() {
+            for other in others.iter().filter(|other| todo[**other]) {
+                followers[*other].push(at);
+                waiting[at] += 1;
+            }
+        }
+        let rank = ranks(steps, &followers, &todo);
+        let mut schedule = Self {
+            waiting,
+            followers,
+            todo,
+            rank,
+            open: BTreeSet::new(),
+        };
+        for at in 0..steps.len() {
+            schedule.offer(at);
+        }
+        schedule
+    }
+
+    fn offer(&mut self, at: usize) {
+        if self.todo[at] && self.waiting[at] == 0 {
+            self.open.insert((self.rank[at], at));
+        }
+    }
+
+    /// Takes the most urgent step that may be begun; `idle` says that only steps which merely
+    /// wait may be, because every worker is busy.
+    pub(crate) fn next(&mut self, steps: &[Step], workers_busy: bool) -> Option<usize> {
+        let key = if workers_busy {
+            // Waits rank first, so only the first can be one.
+            let first = *self.open.first()?;
+            Some(first).filter(|(_, at)| steps[*at].kind == StepKind::Ready)?
+        } else {
+            *self.open.first()?
+        };
+        self.open.remove(&key);
+        Some(key.1)
+    }
+
+    /// Hears that a step is done, so that others may be begun.
+    pub(crate) fn done(&mut self, at: usize) {
+        self.todo[at] = false;
+        for next in std::mem::take(&mut self.followers[at]) {
+            self.waiting[next] -= 1;
+            self.offer(next);
+        }
+    }
+}
+
+/// The smaller, the more urgent: waiting costs nothing; then short steps that let others wait;
+/// then whatever has the longest way to go behind it.
+fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u64)> {
+    let weight = |kind| match kind {
+        StepKind::Image => 30,
+        StepKind::Create | StepKind::Ready => 15,
+        StepKind::Stop => 8,
+        StepKind::Start
+        | StepKind::Destroy
+        | StepKind::Discard
+        | StepKind::Reshape
+        | StepKind::Grow => 2,
+    };
+    // Followers always wait for it, so walking in that order needs no recursion.
+    let mut order: Vec<usize> = Vec::with_capacity(steps.len());
+    let mut waits = vec![0usize; steps.len()];
+    for next in followers.iter().flatten() {
+        waits[*next] += 1;
+    }
+    let mut open: Vec<usize> = (0..steps.len()).filter(|at| waits[*at] == 0).collect();
+    while let Some(at) = open.pop() {
+        order.push(at);
+        for next in &followers[at] {
+            waits[*next] -= 1;
+            if waits[*next] == 0 {
+                open.push(*next);
+            }
+        }
+    }
+    let mut length = vec![0u64; steps.len()];
+    for at in order.into_iter().rev() {
+        let longest = followers[at].iter().map(|next| length[*next]).max();
+        let own = if todo[at] { weight(steps[at].kind) } else { 0 };
+        length[at] = own + longest.unwrap_or(0);
+    }
+    let class = |kind| match kind {
+        StepKind::Ready => 0,
+        StepKind::Start
+        | StepKind::Destroy
+        | StepKind::Reshape
+        | StepKind::Grow
+        | StepKind::Image => 1,
+        StepKind::Create | StepKind::Stop => 2,
+        StepKind::Discard => 3,
+    };
+    let urgency = |at: usize| (class(steps[at].kind), u64::MAX - length[at]);
+    (0..steps.len()).map(urgency).collect()
+}

@@ -1,0 +1,42 @@
+//! Brings an image into its storage.
+
+use super::{Came, Task};
+use crate::ports::{ImageSource, ImageWanted, PortError};
+
+fn wanted(task: &Task) -> Result<ImageWanted, PortError> {
+    let need = task.need()?;
+    Ok(ImageWanted {
+        file: need.file.clone(),
+        kind: need.kind,
+        host: need.host.clone(),
+        storage: need.storage.clone(),
+        source: ImageSource::Url(need.url.clone().unwrap_or_default()),
+        checksum: need.checksum.clone(),
+    })
+}
+
+pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
+    let need = task.need()?;
+    let provider = task.board.open(&need.site_host, &need.place).await?;
+    let there = provider.has_image(&wanted(task)?).await?;
+    Ok(there.then(Came::default))
+}
+
+pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
+    if let Some(came) = probe(task).await? {
+        return Ok(came);
+    }
+    let need = task.need()?;
+    if need.url.is_none() {
+        let doing = format!("bring image `{}` to {}", need.name, need.host);
+        let detail = format!(
+            "`{}` is not in the storage `{}`, and `images/{}.yaml` has no `source`",
+            need.file, need.storage, need.name
+        );
+        let hint = "upload it to the storage under that name, or write where it is downloaded from";
+        return Err(PortError::refused(&doing, detail, hint));
+    }
+    let provider = task.board.open(&need.site_host, &need.place).await?;
+    provider.ensure_image(&wanted(task)?).await?;
+    Ok(Came::changed())
+}

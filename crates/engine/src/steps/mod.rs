@@ -1,0 +1,190 @@
+//! The kinds of steps: each is probed, done and undone, and can be repeated.
+//!
+//! In: a [`Task`]: a step with everything it needs. Out: what came of it.
+//! Never: the journal or the order of steps; those are the operator's.
+
+mod create;
+mod destroy;
+mod image;
+mod power;
+mod ready;
+mod size;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use homestak_api::runtime::SharedClock;
+use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted, identity};
+
+use crate::events::{Hub, What};
+use crate::operate::board::Board;
+use crate::operate::limits::Limits;
+use crate::ports::{GuestRef, PortError, Provider, Seeds};
+
+/// One step with everything it needs.
+pub(crate) struct Task {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) step: Step,
+    pub(crate) board: Arc<Board>,
+    pub(crate) seeds: Arc<dyn Seeds>,
+    pub(crate) clock: SharedClock,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) limits: Limits,
+    /// Whether it was begun before, so that it may be done already.
+    pub(crate) look_first: bool,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Came {
+    /// Whether anything was changed.
+    pub(crate) changed: bool,
+    /// The guest, when the step learnt which it is.
+    pub(crate) guest: Option<GuestRef>,
+    /// Its address, when the step learnt it.
+    pub(crate) address: Option<IpAddr>,
+}
+
+impl Came {
+    pub(crate) fn changed() -> Self {
+        Self {
+            changed: true,
+            ..Self::default()
+        }
+    }
+}
+
+impl Task {
+    /// Tells whether the step was done already.
+    pub(crate) async fn probe(&self) -> Result<Option<Came>, PortError> {
+        match self.step.kind {
+            StepKind::Image => image::probe(self).await,
+            StepKind::Create => create::probe(self).await,
+            StepKind::Start => power::is_running(self).await,
+            StepKind::Ready => ready::probe(self).await,
+            // Taking away what is gone is harmless, and quicker than looking.
+            StepKind::Discard => Ok(None),
+            StepKind::Reshape => size::is_shaped(self).await,
+            StepKind::Grow => size::is_grown(self).await,
+            StepKind::Stop => power::is_stopped(self).await,
+            StepKind::Destroy => destroy::probe(self).await,
+        }
+    }
+
+    /// Does the step. Safe when it was done before, in part or whole.
+    pub(crate) async fn act(&self) -> Result<Came, PortError> {
+        match self.step.kind {
+            StepKind::Image => image::act(self).await,
+            StepKind::Create => create::act(self).await,
+            StepKind::Start => power::start(self).await,
+            StepKind::Ready => ready::act(self).await,
+            StepKind::Discard => ready::discard(self).await,
+            StepKind::Reshape => size::reshape(self).await,
+            StepKind::Grow => size::grow(self).await,
+            StepKind::Stop => power::stop(self).await,
+            StepKind::Destroy => destroy::act(self).await,
+        }
+    }
+
+    /// Undoes the step. Safe when it never ran, half ran or ran, and when it was undone before.
+    pub(crate) async fn undo(&self) -> Result<Came, PortError> {
+        match self.step.kind {
+            // Others use the image too, and the next run does.
+            StepKind::Image => Ok(Came::default()),
+            StepKind::Create => create::undo(self).await,
+            StepKind::Start => power::undo_start(self).await,
+            // Nothing was changed; first-boot data is of no use to a guest that is up.
+            StepKind::Ready | StepKind::Discard => Ok(Came::default()),
+            StepKind::Reshape => size::undo_reshape(self).await,
+            // Disks are never made smaller.
+            StepKind::Grow => Ok(Came::default()),
+            StepKind::Stop => power::undo_stop(self).await,
+            // What is gone is gone; the plan said so before.
+            StepKind::Destroy => Ok(Came::default()),
+        }
+    }
+
+    /// Returns the node or image the step is about, for a person.
+    pub(crate) fn subject(&self) -> String {
+        subject(&self.plan, &self.step)
+    }
+
+    pub(crate) fn node(&self) -> Result<&NodePlan, PortError> {
+        let node = self.step.node.and_then(|at| self.plan.nodes.get(at));
+        node.ok_or_else(|| PortError::bug("read the plan", &"the step has no node"))
+    }
+
+    fn wanted(&self) -> Result<&Wanted, PortError> {
+        let wanted = self.node()?.wanted.as_ref();
+        wanted.ok_or_else(|| PortError::bug("read the plan", &"the node has no wishes"))
+    }
+
+    fn found(&self) -> Result<&Found, PortError> {
+        let found = self.node()?.found.as_ref();
+        found.ok_or_else(|| PortError::bug("read the plan", &"the node has no guest"))
+    }
+
+    fn need(&self) -> Result<&ImageNeed, PortError> {
+        let need = self.step.image.and_then(|at| self.plan.images.get(at));
+        need.ok_or_else(|| PortError::bug("read the plan", &"the step has no image"))
+    }
+
+    /// Returns the guest the step is about: the one that is there for what removes or changes
+    /// it, the new one for the rest.
+    fn guest(&self) -> Result<GuestRef, PortError> {
+        let node = self.node()?;
+        let replaced = node.wanted.as_ref().zip(node.found.as_ref());
+        let replaced = replaced.is_some_and(|(new, old)| new.uuid != old.guest.uuid);
+        let old = matches!(self.step.kind, StepKind::Stop | StepKind::Destroy);
+        if node.wanted.is_none() || replaced && old {
+            return Ok(self.found()?.guest.clone());
+        }
+        Ok(self.board.guest(&node.name).unwrap_or_else(|| {
+            // It was never seen; its identity is enough to find it.
+            let found = node.found.as_ref().map(|found| found.guest.clone());
+            found.unwrap_or_else(|| planned(node))
+        }))
+    }
+
+    async fn provider(&self) -> Result<Arc<dyn Provider>, PortError> {
+        let node = self.node()?;
+        self.board.open(&node.host, &node.place).await
+    }
+
+    fn waits_for(&self, what: impl Into<String>) {
+        self.hub.tell(What::Waiting {
+            subject: self.subject(),
+            what: what.into(),
+        });
+    }
+}
+
+/// Returns the node or image a step is about, for a person.
+pub(crate) fn subject(plan: &Plan, step: &Step) -> String {
+    let node = step.node.and_then(|at| plan.nodes.get(at));
+    let image = step.image.and_then(|at| plan.images.get(at));
+    match (node, image) {
+        (Some(node), _) => node.name.clone(),
+        (None, Some(image)) => format!("image {} on {}", image.name, image.place),
+        (None, None) => String::new(),
+    }
+}
+
+/// Returns the guest of a node that was not made yet.
+pub(crate) fn planned(node: &NodePlan) -> GuestRef {
+    let wanted = node.wanted.as_ref();
+    GuestRef {
+        uuid: wanted.map_or_else(
+            || crate::ports::GuestUuid::nil(),
+            |wanted| wanted.uuid.clone(),
+        ),
+        kind: wanted.map_or(crate::ports::GuestKind::Vm, |wanted| wanted.kind),
+        vmid: wanted.and_then(|wanted| wanted.vmid).unwrap_or(0),
+        host: wanted.map_or_else(String::new, |wanted| wanted.host.clone()),
+    }
+}
+
+/// Returns the MAC address of a guest of ours.
+fn mac(wanted: Option<&Wanted>, guest: &GuestRef) -> String {
+    wanted.map_or_else(|| identity::mac(&guest.uuid), |wanted| wanted.mac.clone())
+}

@@ -1,0 +1,107 @@
+//! Waits until a node is reached, and then takes its first-boot data away.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::{Came, Task, mac};
+use crate::ports::{Class, PortError, Sent};
+
+/// How long a guest may take until it is reached.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The first pause between two looks.
+const FIRST: Duration = Duration::from_millis(200);
+/// The longest pause between two looks.
+const LONGEST: Duration = Duration::from_secs(5);
+
+pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
+    Ok(match once(task).await? {
+        Look::Reached(address) => Some(reached(address)),
+        Look::NotYet(_) => None,
+    })
+}
+
+fn reached(address: IpAddr) -> Came {
+    Came {
+        changed: false,
+        guest: None,
+        address: Some(address),
+    }
+}
+
+enum Look {
+    Reached(IpAddr),
+    /// What it lacks.
+    NotYet(&'static str),
+}
+
+async fn once(task: &Task) -> Result<Look, PortError> {
+    let node = task.node()?;
+    let guest = task.guest()?;
+    let mac = mac(node.wanted.as_ref(), &guest);
+    let provider = task.provider().await?;
+    let Some(address) = provider.address(&guest, &mac).await? else {
+        return Ok(Look::NotYet("its address"));
+    };
+    let places = task.board.places();
+    if task.plan.verify_ssh && !places.answers(&node.host, address).await? {
+        return Ok(Look::NotYet("its SSH"));
+    }
+    if task.board.hosts_others(&node.name) {
+        let inside = places.inside(&node.host, &node.name, address).await;
+        let able = match inside {
+            Ok(inside) => inside.capabilities().await.map(|can| can.writable),
+            Err(error) => Err(error),
+        };
+        match able {
+            Ok(true) => {}
+            Ok(false) => return Ok(Look::NotYet("its cluster to have quorum")),
+            Err(error) if matches!(error.class, Class::Unreachable { .. } | Class::Busy) => {
+                return Ok(Look::NotYet("its API"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Look::Reached(address))
+}
+
+pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
+    let node = task.node()?;
+    let levels = u32::try_from(node.depth).unwrap_or(u32::MAX);
+    let patience = PATIENCE + Duration::from_secs(task.plan.timeout_buffer) * levels;
+    let begun = task.clock.now();
+    let mut pause = FIRST;
+    let mut said = "";
+    loop {
+        let lacks = match once(task).await {
+            Ok(Look::Reached(address)) => return Ok(reached(address)),
+            Ok(Look::NotYet(what)) => what,
+            // A host under load answers later.
+            Err(error) if matches!(error.class, Class::Unreachable { .. } | Class::Busy) => {
+                "its host to answer"
+            }
+            Err(error) => return Err(error),
+        };
+        if lacks != said {
+            task.waits_for(lacks);
+            said = lacks;
+        }
+        let waited = task.clock.now().duration_since(begun);
+        if waited.unsigned_abs() > patience {
+            return Err(PortError {
+                class: Class::Unreachable { sent: Sent::No },
+                doing: format!("reach `{}`", node.name),
+                detail: format!("waited {} s for {lacks}", patience.as_secs()),
+                log: Vec::new(),
+                hint: "look at its console; `homestak manifest resume` goes on from here".into(),
+            });
+        }
+        task.clock.sleep(pause).await;
+        pause = (pause * 3 / 2).min(LONGEST);
+    }
+}
+
+pub(super) async fn discard(task: &Task) -> Result<Came, PortError> {
+    let provider = task.provider().await?;
+    provider.discard_seed(&task.guest()?).await?;
+    Ok(Came::changed())
+}
