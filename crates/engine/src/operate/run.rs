@@ -244,7 +244,11 @@ impl Work<'_> {
         let status = match (self.way, step.kind, &result) {
             (_, _, Err(_)) => None,
             (Way::Forward, StepKind::Create, _) => Some(NodeStatus::Made),
-            (Way::Forward, StepKind::Ready, _) => Some(NodeStatus::Ready),
+            // It is ready when its first-boot data is gone too: that may hold secrets.
+            (Way::Forward, StepKind::Ready, _) if is_discarded(&stage.steps, at) => {
+                Some(NodeStatus::Made)
+            }
+            (Way::Forward, StepKind::Ready | StepKind::Discard, _) => Some(NodeStatus::Ready),
             (Way::Forward, StepKind::Stop, _) if node.is_some_and(|n| n.wanted.is_some()) => {
                 Some(NodeStatus::Made)
             }
@@ -290,6 +294,12 @@ impl Work<'_> {
             address: stage.board.address(&node.name),
         })
     }
+}
+
+/// Tells whether a node's first-boot data is taken away after the step at which it is reached.
+fn is_discarded(steps: &[Step], ready: usize) -> bool {
+    let next = steps.get(ready + 1);
+    next.is_some_and(|next| next.kind == StepKind::Discard && next.node == steps[ready].node)
 }
 
 /// Waiting until a node is reached takes no worker.

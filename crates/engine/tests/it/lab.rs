@@ -19,7 +19,7 @@ use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator, Watcher};
 use homestak_engine::ports::{Class, Places, PortError, Provider, Seed, Seeds, Sent};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
-use homestak_sim::{Boots, Builder, World};
+use homestak_sim::{Boots, Builder, Timing, World};
 use jiff::Timestamp;
 
 use crate::memory::Memory;
@@ -57,7 +57,7 @@ impl Observer for Ear {
 pub struct Doors {
     world: World,
     clock: SharedClock,
-    open: tokio::sync::Mutex<BTreeMap<String, Arc<Pve>>>,
+    open: tokio::sync::OnceCell<Arc<Pve>>,
 }
 
 impl Doors {
@@ -115,13 +115,9 @@ fn furnish(builder: Builder) -> Builder {
 #[async_trait]
 impl Places for Doors {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
-        let mut open = self.open.lock().await;
-        if !open.contains_key("") {
-            let client = self.client(&self.world).await;
-            open.insert(String::new(), client);
-        }
         assert!(name.starts_with("pve"), "no host {name}");
-        Ok(open[""].clone())
+        let open = self.open.get_or_init(|| self.client(&self.world)).await;
+        Ok(open.clone())
     }
 
     async fn inside(
@@ -137,12 +133,8 @@ impl Places for Doors {
             log: Vec::new(),
             hint: String::new(),
         })?;
-        let mut open = self.open.lock().await;
-        if !open.contains_key(node) {
-            let client = self.client(&world).await;
-            open.insert(node.to_owned(), client);
-        }
-        Ok(open[node].clone())
+        // Not kept: a node that was made anew has another World in it.
+        Ok(self.client(&world).await)
     }
 
     async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
@@ -185,12 +177,22 @@ impl Lab {
 
     pub fn with(prepare: impl FnOnce(Builder) -> Builder) -> Self {
         let clock: SharedClock = Arc::new(FastClock(tokio::time::Instant::now()));
-        let builder = World::builder().clock(clock.clone()).storage("local");
+        let timing = Timing {
+            boot: Duration::from_secs(6),
+            ct_start: Duration::from_millis(500),
+            shutdown: Duration::from_secs(1),
+            unpack_speed: 300_000_000,
+            ..Timing::default()
+        };
+        let builder = World::builder()
+            .clock(clock.clone())
+            .timing(timing)
+            .storage("local");
         let world = furnish(prepare(builder)).build();
         let doors = Doors {
             world: world.clone(),
             clock: clock.clone(),
-            open: tokio::sync::Mutex::default(),
+            open: tokio::sync::OnceCell::new(),
         };
         Self {
             world,
@@ -271,6 +273,13 @@ impl Lab {
         let mut guests: Vec<(String, bool)> = guests(&self.world);
         guests.sort();
         guests
+    }
+
+    /// Waits until all tasks have ended and the list of guests has caught up.
+    pub async fn rest(&self) {
+        self.settle().await;
+        let sweep = Duration::from_secs(11);
+        self.clock.sleep(sweep).await;
     }
 
     /// Waits until all tasks of the World have ended.

@@ -5,5 +5,9 @@
 #![allow(unreachable_pub, missing_docs, reason = "a test binary has no users")]
 
 mod apply;
+mod cases;
+mod crash;
+mod faults;
+mod flaky;
 mod lab;
 mod memory;
