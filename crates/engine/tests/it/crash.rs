@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use homestak_engine::journal::Ending;
+use homestak_engine::journal::{Ending, Entry, Happened};
 use homestak_engine::operate::{Interrupt, Moment, Watcher};
 use tokio::sync::Notify;
 
@@ -147,4 +147,78 @@ async fn a_run_that_died_anywhere_is_taken_over_by_a_new_one() {
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_undoing_that_died_anywhere_is_finished() {
+    for case in CASES.iter().filter(|case| case.reversible) {
+        let (before, _) = case.pictures().await;
+        for nth in 1.. {
+            if !is_tried(case.name, nth, 5) {
+                if nth > 400 {
+                    break;
+                }
+                continue;
+            }
+            let mut lab = case.lab().await;
+            let plan = case.plan(&lab).await;
+            assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+            let fuse = Arc::new(Fuse {
+                left: AtomicUsize::new(nth),
+                burnt: Notify::new(),
+            });
+            lab.watcher = Some(fuse.clone());
+            let (operator, run) = (lab.operator(), lab.last_run());
+            let (_ask, interrupt) = Interrupt::new();
+            let ended = tokio::select! {
+                biased;
+                () = fuse.burnt.notified() => false,
+                _ = operator.roll_back(&run, interrupt) => true,
+            };
+            if ended {
+                break;
+            }
+            lab.watcher = None;
+            let run = lab.last_run();
+            let (_ask, interrupt) = Interrupt::new();
+            let operator = lab.operator();
+            // Going on goes back, once it was begun.
+            let ending = if run
+                .entries
+                .iter()
+                .any(|entry| entry.happened == Happened::UndoIntent)
+            {
+                operator.resume(&run, &[], interrupt).await.unwrap()
+            } else {
+                operator.roll_back(&run, interrupt).await.unwrap()
+            };
+            assert_eq!(ending, Ending::RolledBack, "{}", case.name);
+            lab.rest().await;
+            assert_eq!(picture(&lab.world), before, "{} at {nth}", case.name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_run_finishes_its_steps_and_goes_on_later() {
+    let case = &CASES[0];
+    let lab = case.lab().await;
+    let plan = case.plan(&lab).await;
+    let (ask, interrupt) = Interrupt::new();
+    let operator = lab.operator();
+    let asking = async {
+        lab.clock.sleep(std::time::Duration::from_secs(2)).await;
+        ask.ask();
+    };
+    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, Ending::Stopped);
+    let run = lab.last_run();
+    let begun = |entry: &&Entry| entry.happened == Happened::Intent;
+    let n_begun = run.entries.iter().filter(begun).count();
+    assert_eq!(run.entries.len(), n_begun * 2, "each step has its result");
+    let (_ask, interrupt) = Interrupt::new();
+    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, Ending::Done);
+    lab.rest().await;
+    assert_eq!(picture(&lab.world), case.pictures().await.1);
 }

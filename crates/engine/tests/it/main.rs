@@ -11,3 +11,4 @@ mod faults;
 mod flaky;
 mod lab;
 mod memory;
+mod walks;
