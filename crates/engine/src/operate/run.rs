@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use homestak_core::plan::{NodeRecord, NodeStatus, Plan, Step, StepKind};
+use homestak_core::plan::{Action, NodeRecord, NodeStatus, Place, Plan, Step, StepKind};
 use tokio::task::JoinSet;
 
 use super::board::Board;
@@ -265,9 +265,52 @@ impl Work<'_> {
             record,
         };
         operator.journal.append(stage.run, &entry).await?;
+        if status == Some(NodeStatus::Destroyed) {
+            self.bury(stage, at, &entry).await?;
+        }
         stage.states[at] = state;
         operator.hub.tell(what);
         Ok(result.is_ok())
+    }
+
+    /// What could not be seen in a node is gone with it.
+    async fn bury(&self, stage: &Stage, at: usize, entry: &Entry) -> Result<(), JournalError> {
+        let nodes = &stage.plan.nodes;
+        let Some(node) = stage.steps[at].node.and_then(|node| nodes.get(node)) else {
+            return Ok(());
+        };
+        if !stage.board.hosts_others(&node.name) {
+            return Ok(());
+        }
+        let mut buried = vec![&node.name];
+        // Parents come before their children.
+        for inner in nodes {
+            let Place::Inside(parent) = &inner.place else {
+                continue;
+            };
+            if !buried.contains(&parent) || inner.action != Action::Nothing {
+                continue;
+            }
+            buried.push(&inner.name);
+            let Some(found) = &inner.found else {
+                continue;
+            };
+            let record = NodeRecord {
+                name: inner.name.clone(),
+                host: inner.host.clone(),
+                place: inner.place.clone(),
+                guest: found.guest.clone(),
+                status: NodeStatus::Destroyed,
+                source: None,
+                address: None,
+            };
+            let entry = Entry {
+                record: Some(record),
+                ..entry.clone()
+            };
+            self.operator.journal.append(stage.run, &entry).await?;
+        }
+        Ok(())
     }
 
     /// Returns what is known of a step's node.

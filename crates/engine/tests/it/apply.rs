@@ -79,3 +79,38 @@ nodes:
     let plan = lab.plan_with(changed, &Options::new(Verb::Apply)).await;
     assert!(plan.is_empty(), "{:#?}", plan.nodes);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ran_on_a_node_that_was_removed_by_hand_is_made_anew() {
+    let lab = Lab::new();
+    lab.apply(TIERED).await;
+    let vmid = lab.world.guests()[0].vmid;
+    lab.world.remove_guest(vmid);
+    let plan = lab.plan(TIERED).await;
+    let actions: Vec<Action> = plan.nodes.iter().map(|node| node.action).collect();
+    assert_eq!(actions, [Action::Create, Action::Create]);
+    assert_eq!(lab.apply(TIERED).await, Ending::Done);
+    let inner = world_in(&lab.world, "inner").expect("a hypervisor");
+    assert_eq!(guests(&inner), [("test".to_owned(), true)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_seen_goes_with_the_node_it_runs_on_and_comes_back_with_it() {
+    let lab = Lab::new();
+    lab.apply(TIERED).await;
+    let vmid = lab.world.guests()[0].vmid;
+    lab.world.switch_off(vmid);
+    lab.rest().await;
+    let plan = lab.plan(TIERED).await;
+    let actions: Vec<Action> = plan.nodes.iter().map(|node| node.action).collect();
+    assert_eq!(actions, [Action::Start, Action::Start]);
+    assert_eq!(lab.apply(TIERED).await, Ending::Done);
+    lab.world.switch_off(vmid);
+    lab.rest().await;
+    assert_eq!(lab.destroy(TIERED).await, Ending::Done);
+    assert_eq!(lab.guests(), []);
+    let plan = lab.plan(TIERED).await;
+    let actions: Vec<Action> = plan.nodes.iter().map(|node| node.action).collect();
+    assert_eq!(actions, [Action::Create, Action::Create]);
+    assert_eq!(plan.nodes[1].found, None, "nothing is remembered of it");
+}
