@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use homestak_core::plan::{OnError, Verb};
-use homestak_engine::journal::Ending;
+use homestak_engine::journal::{Ending, Happened};
 use homestak_engine::operate::Interrupt;
 use homestak_engine::ports::{Class, Sent};
 
@@ -179,4 +179,38 @@ async fn what_a_person_settled_is_left_alone() {
     assert_eq!(ending.unwrap(), Ending::Failed);
     let names: Vec<String> = lab.guests().into_iter().map(|guest| guest.0).collect();
     assert_eq!(names, ["box", "two"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_stops_the_run_and_loses_nothing() {
+    for case in CASES {
+        let (_, after) = case.pictures().await;
+        for room in 0.. {
+            if !is_tried(case.name, room, 6) {
+                if room > 200 {
+                    break;
+                }
+                continue;
+            }
+            let lab = case.lab().await;
+            let plan = case.plan(&lab).await;
+            *lab.journal.room.lock().unwrap() = Some(room);
+            let (_ask, interrupt) = Interrupt::new();
+            let operator = lab.operator();
+            let ended = operator.carry_out(plan.verb.word(), &plan, interrupt).await;
+            *lab.journal.room.lock().unwrap() = None;
+            if ended.is_ok() {
+                break;
+            }
+            let run = lab.last_run();
+            let acts = run.entries.iter();
+            let intents = acts.filter(|one| one.happened == Happened::Intent).count();
+            assert!(intents <= room, "nothing is done that is not written down first");
+            let (_ask, interrupt) = Interrupt::new();
+            let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+            assert_eq!(ending, Ending::Done, "{} with room for {room}", case.name);
+            lab.rest().await;
+            assert_eq!(picture(&lab.world), after, "{} with room for {room}", case.name);
+        }
+    }
 }

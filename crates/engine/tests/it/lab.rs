@@ -265,7 +265,7 @@ impl Lab {
     }
 
     pub fn last_run(&self) -> Run {
-        self.journal.0.lock().unwrap().last().unwrap().clone()
+        self.journal.runs.lock().unwrap().last().unwrap().clone()
     }
 
     /// Returns name and power of each guest of the outer World.

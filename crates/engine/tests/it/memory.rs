@@ -12,7 +12,11 @@ use homestak_engine::journal::{
 use jiff::Timestamp;
 
 #[derive(Clone, Default)]
-pub struct Memory(pub Arc<Mutex<Vec<Run>>>);
+pub struct Memory {
+    pub runs: Arc<Mutex<Vec<Run>>>,
+    /// How many entries fit on the disk; no limit when it is `None`.
+    pub room: Arc<Mutex<Option<usize>>>,
+}
 
 struct Held;
 impl Lease for Held {}
@@ -24,7 +28,7 @@ impl Journal for Memory {
     }
 
     async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError> {
-        let mut runs = self.0.lock().unwrap();
+        let mut runs = self.runs.lock().unwrap();
         let id = RunId(i64::try_from(runs.len()).unwrap() + 1);
         runs.push(Run {
             head: RunHead {
@@ -42,31 +46,38 @@ impl Journal for Memory {
     }
 
     async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError> {
-        let mut runs = self.0.lock().unwrap();
+        if let Some(room) = self.room.lock().unwrap().as_mut() {
+            *room = room.checked_sub(1).ok_or_else(|| JournalError::Broken {
+                doing: "write to the journal".to_owned(),
+                detail: "the disk is full".to_owned(),
+                hint: "free space".to_owned(),
+            })?;
+        }
+        let mut runs = self.runs.lock().unwrap();
         let run = runs.iter_mut().find(|known| known.head.id == run).unwrap();
         run.entries.push(entry.clone());
         Ok(())
     }
 
     async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError> {
-        let mut runs = self.0.lock().unwrap();
+        let mut runs = self.runs.lock().unwrap();
         let run = runs.iter_mut().find(|known| known.head.id == run).unwrap();
         run.head.ended = Some((at, ending));
         Ok(())
     }
 
     async fn runs(&self, _: Option<&str>) -> Result<Vec<RunHead>, JournalError> {
-        let runs = self.0.lock().unwrap();
+        let runs = self.runs.lock().unwrap();
         Ok(runs.iter().rev().map(|run| run.head.clone()).collect())
     }
 
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError> {
-        let runs = self.0.lock().unwrap();
+        let runs = self.runs.lock().unwrap();
         Ok(runs.iter().find(|run| run.head.id == id).cloned())
     }
 
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {
-        let runs = self.0.lock().unwrap();
+        let runs = self.runs.lock().unwrap();
         let mut records = BTreeMap::new();
         for entry in runs.iter().flat_map(|run| &run.entries) {
             if let Some(record) = &entry.record
