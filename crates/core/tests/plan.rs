@@ -26,9 +26,17 @@ fn documents(text: &str) -> (Catalog, Resolved) {
     let catalog = Catalog::read(vec![
         input(Kind::Manifest, "m", text),
         input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n"),
-        input(Kind::Image, "debian-12", "source: https://example.org/d.qcow2\n"),
+        input(
+            Kind::Image,
+            "debian-12",
+            "source: https://example.org/d.qcow2\n",
+        ),
         input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
-        input(Kind::Node, "father", "api_endpoint: https://127.0.0.1:8006\n"),
+        input(
+            Kind::Node,
+            "father",
+            "api_endpoint: https://127.0.0.1:8006\n",
+        ),
     ]);
     let request = Request {
         host: Some("father".to_owned()),
@@ -79,7 +87,12 @@ fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> Observ
 }
 
 fn ours(name: &str, vmid: u32) -> ObservedGuest {
-    guest(name, vmid, Power::Running, identity::uuid("m", "father", name))
+    guest(
+        name,
+        vmid,
+        Power::Running,
+        identity::uuid("m", "father", name),
+    )
 }
 
 fn planned(text: &str, guests: Vec<ObservedGuest>, options: &Options) -> Plan {
@@ -145,7 +158,10 @@ fn two_guests_with_one_identity_are_refused() {
 fn what_the_manifest_does_not_name_is_left_unless_asked() {
     let there = vec![ours("a", 200), ours("b", 500), ours("old", 300)];
     let plan = apply(TWO, there.clone());
-    assert_eq!(plan.node("old").map(|node| node.action), Some(Action::Leave));
+    assert_eq!(
+        plan.node("old").map(|node| node.action),
+        Some(Action::Leave)
+    );
     assert!(plan.is_empty());
     let options = Options {
         prune: true,
@@ -221,7 +237,9 @@ fn ten_thousand_nodes_are_planned() {
     for n in 0..10_000 {
         text += &format!("  - {{name: n{n:05}, preset: small}}\n");
     }
-    let there = (0..9_999).map(|n| ours(&format!("n{n:05}"), 1000 + n)).collect();
+    let there = (0..9_999)
+        .map(|n| ours(&format!("n{n:05}"), 1000 + n))
+        .collect();
     let plan = apply(&text, there);
     let new: Vec<&str> = plan
         .nodes
@@ -246,7 +264,9 @@ fn forest() -> impl Strategy<Value = Vec<Option<usize>>> {
 fn text_of(parents: &[Option<usize>]) -> String {
     let mut text = "nodes:\n".to_owned();
     for (at, parent) in parents.iter().enumerate() {
-        let parent = parent.map(|p| format!(", parent: n{p}")).unwrap_or_default();
+        let parent = parent
+            .map(|p| format!(", parent: n{p}"))
+            .unwrap_or_default();
         text += &format!("  - {{name: n{at}, type: pve, preset: small, image: pve-9{parent}}}\n");
     }
     text

@@ -51,11 +51,17 @@ pub async fn look(
     // One level after the other: a host inside a host is found through it.
     let mut nodes: Vec<_> = resolved.nodes.iter().collect();
     nodes.sort_by_key(|node| node.depth);
-    let hosting: BTreeSet<_> = nodes
+    let named = nodes.iter().filter_map(|node| node.parent.as_ref());
+    // What the manifest does not name any more may still run there.
+    let remembered = records.values().filter_map(|record| match &record.place {
+        Place::Inside(parent) => Some(parent.as_str()),
+        Place::Host(_) => None,
+    });
+    let hosting: BTreeSet<&str> = named.map(|name| name.as_str()).chain(remembered).collect();
+    for node in nodes
         .iter()
-        .filter_map(|node| node.parent.as_ref())
-        .collect();
-    for node in nodes.iter().filter(|node| hosting.contains(&node.name)) {
+        .filter(|node| hosting.contains(node.name.as_str()))
+    {
         let place = match &node.parent {
             Some(parent) => Place::Inside(parent.to_string()),
             None => match &node.host {

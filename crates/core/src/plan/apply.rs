@@ -426,11 +426,9 @@ impl Fate {
         match self.action {
             Action::Create => self.seen,
             Action::Replace => true,
-            Action::Nothing
-            | Action::Start
-            | Action::Change
-            | Action::Destroy
-            | Action::Leave => false,
+            Action::Nothing | Action::Start | Action::Change | Action::Destroy | Action::Leave => {
+                false
+            }
         }
     }
 }

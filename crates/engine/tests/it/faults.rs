@@ -205,12 +205,20 @@ async fn a_full_disk_stops_the_run_and_loses_nothing() {
             let run = lab.last_run();
             let acts = run.entries.iter();
             let intents = acts.filter(|one| one.happened == Happened::Intent).count();
-            assert!(intents <= room, "nothing is done that is not written down first");
+            assert!(
+                intents <= room,
+                "nothing is done that is not written down first"
+            );
             let (_ask, interrupt) = Interrupt::new();
             let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
             assert_eq!(ending, Ending::Done, "{} with room for {room}", case.name);
             lab.rest().await;
-            assert_eq!(picture(&lab.world), after, "{} with room for {room}", case.name);
+            assert_eq!(
+                picture(&lab.world),
+                after,
+                "{} with room for {room}",
+                case.name
+            );
         }
     }
 }

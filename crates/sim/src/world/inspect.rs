@@ -39,7 +39,9 @@ impl World {
         let mut state = self.state();
         state.guests.remove(&vmid);
         for storage in state.storages.values_mut() {
-            storage.volumes.retain(|_, volume| volume.vmid != Some(vmid));
+            storage
+                .volumes
+                .retain(|_, volume| volume.vmid != Some(vmid));
         }
     }
 
