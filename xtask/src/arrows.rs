@@ -44,7 +44,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
 
 /// Arrows that only tests have, besides those above.
 pub const TEST_ARROWS: &[(&str, &[&str])] = &[
-    ("homestak-engine", &["homestak-providers", "homestak-sim"]),
+    (
+        "homestak-engine",
+        &["homestak-providers", "homestak-sim", "homestak-store"],
+    ),
     ("homestak-providers", &["homestak-sim"]),
 ];
 

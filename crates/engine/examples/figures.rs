@@ -1,0 +1,405 @@
+//! Figures of the operator, as JSON: `cargo run --release -p homestak-engine --example figures`.
+//!
+//! In: the number of guests and hosts. Out: plan and apply on the simulator, and what the operator
+//! itself needs for very many nodes.
+//! Never: a real host.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use homestak_api::runtime::{SharedClock, WallClock};
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::catalog::{Catalog, Input};
+use homestak_core::doc::Kind;
+use homestak_core::firstboot::first_boot;
+use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted, steps};
+use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_engine::events::{Event, Hub, Observer};
+use homestak_engine::journal::{Journal, Scope};
+use homestak_engine::look::{Errand, survey};
+use homestak_engine::operate::{Interrupt, Limits, Operator};
+use homestak_engine::ports::{
+    Capabilities, GuestKind, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest,
+    ObservedHost, ObservedStorage, Places, PortError, Power, Provider, Seed, Seeds,
+};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use homestak_sim::{Boots, Timing, World};
+use homestak_store::Sqlite;
+use serde_json::{Value, json};
+
+type Failure = Box<dyn std::error::Error>;
+
+const TOKEN: &str = "root@pam!figures=00000000-0000-4000-8000-000000000001";
+/// Size of the image every guest is made from.
+const IMAGE: u64 = 800_000_000;
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn hear(&self, _: &Event) {}
+}
+
+struct Plain;
+
+impl Seeds for Plain {
+    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+        let made = first_boot(node, wanted, &self.keys());
+        Ok(Seed {
+            user_data: made.user_data,
+            meta_data: made.meta_data,
+            network_config: made.network_config,
+        })
+    }
+
+    fn keys(&self) -> Vec<String> {
+        vec!["ssh-ed25519 AAAA ops@desk".to_owned()]
+    }
+}
+
+/// One client for each host of a cluster.
+struct Cluster {
+    url: String,
+    trust: Trust,
+    open: Mutex<BTreeMap<String, Arc<Pve>>>,
+    looks: AtomicUsize,
+}
+
+#[async_trait]
+impl Places for Cluster {
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        let mut open = self.open.lock().unwrap_or_else(|lock| lock.into_inner());
+        if let Some(known) = open.get(name) {
+            return Ok(known.clone());
+        }
+        let token = ApiToken::parse(TOKEN).map_err(|error| PortError::bug("open", &error))?;
+        let endpoint = Endpoint {
+            url: self.url.clone(),
+            trust: self.trust.clone(),
+        };
+        let settings = PveSettings::new(endpoint, Credential::Token(token));
+        let client = Arc::new(Pve::new(settings, Arc::new(WallClock))?);
+        open.insert(name.to_owned(), client.clone());
+        Ok(client)
+    }
+
+    async fn inside(&self, _: &str, _: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
+        Err(PortError::refused("open", "nothing is inside", ""))
+    }
+
+    async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
+        Ok(true)
+    }
+}
+
+fn documents(guests: usize, hosts: usize) -> Result<(Catalog, Resolved), Failure> {
+    let input = |kind, name: &str, text: String| Input {
+        kind,
+        name: name.to_owned(),
+        path: format!("{name}.yaml"),
+        text: Ok(text),
+    };
+    let mut text = "nodes:\n".to_owned();
+    for guest in 0..guests {
+        let host = guest % hosts + 1;
+        text += &format!("  - {{name: n{guest:05}, preset: small, image: debian-12, host: pve{host}}}\n");
+    }
+    let mut inputs = vec![
+        input(Kind::Manifest, "m", text),
+        input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n".to_owned()),
+        input(Kind::Image, "debian-12", "source: https://example.org/d.qcow2\n".to_owned()),
+    ];
+    for host in 1..=hosts {
+        let node = "api_endpoint: https://127.0.0.1:8006\n".to_owned();
+        inputs.push(input(Kind::Node, &format!("pve{host}"), node));
+    }
+    let catalog = Catalog::read(inputs);
+    let (resolved, faults) = manifest(&catalog, "m", &Request::default());
+    let resolved = resolved.filter(|_| faults.errors() == 0);
+    Ok((catalog, resolved.ok_or("the manifest has faults")?))
+}
+
+async fn records(
+    journal: &dyn Journal,
+    hosts: usize,
+) -> Result<BTreeMap<String, NodeRecord>, Failure> {
+    let mut records = BTreeMap::new();
+    for host in 1..=hosts {
+        let scope = Scope {
+            manifest: "m".to_owned(),
+            host: format!("pve{host}"),
+        };
+        let known = journal.records(&scope).await?;
+        records.extend(known.into_iter().map(|one| (one.name.clone(), one)));
+    }
+    Ok(records)
+}
+
+async fn make_plan(
+    places: &Arc<dyn Places>,
+    documents: &(Catalog, Resolved),
+    records: &BTreeMap<String, NodeRecord>,
+) -> Result<Plan, Failure> {
+    let options = Options {
+        parallelism: Some(1024),
+        ..Options::new(Verb::Apply)
+    };
+    let errand = Errand {
+        catalog: &documents.0,
+        resolved: &documents.1,
+        records,
+        options: &options,
+        paces: &Paces::default(),
+    };
+    Ok(survey(places, &errand).await?)
+}
+
+fn operator(places: &Arc<dyn Places>, journal: &Arc<Sqlite>) -> Operator {
+    let clock: SharedClock = Arc::new(WallClock);
+    Operator {
+        places: places.clone(),
+        seeds: Arc::new(Plain),
+        journal: journal.clone(),
+        hub: Hub::new(Arc::new(Nobody), clock.clone()),
+        clock,
+        limits: Limits::default(),
+        watcher: None,
+    }
+}
+
+/// Makes guests on a simulated cluster in real time, then plans again.
+async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
+    let timing = Timing::default();
+    let mut builder = World::builder().cluster("figures").storage("local");
+    for host in 1..=hosts {
+        builder = builder.host(&format!("pve{host}"));
+    }
+    let world = builder
+        .token(TOKEN)
+        .image("local", "import/debian-12.qcow2", IMAGE, Boots::System)
+        .build();
+    let handle = homestak_sim::serve(world.clone(), "127.0.0.1:0".parse()?).await?;
+    let fingerprint = Fingerprint::parse(&handle.fingerprint).ok_or("a fingerprint")?;
+    let cluster = Arc::new(Cluster {
+        url: handle.url(),
+        trust: Trust::Pinned(fingerprint),
+        open: Mutex::default(),
+        looks: AtomicUsize::new(0),
+    });
+    let places: Arc<dyn Places> = cluster.clone();
+    let directory = tempfile::tempdir()?;
+    let journal = Arc::new(Sqlite::open(directory.path())?);
+    let documents = documents(guests, hosts)?;
+    let plan = make_plan(&places, &documents, &BTreeMap::new()).await?;
+    let begun = Instant::now();
+    let (_ask, interrupt) = Interrupt::new();
+    let (_, ending) = operator(&places, &journal)
+        .carry_out("apply", &plan, interrupt)
+        .await?;
+    let took = begun.elapsed().as_secs_f64();
+    // What no driver can do without: each host's storage copies one guest after the other, or all
+    // at once at the same speed together; then the last one starts and boots.
+    let per_host = guests.div_ceil(hosts) as f64;
+    let copies = per_host * IMAGE as f64 / timing.copy_speed as f64;
+    let path = copies + (timing.fork + timing.allocate + timing.vm_start + timing.boot).as_secs_f64();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let known = records(&*journal, hosts).await?;
+    let begun = Instant::now();
+    cluster.looks.store(0, Ordering::Relaxed);
+    let again = make_plan(&places, &documents, &known).await?;
+    Ok(json!({
+        "guests": guests,
+        "hosts": hosts,
+        "ending": ending.word(),
+        "apply_seconds": took,
+        "critical_path_seconds": path,
+        "ratio": took / path,
+        "plan_unchanged_seconds": begun.elapsed().as_secs_f64(),
+        "plan_unchanged_is_empty": again.is_empty(),
+        "plan_unchanged_looks": cluster.looks.load(Ordering::Relaxed),
+        "running": world.guests().iter().filter(|guest| guest.running).count(),
+    }))
+}
+
+/// A place where everything is done at once, so that only the operator's own needs are seen.
+#[derive(Default)]
+struct Instantly(Mutex<BTreeMap<String, bool>>);
+
+impl Instantly {
+    fn set(&self, guest: &GuestRef, running: Option<bool>) {
+        let mut guests = self.0.lock().unwrap_or_else(|lock| lock.into_inner());
+        match running {
+            Some(running) => _ = guests.insert(guest.uuid.to_string(), running),
+            None => _ = guests.remove(guest.uuid.as_str()),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Instantly {
+    async fn capabilities(&self) -> Result<Capabilities, PortError> {
+        Ok(Capabilities {
+            product: "nothing".to_owned(),
+            kinds: vec![GuestKind::Vm],
+            parallel_changes: 1024,
+            writable: true,
+        })
+    }
+    async fn observe(&self) -> Result<Observed, PortError> {
+        Ok(Observed {
+            hosts: vec![ObservedHost {
+                name: "pve1".to_owned(),
+                online: true,
+                cores: None,
+                memory: None,
+            }],
+            storages: vec![ObservedStorage {
+                name: "local".to_owned(),
+                host: "pve1".to_owned(),
+                active: true,
+                content: ["images", "import", "iso"].map(str::to_owned).to_vec(),
+                available: None,
+                shared: false,
+            }],
+            ..Observed::default()
+        })
+    }
+    async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        let guests = self.0.lock().unwrap_or_else(|lock| lock.into_inner());
+        let running = guests.get(guest.uuid.as_str()).copied();
+        Ok(running.map(|running| ObservedGuest {
+            kind: guest.kind,
+            vmid: guest.vmid,
+            host: guest.host.clone(),
+            name: String::new(),
+            uuid: Some(guest.uuid.clone()),
+            manifest: None,
+            power: if running { Power::Running } else { Power::Stopped },
+            template: false,
+            lock: None,
+            cores: None,
+            memory: None,
+            disk: None,
+            tags: Vec::new(),
+        }))
+    }
+    async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
+        let made = GuestRef {
+            uuid: guest.uuid.clone(),
+            kind: guest.kind,
+            vmid: 100,
+            host: guest.host.clone(),
+        };
+        self.set(&made, Some(false));
+        Ok(made)
+    }
+    async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.set(guest, Some(true));
+        Ok(())
+    }
+    async fn address(&self, _: &GuestRef, _: &str) -> Result<Option<IpAddr>, PortError> {
+        Ok(Some(IpAddr::from([10, 0, 0, 1])))
+    }
+    async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
+        Ok(())
+    }
+    async fn grow_disk(&self, _: &GuestRef, _: u64) -> Result<(), PortError> {
+        Ok(())
+    }
+    async fn reshape(&self, _: &GuestRef, _: u32, _: u64) -> Result<(), PortError> {
+        Ok(())
+    }
+    async fn stop(&self, guest: &GuestRef, _: Halt) -> Result<(), PortError> {
+        self.set(guest, Some(false));
+        Ok(())
+    }
+    async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.set(guest, None);
+        Ok(())
+    }
+    async fn has_image(&self, _: &ImageWanted) -> Result<bool, PortError> {
+        Ok(true)
+    }
+    async fn ensure_image(&self, _: &ImageWanted) -> Result<(), PortError> {
+        Ok(())
+    }
+    async fn sweep(&self) -> Result<usize, PortError> {
+        Ok(0)
+    }
+}
+
+struct There(Arc<Instantly>);
+
+#[async_trait]
+impl Places for There {
+    async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
+        Ok(self.0.clone())
+    }
+    async fn inside(&self, _: &str, _: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
+        Ok(self.0.clone())
+    }
+    async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
+        Ok(true)
+    }
+}
+
+/// What the operator itself needs for many nodes.
+async fn alone(nodes: usize) -> Result<Value, Failure> {
+    let before = resident("VmRSS")?;
+    let places: Arc<dyn Places> = Arc::new(There(Arc::default()));
+    let directory = tempfile::tempdir()?;
+    let journal = Arc::new(Sqlite::open(directory.path())?);
+    let documents = documents(nodes, 1)?;
+    let plan = make_plan(&places, &documents, &BTreeMap::new()).await?;
+    let n_steps = steps(&plan).len();
+    let begun = Instant::now();
+    let (_ask, interrupt) = Interrupt::new();
+    let operator = operator(&places, &journal);
+    let (_, ending) = operator.carry_out("apply", &plan, interrupt).await?;
+    let took = begun.elapsed().as_secs_f64();
+    let after = resident("VmHWM")?;
+    let plan_bytes = serde_json::to_vec(&plan)?.len();
+    drop((operator, journal));
+    let mut bytes = 0;
+    for file in std::fs::read_dir(directory.path())? {
+        bytes += usize::try_from(file?.metadata()?.len())?;
+    }
+    Ok(json!({
+        "nodes": nodes,
+        "steps": n_steps,
+        "ending": ending.word(),
+        "seconds": took,
+        "kilobytes_per_node": (after.saturating_sub(before)) as f64 / nodes as f64,
+        "journal_bytes_per_step": (bytes.saturating_sub(plan_bytes)) as f64 / n_steps as f64,
+        "plan_bytes_per_node": plan_bytes as f64 / nodes as f64,
+    }))
+}
+
+/// Reads a figure of this process, in kilobytes.
+fn resident(key: &str) -> Result<u64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with(key));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(number.ok_or("no figure")?.parse()?)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, usual: usize| {
+        let given = arguments.get(at).map(|text| text.parse::<usize>());
+        given.transpose().map(|given| given.unwrap_or(usual))
+    };
+    // Memory first: the other part leaves its own behind.
+    let alone = alone(number(2, 10_000)?).await?;
+    let simulated = simulated(number(0, 1_000)?, number(1, 20)?).await?;
+    #[expect(clippy::print_stdout, reason = "this is what the program is for")]
+    {
+        println!("{}", json!({ "alone": alone, "simulated": simulated }));
+    }
+    Ok(())
+}
