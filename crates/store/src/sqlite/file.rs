@@ -63,7 +63,11 @@ impl File {
     pub(super) fn open(&self) -> Result<Connection, Fault> {
         self.make()?;
         // Read-only, so that a file that is not for us keeps every byte.
-        self.retry(|| check(&self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?))?;
+        self.retry(|| {
+            let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            // One snapshot: another process may just be making it.
+            check(&*connection.transaction()?)
+        })?;
         self.retry(|| {
             let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             // SQLite falls back to reading by itself; better now than at the first entry.

@@ -108,14 +108,22 @@ impl<T: Send, F: FnMut(&mut Desk) -> Result<T, Fault> + Send> Work for Order<F, 
     }
 
     fn answer(self: Box<Self>, result: Result<(), Fault>, file: &File) {
-        let result = match (result, self.value) {
+        let Self {
+            doing,
+            act,
+            value,
+            reply,
+        } = *self;
+        // Before the answer: what it holds of the writer must not outlive the answer to it.
+        drop(act);
+        let result = match (result, value) {
             (Ok(()), Some(value)) => Ok(value),
             (Ok(()), None) => Err(Fault::said("nothing was done", "this is a bug of homestak")),
             (Err(fault), _) => Err(fault),
         };
-        if let Some(reply) = self.reply {
+        if let Some(reply) = reply {
             // Nobody waits any more: the value goes, and a lease in it with it.
-            drop(reply.send(result.map_err(|fault| fault.told(&self.doing, file))));
+            drop(reply.send(result.map_err(|fault| fault.told(&doing, file))));
         }
     }
 }
