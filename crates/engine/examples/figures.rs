@@ -106,12 +106,22 @@ fn documents(guests: usize, hosts: usize) -> Result<(Catalog, Resolved), Failure
     let mut text = "nodes:\n".to_owned();
     for guest in 0..guests {
         let host = guest % hosts + 1;
-        text += &format!("  - {{name: n{guest:05}, preset: small, image: debian-12, host: pve{host}}}\n");
+        text += &format!(
+            "  - {{name: n{guest:05}, preset: small, image: debian-12, host: pve{host}}}\n"
+        );
     }
     let mut inputs = vec![
         input(Kind::Manifest, "m", text),
-        input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n".to_owned()),
-        input(Kind::Image, "debian-12", "source: https://example.org/d.qcow2\n".to_owned()),
+        input(
+            Kind::Preset,
+            "small",
+            "cores: 1\nmemory: 1024\ndisk: 10\n".to_owned(),
+        ),
+        input(
+            Kind::Image,
+            "debian-12",
+            "source: https://example.org/d.qcow2\n".to_owned(),
+        ),
     ];
     for host in 1..=hosts {
         let node = "api_endpoint: https://127.0.0.1:8006\n".to_owned();
@@ -205,7 +215,8 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     // at once at the same speed together; then the last one starts and boots.
     let per_host = guests.div_ceil(hosts) as f64;
     let copies = per_host * IMAGE as f64 / timing.copy_speed as f64;
-    let path = copies + (timing.fork + timing.allocate + timing.vm_start + timing.boot).as_secs_f64();
+    let path =
+        copies + (timing.fork + timing.allocate + timing.vm_start + timing.boot).as_secs_f64();
     tokio::time::sleep(Duration::from_secs(11)).await;
     let known = records(&*journal, hosts).await?;
     let begun = Instant::now();
@@ -278,7 +289,11 @@ impl Provider for Instantly {
             name: String::new(),
             uuid: Some(guest.uuid.clone()),
             manifest: None,
-            power: if running { Power::Running } else { Power::Stopped },
+            power: if running {
+                Power::Running
+            } else {
+                Power::Stopped
+            },
             template: false,
             lock: None,
             cores: None,

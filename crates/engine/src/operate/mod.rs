@@ -9,6 +9,7 @@ pub(crate) mod limits;
 mod replay;
 mod run;
 mod schedule;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,7 +187,7 @@ impl Operator {
         run::Stage {
             run: id,
             plan,
-            steps,
+            steps: steps.into(),
             states: replay.states,
             board,
         }

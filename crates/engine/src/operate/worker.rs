@@ -1,0 +1,324 @@
+//! One step from its intent to its result.
+//!
+//! In: the number of a step. Out: how far it is, written down before anyone is told.
+//! Never: an act whose intent is not on disk.
+
+use std::sync::Arc;
+
+use homestak_api::runtime::SharedClock;
+use homestak_core::plan::{Action, NodeRecord, NodeStatus, Place, Plan, Step, StepKind};
+
+use super::board::Board;
+use super::limits::Limits;
+use super::replay::StepState;
+use super::run::Stage;
+use super::schedule::Way;
+use super::{Moment, Operator, Watcher};
+use crate::events::{Hub, What};
+use crate::journal::{Entry, Happened, Journal, JournalError, RunId, Trouble};
+use crate::ports::{Class, GuestRef, PortError, Seeds};
+use crate::steps::{self, Task, planned, subject};
+
+/// Does steps of one run in one direction. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Worker(Arc<Shared>);
+
+struct Shared {
+    run: RunId,
+    way: Way,
+    plan: Arc<Plan>,
+    steps: Arc<[Step]>,
+    board: Arc<Board>,
+    journal: Arc<dyn Journal>,
+    seeds: Arc<dyn Seeds>,
+    hub: Arc<Hub>,
+    clock: SharedClock,
+    limits: Limits,
+    watcher: Option<Arc<dyn Watcher>>,
+}
+
+impl Worker {
+    pub(super) fn new(operator: &Operator, stage: &Stage, way: Way) -> Self {
+        Self(Arc::new(Shared {
+            run: stage.run,
+            way,
+            plan: stage.plan.clone(),
+            steps: stage.steps.clone(),
+            board: stage.board.clone(),
+            journal: operator.journal.clone(),
+            seeds: operator.seeds.clone(),
+            hub: operator.hub.clone(),
+            clock: operator.clock.clone(),
+            limits: operator.limits,
+            watcher: operator.watcher.clone(),
+        }))
+    }
+
+    /// Does a step, or undoes it.
+    pub(super) async fn work(
+        &self,
+        at: usize,
+        look_first: bool,
+    ) -> Result<StepState, JournalError> {
+        self.0.work(at, look_first).await
+    }
+}
+
+impl Shared {
+    async fn work(&self, at: usize, look_first: bool) -> Result<StepState, JournalError> {
+        self.begin(at).await?;
+        let task = Task {
+            plan: self.plan.clone(),
+            step: self.steps[at].clone(),
+            board: self.board.clone(),
+            seeds: self.seeds.clone(),
+            clock: self.clock.clone(),
+            hub: self.hub.clone(),
+            limits: self.limits,
+            look_first,
+        };
+        let begun = self.clock.now();
+        let result = persist(&task, self.way).await;
+        let seconds = self.clock.now().duration_since(begun).as_secs_f64();
+        self.moment(Moment::AfterAct);
+        let state = self.record(at, &result, seconds).await?;
+        self.moment(Moment::AfterResult);
+        Ok(state)
+    }
+
+    fn moment(&self, moment: Moment) {
+        if let Some(watcher) = &self.watcher {
+            watcher.reached(moment);
+        }
+    }
+
+    async fn append(
+        &self,
+        at: usize,
+        happened: Happened,
+        record: Option<NodeRecord>,
+    ) -> Result<(), JournalError> {
+        let entry = Entry {
+            step: at,
+            happened,
+            at: self.clock.now(),
+            record,
+        };
+        self.journal.append(self.run, &entry).await
+    }
+
+    /// Writes the intent down.
+    async fn begin(&self, at: usize) -> Result<(), JournalError> {
+        let step = &self.steps[at];
+        self.moment(Moment::BeforeIntent);
+        let happened = match self.way {
+            Way::Forward => Happened::Intent,
+            Way::Back => Happened::UndoIntent,
+        };
+        let record = match (self.way, step.kind) {
+            (Way::Forward, StepKind::Create) => self.record_of(at, NodeStatus::Creating),
+            (Way::Forward, StepKind::Destroy) | (Way::Back, StepKind::Create) => {
+                self.record_of(at, NodeStatus::Destroying)
+            }
+            _ => None,
+        };
+        self.append(at, happened, record).await?;
+        self.moment(Moment::AfterIntent);
+        self.hub.tell(What::StepStarted {
+            subject: subject(&self.plan, step),
+            step: step.kind,
+            undo: self.way == Way::Back,
+        });
+        Ok(())
+    }
+
+    /// Writes down what came of a step.
+    async fn record(
+        &self,
+        at: usize,
+        result: &Result<steps::Came, PortError>,
+        seconds: f64,
+    ) -> Result<StepState, JournalError> {
+        let step = &self.steps[at];
+        let undo = self.way == Way::Back;
+        let node = step.node.and_then(|node| self.plan.nodes.get(node));
+        let subject = subject(&self.plan, step);
+        let (happened, state, what) = match result {
+            Ok(came) => {
+                if let Some(node) = node {
+                    let board = &self.board;
+                    board.learn(&node.name, came.guest.as_ref(), came.address);
+                }
+                let changed = came.changed;
+                let guest = node.and_then(|node| self.board.guest(&node.name));
+                let what = What::StepDone {
+                    step: step.kind,
+                    undo,
+                    changed,
+                    seconds,
+                    vmid: guest.map(|guest| guest.vmid).filter(|vmid| *vmid != 0),
+                    address: node.and_then(|node| self.board.address(&node.name)),
+                    subject,
+                };
+                if undo {
+                    (Happened::Undone { changed }, StepState::Undone, what)
+                } else {
+                    (Happened::Done { changed }, StepState::Done, what)
+                }
+            }
+            Err(error) => {
+                let trouble = Trouble::from(error);
+                let what = What::StepFailed {
+                    step: step.kind,
+                    undo,
+                    trouble: trouble.clone(),
+                    seconds,
+                    subject,
+                };
+                if undo {
+                    let stuck = StepState::Stuck(trouble.clone());
+                    (Happened::UndoFailed(trouble), stuck, what)
+                } else {
+                    let failed = StepState::Failed(trouble.clone());
+                    (Happened::Failed(trouble), failed, what)
+                }
+            }
+        };
+        let status = result.as_ref().ok().and_then(|_| self.status_after(at));
+        let record = status.and_then(|status| self.record_of(at, status));
+        self.append(at, happened.clone(), record).await?;
+        if status == Some(NodeStatus::Destroyed) {
+            self.bury(at, &happened).await?;
+        }
+        self.hub.tell(what);
+        Ok(state)
+    }
+
+    /// Returns how far a node is once a step of it is done.
+    fn status_after(&self, at: usize) -> Option<NodeStatus> {
+        let step = &self.steps[at];
+        let node = step.node.and_then(|node| self.plan.nodes.get(node));
+        match (self.way, step.kind) {
+            (Way::Forward, StepKind::Create) => Some(NodeStatus::Made),
+            // It is ready when its first-boot data is gone too: that may hold secrets.
+            (Way::Forward, StepKind::Ready) if is_discarded(&self.steps, at) => {
+                Some(NodeStatus::Made)
+            }
+            (Way::Forward, StepKind::Ready | StepKind::Discard) => Some(NodeStatus::Ready),
+            (Way::Forward, StepKind::Stop) if node.is_some_and(|node| node.wanted.is_some()) => {
+                Some(NodeStatus::Made)
+            }
+            (Way::Forward, StepKind::Destroy) | (Way::Back, StepKind::Create) => {
+                Some(NodeStatus::Destroyed)
+            }
+            _ => None,
+        }
+    }
+
+    /// What could not be seen in a node is gone with it.
+    async fn bury(&self, at: usize, happened: &Happened) -> Result<(), JournalError> {
+        let nodes = &self.plan.nodes;
+        let Some(node) = self.steps[at].node.and_then(|node| nodes.get(node)) else {
+            return Ok(());
+        };
+        if !self.board.hosts_others(&node.name) {
+            return Ok(());
+        }
+        let mut buried = vec![&node.name];
+        // Parents come before their children.
+        for inner in nodes {
+            let Place::Inside(parent) = &inner.place else {
+                continue;
+            };
+            if !buried.contains(&parent) || inner.action != Action::Nothing {
+                continue;
+            }
+            buried.push(&inner.name);
+            let Some(found) = &inner.found else {
+                continue;
+            };
+            let record = NodeRecord {
+                name: inner.name.clone(),
+                host: inner.host.clone(),
+                place: inner.place.clone(),
+                guest: found.guest.clone(),
+                status: NodeStatus::Destroyed,
+                source: None,
+                address: None,
+            };
+            self.append(at, happened.clone(), Some(record)).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns what is known of a step's node.
+    fn record_of(&self, at: usize, status: NodeStatus) -> Option<NodeRecord> {
+        let step = &self.steps[at];
+        let node = self.plan.nodes.get(step.node?)?;
+        let found = node.found.as_ref();
+        // Of a node that is replaced, the old guest is meant until it is gone.
+        let old = matches!(step.kind, StepKind::Stop | StepKind::Destroy);
+        let guest: GuestRef = match found.filter(|_| old) {
+            Some(found) => found.guest.clone(),
+            None => {
+                let known = self.board.guest(&node.name);
+                known.unwrap_or_else(|| planned(node))
+            }
+        };
+        Some(NodeRecord {
+            name: node.name.clone(),
+            host: node.host.clone(),
+            place: node.place.clone(),
+            guest,
+            status,
+            source: node.wanted.as_ref().map(|wanted| wanted.source.clone()),
+            address: self.board.address(&node.name),
+        })
+    }
+}
+
+/// Tells whether a node's first-boot data is taken away after the step at which it is reached.
+fn is_discarded(steps: &[Step], ready: usize) -> bool {
+    let next = steps.get(ready + 1);
+    next.is_some_and(|next| next.kind == StepKind::Discard && next.node == steps[ready].node)
+}
+
+/// Does or undoes a step, again when the other side is busy or away: every step looks first.
+async fn persist(task: &Task, way: Way) -> Result<steps::Came, PortError> {
+    let mut pause = task.limits.pause;
+    let mut tried = 0;
+    loop {
+        let result = match way {
+            Way::Forward => forward(task, tried > 0).await,
+            Way::Back => task.undo().await,
+        };
+        tried += 1;
+        let error = match result {
+            Ok(came) => return Ok(came),
+            Err(error) => error,
+        };
+        let later = match error.class {
+            Class::Busy | Class::Unreachable { .. } | Class::Broken => true,
+            Class::Refused | Class::Missing | Class::Bug => false,
+        };
+        // Waiting until it is reached has a patience of its own.
+        if !later || tried >= task.limits.tries || task.step.kind == StepKind::Ready {
+            return Err(error);
+        }
+        task.hub.tell(What::Waiting {
+            subject: task.subject(),
+            what: format!("another try ({error})"),
+        });
+        task.clock.sleep(pause).await;
+        pause *= 2;
+    }
+}
+
+async fn forward(task: &Task, again: bool) -> Result<steps::Came, PortError> {
+    if (again || task.look_first)
+        && let Some(came) = task.probe().await?
+    {
+        return Ok(came);
+    }
+    task.act().await
+}
