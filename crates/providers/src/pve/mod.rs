@@ -41,8 +41,10 @@ pub mod settings;
 pub mod upid;
 pub mod vmid;
 
+pub use address::address_of;
 pub use client::Pve;
 pub use config::{Disk, GuestConfig};
 pub use http::{Answer, parse_answer};
 pub use observe::observed;
 pub use settings::{ApiToken, Credential, Endpoint, Limits, Password, PveSettings, TokenError};
+pub use task::{RunningTask, Standing, log_lines, running, standing};

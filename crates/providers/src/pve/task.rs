@@ -30,7 +30,7 @@ const WHOLE: u64 = 2000;
 
 /// How a task stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub enum Standing {
     /// It runs.
     Running,
     /// It ended well.
@@ -42,7 +42,7 @@ pub(super) enum Standing {
 }
 
 /// Reads how a task stands.
-pub(super) fn standing(data: &Value) -> Option<Standing> {
+pub fn standing(data: &Value) -> Option<Standing> {
     match quirks::text_of(data, "status").as_str() {
         "running" => Some(Standing::Running),
         "stopped" => Some(ending(&quirks::text_of(data, "exitstatus"))),
@@ -61,8 +61,9 @@ fn ending(words: &str) -> Standing {
 
 /// A running task as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RunningTask {
-    pub(super) upid: Upid,
+pub struct RunningTask {
+    /// Its id.
+    pub upid: Upid,
 }
 
 impl Pve {
@@ -203,7 +204,7 @@ impl Pve {
 }
 
 /// Reads the tasks in a list that have not ended.
-pub(super) fn running(data: &Value) -> Vec<RunningTask> {
+pub fn running(data: &Value) -> Vec<RunningTask> {
     let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
     rows.iter()
         .filter(|row| {
@@ -266,7 +267,7 @@ fn log_call(upid: &Upid, start: u64, limit: u64) -> Call {
 }
 
 /// Reads the lines of a log.
-pub(super) fn log_lines(data: &Value) -> Vec<String> {
+pub fn log_lines(data: &Value) -> Vec<String> {
     let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
     rows.iter()
         .map(|row| quirks::text_of(row, "t"))
