@@ -19,6 +19,8 @@ use super::upid::Upid;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A pause is this part of the time since the task started: an end is seen that much later.
+const LATE: u32 = 8;
 /// How long a task may be unknown after it was started; its index is written later.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How often the log is measured to see progress.
@@ -80,7 +82,6 @@ impl Pve {
             .at("node", &upid.node)
             .at("upid", upid);
         let mut watch = Watch::new(started);
-        let mut pause = FIRST_PAUSE;
         let mut said = false;
         loop {
             match self.ask_once(&status).await {
@@ -114,8 +115,10 @@ impl Pve {
                 .with_log(self.tail(upid).await)
                 .with_hint("it may still end well; look at it on the host before repeating"));
             }
+            // In proportion to how long it has taken: looks are few, and an end is seen soon, for
+            // whoever waits for a turn waits for that too.
+            let pause = (elapsed(started, now) / LATE).clamp(FIRST_PAUSE, LONGEST_PAUSE);
             self.clock.sleep(pause).await;
-            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
         }
     }
 
