@@ -100,7 +100,7 @@ async fn measure(copies: u32, mebibytes: u64) -> Result<serde_json::Value, Failu
         "one_at_a_time_seconds": alone,
         "at_once_seconds": together,
         "ratio": alone / together,
-        // What the storage needs to write them, whoever asks.
+        // What the storage needs to write them, whoever asks for them.
         "storage_seconds": least,
         "best_ratio": alone / least,
         "lock_errors": locks(&failed_alone) + locks(&failed_together),
@@ -117,7 +117,7 @@ async fn timed(
         .pace(Pace::Accelerated(FACTOR))
         .host("pve1")
         .storage("local")
-        .file("local", "import/debian-12.qcow2", mebibytes << 20)
+        .file("local", "import/debian-12.raw", mebibytes << 20)
         .token(TOKEN)
         .grant("homestak@pve", "/", "Administrator")
         .build();
@@ -131,7 +131,7 @@ async fn timed(
     let source = NewGuest {
         vmid: Some(SOURCE),
         disk: 0,
-        source: DiskSource::Image("debian-12.qcow2".to_owned()),
+        source: DiskSource::Image("debian-12.raw".to_owned()),
         ..guest(0)?
     };
     pve.create(&source).await?;
