@@ -1,25 +1,23 @@
 //! The client against the simulator: its schemas, locks, workers and tasks are those of the real
 //! thing.
 //!
-//! In: a World. Out: guests made, started, stopped and gone; also with every fault at every call.
+//! In: a World. Out: guests made, started, stopped and gone.
 //! Never: a real host.
 
 mod support;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, PortError, Power,
-    Provider as _,
+    Class, GuestKind, Halt, ImageSource, ImageWanted, NewGuest, Power, Provider as _,
 };
+use homestak_providers::pve::Limits;
 use homestak_providers::pve::facts::Fetched;
 use homestak_providers::pve::preflight::{
     self, FileWanted, Severity, SiteWanted, StorageWanted, Wanted,
 };
-use homestak_providers::pve::{Limits, Pve};
-use homestak_sim::{Call, Fault, FaultKind};
+use homestak_sim::{GuestFacts, Kind};
 use sha2::Digest as _;
 use support::place::{abilities, fleet, place, place_of, with_template};
 
@@ -170,124 +168,122 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
     );
 }
 
-type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + Send + 'a>>;
-type Operation = for<'a> fn(&'a Pve, &'a NewGuest, &'a GuestRef) -> Step<'a>;
-
-fn create<'a>(pve: &'a Pve, guest: &'a NewGuest, _: &'a GuestRef) -> Step<'a> {
-    Box::pin(async { pve.create(guest).await.map(|_| ()) })
+/// A cluster of two hosts with a storage that both have.
+async fn cluster() -> support::place::Place {
+    let place = place_of(|builder| {
+        builder
+            .host("pve2")
+            .shared_storage("nfs")
+            .token(support::TOKEN)
+            .grant("homestak@pve", "/", "Administrator")
+    });
+    place.await
 }
 
-fn start<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
-    Box::pin(pve.start(at))
+fn facts_of(place: &support::place::Place, vmid: u32) -> GuestFacts {
+    let mut guests = place.world.guests().into_iter();
+    guests.find(|guest| guest.vmid == vmid).expect("a guest")
 }
 
-fn stop<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
-    Box::pin(pve.stop(at, Halt::Now))
-}
-
-fn destroy<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
-    Box::pin(pve.destroy(at))
-}
-
-/// Runs each operation with a fault at its n-th call, until it has fewer calls than that.
-async fn life(kind: FaultKind, guest: NewGuest, clone: bool) {
-    let operations: [(&str, Operation); 4] = [
-        ("create", create),
-        ("start", start),
-        ("stop", stop),
-        ("destroy", destroy),
-    ];
-    let place = if clone {
-        with_template().await
-    } else {
-        place(|builder| builder).await
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
+    let place = cluster().await;
+    let pve = place.client();
+    let guest = NewGuest {
+        storage: "nfs".to_owned(),
+        seed: None,
+        ..support::vm(1)
     };
-    let sources = usize::from(clone);
-    for nth in 1..=60 {
-        let pve = place.client();
-        let mut calls = 0;
-        let mut at = GuestRef {
-            uuid: guest.uuid.clone(),
-            kind: guest.kind,
-            vmid: 0,
-            host: guest.host.clone(),
-        };
-        for (name, operation) in operations {
-            let before = pve.requests();
-            place
-                .world
-                .add_fault(Fault::new(Call::nth(nth), kind.clone()));
-            let mut attempts = 0;
-            while let Err(error) = operation(&pve, &guest, &at).await {
-                attempts += 1;
-                let again = matches!(
-                    error.class,
-                    Class::Unreachable { .. } | Class::Broken | Class::Busy
-                );
-                assert!(
-                    again && attempts < 5,
-                    "{kind:?} at call {nth} of {name}: {error:?}"
-                );
-            }
-            place.world.clear_faults();
-            calls = calls.max(pve.requests() - before);
-            place.settle().await;
-            let left = place.world.guests().len() - sources;
-            assert_eq!(
-                left,
-                usize::from(name != "destroy"),
-                "{kind:?} at call {nth} of {name}"
-            );
-            if name == "create" {
-                at = pve.create(&guest).await.expect("it is there");
-            }
-        }
-        let seeds = place
-            .world
-            .volumes()
-            .iter()
-            .filter(|(_, volume)| volume.contains(":iso/"))
-            .count();
-        assert_eq!(
-            seeds,
-            0,
-            "{kind:?} at call {nth} of {} left a seed: {:?}",
-            guest.name,
-            place.world.volumes()
-        );
-        if nth > calls {
-            return;
-        }
-    }
-}
-
-macro_rules! lives {
-    ($($name:ident = $kind:expr, $guests:ident;)*) => {
-        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            $guests($kind).await;
-        })*
+    let at = pve.create(&guest).await.expect("a guest");
+    let seen = pve.observe().await.expect("a look");
+    assert!(seen.guests.iter().any(|guest| guest.host == "pve1"));
+    let move_to = |host: &str| {
+        let config = facts_of(&place, at.vmid).config.into_iter().collect();
+        place.world.put_guest(host, Kind::Qemu, at.vmid, config);
     };
+    move_to("pve2");
+    pve.start(&at).await.expect("started where it is now");
+    assert!(place.world.is_running(at.vmid));
+    assert_eq!(facts_of(&place, at.vmid).host, "pve2");
+    pve.stop(&at, Halt::Now).await.expect("stopped");
+    move_to("pve1");
+    pve.grow_disk(&at, 9).await.expect("grown where it is now");
+    move_to("pve2");
+    pve.destroy(&at).await.expect("destroyed where it is now");
+    assert!(place.world.guests().is_empty());
 }
 
-async fn vm(kind: FaultKind) {
-    life(kind, support::vm(1), false).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_of_another_guest_survives_the_guest_it_was_attached_to() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    let ours = pve.create(&support::vm(1)).await.expect("a guest");
+    let other = pve.create(&support::vm(2)).await.expect("another");
+    let foreign = facts_of(&place, other.vmid).config["scsi0"].clone();
+    let volume = foreign.split(',').next().unwrap_or_default().to_owned();
+    let mut config = facts_of(&place, ours.vmid).config;
+    config.insert("scsi1".to_owned(), foreign);
+    config.insert("unused0".to_owned(), volume.clone());
+    let config = config.into_iter().collect();
+    place.world.put_guest("pve1", Kind::Qemu, ours.vmid, config);
+    pve.destroy(&ours).await.expect("destroyed");
+    place.settle().await;
+    let volumes = place.world.volumes();
+    assert!(
+        volumes.iter().any(|(_, known)| *known == volume),
+        "{volumes:?}"
+    );
+    pve.start(&other).await.expect("the other has its disk");
 }
 
-async fn all(kind: FaultKind) {
-    life(kind.clone(), support::vm(1), false).await;
-    life(kind.clone(), support::ct(2), false).await;
-    life(kind, support::clone_of(9000, 3), true).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_is_fetched_with_its_checksum() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    let url = "https://example.org/y.qcow2";
+    let digits = "5".repeat(64);
+    place.world.offer_download(url, 1 << 20, &digits);
+    let mut image = ImageWanted {
+        file: "y.qcow2".to_owned(),
+        kind: GuestKind::Vm,
+        host: "pve1".to_owned(),
+        storage: "local".to_owned(),
+        source: ImageSource::Url(url.to_owned()),
+        checksum: Some(format!("sha256:{}", "0".repeat(64))),
+    };
+    let error = pve
+        .ensure_image(&image)
+        .await
+        .expect_err("another checksum");
+    assert_eq!(error.class, Class::Refused);
+    assert!(error.hint.contains("checksum"), "{error:?}");
+    assert!(!pve.has_image(&image).await.expect("a look"));
+    image.checksum = Some(format!("sha256:{digits}"));
+    pve.ensure_image(&image).await.expect("fetched");
+    assert!(pve.has_image(&image).await.expect("a look"));
+    pve.ensure_image(&image).await.expect("there already");
 }
 
-// Those that leave open what happened are tried on everything, the others on one kind of guest.
-lives! {
-    lives_survive_cuts_before = FaultKind::ResetBefore, vm;
-    lives_survive_cuts_after = FaultKind::ResetAfter, all;
-    lives_survive_repetition = FaultKind::RepeatedAnswer, all;
-    lives_survive_the_proxy = FaultKind::Status(596), vm;
-    lives_survive_garbage = FaultKind::Garbage, all;
-    lives_survive_half_answers = FaultKind::Truncated, vm;
-    lives_survive_slowness = FaultKind::Slow(20.0), vm;
-    lives_survive_old_lists = FaultKind::StaleList(15.0), all;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made() {
+    let place = place(|builder| builder.storage_size(40 << 30)).await;
+    let pve = place.client();
+    let before = place.world.volumes();
+    let large = NewGuest {
+        disk: 500,
+        ..support::vm(1)
+    };
+    let error = pve.create(&large).await.expect_err("no room");
+    assert_eq!(error.class, Class::Refused);
+    assert!(error.detail.contains("500.0 GiB"), "{error:?}");
+    assert!(error.detail.contains("GiB free"), "{error:?}");
+    let heavy = NewGuest {
+        memory: 128 << 10,
+        ..support::vm(1)
+    };
+    let error = pve.create(&heavy).await.expect_err("no memory");
+    assert_eq!(error.class, Class::Refused);
+    assert!(error.detail.contains("128.0 GiB"), "{error:?}");
+    assert_eq!(place.world.volumes(), before, "not even a seed");
+    pve.create(&support::vm(1)).await.expect("one that fits");
 }

@@ -121,6 +121,7 @@ async fn a_lock_that_is_waited_for_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_that_is_waited_for_is_named() {
     let place = with_template().await;
+    place.world.set_copy_speed(100_000_000);
     let ears = Arc::new(Ears::default());
     let limits = Limits {
         per_storage: 1,

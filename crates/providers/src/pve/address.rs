@@ -40,7 +40,10 @@ impl Pve {
 }
 
 /// Reads the address: IPv4 before IPv6.
-pub(super) fn address_of(kind: GuestKind, data: &Value, mac: &str) -> Option<IpAddr> {
+pub fn address_of(kind: GuestKind, data: &Value, mac: &str) -> Option<IpAddr> {
+    if mac.is_empty() {
+        return None;
+    }
     let interfaces = match kind {
         GuestKind::Vm => data.get("result").unwrap_or(data),
         GuestKind::Ct => data,

@@ -10,6 +10,7 @@ use homestak_engine::ports::{
     Class, DiskSource, GuestKind, GuestRef, NewGuest, ObservedGuest, Power,
 };
 
+use super::capacity;
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
 use super::guard::Went;
@@ -40,12 +41,12 @@ impl Pve {
             .await;
         // Listed before the search: whatever a rival makes in between is not taken for someone
         // else's, but run into, and recognised.
+        let seen = self.look().await?;
         let mut taken: BTreeSet<u32> = match guest.vmid {
             Some(_) => BTreeSet::new(),
             None => {
-                let rows = self.guests().await?;
                 // Those that are half-made may be ours: `make_at` finds out.
-                let whole = rows.iter().filter(|row| row.lock.is_none());
+                let whole = seen.guests.iter().filter(|row| row.lock.is_none());
                 whole.map(|row| row.vmid).collect()
             }
         };
@@ -54,7 +55,7 @@ impl Pve {
             .map(|vmid| (guest.kind, guest.host.as_str(), vmid));
         match self.find(&guest.uuid, last).await? {
             Found::Ours(located) | Found::Unfinished(located) => {
-                return self.complete(guest, located).await;
+                return self.complete(guest, located, false).await;
             }
             Found::Impostor(located) => {
                 return Err(contested(&located, "carries the tag and another identity"));
@@ -62,6 +63,7 @@ impl Pve {
             // What is at the id already is found out when it is asked for.
             Found::Anonymous(_) | Found::Nowhere => {}
         }
+        capacity::check(guest, &seen)?;
         self.ensure_seed(guest).await?;
         for _ in 0..IDS {
             let vmid = match guest.vmid {
@@ -70,7 +72,7 @@ impl Pve {
             };
             let _turn = self.guard.guest(vmid).await;
             match self.make_at(guest, vmid).await? {
-                Some(located) => return self.complete(guest, located).await,
+                Some(located) => return self.complete(guest, located, true).await,
                 None if guest.vmid.is_some() => {
                     let name = name_of(guest.kind, vmid, &guest.host);
                     let detail = format!("the id of {name} belongs to another guest");

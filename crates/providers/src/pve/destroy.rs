@@ -152,8 +152,9 @@ impl Pve {
         let Some(found) = self.prove(guest).await? else {
             return self.remove_seeds(guest).await;
         };
-        let file = seed::file_name(&guest.uuid);
-        let ending = format!("/{file}");
+        let ending = format!("/{}", seed::file_name(&guest.uuid));
+        // Remembered before it is out: no list has to show it then.
+        let seeds = seeds_of(&found, &guest.uuid);
         self.past_locks(&found.node, found.vmid, || async {
             let mut tries = 0;
             loop {
@@ -173,6 +174,9 @@ impl Pve {
             }
         })
         .await?;
+        for (node, volume) in seeds {
+            self.remove_file(&node, &volume).await?;
+        }
         self.remove_seeds(guest).await
     }
 

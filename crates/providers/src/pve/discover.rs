@@ -56,7 +56,7 @@ pub fn endpoints(entry: &Endpoint, status: &Value, nodes: &Value) -> BTreeMap<St
         // The host behind the entry is reached through it already.
         .filter(|row| !row.get("local").and_then(parse_bool).unwrap_or(false))
         .filter_map(|row| {
-            let name = text_of(row, "name");
+            let name = Some(text_of(row, "name")).filter(|name| !name.is_empty())?;
             let trust = match &entry.trust {
                 Trust::Pinned(_) => Trust::Pinned(*fingerprints.get(&name)?),
                 Trust::Authority(pem) => Trust::Authority(pem.clone()),

@@ -24,10 +24,7 @@ impl Pve {
         if is_large(located, wanted) {
             return Ok(());
         }
-        let turn = self
-            .guard
-            .storage(&located.node, &storage_of(located))
-            .await;
+        let turn = self.guard.growth(&located.node, &storage_of(located)).await;
         let result = self
             .past_locks(&located.node, located.vmid, || async {
                 let mut tries = 0;

@@ -19,15 +19,19 @@ use super::seed;
 use super::upload::Upload;
 
 impl Pve {
-    /// Completes a guest: configures a clone, and grows the disk.
+    /// Completes a guest: configures a clone, and grows the disk. `seeded` tells that its seed was
+    /// put there a moment ago, which need not be done twice.
     pub(super) async fn complete(
         &self,
         guest: &NewGuest,
         located: Located,
+        seeded: bool,
     ) -> Result<GuestRef, Fault> {
         let mut located = self.still_ours(guest, located).await?;
         if judge(located.kind, &located.config, &guest.uuid) == Claim::Unfinished {
-            self.ensure_seed(guest).await?;
+            if !seeded {
+                self.ensure_seed(guest).await?;
+            }
             self.configure(guest, &mut located, hardware).await?;
             self.configure(guest, &mut located, mark).await?;
         }

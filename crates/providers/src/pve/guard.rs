@@ -62,6 +62,14 @@ impl Guard {
             .await
     }
 
+    /// Waits for a turn to grow a disk. It takes the storage for a moment only, and must not wait
+    /// behind copies.
+    pub(super) async fn growth(&self, host: &str, storage: &str) -> Turn {
+        let waited = || format!("a turn to grow a disk on storage {storage} of {host}");
+        self.bottleneck(&format!("growth {host} {storage}"), self.start, waited)
+            .await
+    }
+
     /// Waits for a turn to copy a guest. A running one is copied under an exclusive lock.
     pub(super) async fn clone_source(&self, vmid: u32, running: bool) -> Turn {
         let start = if running { 1 } else { self.start * 2 };
@@ -88,7 +96,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets through as many as go well: one more after a round of successes, half after a timeout.
+/// Lets through as many as go well: one more after each success until it was too much once, then
+/// one more after a round of successes; half after a timeout.
 struct Bottleneck {
     state: Mutex<State>,
     free: Notify,
@@ -97,6 +106,8 @@ struct Bottleneck {
 struct State {
     limit: f64,
     busy: usize,
+    /// Whether it has ever been too much; until then the limit grows fast.
+    congested: bool,
 }
 
 impl Bottleneck {
@@ -106,6 +117,7 @@ impl Bottleneck {
             state: Mutex::new(State {
                 limit: f64::from(start).clamp(1.0, MOST),
                 busy: 0,
+                congested: false,
             }),
             free: Notify::new(),
         }
@@ -147,8 +159,14 @@ impl Turn {
     /// Reports how it went.
     pub(super) fn report(&self, went: Went) {
         let mut state = locked(&self.lane.state);
+        state.congested |= went == Went::Congested;
+        let step = if state.congested {
+            1.0 / state.limit
+        } else {
+            1.0
+        };
         state.limit = match went {
-            Went::Well => (state.limit + 1.0 / state.limit).min(MOST),
+            Went::Well => (state.limit + step).min(MOST),
             Went::Congested => (state.limit / 2.0).max(1.0),
         };
     }

@@ -4,6 +4,7 @@
 //! Never: a guest touched that is not ours; a lock broken; a change repeated without looking.
 
 mod address;
+mod capacity;
 mod client;
 mod config;
 mod create;
@@ -42,8 +43,10 @@ pub mod settings;
 pub mod upid;
 pub mod vmid;
 
+pub use address::address_of;
 pub use client::Pve;
 pub use config::{Disk, GuestConfig};
 pub use http::{Answer, parse_answer};
 pub use observe::observed;
 pub use settings::{ApiToken, Credential, Endpoint, Limits, Password, PveSettings, TokenError};
+pub use task::{RunningTask, Standing, log_lines, running, standing};

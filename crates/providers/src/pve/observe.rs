@@ -79,11 +79,28 @@ pub fn observed(data: &Value) -> Result<Observed, Fault> {
             _ => {}
         }
     }
-    observed.hosts.sort_by(|a, b| a.name.cmp(&b.name));
-    observed.guests.sort_by_key(|guest| guest.vmid);
+    // A guest that moves may be listed twice: the row that knows more counts, and a list in
+    // another order says the same.
+    let text = |row: &dyn std::fmt::Debug| format!("{row:?}");
+    observed.hosts.sort_by(|a, b| {
+        let rank = |host: &ObservedHost| (!host.online, text(host));
+        a.name.cmp(&b.name).then_with(|| rank(a).cmp(&rank(b)))
+    });
+    observed.hosts.dedup_by(|b, a| a.name == b.name);
+    observed.guests.sort_by(|a, b| {
+        let rank = |guest: &ObservedGuest| (guest.power == Power::Unknown, text(guest));
+        a.vmid.cmp(&b.vmid).then_with(|| rank(a).cmp(&rank(b)))
+    });
+    observed.guests.dedup_by_key(|guest| guest.vmid);
+    observed.storages.sort_by(|a, b| {
+        let rank = |storage: &ObservedStorage| (!storage.active, text(storage));
+        (&a.host, &a.name)
+            .cmp(&(&b.host, &b.name))
+            .then_with(|| rank(a).cmp(&rank(b)))
+    });
     observed
         .storages
-        .sort_by(|a, b| (&a.host, &a.name).cmp(&(&b.host, &b.name)));
+        .dedup_by(|b, a| (&a.host, &a.name) == (&b.host, &b.name));
     Ok(observed)
 }
 

@@ -41,7 +41,10 @@ impl Property {
                 continue;
             }
             match part.split_once('=') {
-                Some((key, value)) => property.fields.push((key.to_owned(), value.to_owned())),
+                Some((key, value)) => {
+                    let field = (key.trim().to_owned(), value.trim().to_owned());
+                    property.fields.push(field);
+                }
                 None if property.head.is_none() && property.fields.is_empty() => {
                     property.head = Some(part.to_owned());
                 }
@@ -61,8 +64,10 @@ impl Property {
 
     /// Writes it out.
     pub fn render(&self) -> String {
-        let fields = self.fields.iter().map(|(key, value)| {
-            if value.is_empty() {
+        let fields = self.fields.iter().enumerate().map(|(at, (key, value))| {
+            // Without its sign the first would be read as the value without key.
+            let bare = value.is_empty() && !key.is_empty() && (at > 0 || self.head.is_some());
+            if bare {
                 key.clone()
             } else {
                 format!("{key}={value}")

@@ -19,6 +19,8 @@ use super::upid::Upid;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A pause is this part of the time since the task started: an end is seen that much later.
+const LATE: u32 = 8;
 /// How long a task may be unknown after it was started; its index is written later.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How often the log is measured to see progress.
@@ -30,7 +32,7 @@ const WHOLE: u64 = 2000;
 
 /// How a task stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub enum Standing {
     /// It runs.
     Running,
     /// It ended well.
@@ -42,7 +44,7 @@ pub(super) enum Standing {
 }
 
 /// Reads how a task stands.
-pub(super) fn standing(data: &Value) -> Option<Standing> {
+pub fn standing(data: &Value) -> Option<Standing> {
     match quirks::text_of(data, "status").as_str() {
         "running" => Some(Standing::Running),
         "stopped" => Some(ending(&quirks::text_of(data, "exitstatus"))),
@@ -61,8 +63,9 @@ fn ending(words: &str) -> Standing {
 
 /// A running task as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RunningTask {
-    pub(super) upid: Upid,
+pub struct RunningTask {
+    /// Its id.
+    pub upid: Upid,
 }
 
 impl Pve {
@@ -79,7 +82,6 @@ impl Pve {
             .at("node", &upid.node)
             .at("upid", upid);
         let mut watch = Watch::new(started);
-        let mut pause = FIRST_PAUSE;
         let mut said = false;
         loop {
             match self.ask_once(&status).await {
@@ -113,8 +115,10 @@ impl Pve {
                 .with_log(self.tail(upid).await)
                 .with_hint("it may still end well; look at it on the host before repeating"));
             }
+            // In proportion to how long it has taken: looks are few, and an end is seen soon, for
+            // whoever waits for a turn waits for that too.
+            let pause = (elapsed(started, now) / LATE).clamp(FIRST_PAUSE, LONGEST_PAUSE);
             self.clock.sleep(pause).await;
-            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -203,7 +207,7 @@ impl Pve {
 }
 
 /// Reads the tasks in a list that have not ended.
-pub(super) fn running(data: &Value) -> Vec<RunningTask> {
+pub fn running(data: &Value) -> Vec<RunningTask> {
     let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
     rows.iter()
         .filter(|row| {
@@ -266,7 +270,7 @@ fn log_call(upid: &Upid, start: u64, limit: u64) -> Call {
 }
 
 /// Reads the lines of a log.
-pub(super) fn log_lines(data: &Value) -> Vec<String> {
+pub fn log_lines(data: &Value) -> Vec<String> {
     let rows = data.as_array().map(Vec::as_slice).unwrap_or_default();
     rows.iter()
         .map(|row| quirks::text_of(row, "t"))

@@ -31,7 +31,8 @@ pub fn cluster_range(options: &Value) -> Option<RangeInclusive<u32>> {
     (lower <= upper).then_some(lower..=upper)
 }
 
-/// Narrows our range to the cluster's; where they have nothing in common, the cluster's counts.
+/// Narrows our range to the cluster's; where they have nothing in common, the cluster's counts,
+/// unless it allows no id at all.
 pub fn usable(
     ours: &RangeInclusive<u32>,
     cluster: Option<RangeInclusive<u32>>,
@@ -40,7 +41,8 @@ pub fn usable(
         *range.start().max(ALLOWED.start())..=*range.end().min(ALLOWED.end())
     };
     let ours = within(ours);
-    let Some(cluster) = cluster.map(|range| within(&range)) else {
+    let cluster = cluster.map(|range| within(&range));
+    let Some(cluster) = cluster.filter(|range| !range.is_empty()) else {
         return ours;
     };
     let both = *ours.start().max(cluster.start())..=*ours.end().min(cluster.end());

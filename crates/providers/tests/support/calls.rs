@@ -89,7 +89,12 @@ pub fn handle(world: &mut World, call: &Call) -> Reply {
     match (call.method.as_str(), parts.as_slice()) {
         ("GET", ["version"]) => Reply::data(json!({"version": "9.1.7", "release": "9.1"})),
         ("POST", ["access", "ticket"]) => {
-            Reply::data(json!({"ticket": "PVE:x", "CSRFPreventionToken": "6AFA:y"}))
+            world.logins += 1;
+            let nth = world.logins;
+            Reply::data(json!({
+                "ticket": format!("PVE:{nth}"),
+                "CSRFPreventionToken": format!("6AFA:{nth}"),
+            }))
         }
         ("GET", ["access", "permissions"]) => Reply::data(json!({"/vms": {"VM.Audit": 1}})),
         ("GET", ["cluster", "options"]) => Reply::data(json!({"mac_prefix": "BC:24:11"})),

@@ -3,10 +3,11 @@
 //! In: how much faster. Out: the time and waits, both sped up alike.
 //! Never: a paused runtime, whose time jumps whenever the network is slow.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use homestak_api::runtime::Clock;
+use homestak_api::runtime::{Clock, SharedClock};
 use jiff::Timestamp;
 
 pub struct FastClock {
@@ -33,5 +34,37 @@ impl Clock for FastClock {
 
     async fn sleep(&self, duration: Duration) {
         tokio::time::sleep(duration / self.factor).await;
+    }
+}
+
+/// A clock that is ahead of another and runs as fast.
+pub struct LateClock {
+    of: SharedClock,
+    ahead: Mutex<Duration>,
+}
+
+impl LateClock {
+    pub fn new(of: &SharedClock, ahead: Duration) -> Self {
+        Self {
+            of: of.clone(),
+            ahead: Mutex::new(ahead),
+        }
+    }
+
+    /// Goes further ahead.
+    pub fn jump(&self, by: Duration) {
+        *self.ahead.lock().expect("a clock") += by;
+    }
+}
+
+#[async_trait]
+impl Clock for LateClock {
+    fn now(&self) -> Timestamp {
+        let ahead = *self.ahead.lock().expect("a clock");
+        self.of.now() + jiff::SignedDuration::try_from(ahead).expect("a short time")
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.of.sleep(duration).await;
     }
 }

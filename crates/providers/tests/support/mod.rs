@@ -7,22 +7,27 @@
     dead_code,
     unreachable_pub,
     missing_docs,
+    clippy::print_stdout,
     reason = "each test binary uses a part"
 )]
 
 pub mod calls;
 pub mod clock;
 pub mod place;
+pub mod sample;
 pub mod server;
 pub mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use homestak_engine::ports::{DiskSource, GuestKind, GuestUuid, NewGuest, Nic, Seed};
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_engine::ports::{
+    DiskSource, GuestKind, GuestRef, GuestUuid, NewGuest, Nic, PortError, Seed,
+};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings, identity};
 
 use server::Server;
+use world::{Guest, World};
 
 /// The token the server accepts.
 pub const TOKEN: &str = "homestak@pve!driver=0f0e0d0c-0b0a-4908-8706-050403020100";
@@ -110,5 +115,55 @@ pub fn ct(nth: u32) -> NewGuest {
         source: DiskSource::Template("debian-12.tar.zst".to_owned()),
         seed: None,
         ..vm(nth)
+    }
+}
+
+/// Settings of a client of the server.
+pub fn settings(server: &Server) -> PveSettings {
+    let token = ApiToken::parse(TOKEN).expect("a token");
+    let endpoint = Endpoint {
+        url: server.url.clone(),
+        trust: server.trust.clone(),
+    };
+    let mut settings = PveSettings::new(endpoint, Credential::Token(token));
+    settings.limits = limits();
+    settings
+}
+
+/// A client with its own settings.
+pub fn connect(settings: PveSettings) -> Pve {
+    Pve::new(settings, Arc::new(clock::FastClock::new(200))).expect("a client")
+}
+
+/// Checks that an error does not show the token.
+pub fn check_secret(error: &PortError) {
+    let text = format!("{error} {error:?}");
+    assert!(!text.contains("0f0e0d0c"), "{text}");
+}
+
+/// A guest of ours that someone else may have changed.
+pub fn add(world: &mut World, vmid: u32, nth: u32, change: impl FnOnce(&mut Guest)) -> GuestRef {
+    let uuid = uuid(nth);
+    let tags: Vec<String> = identity::tags(&uuid, "n1").into_iter().collect();
+    let config = [
+        ("name", "node".to_owned()),
+        ("tags", tags.join(";")),
+        ("smbios1", format!("uuid={uuid}")),
+        ("scsi0", "local:1,size=8G".to_owned()),
+        ("boot", "order=scsi0".to_owned()),
+    ];
+    let mut guest = Guest {
+        kind: GuestKind::Vm,
+        node: "pve1".to_owned(),
+        config: config.map(|(key, value)| (key.to_owned(), value)).into(),
+        running: false,
+    };
+    change(&mut guest);
+    world.guests.insert(vmid, guest);
+    GuestRef {
+        uuid,
+        kind: GuestKind::Vm,
+        vmid,
+        host: "pve1".to_owned(),
     }
 }

@@ -110,6 +110,10 @@ impl Place {
     }
 
     pub fn client_with(&self, limits: Limits) -> Pve {
+        self.client_by(limits, self.clock.clone())
+    }
+
+    pub fn client_by(&self, limits: Limits, clock: SharedClock) -> Pve {
         let endpoint = Endpoint {
             url: self.url.clone(),
             trust: self.trust.clone(),
@@ -117,7 +121,7 @@ impl Place {
         let token = ApiToken::parse(super::TOKEN).expect("a token");
         let mut settings = PveSettings::new(endpoint, Credential::Token(token));
         settings.limits = limits;
-        Pve::new(settings, self.clock.clone()).expect("a client")
+        Pve::new(settings, clock).expect("a client")
     }
 
     pub async fn settle(&self) {

@@ -99,7 +99,17 @@ async fn answer(
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
     let authorized = parts.headers.get("authorization").is_some_and(|value| {
         value.as_bytes() == format!("PVEAPIToken={}", super::TOKEN).as_bytes()
-    }) || parts.headers.contains_key("cookie");
+    });
+    let header = |name: &str| {
+        let value = parts
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let ticket = header("cookie").replace("PVEAuthCookie=PVE:", "");
+    let csrf = header("csrfpreventiontoken").replace("6AFA:", "");
+    let reads = parts.method == hyper::Method::GET;
     let call = calls::Call::new(parts.method.as_str(), &parts.uri.to_string(), &body);
     let pause = {
         let mut world = world.lock().expect("the world");
@@ -116,6 +126,18 @@ async fn answer(
         let fault = world.next_fault(&call);
         let reply = match fault {
             Some(Fault::CutBefore | Fault::StatusBefore(_) | Fault::Answer(..)) => None,
+            _ if !authorized && !ticket.is_empty() => {
+                let known = ticket
+                    .parse::<u32>()
+                    .is_ok_and(|nth| (1..=world.logins).contains(&nth));
+                Some(if !known {
+                    Reply::error(401, "permission denied - invalid PVE ticket")
+                } else if !reads && csrf != ticket {
+                    Reply::error(401, "Permission denied - invalid csrf token")
+                } else {
+                    calls::handle(&mut world, &call)
+                })
+            }
             _ if !authorized && !call.path.ends_with("/access/ticket") => {
                 Some(Reply::error(401, "No ticket"))
             }

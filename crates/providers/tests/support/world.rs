@@ -77,6 +77,8 @@ pub struct World {
     pub most_in_flight: usize,
     pub connections: usize,
     pub next: u32,
+    /// Logins so far; each has a ticket of its own.
+    pub logins: u32,
 }
 
 impl World {

@@ -6,11 +6,11 @@
 pub(crate) mod access;
 pub(crate) mod build;
 pub(crate) mod clock;
-pub(crate) mod crash;
 pub(crate) mod fault;
 pub(crate) mod fleet;
 pub(crate) mod inspect;
 pub(crate) mod lock;
+pub(crate) mod outage;
 pub(crate) mod random;
 pub(crate) mod run;
 pub(crate) mod state;

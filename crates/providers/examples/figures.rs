@@ -1,0 +1,211 @@
+//! Measures the client on the simulator: a look at a large cluster, and many copies at once.
+//!
+//! In: optionally, how many looks and copies. Out: one JSON document on standard output.
+//! Never: a real host; a clock of its own: client and World share one.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_engine::ports::{
+    Class, DiskSource, GuestKind, GuestUuid, NewGuest, Nic, PortError, Provider as _, Seed,
+};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_sim::{Pace, World};
+use serde_json::json;
+
+const TOKEN: &str = "homestak@pve!driver=0f0e0d0c-0b0a-4908-8706-050403020100";
+/// How much faster than the wall's the clock of the copies runs. More would count the time of our
+/// own processor as time of the host.
+const FACTOR: f64 = 8.0;
+/// The guest that is copied.
+const SOURCE: u32 = 9000;
+/// Its size in MiB: as the image of the recordings, and as a small one. The copies share the
+/// storage's speed, so the larger the source, the less there is to win.
+const SOURCES: [u64; 2] = [1500, 512];
+const HOSTS: u32 = 20;
+const GUESTS: u32 = 10_000;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let mut numbers = std::env::args()
+        .skip(1)
+        .filter_map(|text| text.parse::<u32>().ok());
+    let looks = numbers.next().unwrap_or(11).max(1);
+    let copies = numbers.next().unwrap_or(50).max(1);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let figures = runtime.block_on(async {
+        let observe = observe(looks).await?;
+        let mut clones = Vec::new();
+        for mebibytes in SOURCES {
+            clones.push(measure(copies, mebibytes).await?);
+        }
+        Ok::<_, Failure>(json!({"observe": observe, "clones": clones}))
+    })?;
+    writeln!(std::io::stdout(), "{figures:#}")?;
+    Ok(())
+}
+
+/// Looks at everything, several times; the first one opens the connection and does not count.
+async fn observe(looks: u32) -> Result<serde_json::Value, Failure> {
+    let builder = World::builder()
+        .pace(Pace::Real)
+        .storage("local")
+        .token(TOKEN)
+        .grant("homestak@pve", "/", "Administrator");
+    let world = World::fleet(builder, HOSTS, GUESTS);
+    let pve = connect(&world, Limits::default()).await?;
+    pve.observe().await?;
+    let before = pve.requests();
+    let mut taken = Vec::new();
+    for _ in 0..looks {
+        let started = WallClock.now();
+        let seen = pve.observe().await?;
+        taken.push(WallClock.now().duration_since(started).as_secs_f64());
+        if seen.guests.len() != GUESTS as usize {
+            return Err("not every guest was seen".into());
+        }
+    }
+    taken.sort_by(f64::total_cmp);
+    let requests = (pve.requests() - before) / u64::from(looks);
+    Ok(json!({
+        "hosts": HOSTS,
+        "guests": GUESTS,
+        "looks": looks,
+        "requests": requests,
+        "seconds": taken[taken.len() / 2],
+    }))
+}
+
+/// Makes full copies of one guest on one storage: one after the other, then all at once, each in a
+/// World of its own.
+async fn measure(copies: u32, mebibytes: u64) -> Result<serde_json::Value, Failure> {
+    let (alone, failed_alone) = timed(copies, mebibytes, false).await?;
+    let (together, failed_together) = timed(copies, mebibytes, true).await?;
+    let speed = homestak_sim::Timing::default().copy_speed as f64;
+    let least = f64::from(copies) * (mebibytes << 20) as f64 / speed;
+    let locks = |errors: &[PortError]| {
+        let locked = |error: &&PortError| error.class == Class::Busy;
+        errors.iter().filter(locked).count()
+    };
+    Ok(json!({
+        "copies": copies,
+        "source_mib": mebibytes,
+        "one_at_a_time_seconds": alone,
+        "at_once_seconds": together,
+        "ratio": alone / together,
+        // What the storage needs to write them, whoever asks for them.
+        "storage_seconds": least,
+        "best_ratio": alone / least,
+        "lock_errors": locks(&failed_alone) + locks(&failed_together),
+        "errors": failed_alone.len() + failed_together.len(),
+    }))
+}
+
+async fn timed(
+    copies: u32,
+    mebibytes: u64,
+    at_once: bool,
+) -> Result<(f64, Vec<PortError>), Failure> {
+    let world = World::builder()
+        .pace(Pace::Accelerated(FACTOR))
+        .host("pve1")
+        .storage("local")
+        .file("local", "import/debian-12.raw", mebibytes << 20)
+        .token(TOKEN)
+        .grant("homestak@pve", "/", "Administrator")
+        .build();
+    let limits = Limits {
+        // Wall time, unlike the rest: as long as the default is on the World's clock.
+        answer: Duration::from_secs(60).div_f64(FACTOR),
+        ..Limits::default()
+    };
+    let pve = Arc::new(connect(&world, limits).await?);
+    // As large as its image, as templates are; copies are grown.
+    let source = NewGuest {
+        vmid: Some(SOURCE),
+        disk: 0,
+        source: DiskSource::Image("debian-12.raw".to_owned()),
+        ..guest(0)?
+    };
+    pve.create(&source).await?;
+    let started = world.clock().now();
+    let mut errors = Vec::new();
+    if at_once {
+        let mut tasks = tokio::task::JoinSet::new();
+        for nth in 1..=copies {
+            let (pve, copy) = (Arc::clone(&pve), guest(nth)?);
+            // Cancel safety: all are waited for.
+            tasks.spawn(async move { pve.create(&copy).await });
+        }
+        while let Some(result) = tasks.join_next().await {
+            errors.extend(result?.err());
+        }
+    } else {
+        for nth in 1..=copies {
+            errors.extend(pve.create(&guest(nth)?).await.err());
+        }
+    }
+    let seconds = world.clock().now().duration_since(started).as_secs_f64();
+    let made = world.guests().len() + errors.len();
+    if made != copies as usize + 1 {
+        return Err(format!("{made} guests instead of {}", copies + 1).into());
+    }
+    Ok((seconds, errors))
+}
+
+fn guest(nth: u32) -> Result<NewGuest, Failure> {
+    let uuid = GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}"))
+        .ok_or("that is not a UUID")?;
+    Ok(NewGuest {
+        kind: GuestKind::Vm,
+        name: format!("node{nth}"),
+        manifest: "figures".to_owned(),
+        host: "pve1".to_owned(),
+        vmid: None,
+        cores: 2,
+        memory: 1024,
+        disk: 8,
+        storage: "local".to_owned(),
+        image_storage: "local".to_owned(),
+        source: DiskSource::Clone {
+            vmid: SOURCE,
+            full: true,
+        },
+        nic: Nic {
+            mac: format!("bc:24:11:00:00:{nth:02x}"),
+            bridge: "vmbr0".to_owned(),
+            vlan: None,
+            address: None,
+            gateway: None,
+        },
+        seed: Some(Seed {
+            user_data: "#cloud-config\n".to_owned(),
+            meta_data: format!("instance-id: {uuid}\n"),
+            network_config: "version: 2\n".to_owned(),
+        }),
+        unprivileged: true,
+        ssh_keys: Vec::new(),
+        hosts_guests: false,
+        uuid,
+    })
+}
+
+async fn connect(world: &World, limits: Limits) -> Result<Pve, Failure> {
+    let handle = homestak_sim::serve(world.clone(), "127.0.0.1:0".parse()?).await?;
+    let fingerprint = Fingerprint::parse(&handle.fingerprint).ok_or("no fingerprint")?;
+    let endpoint = Endpoint {
+        url: handle.url(),
+        trust: Trust::Pinned(fingerprint),
+    };
+    let token = ApiToken::parse(TOKEN)?;
+    let mut settings = PveSettings::new(endpoint, Credential::Token(token));
+    settings.limits = limits;
+    Ok(Pve::new(settings, world.clock().clone())?)
+}

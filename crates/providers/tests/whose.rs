@@ -1,0 +1,158 @@
+//! Whose guest it is: only ours is touched, wherever it went.
+//!
+//! In: guests of ours and of others. Out: what the port does to them, and what it leaves.
+//! Never: waiting for real; the clock is fast.
+
+mod support;
+
+use homestak_engine::ports::{Class, Halt, Provider as _};
+use support::add;
+use support::server::Server;
+use support::world::World;
+
+#[tokio::test]
+async fn a_guest_that_only_has_our_vmid_is_never_touched() {
+    let mut world = World::new();
+    let guest = add(&mut world, 100, 1, |guest| {
+        guest.config.remove("tags");
+        guest.config.insert(
+            "smbios1".to_owned(),
+            "uuid=11111111-0000-4000-8000-000000000000".to_owned(),
+        );
+        guest.running = true;
+    });
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    assert_eq!(pve.inspect(&guest).await.expect("a look"), None);
+    assert_eq!(
+        pve.start(&guest).await.expect_err("missing").class,
+        Class::Missing
+    );
+    assert_eq!(
+        pve.stop(&guest, Halt::Now)
+            .await
+            .expect_err("missing")
+            .class,
+        Class::Missing
+    );
+    assert_eq!(
+        pve.grow_disk(&guest, 99).await.expect_err("missing").class,
+        Class::Missing
+    );
+    pve.destroy(&guest).await.expect("ours is gone");
+    let world = server.world();
+    assert!(world.guests[&100].running);
+    assert!(
+        world.log.iter().all(|line| line.starts_with("GET")),
+        "{:?}",
+        world.log
+    );
+}
+
+#[tokio::test]
+async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
+    let mut world = World::new();
+    let mut guest = add(&mut world, 150, 1, |guest| {
+        guest.config.insert(
+            "smbios1".to_owned(),
+            "uuid=11111111-0000-4000-8000-000000000000".to_owned(),
+        );
+    });
+    guest.vmid = 100;
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    for result in [
+        pve.start(&guest).await,
+        pve.destroy(&guest).await,
+        pve.discard_seed(&guest).await,
+    ] {
+        let error = result.expect_err("refused");
+        assert_eq!(error.class, Class::Refused);
+        assert!(error.detail.contains("VM 150"), "{error:?}");
+    }
+    let error = pve.create(&support::vm(1)).await.expect_err("refused");
+    assert_eq!(error.class, Class::Refused);
+    let world = server.world();
+    assert!(
+        world.log.iter().all(|line| line.starts_with("GET")),
+        "{:?}",
+        world.log
+    );
+}
+
+#[tokio::test]
+async fn a_guest_that_moved_is_found_where_it_went() {
+    let mut world = World::new();
+    let mut guest = add(&mut world, 321, 1, |guest| guest.node = "pve2".to_owned());
+    guest.vmid = 100;
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
+    assert_eq!((seen.host.as_str(), seen.vmid), ("pve2", 321));
+    pve.start(&guest).await.expect("started");
+    assert!(server.world().guests[&321].running);
+    assert!(
+        server
+            .world()
+            .log
+            .contains(&"POST /nodes/pve2/qemu/321/status/start".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn a_copy_with_our_tags_does_not_pass_for_our_guest_in_a_look() {
+    let mut world = World::new();
+    add(&mut world, 100, 1, |_| {});
+    add(&mut world, 101, 1, |guest| {
+        guest.config.insert(
+            "smbios1".to_owned(),
+            "uuid=11111111-0000-4000-8000-000000000000".to_owned(),
+        );
+    });
+    let server = Server::start(world).await;
+    let observed = support::client(&server).observe().await.expect("a look");
+    let ours: Vec<u32> = observed
+        .guests
+        .iter()
+        .filter(|guest| guest.uuid.is_some())
+        .map(|guest| guest.vmid)
+        .collect();
+    assert_eq!(ours, [100]);
+    assert_eq!(observed.requests, 3);
+}
+
+#[tokio::test]
+async fn an_id_that_is_taken_is_left_and_a_given_one_is_refused() {
+    let server = Server::start(World::new()).await;
+    let pve = support::client(&server);
+    let first = pve.create(&support::vm(1)).await.expect("a guest");
+    // Someone else's guest sits where ours would go, and our token does not see it in the list.
+    let mut other = support::vm(2);
+    other.vmid = Some(first.vmid);
+    let error = pve.create(&other).await.expect_err("refused");
+    assert_eq!(error.class, Class::Refused);
+    assert!(error.hint.contains("vmid"), "{error:?}");
+    other.vmid = None;
+    let second = pve.create(&other).await.expect("a guest");
+    assert_ne!(first.vmid, second.vmid);
+    assert_eq!(server.world().guests.len(), 2);
+}
+
+#[tokio::test]
+async fn a_protected_guest_stays() {
+    let mut world = World::new();
+    let guest = add(&mut world, 100, 1, |guest| {
+        guest.config.insert("protection".to_owned(), "1".to_owned());
+        guest.running = true;
+    });
+    let server = Server::start(world).await;
+    let error = support::client(&server)
+        .destroy(&guest)
+        .await
+        .expect_err("refused");
+    assert_eq!(error.class, Class::Refused);
+    assert!(
+        server.world().guests[&100].running,
+        "it was not even stopped"
+    );
+}
