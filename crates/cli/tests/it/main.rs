@@ -6,6 +6,7 @@
 )]
 
 mod exports;
+mod faults;
 mod flags;
 mod hosts;
 mod kept;

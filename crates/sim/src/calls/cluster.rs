@@ -6,7 +6,6 @@
 use serde_json::{Value, json};
 
 use super::{Context, Fail, Outcome, permission};
-use crate::world::World;
 use crate::world::state::State;
 
 /// The version that is pretended.
@@ -124,9 +123,7 @@ pub(crate) fn resources(context: &Context) -> Outcome {
         }
     }
     drop(state);
-    let value = json!(list);
-    context.world.remember_list(now, &value);
-    Ok(value.into())
+    Ok(json!(list).into())
 }
 
 /// Returns the guests a caller may see. One look at the access list serves for all when the
@@ -269,33 +266,4 @@ fn fingerprint(host: &str) -> String {
     let bytes = Sha256::digest(host.as_bytes());
     let parts: Vec<String> = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
     parts.join(":")
-}
-
-impl World {
-    /// Keeps a list for the fault that shows an old one.
-    fn remember_list(&self, now: f64, list: &Value) {
-        const KEPT: usize = 16;
-        let mut state = self.state();
-        // Big lists are not kept: the fault is for small worlds, and memory is for guests.
-        if state.guests.len() > 1_000 || !state.faults.show_old_lists() {
-            return;
-        }
-        state.old_lists.push((now, list.clone()));
-        if state.old_lists.len() > KEPT {
-            state.old_lists.remove(0);
-        }
-    }
-
-    /// Returns the newest list that is at least so many seconds old.
-    pub(crate) fn old_list(&self, seconds: f64) -> Option<Value> {
-        let now = self.now();
-        let state = self.state();
-        state
-            .old_lists
-            .iter()
-            .rev()
-            .find(|(at, _)| now - at >= seconds)
-            .or(state.old_lists.first())
-            .map(|(_, list)| list.clone())
-    }
 }

@@ -36,6 +36,7 @@ use crate::schema::check::{self, Parameters};
 use crate::schema::{Method, table};
 use crate::world::fault::FaultKind;
 use crate::world::run::Origin;
+use crate::world::state::State;
 use crate::world::{Kind, World};
 
 /// Why a call is refused.
@@ -201,7 +202,7 @@ impl World {
                 self.answer(request).await
             }
             FaultKind::StaleList(seconds) => {
-                let old = self.old_list(seconds);
+                let old = self.old_list(&request, seconds);
                 let answer = self.answer(request).await;
                 match old {
                     Some(old) if answer.status == 200 => answer.with_data(old),
@@ -217,13 +218,19 @@ impl World {
         if state.faults.is_empty() {
             return None;
         }
-        state.faults.hit(method, path)
+        let State { faults, random, .. } = &mut *state;
+        faults.hit(method, path, random)
     }
 
     async fn answer(&self, request: Request) -> Answer {
         let head = request.method.clone();
+        let question = self.question(&request);
         match self.process(request).await {
-            Ok(output) => Answer::ok(output),
+            Ok(output) => {
+                let answer = Answer::ok(output);
+                self.remember(question, answer.data());
+                answer
+            }
             Err(fail) => {
                 tracing::debug!(
                     method = head,

@@ -4,14 +4,13 @@
 //! Never: deciding whether it is delivered.
 
 use http::{Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::ext::ReasonPhrase;
 
+use super::wire::Body;
 use crate::calls::{Answer, Delivery};
 
 /// Writes an answer.
-pub(crate) fn response(answer: &Answer) -> Response<Full<Bytes>> {
+pub(crate) fn response(answer: &Answer) -> Response<Body> {
     let mut body = match &answer.body {
         Some(body) => body.to_string().into_bytes(),
         None => Vec::new(),
@@ -20,7 +19,13 @@ pub(crate) fn response(answer: &Answer) -> Response<Full<Bytes>> {
         body = b"<html><body>502 Bad Gateway</body></html>".to_vec();
     }
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    let body = match answer.delivery {
+        Delivery::Truncated => Body::half(body),
+        Delivery::Whole | Delivery::Garbage | Delivery::Reset | Delivery::Silence => {
+            Body::whole(body)
+        }
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     let fixed = http::HeaderValue::from_static;
