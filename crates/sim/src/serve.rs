@@ -262,18 +262,18 @@ async fn answer(
             let refusal = Answer {
                 status: 400,
                 reason: "Bad Request".into(),
-                body: None,
+                content: None,
                 delivery: Delivery::Whole,
             };
-            return Ok(reply::response(&refusal));
+            return Ok(reply::response(refusal));
         }
     };
     if control::is_meant(&call) {
-        return Ok(reply::response(&control::answer(world, &call).await));
+        return Ok(reply::response(control::answer(world, &call).await));
     }
     let answer = world.call(call).await;
     match answer.delivery {
-        Delivery::Whole | Delivery::Garbage | Delivery::Truncated => Ok(reply::response(&answer)),
+        Delivery::Whole | Delivery::Garbage | Delivery::Truncated => Ok(reply::response(answer)),
         Delivery::Reset => Err(Cut::Reset),
         Delivery::Silence => {
             // Cancel safety: a client that goes away ends the wait.

@@ -60,14 +60,18 @@ async fn the_same_seed_is_the_same_run() {
         let world = world(seed);
         let mut seen = Vec::new();
         for vmid in 100..104 {
-            seen.push(call(&world, create(vmid)).await.body);
+            seen.push(call(&world, create(vmid)).await.into_text());
         }
         pass(&world, 30).await;
-        seen.push(call(&world, Request::get("/cluster/resources")).await.body);
+        seen.push(
+            call(&world, Request::get("/cluster/resources"))
+                .await
+                .into_text(),
+        );
         seen.push(
             call(&world, Request::get("/nodes/pve1/qemu/101/config"))
                 .await
-                .body,
+                .into_text(),
         );
         runs.push(format!("{seen:?}"));
     }

@@ -93,6 +93,8 @@ impl From<&str> for Fail {
 /// What a method returns.
 pub(crate) enum Output {
     Data(Value),
+    /// A long list as text.
+    Text(String),
     /// A page of a list with the length of the whole.
     Page(Value, usize),
 }
@@ -228,7 +230,9 @@ impl World {
         match self.process(request).await {
             Ok(output) => {
                 let answer = Answer::ok(output);
-                self.remember(question, answer.data());
+                if let Some(question) = question {
+                    self.remember(question, answer.data());
+                }
                 answer
             }
             Err(fail) => {

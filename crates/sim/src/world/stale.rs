@@ -36,13 +36,7 @@ fn question(request: &Request) -> String {
 }
 
 impl World {
-    pub(crate) fn remember(&self, question: Option<String>, list: &Value) {
-        let Some(question) = question else {
-            return;
-        };
-        if self.state().guests.len() > LARGEST {
-            return;
-        }
+    pub(crate) fn remember(&self, question: String, list: &Value) {
         let now = self.now();
         let mut lists = self.0.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.push_back((now, question, list.clone()));
@@ -53,7 +47,8 @@ impl World {
 
     /// Returns the question to remember an answer under, if it is one that can be old.
     pub(crate) fn question(&self, request: &Request) -> Option<String> {
-        is_list(request).then(|| question(request))
+        let small = || self.state().guests.len() <= LARGEST;
+        (is_list(request) && small()).then(|| question(request))
     }
 
     /// Returns the newest answer that is at least so many seconds old, or the oldest there is.
