@@ -6,6 +6,7 @@
 mod calls;
 mod control;
 mod guest;
+mod hash;
 mod http;
 pub mod kept;
 pub mod replay;
