@@ -315,3 +315,120 @@ async fn a_large_fleet_is_listed_in_one_call() {
     assert_eq!(answer.data().as_array().map(Vec::len), Some(2_000));
     assert!(world.guests().iter().all(|guest| guest.kind == Kind::Qemu));
 }
+
+fn cluster() -> World {
+    World::builder()
+        .pace(Pace::Stepped)
+        .host("pve1")
+        .host("pve2")
+        .storage("local")
+        .file("local", "import/small.raw", 1 << 30)
+        .token(TOKEN)
+        .build()
+}
+
+#[tokio::test]
+async fn a_guest_that_is_off_moves_to_another_host_with_its_disks() {
+    let world = cluster();
+    call(&world, create(100)).await;
+    pass(&world, 30).await;
+    let migrate =
+        |target: &str| Request::post("/nodes/pve1/qemu/100/migrate").with("target", target);
+    assert_eq!(call(&world, migrate("pve1")).await.status, 400);
+    assert_eq!(
+        call(&world, migrate("pve9")).await.reason,
+        "no such cluster node 'pve9'"
+    );
+    let feature = Request::get("/nodes/pve1/qemu/100/feature").with("feature", "snapshot");
+    let shown = call(&world, feature).await;
+    assert_eq!(shown.data(), &json!({ "hasFeature": 1, "nodes": ["pve1"] }));
+    assert_eq!(call(&world, migrate("pve2")).await.status, 200);
+    pass(&world, 30).await;
+    assert_eq!(world.guests()[0].host, "pve2");
+    let disks: Vec<_> = world
+        .volumes()
+        .into_iter()
+        .filter(|(_, volume)| volume.contains("vm-100-disk"))
+        .collect();
+    assert_eq!(disks.len(), 1);
+    assert_eq!(disks[0].0, "pve2");
+    let start = Request::post("/nodes/pve2/qemu/100/status/start");
+    assert_eq!(call(&world, start).await.status, 200);
+    pass(&world, 30).await;
+    assert!(world.is_running(100));
+    let back = Request::post("/nodes/pve2/qemu/100/migrate").with("target", "pve1");
+    assert_eq!(
+        call(&world, back).await.reason,
+        "can't migrate running VM without --online"
+    );
+}
+
+#[tokio::test]
+async fn storages_are_defined_once_and_forgotten() {
+    let world = world(1);
+    let define = || {
+        Request::post("/storage")
+            .with("storage", "extra")
+            .with("type", "dir")
+    };
+    assert_eq!(
+        call(&world, define()).await.reason,
+        "missing value for required option 'path'"
+    );
+    let whole = || {
+        define()
+            .with("path", "/srv/extra")
+            .with("content", "images,iso")
+    };
+    let made = call(&world, whole()).await;
+    assert_eq!(made.data(), &json!({ "storage": "extra", "type": "dir" }));
+    assert_eq!(
+        call(&world, whole()).await.reason,
+        "storage ID 'extra' already defined"
+    );
+    let shown = call(&world, Request::get("/storage/extra")).await;
+    assert_eq!(shown.data()["content"], "images,iso");
+    assert_eq!(
+        call(&world, Request::delete("/storage/extra")).await.status,
+        200
+    );
+    assert_eq!(
+        call(&world, Request::get("/storage/extra")).await.status,
+        500
+    );
+}
+
+#[tokio::test]
+async fn tasks_are_listed_by_how_they_ended_and_when() {
+    let world = world(1);
+    call(&world, create(100)).await;
+    pass(&world, 30).await;
+    world.set_full("local", true);
+    call(&world, create(101)).await;
+    pass(&world, 30).await;
+    let list = |filter: &str, value: &str| Request::get("/nodes/pve1/tasks").with(filter, value);
+    let ids = |answer: &Answer| -> Vec<String> {
+        let list = answer.data().as_array().expect("a list");
+        list.iter()
+            .map(|task| task["id"].as_str().expect("an id").to_owned())
+            .collect()
+    };
+    assert_eq!(
+        ids(&call(&world, list("statusfilter", "ok")).await),
+        ["100"]
+    );
+    assert_eq!(
+        ids(&call(&world, list("statusfilter", "error")).await),
+        ["101"]
+    );
+    let all = call(&world, list("source", "all")).await;
+    let first = all.data()[1]["starttime"].as_i64().expect("a time");
+    assert_eq!(
+        ids(&call(&world, list("since", &(first + 1).to_string())).await),
+        ["101"]
+    );
+    assert_eq!(
+        ids(&call(&world, list("until", &first.to_string())).await),
+        ["100"]
+    );
+}

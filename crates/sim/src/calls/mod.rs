@@ -12,6 +12,7 @@ pub(crate) mod ct;
 pub(crate) mod disk;
 pub(crate) mod guest;
 pub(crate) mod host;
+pub(crate) mod migrate;
 pub(crate) mod permission;
 pub(crate) mod pools;
 pub(crate) mod power;

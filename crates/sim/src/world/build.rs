@@ -135,23 +135,8 @@ impl Builder {
             "local" => "/var/lib/vz".to_owned(),
             _ => format!("/mnt/pve/{name}"),
         };
-        self.storages.push(Storage {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            path,
-            content: [
-                "vztmpl", "rootdir", "snippets", "images", "import", "backup", "iso",
-            ]
-            .map(ToOwned::to_owned)
-            .to_vec(),
-            shared,
-            hosts: None,
-            total: 270_553_174_016,
-            base_used: 24_000_000_000,
-            reserved: 0,
-            full: false,
-            volumes: BTreeMap::new(),
-        });
+        self.storages
+            .push(Storage::directory(name, kind, &path, shared));
         self
     }
 

@@ -79,6 +79,27 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
+    /// Returns an empty storage of files that holds everything.
+    pub(crate) fn directory(name: &str, kind: &str, path: &str, shared: bool) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            path: path.to_owned(),
+            content: [
+                "vztmpl", "rootdir", "snippets", "images", "import", "backup", "iso",
+            ]
+            .map(ToOwned::to_owned)
+            .to_vec(),
+            shared,
+            hosts: None,
+            total: 270_553_174_016,
+            base_used: 24_000_000_000,
+            reserved: 0,
+            full: false,
+            volumes: BTreeMap::new(),
+        }
+    }
+
     /// Returns the place of a host's volumes.
     pub(crate) fn place(&self, host: &str) -> String {
         if self.shared {
