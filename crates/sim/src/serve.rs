@@ -5,12 +5,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Request as HttpRequest, Response};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{Answer, Delivery};
+use crate::control;
+use crate::http::wire::{self, Breakable, Cut};
 use crate::http::{parse, reply};
 use crate::world::World;
 use crate::world::fault::SILENCE;
@@ -28,6 +33,9 @@ pub enum ServeError {
     /// The certificate could not be made.
     #[error("make a certificate for the simulator")]
     Certificate(#[source] rcgen::Error),
+    /// The certificate that was made before cannot be read.
+    #[error("read the certificate of the simulator")]
+    Identity(#[source] rustls::pki_types::pem::Error),
     /// The TLS set-up was refused.
     #[error("set up TLS for the simulator")]
     Tls(#[source] rustls::Error),
@@ -40,6 +48,37 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// A certificate that signs itself, and its key.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Identity {
+    certificate: String,
+    key: String,
+}
+
+impl Identity {
+    /// Makes one for an address on loopback.
+    pub fn make(address: SocketAddr) -> Result<Self, ServeError> {
+        let names = [
+            "localhost".to_owned(),
+            "127.0.0.1".to_owned(),
+            address.ip().to_string(),
+        ];
+        let made = rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
+        Ok(Self {
+            certificate: made.cert.pem(),
+            key: made.signing_key.serialize_pem(),
+        })
+    }
+
+    fn parse(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), ServeError> {
+        let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes())
+            .map_err(ServeError::Identity)?;
+        let key =
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(ServeError::Identity)?;
+        Ok((certificate, key))
+    }
 }
 
 /// A World that is being served.
@@ -68,34 +107,38 @@ impl Handle {
 
 /// Serves a World until it is stopped. Port 0 takes a free one.
 pub async fn serve(world: World, address: SocketAddr) -> Result<Handle, ServeError> {
-    listen(world, address, None).await
+    listen(world, address, None, &Identity::make(address)?).await
+}
+
+/// Serves a World with a certificate that was made before.
+pub async fn serve_as(
+    world: World,
+    address: SocketAddr,
+    identity: &Identity,
+) -> Result<Handle, ServeError> {
+    listen(world, address, None, identity).await
 }
 
 /// Serves the World inside a guest: only while the guest is a hypervisor that runs.
 ///
-/// Connections are refused otherwise, as they are by a machine that is off.
+/// Connections are cut otherwise, as they are by a machine that is off. The World must have been
+/// asked for once, with [`World::inside`].
 pub async fn serve_inside(
     outer: World,
     vmid: u32,
-    inner: World,
     address: SocketAddr,
+    identity: &Identity,
 ) -> Result<Handle, ServeError> {
-    listen(inner, address, Some((outer, vmid))).await
+    listen(outer.clone(), address, Some((outer, vmid)), identity).await
 }
 
 async fn listen(
     world: World,
     address: SocketAddr,
     within: Option<(World, u32)>,
+    identity: &Identity,
 ) -> Result<Handle, ServeError> {
-    let names = [
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-        address.ip().to_string(),
-    ];
-    let made = rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
-    let certificate = made.cert.der().clone();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let (certificate, key) = identity.parse()?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -116,7 +159,7 @@ async fn listen(
     let handle = Handle {
         address,
         fingerprint: print.join(":"),
-        certificate_pem: made.cert.pem(),
+        certificate_pem: identity.certificate.clone(),
         stop: CancellationToken::new(),
     };
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -149,13 +192,17 @@ async fn accept(
                 }
             },
         };
-        if let Some((outer, vmid)) = &within
-            && outer.inside(*vmid, |builder| builder).is_none()
-        {
-            // The machine is off: what it had accepted before does not help.
-            continue;
-        }
-        let (world, acceptor, stop) = (world.clone(), acceptor.clone(), stop.clone());
+        let world = match &within {
+            None => world.clone(),
+            // Asked for each time: a machine that was off has another World than before.
+            Some((outer, vmid)) => match outer.inside(*vmid, |builder| builder) {
+                Some(inner) => inner,
+                None => continue,
+            },
+        };
+        // Whoever connects is about to call: a server that would end for lack of calls stays.
+        drop(world.begin());
+        let (acceptor, stop) = (acceptor.clone(), stop.clone());
         world
             .spawner()
             .clone()
@@ -179,29 +226,35 @@ async fn connection(world: World, stream: TcpStream, acceptor: TlsAcceptor) {
             return;
         }
     };
+    let reset = Arc::new(AtomicBool::new(false));
+    let io = Breakable {
+        stream: tls,
+        reset: reset.clone(),
+    };
     let service = hyper::service::service_fn(move |request: HttpRequest<Incoming>| {
-        let world = world.clone();
-        async move { answer(&world, request).await }
+        let (world, reset) = (world.clone(), reset.clone());
+        async move {
+            let answer = answer(&world, request).await;
+            if matches!(answer, Err(Cut::Reset)) {
+                reset.store(true, Ordering::Relaxed);
+            }
+            answer
+        }
     });
     let outcome = hyper::server::conn::http1::Builder::new()
-        .serve_connection(TokioIo::new(tls), service)
+        .serve_connection(TokioIo::new(io), service)
         .await;
     if let Err(error) = outcome {
         tracing::debug!(%error, "connection ended");
     }
 }
 
-/// An answer that is not to arrive: an error ends the connection.
-#[derive(Debug, Error)]
-#[error("the connection is cut, as a fault asked")]
-struct Cut;
-
 async fn answer(
     world: &World,
     request: HttpRequest<Incoming>,
-) -> Result<Response<Full<Bytes>>, Cut> {
+) -> Result<Response<wire::Body>, Cut> {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    let body = body.collect().await.map_err(|_| Cut::End)?.to_bytes();
     let call = match parse::request(&head, &body) {
         Ok(call) => call,
         Err(malformed) => {
@@ -209,36 +262,23 @@ async fn answer(
             let refusal = Answer {
                 status: 400,
                 reason: "Bad Request".into(),
-                body: None,
+                content: None,
                 delivery: Delivery::Whole,
             };
-            return Ok(reply::response(&refusal));
+            return Ok(reply::response(refusal));
         }
     };
+    if control::is_meant(&call) {
+        return Ok(reply::response(control::answer(world, &call).await));
+    }
     let answer = world.call(call).await;
     match answer.delivery {
-        Delivery::Whole | Delivery::Garbage => Ok(reply::response(&answer)),
-        Delivery::Reset => Err(Cut),
+        Delivery::Whole | Delivery::Garbage | Delivery::Truncated => Ok(reply::response(answer)),
+        Delivery::Reset => Err(Cut::Reset),
         Delivery::Silence => {
+            // Cancel safety: a client that goes away ends the wait.
             tokio::time::sleep(SILENCE).await;
-            Err(Cut)
-        }
-        Delivery::Truncated => {
-            let mut response = reply::response(&answer);
-            let whole = answer
-                .body
-                .as_ref()
-                .map_or(0, |body| body.to_string().len());
-            // Half of the text: what arrives is whole for HTTP and broken for JSON.
-            let bytes = answer
-                .body
-                .map(|body| body.to_string().into_bytes())
-                .unwrap_or_default();
-            *response.body_mut() = Full::new(Bytes::from(bytes[..whole / 2].to_vec()));
-            response
-                .headers_mut()
-                .insert("connection", http::HeaderValue::from_static("close"));
-            Ok(response)
+            Err(Cut::End)
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use homestak_sim::{
-    Answer, Boots, Call, Delivery, Fault, FaultKind, Kind, Pace, Request, SteppedClock, World,
+    Answer, Boots, Call, Delivery, Fault, FaultKind, Kind, Pace, Request, Script, SteppedClock,
+    World,
 };
+use serde_json::json;
 
 const TOKEN: &str = "root@pam!t=secret";
 
@@ -58,14 +60,18 @@ async fn the_same_seed_is_the_same_run() {
         let world = world(seed);
         let mut seen = Vec::new();
         for vmid in 100..104 {
-            seen.push(call(&world, create(vmid)).await.body);
+            seen.push(call(&world, create(vmid)).await.into_text());
         }
         pass(&world, 30).await;
-        seen.push(call(&world, Request::get("/cluster/resources")).await.body);
+        seen.push(
+            call(&world, Request::get("/cluster/resources"))
+                .await
+                .into_text(),
+        );
         seen.push(
             call(&world, Request::get("/nodes/pve1/qemu/101/config"))
                 .await
-                .body,
+                .into_text(),
         );
         runs.push(format!("{seen:?}"));
     }
@@ -108,10 +114,8 @@ async fn a_repeated_call_is_made_twice() {
 #[tokio::test]
 async fn proxy_failures_are_scripted() {
     let world = world(1);
-    let script = r#"[{"on":{"times":2,"path":"/version"},"kind":{"status":596}}]"#;
-    for fault in Fault::parse_script(script).expect("a script") {
-        world.add_fault(fault);
-    }
+    let script = json!([{"on": {"count": 2, "path": "/version"}, "kind": {"status": 596}}]);
+    world.play(Script::parse(&script).expect("a script"));
     let statuses: Vec<u16> = [
         call(&world, Request::get("/version")).await.status,
         call(&world, Request::get("/version")).await.status,
@@ -119,6 +123,62 @@ async fn proxy_failures_are_scripted() {
     ]
     .to_vec();
     assert_eq!(statuses, [596, 596, 200]);
+}
+
+#[tokio::test]
+async fn events_happen_when_they_are_due_and_not_before() {
+    let world = world(1);
+    let script = json!([
+        { "at": 20, "event": { "storage-full": "local" } },
+        { "at": 10, "event": "quorum-lost" },
+        { "at": 15, "event": "quorum-back" },
+        { "at": 40, "event": { "host-offline": "pve1" } },
+    ]);
+    world.play(Script::parse(&script).expect("a script"));
+    assert_eq!(call(&world, create(100)).await.status, 200);
+    pass(&world, 11).await;
+    assert_eq!(call(&world, create(101)).await.status, 500);
+    pass(&world, 5).await;
+    assert_eq!(call(&world, create(101)).await.status, 200);
+    pass(&world, 10).await;
+    assert_eq!(call(&world, create(102)).await.status, 200);
+    pass(&world, 5).await;
+    assert_eq!(world.guests().len(), 2, "the third found no space");
+    pass(&world, 10).await;
+    let last = call(&world, Request::get("/nodes/pve1/status")).await;
+    assert_eq!(last.status, 595);
+}
+
+#[tokio::test]
+async fn a_script_replaces_the_one_before() {
+    let world = world(1);
+    let broken = json!([{ "on": {}, "kind": "garbage" }, { "at": 0, "event": "quorum-lost" }]);
+    world.play(Script::parse(&broken).expect("a script"));
+    world.play(Script::default());
+    assert_eq!(call(&world, create(100)).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_old_list_is_the_answer_to_the_same_question() {
+    let world = world(1);
+    let all = || Request::get("/cluster/resources");
+    let guests = || all().with("type", "vm");
+    let before = call(&world, all()).await;
+    call(&world, guests()).await;
+    call(&world, create(100)).await;
+    pass(&world, 30).await;
+    let fault = Fault::new(
+        Call::any().path("/cluster/resources"),
+        FaultKind::StaleList(20.0),
+    );
+    world.add_fault(fault);
+    assert_eq!(call(&world, guests()).await.data(), &json!([]));
+    assert_eq!(call(&world, all()).await.data(), before.data());
+    world.clear_faults();
+    assert_eq!(
+        call(&world, guests()).await.data().as_array().map(Vec::len),
+        Some(1)
+    );
 }
 
 #[tokio::test]
@@ -254,4 +314,121 @@ async fn a_large_fleet_is_listed_in_one_call() {
     .await;
     assert_eq!(answer.data().as_array().map(Vec::len), Some(2_000));
     assert!(world.guests().iter().all(|guest| guest.kind == Kind::Qemu));
+}
+
+fn cluster() -> World {
+    World::builder()
+        .pace(Pace::Stepped)
+        .host("pve1")
+        .host("pve2")
+        .storage("local")
+        .file("local", "import/small.raw", 1 << 30)
+        .token(TOKEN)
+        .build()
+}
+
+#[tokio::test]
+async fn a_guest_that_is_off_moves_to_another_host_with_its_disks() {
+    let world = cluster();
+    call(&world, create(100)).await;
+    pass(&world, 30).await;
+    let migrate =
+        |target: &str| Request::post("/nodes/pve1/qemu/100/migrate").with("target", target);
+    assert_eq!(call(&world, migrate("pve1")).await.status, 400);
+    assert_eq!(
+        call(&world, migrate("pve9")).await.reason,
+        "no such cluster node 'pve9'"
+    );
+    let feature = Request::get("/nodes/pve1/qemu/100/feature").with("feature", "snapshot");
+    let shown = call(&world, feature).await;
+    assert_eq!(shown.data(), &json!({ "hasFeature": 1, "nodes": ["pve1"] }));
+    assert_eq!(call(&world, migrate("pve2")).await.status, 200);
+    pass(&world, 30).await;
+    assert_eq!(world.guests()[0].host, "pve2");
+    let disks: Vec<_> = world
+        .volumes()
+        .into_iter()
+        .filter(|(_, volume)| volume.contains("vm-100-disk"))
+        .collect();
+    assert_eq!(disks.len(), 1);
+    assert_eq!(disks[0].0, "pve2");
+    let start = Request::post("/nodes/pve2/qemu/100/status/start");
+    assert_eq!(call(&world, start).await.status, 200);
+    pass(&world, 30).await;
+    assert!(world.is_running(100));
+    let back = Request::post("/nodes/pve2/qemu/100/migrate").with("target", "pve1");
+    assert_eq!(
+        call(&world, back).await.reason,
+        "can't migrate running VM without --online"
+    );
+}
+
+#[tokio::test]
+async fn storages_are_defined_once_and_forgotten() {
+    let world = world(1);
+    let define = || {
+        Request::post("/storage")
+            .with("storage", "extra")
+            .with("type", "dir")
+    };
+    assert_eq!(
+        call(&world, define()).await.reason,
+        "missing value for required option 'path'"
+    );
+    let whole = || {
+        define()
+            .with("path", "/srv/extra")
+            .with("content", "images,iso")
+    };
+    let made = call(&world, whole()).await;
+    assert_eq!(made.data(), &json!({ "storage": "extra", "type": "dir" }));
+    assert_eq!(
+        call(&world, whole()).await.reason,
+        "storage ID 'extra' already defined"
+    );
+    let shown = call(&world, Request::get("/storage/extra")).await;
+    assert_eq!(shown.data()["content"], "images,iso");
+    assert_eq!(
+        call(&world, Request::delete("/storage/extra")).await.status,
+        200
+    );
+    assert_eq!(
+        call(&world, Request::get("/storage/extra")).await.status,
+        500
+    );
+}
+
+#[tokio::test]
+async fn tasks_are_listed_by_how_they_ended_and_when() {
+    let world = world(1);
+    call(&world, create(100)).await;
+    pass(&world, 30).await;
+    world.set_full("local", true);
+    call(&world, create(101)).await;
+    pass(&world, 30).await;
+    let list = |filter: &str, value: &str| Request::get("/nodes/pve1/tasks").with(filter, value);
+    let ids = |answer: &Answer| -> Vec<String> {
+        let list = answer.data().as_array().expect("a list");
+        list.iter()
+            .map(|task| task["id"].as_str().expect("an id").to_owned())
+            .collect()
+    };
+    assert_eq!(
+        ids(&call(&world, list("statusfilter", "ok")).await),
+        ["100"]
+    );
+    assert_eq!(
+        ids(&call(&world, list("statusfilter", "error")).await),
+        ["101"]
+    );
+    let all = call(&world, list("source", "all")).await;
+    let first = all.data()[1]["starttime"].as_i64().expect("a time");
+    assert_eq!(
+        ids(&call(&world, list("since", &(first + 1).to_string())).await),
+        ["101"]
+    );
+    assert_eq!(
+        ids(&call(&world, list("until", &first.to_string())).await),
+        ["100"]
+    );
 }

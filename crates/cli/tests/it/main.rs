@@ -6,8 +6,10 @@
 )]
 
 mod exports;
+mod faults;
 mod flags;
 mod hosts;
+mod kept;
 mod look;
 mod secrets;
 mod support;

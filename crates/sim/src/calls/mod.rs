@@ -12,6 +12,7 @@ pub(crate) mod ct;
 pub(crate) mod disk;
 pub(crate) mod guest;
 pub(crate) mod host;
+pub(crate) mod migrate;
 pub(crate) mod permission;
 pub(crate) mod pools;
 pub(crate) mod power;
@@ -36,6 +37,7 @@ use crate::schema::check::{self, Parameters};
 use crate::schema::{Method, table};
 use crate::world::fault::FaultKind;
 use crate::world::run::Origin;
+use crate::world::state::State;
 use crate::world::{Kind, World};
 
 /// Why a call is refused.
@@ -92,6 +94,8 @@ impl From<&str> for Fail {
 /// What a method returns.
 pub(crate) enum Output {
     Data(Value),
+    /// A long list as text.
+    Text(String),
     /// A page of a list with the length of the whole.
     Page(Value, usize),
 }
@@ -177,8 +181,9 @@ impl Context {
 impl World {
     /// Answers a call as if it had come over the network, faults included.
     pub async fn call(&self, request: Request) -> Answer {
+        let _call = self.begin();
         let path = request.api_path().to_owned();
-        let fault = self.state().faults.hit(&request.method, &path);
+        let fault = self.fault_for(&request.method, &path);
         let Some(fault) = fault else {
             return self.answer(request).await;
         };
@@ -200,7 +205,7 @@ impl World {
                 self.answer(request).await
             }
             FaultKind::StaleList(seconds) => {
-                let old = self.old_list(seconds);
+                let old = self.old_list(&request, seconds);
                 let answer = self.answer(request).await;
                 match old {
                     Some(old) if answer.status == 200 => answer.with_data(old),
@@ -210,10 +215,27 @@ impl World {
         }
     }
 
+    fn fault_for(&self, method: &str, path: &str) -> Option<FaultKind> {
+        let mut state = self.state();
+        // Looking changes nothing while there are none.
+        if state.faults.is_empty() {
+            return None;
+        }
+        let State { faults, random, .. } = &mut *state;
+        faults.hit(method, path, random)
+    }
+
     async fn answer(&self, request: Request) -> Answer {
         let head = request.method.clone();
+        let question = self.question(&request);
         match self.process(request).await {
-            Ok(output) => Answer::ok(output),
+            Ok(output) => {
+                let answer = Answer::ok(output);
+                if let Some(question) = question {
+                    self.remember(question, answer.data());
+                }
+                answer
+            }
             Err(fail) => {
                 tracing::debug!(
                     method = head,

@@ -4,9 +4,11 @@
 //! Never: anything but passing on.
 
 use super::{
-    Context, Fail, Outcome, access, agent, clone, cluster, ct, disk, guest, host, pools, power,
-    snapshot, storage, tasks, upload, vm_change, vm_create,
+    Context, Fail, Outcome, access, agent, clone, cluster, ct, disk, guest, host, migrate, pools,
+    power, snapshot, storage, tasks, upload, vm_change, vm_create,
 };
+use serde_json::json;
+
 use crate::schema::Method;
 use crate::world::Kind;
 
@@ -40,6 +42,10 @@ pub const METHODS: &[(&str, &str)] = &[
     ("GET", "/cluster/nextid"),
     ("GET", "/cluster/options"),
     ("GET", "/cluster/tasks"),
+    ("GET", "/cluster/firewall/rules"),
+    ("GET", "/cluster/firewall/groups"),
+    ("GET", "/cluster/firewall/aliases"),
+    ("GET", "/cluster/firewall/ipset"),
     ("GET", "/pools"),
     ("POST", "/pools"),
     ("GET", "/pools/{poolid}"),
@@ -47,6 +53,8 @@ pub const METHODS: &[(&str, &str)] = &[
     ("DELETE", "/pools/{poolid}"),
     ("GET", "/storage"),
     ("GET", "/storage/{storage}"),
+    ("POST", "/storage"),
+    ("DELETE", "/storage/{storage}"),
     ("GET", "/nodes"),
     ("GET", "/nodes/{node}/status"),
     ("GET", "/nodes/{node}/version"),
@@ -78,6 +86,11 @@ pub const METHODS: &[(&str, &str)] = &[
     ("PUT", "/nodes/{node}/qemu/{vmid}/resize"),
     ("POST", "/nodes/{node}/qemu/{vmid}/clone"),
     ("POST", "/nodes/{node}/qemu/{vmid}/template"),
+    ("GET", "/nodes/{node}/qemu/{vmid}/feature"),
+    ("POST", "/nodes/{node}/qemu/{vmid}/migrate"),
+    ("GET", "/nodes/{node}/qemu/{vmid}/firewall/rules"),
+    ("GET", "/nodes/{node}/qemu/{vmid}/firewall/aliases"),
+    ("GET", "/nodes/{node}/qemu/{vmid}/firewall/ipset"),
     ("GET", "/nodes/{node}/qemu/{vmid}/status/current"),
     ("POST", "/nodes/{node}/qemu/{vmid}/status/start"),
     ("POST", "/nodes/{node}/qemu/{vmid}/status/stop"),
@@ -118,6 +131,11 @@ pub const METHODS: &[(&str, &str)] = &[
     ("PUT", "/nodes/{node}/lxc/{vmid}/resize"),
     ("POST", "/nodes/{node}/lxc/{vmid}/clone"),
     ("POST", "/nodes/{node}/lxc/{vmid}/template"),
+    ("GET", "/nodes/{node}/lxc/{vmid}/feature"),
+    ("POST", "/nodes/{node}/lxc/{vmid}/migrate"),
+    ("GET", "/nodes/{node}/lxc/{vmid}/firewall/rules"),
+    ("GET", "/nodes/{node}/lxc/{vmid}/firewall/aliases"),
+    ("GET", "/nodes/{node}/lxc/{vmid}/firewall/ipset"),
     ("GET", "/nodes/{node}/lxc/{vmid}/interfaces"),
     ("GET", "/nodes/{node}/lxc/{vmid}/status/current"),
     ("POST", "/nodes/{node}/lxc/{vmid}/status/start"),
@@ -185,7 +203,11 @@ pub(crate) async fn dispatch(method: &Method, context: &mut Context) -> Outcome 
         ("GET", "/pools/{poolid}") => pools::read(context),
         ("PUT", "/pools/{poolid}") => pools::change(context),
         ("DELETE", "/pools/{poolid}") => pools::delete(context),
+        // Nothing is ever put there.
+        ("GET", path) if path.starts_with("/cluster/firewall/") => Ok(json!([]).into()),
         ("GET", "/storage") => storage::configured(context),
+        ("POST", "/storage") => storage::define(context),
+        ("DELETE", "/storage/{storage}") => storage::undefine(context),
         ("GET", "/storage/{storage}") => storage::configuration(context),
         (_, path) => Err(missing(verb, path)),
     }
@@ -204,6 +226,12 @@ async fn shared(verb: &str, rest: &str, context: &Context, kind: Kind) -> Outcom
         ("PUT", "/{vmid}/resize") => disk::resize(context, kind),
         ("POST", "/{vmid}/clone") => clone::clone(context, kind),
         ("POST", "/{vmid}/template") => clone::template(context, kind),
+        ("GET", "/{vmid}/feature") => migrate::feature(context, kind),
+        ("POST", "/{vmid}/migrate") => migrate::migrate(context, kind),
+        ("GET", rest) if rest.starts_with("/{vmid}/firewall/") => {
+            context.exists(kind, context.vmid()?)?;
+            Ok(json!([]).into())
+        }
         ("GET", "/{vmid}/status/current") => guest::current(context, kind),
         ("POST", "/{vmid}/status/start") => power::start(context, kind),
         ("POST", "/{vmid}/status/stop") => power::stop(context, kind).await,

@@ -45,6 +45,51 @@ pub(crate) fn configuration(context: &Context) -> Outcome {
     Ok(definition(state.storage(name)?).into())
 }
 
+/// Defines a storage. Only kinds that are directories are pretended.
+pub(crate) fn define(context: &Context) -> Outcome {
+    let (name, kind) = (context.need("storage")?, context.need("type")?);
+    let path = match kind {
+        "dir" => context
+            .text("path")
+            .ok_or("missing value for required option 'path'")?
+            .to_owned(),
+        "nfs" | "cifs" => format!("/mnt/pve/{name}"),
+        _ => {
+            return Err(Fail::new(
+                501,
+                format!("storage type '{kind}' is not simulated"),
+            ));
+        }
+    };
+    let mut state = context.world.state();
+    if state.storages.contains_key(name) {
+        return Err(format!("storage ID '{name}' already defined").into());
+    }
+    let list = |name: &str| {
+        context
+            .text(name)
+            .map(|text| split_list(text).map(ToOwned::to_owned))
+    };
+    let content = list("content").map_or_else(
+        || ["images", "rootdir"].map(ToOwned::to_owned).to_vec(),
+        |kinds| kinds.collect(),
+    );
+    let mut made = Storage::directory(name, kind, &path, kind != "dir" || context.flag("shared"));
+    made.content = content;
+    made.hosts = list("nodes").map(|hosts| hosts.collect());
+    state.storages.insert(name.to_owned(), made);
+    Ok(json!({ "storage": name, "type": kind }).into())
+}
+
+/// Forgets a storage; what is on it stays where it was.
+pub(crate) fn undefine(context: &Context) -> Outcome {
+    let name = context.need("storage")?;
+    let mut state = context.world.state();
+    state.storage(name)?;
+    state.storages.remove(name);
+    Ok(Value::Null.into())
+}
+
 fn definition(storage: &Storage) -> Value {
     let mut shown = json!({
         "storage": storage.name,
@@ -116,8 +161,8 @@ pub(crate) fn content(context: &Context) -> Outcome {
     let place = storage.place(&context.node);
     let list: Vec<Value> = storage
         .volumes
-        .iter()
-        .filter(|((at, _), _)| *at == place)
+        .range((place.clone(), String::new())..)
+        .take_while(|((at, _), _)| *at == place)
         .filter(|(_, volume)| {
             context
                 .text("content")

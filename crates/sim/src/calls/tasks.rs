@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Context, Fail, Outcome, Output, permission};
+use crate::schema::format::split_list;
 use crate::world::task::{Task, is_upid};
 
 impl Context {
@@ -88,6 +89,8 @@ pub(crate) fn list(context: &Context) -> Outcome {
     let user = context.identity.split('!').next().unwrap_or("").to_owned();
     let state = context.world.state();
     let source = context.text("source").unwrap_or("archive");
+    let time = |name: &str| context.text(name).and_then(|text| text.parse::<i64>().ok());
+    let (since, until) = (time("since"), time("until"));
     let found: Vec<&Task> = state
         .tasks
         .order
@@ -112,6 +115,12 @@ pub(crate) fn list(context: &Context) -> Outcome {
                 .is_none_or(|user| task.identity.contains(user))
         })
         .filter(|task| !context.flag("errors") || task.exit.as_deref() != Some("OK"))
+        .filter(|task| since.is_none_or(|since| task.started >= since))
+        .filter(|task| until.is_none_or(|until| task.started <= until))
+        .filter(|task| {
+            let wanted = context.text("statusfilter");
+            wanted.is_none_or(|wanted| split_list(wanted).any(|word| word == class_of(task)))
+        })
         .collect();
     let total = found.len();
     let start = context.number("start").unwrap_or(0) as usize;
@@ -123,6 +132,16 @@ pub(crate) fn list(context: &Context) -> Outcome {
         .map(entry)
         .collect();
     Ok(Output::Page(json!(page), total))
+}
+
+/// Returns the word that the filter by status has for how a task ended.
+fn class_of(task: &Task) -> &'static str {
+    match task.exit.as_deref() {
+        Some("OK") => "ok",
+        Some(exit) if exit.starts_with("WARNINGS: ") => "warning",
+        Some("unexpected status") | None => "unknown",
+        Some(_) => "error",
+    }
 }
 
 fn entry(task: &Task) -> Value {
