@@ -10,6 +10,7 @@ mod error;
 mod process;
 mod session;
 pub mod settings;
+mod sim_host;
 mod ui;
 pub mod words;
 

@@ -1,11 +1,16 @@
-//! The one place of the command line that starts other programs: the editor, and a key command.
+//! The one place of the command line that starts other programs: the editor, a key command, and
+//! this program again.
 //!
 //! In: a command line as the environment gives it. Out: how it ended, or what it printed.
 //! Never: a secret in an argument; files and pipes carry those.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
+
+use fs_err::os::unix::fs::OpenOptionsExt as _;
 
 /// Runs the person's editor on a file. The editor's words may hold arguments, as `code --wait`.
 pub(crate) fn edit(editor: &str, file: &Path) -> io::Result<ExitStatus> {
@@ -30,7 +35,27 @@ pub(crate) fn output_of(line: &str) -> io::Result<String> {
         .map_err(|_| io::Error::other("it printed something that is not text"))
 }
 
+/// Starts this program again, to go on when this one has ended: in a process group of its own, so
+/// that an interrupt at the terminal does not reach it, and with a file for what it says.
+pub(crate) fn start_again(arguments: &[OsString], log: &Path) -> io::Result<Child> {
+    let said = fs_err::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(log)?
+        .into_parts()
+        .0;
+    let program = std::env::current_exe()?;
+    command(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(said.try_clone()?)
+        .stderr(said)
+        .process_group(0)
+        .spawn()
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
-fn command(program: &str) -> std::process::Command {
+fn command(program: impl AsRef<OsStr>) -> std::process::Command {
     std::process::Command::new(program)
 }

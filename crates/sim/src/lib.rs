@@ -6,6 +6,7 @@
 mod calls;
 mod guest;
 mod http;
+pub mod kept;
 pub mod replay;
 mod schema;
 mod serve;
@@ -13,7 +14,8 @@ mod world;
 
 pub use calls::route::METHODS;
 pub use calls::{Answer, Credentials, Delivery, Request, Upload};
-pub use serve::{Handle, ServeError, serve, serve_inside};
+pub use serve::{Handle, Identity, ServeError, serve, serve_as, serve_inside};
 pub use world::{
-    Boots, Builder, Call, Fault, FaultKind, GuestFacts, Kind, Pace, SteppedClock, Timing, World,
+    Boots, Builder, Call, Fault, FaultKind, GuestFacts, Kind, Pace, RestoreError, SteppedClock,
+    Timing, World,
 };

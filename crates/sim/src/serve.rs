@@ -10,7 +10,9 @@ use http::{Request as HttpRequest, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -28,6 +30,9 @@ pub enum ServeError {
     /// The certificate could not be made.
     #[error("make a certificate for the simulator")]
     Certificate(#[source] rcgen::Error),
+    /// The certificate that was made before cannot be read.
+    #[error("read the certificate of the simulator")]
+    Identity(#[source] rustls::pki_types::pem::Error),
     /// The TLS set-up was refused.
     #[error("set up TLS for the simulator")]
     Tls(#[source] rustls::Error),
@@ -40,6 +45,37 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// A certificate that signs itself, and its key.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Identity {
+    certificate: String,
+    key: String,
+}
+
+impl Identity {
+    /// Makes one for an address on loopback.
+    pub fn make(address: SocketAddr) -> Result<Self, ServeError> {
+        let names = [
+            "localhost".to_owned(),
+            "127.0.0.1".to_owned(),
+            address.ip().to_string(),
+        ];
+        let made = rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
+        Ok(Self {
+            certificate: made.cert.pem(),
+            key: made.signing_key.serialize_pem(),
+        })
+    }
+
+    fn parse(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), ServeError> {
+        let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes())
+            .map_err(ServeError::Identity)?;
+        let key =
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(ServeError::Identity)?;
+        Ok((certificate, key))
+    }
 }
 
 /// A World that is being served.
@@ -68,34 +104,38 @@ impl Handle {
 
 /// Serves a World until it is stopped. Port 0 takes a free one.
 pub async fn serve(world: World, address: SocketAddr) -> Result<Handle, ServeError> {
-    listen(world, address, None).await
+    listen(world, address, None, &Identity::make(address)?).await
+}
+
+/// Serves a World with a certificate that was made before.
+pub async fn serve_as(
+    world: World,
+    address: SocketAddr,
+    identity: &Identity,
+) -> Result<Handle, ServeError> {
+    listen(world, address, None, identity).await
 }
 
 /// Serves the World inside a guest: only while the guest is a hypervisor that runs.
 ///
-/// Connections are refused otherwise, as they are by a machine that is off.
+/// Connections are cut otherwise, as they are by a machine that is off. The World must have been
+/// asked for once, with [`World::inside`].
 pub async fn serve_inside(
     outer: World,
     vmid: u32,
-    inner: World,
     address: SocketAddr,
+    identity: &Identity,
 ) -> Result<Handle, ServeError> {
-    listen(inner, address, Some((outer, vmid))).await
+    listen(outer.clone(), address, Some((outer, vmid)), identity).await
 }
 
 async fn listen(
     world: World,
     address: SocketAddr,
     within: Option<(World, u32)>,
+    identity: &Identity,
 ) -> Result<Handle, ServeError> {
-    let names = [
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-        address.ip().to_string(),
-    ];
-    let made = rcgen::generate_simple_self_signed(names).map_err(ServeError::Certificate)?;
-    let certificate = made.cert.der().clone();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let (certificate, key) = identity.parse()?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -116,7 +156,7 @@ async fn listen(
     let handle = Handle {
         address,
         fingerprint: print.join(":"),
-        certificate_pem: made.cert.pem(),
+        certificate_pem: identity.certificate.clone(),
         stop: CancellationToken::new(),
     };
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -149,13 +189,17 @@ async fn accept(
                 }
             },
         };
-        if let Some((outer, vmid)) = &within
-            && outer.inside(*vmid, |builder| builder).is_none()
-        {
-            // The machine is off: what it had accepted before does not help.
-            continue;
-        }
-        let (world, acceptor, stop) = (world.clone(), acceptor.clone(), stop.clone());
+        let world = match &within {
+            None => world.clone(),
+            // Asked for each time: a machine that was off has another World than before.
+            Some((outer, vmid)) => match outer.inside(*vmid, |builder| builder) {
+                Some(inner) => inner,
+                None => continue,
+            },
+        };
+        // Whoever connects is about to call: a server that would end for lack of calls stays.
+        drop(world.begin());
+        let (acceptor, stop) = (acceptor.clone(), stop.clone());
         world
             .spawner()
             .clone()

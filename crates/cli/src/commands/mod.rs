@@ -38,7 +38,7 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Spec(command) => spec::run(command, settings, printer),
         Command::Site(command) => site::run(command, settings, printer),
         Command::Host(command) => host::run(command, settings, printer),
-        Command::Sim(command) => sim::run(command, printer),
+        Command::Sim(command) => sim::run(command, settings, printer),
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),

@@ -8,6 +8,7 @@
 mod exports;
 mod flags;
 mod hosts;
+mod kept;
 mod look;
 mod secrets;
 mod support;

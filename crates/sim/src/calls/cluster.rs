@@ -277,7 +277,7 @@ impl World {
         const KEPT: usize = 16;
         let mut state = self.state();
         // Big lists are not kept: the fault is for small worlds, and memory is for guests.
-        if state.guests.len() > 1_000 {
+        if state.guests.len() > 1_000 || !state.faults.show_old_lists() {
             return;
         }
         state.old_lists.push((now, list.clone()));

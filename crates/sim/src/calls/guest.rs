@@ -189,8 +189,7 @@ async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), Str
         ));
     }
     let mut state = job.world.state();
-    state.guests.remove(&vmid);
-    state.pool_of.remove(&vmid);
+    state.forget(vmid);
     Ok(())
 }
 

@@ -130,6 +130,8 @@ impl World {
         let guest = state.guest_mut(node, kind, vmid)?;
         guest.touch(now, sweep);
         guest.config.apply_pending();
+        state.lease(vmid);
+        let guest = state.guest_mut(node, kind, vmid)?;
         let talks = match guest.boots {
             Boots::Nothing => false,
             Boots::System | Boots::Hypervisor => guest.agent_is_enabled(),
@@ -150,6 +152,10 @@ impl World {
         guest.touch(now, sweep);
         guest.running = None;
         guest.config.apply_pending();
+        // What runs inside loses its power.
+        if let Some(inner) = guest.inner.take() {
+            guest.inner = Some(inner.after_power_loss());
+        }
         Ok(())
     }
 }

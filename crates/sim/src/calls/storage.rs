@@ -116,8 +116,8 @@ pub(crate) fn content(context: &Context) -> Outcome {
     let place = storage.place(&context.node);
     let list: Vec<Value> = storage
         .volumes
-        .iter()
-        .filter(|((at, _), _)| *at == place)
+        .range((place.clone(), String::new())..)
+        .take_while(|((at, _), _)| *at == place)
         .filter(|(_, volume)| {
             context
                 .text("content")

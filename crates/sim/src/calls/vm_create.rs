@@ -126,6 +126,7 @@ pub(crate) fn blank(vmid: u32, kind: Kind, node: &str, now: f64, lock: &str) -> 
         seen: None,
         touched: now,
         boots: Boots::Nothing,
+        leases: std::collections::BTreeMap::new(),
         inner: None,
     }
 }
@@ -178,7 +179,6 @@ pub(crate) fn abandon(job: &Job, vmid: u32) {
         .get(&vmid)
         .is_some_and(|guest| matches!(guest.config.value("lock"), Some("create" | "clone")));
     if unfinished {
-        state.guests.remove(&vmid);
-        state.pool_of.remove(&vmid);
+        state.forget(vmid);
     }
 }

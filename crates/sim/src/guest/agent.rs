@@ -32,10 +32,7 @@ impl Guest {
     /// Returns name, hardware address and addresses of each network.
     fn networks(&self) -> Vec<(String, String, Option<String>)> {
         let mut found = Vec::new();
-        for (key, text) in self.config.values() {
-            let Some(number) = key.strip_prefix("net").and_then(|n| n.parse::<u32>().ok()) else {
-                continue;
-            };
+        for (number, text) in self.interfaces_configured() {
             let parts = property::split(text, "model");
             let mac = parts
                 .iter()
@@ -45,28 +42,47 @@ impl Guest {
                 .unwrap_or_else(|| "BC:24:11:00:00:00".to_owned());
             let name = property::part(&parts, "name")
                 .map_or_else(|| format!("eth{number}"), ToOwned::to_owned);
-            let own = property::part(&parts, "ip").map(ToOwned::to_owned);
-            let configured = self
-                .config
-                .value(&format!("ipconfig{number}"))
-                .and_then(|text| {
-                    let parts = property::split(text, "ip");
-                    property::part(&parts, "ip").map(ToOwned::to_owned)
-                });
-            let address = own
-                .or(configured)
-                .filter(|ip| ip.contains('/'))
-                .or_else(|| {
-                    // What DHCP of a pretended network would give: one address per guest.
-                    Some(format!(
-                        "10.77.{}.{}/24",
-                        self.vmid / 250 % 250,
-                        self.vmid % 250 + 2
-                    ))
-                });
+            let address = self
+                .fixed_address(number, text)
+                // What DHCP of a pretended network gave.
+                .or_else(|| self.leases.get(&number).map(|ip| format!("{ip}/16")));
             found.push((name, mac.to_lowercase(), address));
         }
         found
+    }
+
+    /// Returns number and text of each network interface.
+    fn interfaces_configured(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.config.values().iter().filter_map(|(key, text)| {
+            let number = key.strip_prefix("net")?.parse().ok()?;
+            Some((number, text.as_str()))
+        })
+    }
+
+    /// Returns the address an interface is configured with.
+    fn fixed_address(&self, number: u32, text: &str) -> Option<String> {
+        let own = property::part(&property::split(text, "model"), "ip").map(ToOwned::to_owned);
+        let configured = || {
+            let text = self.config.value(&format!("ipconfig{number}"))?;
+            property::part(&property::split(text, "ip"), "ip").map(ToOwned::to_owned)
+        };
+        own.or_else(configured).filter(|ip| ip.contains('/'))
+    }
+
+    /// Returns the interfaces that ask the network for an address and have none yet.
+    pub(crate) fn interfaces_without_address(&self) -> Vec<u32> {
+        self.interfaces_configured()
+            .filter(|(number, text)| self.fixed_address(*number, text).is_none())
+            .map(|(number, _)| number)
+            .filter(|number| !self.leases.contains_key(number))
+            .collect()
+    }
+
+    /// Returns the first address others reach it at.
+    pub(crate) fn address_of(&self) -> Option<String> {
+        let (_, _, address) = self.networks().into_iter().next()?;
+        let address = address?;
+        Some(address.split('/').next().unwrap_or("").to_owned())
     }
 
     /// Returns interfaces of a container that has run for so many seconds: its network takes a

@@ -5,6 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
+use super::words::Word;
+
 /// Every privilege of this version.
 pub(crate) const PRIVILEGES: [&str; 47] = [
     "Datastore.Allocate",
@@ -129,7 +133,7 @@ fn special_roles() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// A token of a user.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Token {
     pub(crate) secret: String,
     pub(crate) privilege_separation: bool,
@@ -138,7 +142,7 @@ pub(crate) struct Token {
 }
 
 /// A user.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct User {
     pub(crate) password: Option<String>,
     pub(crate) enabled: bool,
@@ -149,18 +153,19 @@ pub(crate) struct User {
 }
 
 /// One line of the access list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
     pub(crate) path: String,
     /// `user`, `group` or `token`, as PVE prints it.
-    pub(crate) kind: &'static str,
+    #[serde(deserialize_with = "super::words::word")]
+    pub(crate) kind: Word,
     pub(crate) subject: String,
     pub(crate) role: String,
     pub(crate) propagate: bool,
 }
 
 /// Everyone and what they may do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Access {
     pub(crate) users: BTreeMap<String, User>,
     pub(crate) groups: BTreeMap<String, String>,
@@ -190,6 +195,21 @@ impl Default for Access {
 pub(crate) type Privileges = BTreeMap<String, bool>;
 
 impl Access {
+    /// Adds a token, and its user when it is new.
+    pub(crate) fn add_token(&mut self, user: &str, name: &str, secret: &str, separated: bool) {
+        let user = self.users.entry(user.to_owned()).or_insert_with(|| User {
+            enabled: true,
+            ..User::default()
+        });
+        let token = Token {
+            secret: secret.to_owned(),
+            privilege_separation: separated,
+            expire: 0,
+            comment: None,
+        };
+        user.tokens.insert(name.to_owned(), token);
+    }
+
     /// Returns the privileges of an identity on a path. `pool` is the pool the path's guest is in.
     pub(crate) fn privileges(&self, identity: &str, path: &str, pool: Option<&str>) -> Privileges {
         let mut all = self.direct(identity, path);

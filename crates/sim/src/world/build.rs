@@ -8,18 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use homestak_api::runtime::SharedClock;
 use jiff::Timestamp;
 
-use super::access::{Access, Grant, Token, User};
-use super::clock::{self, Pace};
+use super::access::{Access, Grant, User};
+use super::clock::{self, Pace, SteppedClock};
 use super::fault::{Fault, Faults};
+use super::lease::Networks;
 use super::random::Random;
 use super::state::{Boots, Host, State, Storage};
 use super::task::Tasks;
 use super::timing::Timing;
 use super::worker::Workers;
 use super::{Kind, World};
-
-/// How many workers the daemon of a host has.
-const WORKERS: usize = 3;
 
 struct File {
     storage: String,
@@ -42,14 +40,17 @@ pub struct Builder {
     pace: Pace,
     start: Option<Timestamp>,
     clock: Option<SharedClock>,
+    stepped: Option<SteppedClock>,
     cluster: Option<String>,
     hosts: Vec<String>,
     storages: Vec<Storage>,
     access: Access,
     files: Vec<File>,
     guests: Vec<PlacedGuest>,
+    downloads: BTreeMap<String, (u64, String)>,
     faults: Faults,
     timing: Timing,
+    networks: Networks,
 }
 
 impl Default for Builder {
@@ -59,14 +60,17 @@ impl Default for Builder {
             pace: Pace::Real,
             start: None,
             clock: None,
+            stepped: None,
             cluster: None,
             hosts: Vec::new(),
             storages: Vec::new(),
             access: Access::default(),
             files: Vec::new(),
             guests: Vec::new(),
+            downloads: BTreeMap::new(),
             faults: Faults::default(),
             timing: Timing::default(),
+            networks: Networks::default(),
         }
     }
 }
@@ -86,7 +90,7 @@ impl Builder {
         self
     }
 
-    /// Sets when stepped time starts.
+    /// Sets when time starts; now when left out, and for stepped time the first day of 2026.
     #[must_use]
     pub fn starting_at(mut self, start: Timestamp) -> Self {
         self.start = Some(start);
@@ -179,6 +183,14 @@ impl Builder {
         self
     }
 
+    /// Says what a download from an address finds: so many bytes of a pretended file.
+    #[must_use]
+    pub fn download(mut self, url: &str, size: u64) -> Self {
+        let found = (size, String::new());
+        self.downloads.insert(url.to_owned(), found);
+        self
+    }
+
     /// Sets the password of a user and creates it when it is new.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
@@ -209,23 +221,7 @@ impl Builder {
     fn add_token(mut self, token: &str, separated: bool) -> Self {
         let (identity, secret) = token.split_once('=').unwrap_or((token, "secret"));
         if let Some((user, name)) = identity.split_once('!') {
-            let user = self
-                .access
-                .users
-                .entry(user.to_owned())
-                .or_insert_with(|| User {
-                    enabled: true,
-                    ..User::default()
-                });
-            user.tokens.insert(
-                name.to_owned(),
-                Token {
-                    secret: secret.to_owned(),
-                    privilege_separation: separated,
-                    expire: 0,
-                    comment: None,
-                },
-            );
+            self.access.add_token(user, name, secret, separated);
         }
         self
     }
@@ -285,6 +281,14 @@ impl Builder {
         self
     }
 
+    /// Makes it a World inside another: on the same clock, with a network of its own.
+    pub(super) fn within(mut self, outer: &World) -> Self {
+        self.clock = Some(outer.clock().clone());
+        self.stepped = outer.stepped().cloned();
+        self.networks = outer.0.networks.clone();
+        self
+    }
+
     /// Builds the World. Without hosts and storages it has `pve1` and `local`.
     pub fn build(mut self) -> World {
         if self.hosts.is_empty() {
@@ -297,19 +301,25 @@ impl Builder {
             self.cluster = Some("pretended".to_owned());
         }
         let (clock, stepped) = match self.clock {
-            Some(clock) => (clock, None),
+            Some(clock) => (clock, self.stepped),
             None => clock::make(self.pace, self.start),
         };
+        let network = self.networks.take();
         let mut random = Random::new(self.seed);
         let secret = random.hex(32);
         let hosts = self
             .hosts
             .iter()
             .enumerate()
-            .map(|(at, name)| (name.clone(), host(name, at)));
+            .map(|(at, name)| (name.clone(), host(name, at, network)));
+        let hosts: BTreeMap<String, Host> = hosts.collect();
+        let leased = hosts
+            .values()
+            .filter_map(|host| host.address.parse().ok())
+            .collect();
         let state = State {
             name: self.cluster,
-            hosts: hosts.collect(),
+            hosts,
             storages: self
                 .storages
                 .into_iter()
@@ -324,12 +334,14 @@ impl Builder {
             random,
             timing: self.timing,
             quorate: true,
-            downloads: BTreeMap::new(),
+            downloads: self.downloads,
             copies: BTreeMap::new(),
             old_lists: Vec::new(),
             secret,
+            network,
+            leased,
         };
-        let world = World::new(state, clock, stepped);
+        let world = World::new(state, clock, stepped, self.networks);
         for file in &self.files {
             for host in &self.hosts {
                 world.put_file(
@@ -348,14 +360,14 @@ impl Builder {
     }
 }
 
-fn host(name: &str, at: usize) -> Host {
+fn host(name: &str, at: usize, network: u8) -> Host {
     Host {
         name: name.to_owned(),
         online: true,
         cpus: 8,
         memory: 64 << 30,
-        address: format!("10.77.{}.{}", at / 250, at % 250 + 2),
+        address: format!("10.{network}.{}.{}", at / 250, at % 250 + 2),
         bridges: BTreeSet::from(["vmbr0".to_owned()]),
-        workers: Workers::new(WORKERS),
+        workers: Workers::default(),
     }
 }

@@ -28,13 +28,17 @@ pub enum Pace {
 pub(crate) struct AcceleratedClock {
     wall: SharedClock,
     origin: Timestamp,
+    /// What this clock showed when the wall showed `origin`.
+    start: Timestamp,
     factor: f64,
 }
 
 impl AcceleratedClock {
-    pub(crate) fn new(wall: SharedClock, factor: f64) -> Self {
+    pub(crate) fn new(wall: SharedClock, factor: f64, start: Option<Timestamp>) -> Self {
+        let origin = wall.now();
         Self {
-            origin: wall.now(),
+            origin,
+            start: start.unwrap_or(origin),
             wall,
             factor: if factor > 0.0 { factor } else { 1.0 },
         }
@@ -45,9 +49,9 @@ impl AcceleratedClock {
 impl Clock for AcceleratedClock {
     fn now(&self) -> Timestamp {
         let passed = self.wall.now().duration_since(self.origin).as_secs_f64() * self.factor;
-        self.origin
+        self.start
             .checked_add(SignedDuration::from_secs_f64(passed))
-            .unwrap_or(self.origin)
+            .unwrap_or(self.start)
     }
 
     async fn sleep(&self, duration: Duration) {
@@ -188,9 +192,13 @@ impl Clock for SteppedClock {
 /// Makes the clock for a pace. A stepped one is handed out too, because someone must step it.
 pub(crate) fn make(pace: Pace, start: Option<Timestamp>) -> (SharedClock, Option<SteppedClock>) {
     match pace {
-        Pace::Real => (Arc::new(WallClock), None),
+        Pace::Real if start.is_none() => (Arc::new(WallClock), None),
+        Pace::Real => {
+            let clock = AcceleratedClock::new(Arc::new(WallClock), 1.0, start);
+            (Arc::new(clock), None)
+        }
         Pace::Accelerated(factor) => {
-            let clock = AcceleratedClock::new(Arc::new(WallClock), factor);
+            let clock = AcceleratedClock::new(Arc::new(WallClock), factor, start);
             (Arc::new(clock), None)
         }
         Pace::Stepped => {

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// What goes wrong with a call.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// The connection ends before the call is acted on.
@@ -34,7 +34,7 @@ pub enum FaultKind {
 }
 
 /// Which calls a fault is for.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Call {
     /// Only the n-th call that matches the rest, counted from one.
@@ -104,7 +104,7 @@ fn contains(path: &str, pattern: &str) -> bool {
 }
 
 /// One fault.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
     /// Which calls it is for.
     pub on: Call,
@@ -125,12 +125,22 @@ impl Fault {
 }
 
 /// The faults of a World with how often each has matched.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Faults(Vec<(Fault, u64)>);
 
 impl Faults {
     pub(crate) fn add(&mut self, fault: Fault) {
         self.0.push((fault, 0));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one of them shows old lists, which someone has to keep then.
+    pub(crate) fn show_old_lists(&self) -> bool {
+        let old = |fault: &Fault| matches!(fault.kind, FaultKind::StaleList(_));
+        self.0.iter().any(|(fault, _)| old(fault))
     }
 
     pub(crate) fn clear(&mut self) {

@@ -108,6 +108,23 @@ impl World {
         self.state().timing.copy_speed = bytes_per_second;
     }
 
+    /// Lets a token, `user@realm!name=secret`, do what its user may, unless it may already.
+    pub fn admit(&self, token: &str) {
+        let Some((identity, secret)) = token.split_once('=') else {
+            return;
+        };
+        let Some((user, name)) = identity.split_once('!') else {
+            return;
+        };
+        let mut state = self.state();
+        let known = state.access.users.get(user);
+        let known = known.and_then(|user| user.tokens.get(name));
+        if known.is_some_and(|token| token.secret == secret) {
+            return;
+        }
+        state.access.add_token(user, name, secret, false);
+    }
+
     /// Says what a guest's disk starts.
     pub fn set_boots(&self, vmid: u32, boots: Boots) {
         if let Some(guest) = self.state().guests.get_mut(&vmid) {
@@ -117,16 +134,15 @@ impl World {
 
     /// Returns the World inside a guest, while the guest is a hypervisor that runs and has booted.
     ///
-    /// It is made the first time it is asked for and stays the same one afterwards: stopping the
-    /// guest hides it, starting shows it again, destroying the guest ends it. It runs on the same
+    /// It is made the first time it is asked for. Stopping the guest takes its power: it is shown
+    /// again after the next start, with its guests off. Destroying the guest ends it. It runs on the same
     /// clock, has one host with the guest's name, and a storage `local`. `prepare` adds to it.
     pub fn inside(&self, vmid: u32, prepare: impl FnOnce(Builder) -> Builder) -> Option<Self> {
         let now = self.now();
         let mut state = self.state();
         let boot = state.timing.boot.as_secs_f64();
         let timing = state.timing.clone();
-        let seed = state.random.next();
-        let guest = state.guests.get_mut(&vmid)?;
+        let guest = state.guests.get(&vmid)?;
         let up = guest
             .running
             .as_ref()
@@ -137,10 +153,12 @@ impl World {
         if let Some(inner) = &guest.inner {
             return Some(inner.clone());
         }
+        let seed = state.random.next();
+        let guest = state.guests.get_mut(&vmid)?;
         let builder = Builder::default()
             .seed(seed)
-            .clock(self.clock().clone())
             .timing(timing)
+            .within(self)
             .host(&guest.name())
             .storage("local");
         let inner = prepare(builder).build();

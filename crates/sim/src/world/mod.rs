@@ -10,14 +10,19 @@ pub(crate) mod crash;
 pub(crate) mod fault;
 pub(crate) mod fleet;
 pub(crate) mod inspect;
+pub(crate) mod keep;
+pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod random;
 pub(crate) mod run;
 pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod timing;
+pub(crate) mod words;
 pub(crate) mod worker;
 
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,9 +32,11 @@ pub use build::Builder;
 pub use clock::{Pace, SteppedClock};
 pub use fault::{Call, Fault, FaultKind};
 pub use inspect::GuestFacts;
+pub use keep::RestoreError;
 pub use state::{Boots, Kind};
 pub use timing::Timing;
 
+use lease::Networks;
 use lock::Locks;
 use state::State;
 
@@ -44,6 +51,32 @@ struct Inner {
     locks: Locks,
     spawner: Spawner,
     born: f64,
+    networks: Networks,
+    /// How often the state was held to be changed.
+    changes: AtomicU64,
+    /// Calls that came, and calls that were answered.
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// The state, held. Whoever reaches for a change is counted, so that it is known when to save.
+pub(crate) struct Held<'w> {
+    state: MutexGuard<'w, State>,
+    changes: &'w AtomicU64,
+}
+
+impl Deref for Held<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        &mut self.state
+    }
 }
 
 impl std::fmt::Debug for World {
@@ -58,8 +91,23 @@ impl World {
         Builder::default()
     }
 
-    fn new(state: State, clock: SharedClock, stepped: Option<SteppedClock>) -> Self {
+    fn new(
+        state: State,
+        clock: SharedClock,
+        stepped: Option<SteppedClock>,
+        networks: Networks,
+    ) -> Self {
         let born = seconds(&clock);
+        Self::born_at(born, state, clock, stepped, networks)
+    }
+
+    fn born_at(
+        born: f64,
+        state: State,
+        clock: SharedClock,
+        stepped: Option<SteppedClock>,
+        networks: Networks,
+    ) -> Self {
         Self(Arc::new(Inner {
             state: Mutex::new(state),
             clock,
@@ -67,12 +115,19 @@ impl World {
             locks: Locks::default(),
             spawner: Spawner::default(),
             born,
+            networks,
+            changes: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         }))
     }
 
     /// Returns the state. Never held across a wait.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> Held<'_> {
+        Held {
+            state: self.0.state.lock().unwrap_or_else(PoisonError::into_inner),
+            changes: &self.0.changes,
+        }
     }
 
     pub(crate) fn locks(&self) -> &Locks {

@@ -4,7 +4,7 @@
 //! Never: the system's entropy.
 
 /// A splitmix64 generator: small, fast, and good enough to pretend.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -4,6 +4,9 @@
 //! Never: waiting, permissions, HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
 
 use super::World;
 use super::access::Access;
@@ -11,10 +14,12 @@ use super::fault::Faults;
 use super::random::Random;
 use super::task::Tasks;
 use super::timing::Timing;
+use super::words::{self, Word};
 use super::worker::Workers;
 use crate::guest::config::Config;
 
 /// A machine with Proxmox VE on it.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) online: bool,
@@ -22,11 +27,12 @@ pub(crate) struct Host {
     pub(crate) memory: u64,
     pub(crate) address: String,
     pub(crate) bridges: BTreeSet<String>,
+    #[serde(skip)]
     pub(crate) workers: Workers,
 }
 
 /// What starts when a disk made from an image starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Boots {
     /// Nothing that talks: no agent, and it ignores a shutdown.
     #[default]
@@ -38,9 +44,10 @@ pub enum Boots {
 }
 
 /// A file or disk on a storage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Volume {
-    pub(crate) content: &'static str,
+    #[serde(deserialize_with = "words::word")]
+    pub(crate) content: Word,
     pub(crate) format: String,
     pub(crate) size: u64,
     pub(crate) used: u64,
@@ -51,6 +58,7 @@ pub(crate) struct Volume {
 }
 
 /// A storage. Volumes are kept by host, or under no host when it is shared.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Storage {
     pub(crate) name: String,
     pub(crate) kind: String,
@@ -65,6 +73,7 @@ pub(crate) struct Storage {
     pub(crate) reserved: u64,
     /// Refuses new data, as a full disk does.
     pub(crate) full: bool,
+    #[serde(with = "words::pairs")]
     pub(crate) volumes: BTreeMap<(String, String), Volume>,
 }
 
@@ -90,8 +99,8 @@ impl Storage {
         let place = self.place(host);
         let volumes: u64 = self
             .volumes
-            .iter()
-            .filter(|((at, _), _)| *at == place)
+            .range((place.clone(), String::new())..)
+            .take_while(|((at, _), _)| *at == place)
             .map(|(_, volume)| volume.used)
             .sum();
         (self.base_used + volumes).min(self.total)
@@ -126,7 +135,7 @@ impl Storage {
 }
 
 /// Virtual machine or container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A virtual machine.
     Qemu,
@@ -169,7 +178,7 @@ impl Kind {
 }
 
 /// A guest that runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Running {
     pub(crate) pid: u64,
     pub(crate) since: f64,
@@ -178,7 +187,7 @@ pub(crate) struct Running {
 }
 
 /// A snapshot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     pub(crate) name: String,
     pub(crate) time: i64,
@@ -189,7 +198,7 @@ pub(crate) struct Snapshot {
 }
 
 /// What the status sweep saw last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) name: String,
     pub(crate) running_since: Option<f64>,
@@ -200,6 +209,7 @@ pub(crate) struct Seen {
 }
 
 /// A guest.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Guest {
     pub(crate) vmid: u32,
     pub(crate) kind: Kind,
@@ -213,11 +223,16 @@ pub(crate) struct Guest {
     pub(crate) seen: Option<Seen>,
     pub(crate) touched: f64,
     pub(crate) boots: Boots,
-    /// The World inside, once it has run.
+    /// What the pretended network gave each of its interfaces.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) leases: BTreeMap<u32, Ipv4Addr>,
+    /// The World inside, once it has run. It is kept beside the state, because it is one itself.
+    #[serde(skip)]
     pub(crate) inner: Option<World>,
 }
 
 /// Everything.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) name: Option<String>,
     pub(crate) hosts: BTreeMap<String, Host>,
@@ -232,11 +247,17 @@ pub(crate) struct State {
     pub(crate) timing: Timing,
     pub(crate) quorate: bool,
     pub(crate) downloads: BTreeMap<String, (u64, String)>,
-    /// How many copies run on a storage, which share its speed.
+    /// How many copies run on a storage, which share its speed. None do after a restart.
+    #[serde(skip)]
     pub(crate) copies: BTreeMap<String, u32>,
-    /// The last guest list, for the fault that shows an old one.
+    /// The last lists, for the fault that shows an old one.
+    #[serde(skip)]
     pub(crate) old_lists: Vec<(f64, serde_json::Value)>,
     pub(crate) secret: String,
+    /// Which pretended network this World is; no two Worlds inside each other share one.
+    pub(crate) network: u8,
+    /// Addresses that network has given away.
+    pub(crate) leased: BTreeSet<Ipv4Addr>,
 }
 
 impl State {
@@ -276,6 +297,16 @@ impl State {
     pub(crate) fn volume(&self, host: &str, volid: &str) -> Option<&Volume> {
         let (storage, name) = volid.split_once(':')?;
         self.storages.get(storage)?.volume(host, name)
+    }
+
+    /// Forgets a guest: its configuration, its pool and its addresses.
+    pub(crate) fn forget(&mut self, vmid: u32) {
+        if let Some(guest) = self.guests.remove(&vmid) {
+            for address in guest.leases.values() {
+                self.leased.remove(address);
+            }
+        }
+        self.pool_of.remove(&vmid);
     }
 
     /// Removes a volume by its full id. Returns whether there was one.

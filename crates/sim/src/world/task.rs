@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 /// How many ended tasks a host remembers. PVE keeps about a thousand in its index.
 const REMEMBERED: usize = 5_000;
 
 /// One task.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) upid: String,
     pub(crate) node: String,
@@ -25,6 +26,7 @@ pub(crate) struct Task {
     pub(crate) log: Vec<String>,
     pub(crate) ended: Option<i64>,
     pub(crate) exit: Option<String>,
+    #[serde(skip)]
     pub(crate) cancel: CancellationToken,
     /// Warnings it will end with if all goes well.
     pub(crate) warnings: u32,
@@ -54,7 +56,7 @@ pub(crate) struct Birth<'a> {
 }
 
 /// Every task the World remembers.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Tasks {
     pub(crate) by_upid: BTreeMap<String, Task>,
     /// In the order they were started, newest last.
@@ -112,10 +114,25 @@ impl Tasks {
         }
     }
 
+    /// Ends what still runs, as the loss of power does: nothing is left to say how it went.
+    pub(crate) fn cut(&mut self, now: i64) {
+        for task in self.by_upid.values_mut() {
+            if task.ended.is_none() {
+                task.ended = Some(now);
+                task.exit = Some("unexpected status".to_owned());
+                task.cancel.cancel();
+            }
+        }
+    }
+
     pub(crate) fn finish(&mut self, upid: &str, now: i64, outcome: Result<(), String>) {
         let Some(task) = self.by_upid.get_mut(upid) else {
             return;
         };
+        // What was cut stays as it was cut.
+        if task.ended.is_some() {
+            return;
+        }
         let (exit, line) = match outcome {
             Ok(()) if task.warnings > 0 => {
                 let exit = format!("WARNINGS: {}", task.warnings);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 /// Speeds and durations, as measured on a small real installation. All may be changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Timing {
     /// Time a worker spends on a call that only reads.
     pub read: Duration,

@@ -12,6 +12,9 @@ use tokio::sync::oneshot;
 /// A worker that is blocked longer than this closes it: the proxy then answers 596.
 const ACCEPTED_IDLE: f64 = 5.0;
 
+/// How many workers the daemon of a host has.
+const WORKERS: usize = 3;
+
 /// What a waiting request is told.
 enum Turn {
     Go(usize),
@@ -42,6 +45,12 @@ pub(crate) struct Worker {
     of: Workers,
     pub(crate) index: usize,
     now: Arc<dyn Fn() -> f64 + Send + Sync>,
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self::new(WORKERS)
+    }
 }
 
 impl Workers {

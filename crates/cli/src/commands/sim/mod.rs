@@ -1,0 +1,41 @@
+//! `homestak sim`: a simulated Proxmox VE, and how well it agrees with recordings of a real one.
+
+mod place;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use homestak_sim::replay;
+use serde_json::json;
+
+use super::Outcome;
+use crate::args::SimCommand;
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Runs a sim command.
+pub(super) fn run(command: SimCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    match command {
+        SimCommand::Serve(args) => serve::run(&args, printer),
+        SimCommand::Start { place, speed } => place::start(&place, speed, settings, printer),
+        SimCommand::Status { place } => place::status(&place, settings, printer),
+        SimCommand::Stop { place } => place::stop(&place, settings, printer),
+        SimCommand::Reset { place } => place::reset(&place, settings, printer),
+        SimCommand::Replay { files } => report(&files, printer),
+    }
+}
+
+fn report(files: &[PathBuf], printer: &Printer) -> Outcome {
+    let report = replay::run(files).map_err(|error| {
+        CommandError::failed(format!("Cannot replay: {error}."))
+            .hint("each line is one exchange as JSON")
+    })?;
+    if printer.shape.json {
+        printer.json("sim.replay", json!({ "report": report.to_string() }));
+    } else {
+        printer.data(&format!("{report}\n"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,171 @@
+//! `homestak sim serve`: a simulated Proxmox VE over TLS, for as long as the process lives, or kept.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use homestak_core::error::chain;
+use homestak_sim::kept::{Ended, KeepError, KeepSettings, Keeper, stock};
+use homestak_sim::{Builder, Pace, World, serve};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Outcome;
+use crate::args::SimServeArgs;
+use crate::error::CommandError;
+use crate::ui::Printer;
+
+/// The token that may do everything in a world that is not kept; it guards nothing but that.
+const TOKEN: &str = "root@pam!homestak=00000000-0000-4000-8000-000000000001";
+/// The password of `root@pam` in a world that is not kept.
+const PASSWORD: &str = "simulated";
+/// Where a world that is not kept is served: the port of Proxmox VE.
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8006);
+
+/// Serves until interrupted.
+pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
+    check_speed(args.speed)?;
+    if args.listen.is_some_and(|listen| !listen.ip().is_loopback()) {
+        return Err(CommandError::refused(
+            "The simulator listens on loopback only: it guards nothing.",
+        )
+        .hint("use --listen 127.0.0.1:PORT"));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|error| CommandError::failed(format!("Cannot start: {error}.")))?;
+    match &args.state {
+        Some(directory) => runtime.block_on(keep(args, directory, printer)),
+        None => runtime.block_on(serve_until_interrupted(args, printer)),
+    }
+}
+
+/// Refuses a speed that time cannot go at.
+pub(super) fn check_speed(speed: f64) -> Result<(), CommandError> {
+    if speed.is_finite() && speed > 0.0 {
+        Ok(())
+    } else {
+        Err(CommandError::usage("`--speed` takes a number above 0."))
+    }
+}
+
+fn pace(args: &SimServeArgs) -> Pace {
+    if (args.speed - 1.0).abs() < f64::EPSILON {
+        Pace::Real
+    } else {
+        Pace::Accelerated(args.speed)
+    }
+}
+
+fn builder(args: &SimServeArgs, token: &str) -> Builder {
+    let mut builder = World::builder()
+        .seed(args.seed)
+        .pace(pace(args))
+        .storage("local")
+        .token(token);
+    if args.hosts > 1 {
+        builder = builder.cluster("sim");
+    }
+    for number in 1..=args.hosts {
+        builder = builder.host(&format!("pve{number}"));
+    }
+    builder
+}
+
+async fn serve_until_interrupted(args: &SimServeArgs, printer: &Printer) -> Outcome {
+    let world = builder(args, TOKEN).user("root@pam", PASSWORD).build();
+    let listen = args.listen.unwrap_or(LISTEN);
+    let handle = serve(world, listen).await.map_err(|error| {
+        CommandError::failed(format!("Cannot {}.", chain(&error)))
+            .hint("is the port in use? --listen 127.0.0.1:0 takes a free one")
+    })?;
+    if printer.shape.json {
+        printer.json(
+            "sim.serve",
+            json!({ "url": handle.url(), "fingerprint": handle.fingerprint, "token": TOKEN, "user": "root@pam", "password": PASSWORD }),
+        );
+    } else {
+        printer.data(&format!(
+            "url:          {}\nfingerprint:  {}\ntoken:        {TOKEN}\nuser:         root@pam, password {PASSWORD}\n",
+            handle.url(),
+            handle.fingerprint,
+        ));
+        printer.say("Interrupt to stop.");
+    }
+    // Cancel safety: there is nothing to lose; the world lives in this process only.
+    _ = tokio::signal::ctrl_c().await;
+    handle.stop();
+    Ok(ExitCode::from(130))
+}
+
+async fn keep(args: &SimServeArgs, directory: &Path, printer: &Printer) -> Outcome {
+    let settings = KeepSettings {
+        directory: directory.to_owned(),
+        idle: args.idle.map(Duration::from_secs),
+        listen: args.listen,
+        pace: pace(args),
+    };
+    let keeper = Keeper::open(settings, |token| stock(builder(args, token)).build())
+        .await
+        .map_err(|error| not_kept(&error, directory))?;
+    let endpoint = keeper.endpoint();
+    if printer.shape.json {
+        printer.json(
+            "sim.serve",
+            json!({ "url": endpoint.url, "fingerprint": endpoint.fingerprint, "directory": directory }),
+        );
+    } else {
+        printer.data(&format!(
+            "url:          {}\nfingerprint:  {}\ntoken:        in {}\n",
+            endpoint.url,
+            endpoint.fingerprint,
+            directory.join("endpoint.json").display(),
+        ));
+    }
+    let ended = keeper
+        .run(asked_to_end())
+        .await
+        .map_err(|error| not_kept(&error, directory))?;
+    printer.say(match ended {
+        Ended::Asked => "Stopped.",
+        Ended::Idle => "Nobody called for a while: stopped.",
+        Ended::Vanished => "The directory is gone: stopped.",
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for the end that the system or a person asks for.
+async fn asked_to_end() {
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        // Cancel safety: only ever waited for.
+        _ = terminate.recv() => {}
+        // Cancel safety: as above.
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+fn not_kept(error: &KeepError, directory: &Path) -> CommandError {
+    let message = format!("Cannot {}.", chain(error));
+    match error {
+        KeepError::Held { .. } => CommandError::refused(format!(
+            "Another simulator serves `{}`.",
+            directory.display()
+        ))
+        .hint("homestak sim status shows it, homestak sim stop ends it"),
+        KeepError::Restore { .. } => CommandError::failed(format!(
+            "What is kept in `{}` cannot be used: {}.",
+            directory.display(),
+            chain(error)
+        ))
+        .hint("homestak sim reset starts over"),
+        KeepError::File { .. } | KeepError::Serve(_) => CommandError::failed(message),
+    }
+}
