@@ -6,8 +6,14 @@
 pub mod args;
 mod clock;
 mod commands;
+mod connect;
+#[cfg(debug_assertions)]
+mod crash;
 mod error;
+mod operator;
+mod places;
 mod process;
+mod seeds;
 mod session;
 pub mod settings;
 mod sim_host;
