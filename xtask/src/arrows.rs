@@ -23,6 +23,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("homestak-secrets", &["homestak-core"]),
     ("homestak-site", &["homestak-core"]),
     (
+        "homestak-store",
+        &["homestak-api", "homestak-core", "homestak-engine"],
+    ),
+    (
         "homestak",
         &[
             "homestak-api",
@@ -32,6 +36,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "homestak-secrets",
             "homestak-sim",
             "homestak-site",
+            "homestak-store",
         ],
     ),
     ("xtask", &["homestak", "homestak-core"]),

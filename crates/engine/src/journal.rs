@@ -201,8 +201,9 @@ pub trait Journal: Send + Sync {
     /// Begins a run: its plan is on disk when this returns.
     async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError>;
     /// Adds an entry: it is on disk when this returns. Takes the same time however long the run.
+    /// A run that had ended goes on with it, and has no end until it ends again.
     async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError>;
-    /// Ends a run.
+    /// Ends a run; the last ending counts.
     async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError>;
     /// Lists the runs on a manifest, newest first; of every manifest when none is named.
     async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError>;

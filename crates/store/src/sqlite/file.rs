@@ -1,0 +1,159 @@
+//! The file of the journal: made, checked and opened.
+//!
+//! In: a state directory. Out: connections that write safely.
+//! Never: a change to a file that is not ours, or of a newer program.
+
+use std::fmt;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::fault::Fault;
+use super::schema;
+
+/// Its name in the state directory.
+const NAME: &str = "journal.db";
+
+/// Says in the file's header whose it is: `home`.
+const APPLICATION: i32 = 0x686f_6d65;
+
+/// How a journal is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    /// How long to wait for another process that writes.
+    pub(super) patience: Duration,
+    /// How many pages the file may have; tests fill it up.
+    pub(super) pages: Option<u32>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            // A commit takes milliseconds; copying a large log back takes seconds on a slow disk.
+            patience: Duration::from_secs(30),
+            pages: None,
+        }
+    }
+}
+
+/// Where the journal is, and how it is opened.
+#[derive(Clone, Debug)]
+pub(super) struct File {
+    path: PathBuf,
+    options: Options,
+}
+
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
+impl File {
+    pub(super) fn new(dir: &Path, options: Options) -> Self {
+        Self {
+            path: dir.join(NAME),
+            options,
+        }
+    }
+
+    /// Opens the connection that writes; makes the file, or brings it up to date.
+    pub(super) fn open(&self) -> Result<Connection, Fault> {
+        self.make()?;
+        // Read-only, so that a file that is not for us keeps every byte.
+        self.retry(|| check(&self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?))?;
+        self.retry(|| {
+            let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+            let mode: String =
+                connection.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
+            if mode != "wal" {
+                return Err(Fault::said(
+                    format!("its file system does not let several processes share it ({mode})"),
+                    "name a directory on a disk of this machine with `HOMESTAK_STATE`",
+                ));
+            }
+            // FULL: the log is on disk before a commit returns, whatever happens to the power.
+            connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON")?;
+            if let Some(pages) = self.options.pages {
+                connection.query_row(
+                    &format!("PRAGMA max_page_count = {pages}"),
+                    (),
+                    |_| Ok(()),
+                )?;
+            }
+            schema::migrate(&mut connection, APPLICATION, schema::MIGRATIONS)?;
+            Ok(connection)
+        })
+    }
+
+    /// Opens a connection that reads.
+    pub(super) fn open_reader(&self) -> Result<Connection, Fault> {
+        self.retry(|| self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY))
+    }
+
+    fn connect(&self, how: OpenFlags) -> Result<Connection, Fault> {
+        // Each connection stays with one thread at a time, so SQLite needs no locks of its own.
+        let flags = how | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.busy_timeout(self.options.patience)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(connection)
+    }
+
+    /// Makes directory and file, closed to others. What is there keeps its mode.
+    fn make(&self) -> Result<(), Fault> {
+        if let Some(dir) = self.path.parent()
+            && !dir.is_dir()
+        {
+            std::fs::DirBuilder::new()
+                .recursive(true) // tidy: a method of the standard library
+                .mode(0o700)
+                .create(dir)?;
+        }
+        // SQLite gives the files beside it the mode of this one.
+        let made = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&self.path);
+        match made {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Tries again while another process opens it for the first time: some locks of that moment
+    /// do not wait by themselves.
+    fn retry<T>(&self, mut open: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+        const PAUSE: Duration = Duration::from_millis(10);
+        let mut waited = Duration::ZERO;
+        loop {
+            match open() {
+                Err(fault) if fault.is_busy() && waited < self.options.patience => {
+                    std::thread::sleep(PAUSE);
+                    waited += PAUSE;
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Refuses a file that is not ours, or of a newer program.
+fn check(connection: &Connection) -> Result<(), Fault> {
+    let application: i32 = connection.query_row("PRAGMA application_id", (), |row| row.get(0))?;
+    let empty: bool = connection.query_row(
+        "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)",
+        (),
+        |row| row.get(0),
+    )?;
+    if application != APPLICATION && !empty {
+        return Err(Fault::said(
+            "it is a database of another program",
+            "name another state directory with `HOMESTAK_STATE`",
+        ));
+    }
+    schema::known(schema::version(connection)?, schema::MIGRATIONS.len())
+}

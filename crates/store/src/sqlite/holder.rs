@@ -1,0 +1,179 @@
+//! Who holds a lease, and whether it lives.
+//!
+//! In: what the kernel says about processes. Out: [`Life`].
+//! Never: a clock; a process is known by its boot, its number and its start.
+
+use std::io::ErrorKind;
+
+use super::fault::Fault;
+
+/// A process, so that no other is ever taken for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    /// Name of the machine.
+    pub(super) machine: String,
+    /// Which boot of it.
+    pub(super) boot: String,
+    /// In which space of process numbers; each container has its own.
+    pub(super) space: String,
+    /// Its number.
+    pub(super) pid: u32,
+    /// When it started, in ticks since the boot.
+    pub(super) start: i64,
+}
+
+/// Whether a holder lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It lives, or nothing says that it does not.
+    Alive,
+    /// It is gone.
+    Dead,
+    /// Nothing can be said from here.
+    Unknown,
+}
+
+/// What the kernel says about a process number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Process {
+    /// There is none, or it only waits to be buried.
+    Gone,
+    /// There is one that started then.
+    Started(i64),
+    /// The kernel does not say.
+    Hidden,
+}
+
+impl Holder {
+    /// Returns this process.
+    pub(super) fn own() -> Result<Self, Fault> {
+        let pid = std::process::id();
+        let Process::Started(start) = process(pid) else {
+            return Err(Fault::said(
+                "the kernel does not say when this process started",
+                "is `/proc` mounted?",
+            ));
+        };
+        let line = |path| fs_err::read_to_string(path).map(|text| text.trim().to_owned());
+        Ok(Self {
+            machine: line("/proc/sys/kernel/hostname")?,
+            boot: line("/proc/sys/kernel/random/boot_id")?,
+            space: fs_err::read_link("/proc/self/ns/pid")?
+                .to_string_lossy()
+                .into_owned(),
+            pid,
+            start,
+        })
+    }
+
+    /// Says whether another holder lives, seen from this one.
+    pub(super) fn judge(&self, other: &Self, process: impl Fn(u32) -> Process) -> Life {
+        if other.machine != self.machine {
+            return Life::Unknown;
+        }
+        if other.boot != self.boot {
+            return Life::Dead;
+        }
+        if other.space != self.space {
+            return Life::Unknown;
+        }
+        match process(other.pid) {
+            Process::Gone => Life::Dead,
+            Process::Started(start) if start != other.start => Life::Dead,
+            Process::Started(_) | Process::Hidden => Life::Alive,
+        }
+    }
+}
+
+/// Asks the kernel about a process number.
+pub(super) fn process(pid: u32) -> Process {
+    match fs_err::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(line) => parse(&line),
+        Err(error) if error.kind() == ErrorKind::NotFound => Process::Gone,
+        Err(_) => Process::Hidden,
+    }
+}
+
+/// Reads state (field 3) and start (field 22). The name of the program, field 2, is in brackets
+/// and can hold anything, brackets too.
+fn parse(line: &str) -> Process {
+    let mut fields = line
+        .rsplit_once(')')
+        .map_or("", |(_, rest)| rest)
+        .split_ascii_whitespace();
+    match fields.next() {
+        Some("Z" | "X" | "x") => Process::Gone,
+        _ => fields
+            .nth(18)
+            .and_then(|start| start.parse().ok())
+            .map_or(Process::Hidden, Process::Started),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desk() -> Holder {
+        Holder {
+            machine: "desk".into(),
+            boot: "b1".into(),
+            space: "pid:[1]".into(),
+            pid: 4711,
+            start: 100,
+        }
+    }
+
+    #[test]
+    fn a_process_lives_while_its_number_and_start_are_the_same() {
+        let judge = |process| desk().judge(&desk(), |_| process);
+        assert_eq!(judge(Process::Started(100)), Life::Alive);
+        assert_eq!(judge(Process::Hidden), Life::Alive);
+        assert_eq!(judge(Process::Started(101)), Life::Dead);
+        assert_eq!(judge(Process::Gone), Life::Dead);
+    }
+
+    #[test]
+    fn a_process_of_another_boot_is_dead_even_when_its_number_is_in_use() {
+        let other = Holder {
+            boot: "b0".into(),
+            ..desk()
+        };
+        let life = desk().judge(&other, |_| Process::Started(100));
+        assert_eq!(life, Life::Dead);
+    }
+
+    #[test]
+    fn nothing_is_said_about_processes_of_other_machines_and_containers() {
+        let machine = Holder {
+            machine: "shed".into(),
+            boot: "b7".into(),
+            ..desk()
+        };
+        let container = Holder {
+            space: "pid:[2]".into(),
+            ..desk()
+        };
+        for other in [machine, container] {
+            assert_eq!(desk().judge(&other, |_| Process::Gone), Life::Unknown);
+        }
+    }
+
+    #[test]
+    fn the_kernel_line_is_read_whatever_the_program_is_called() {
+        let line = |name: &str, state: &str| {
+            format!("7 ({name}) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2")
+        };
+        for name in ["homestak", "a) S 1", "(((", "x y z"] {
+            assert_eq!(parse(&line(name, "S")), Process::Started(98765), "{name}");
+            assert_eq!(parse(&line(name, "Z")), Process::Gone, "{name}");
+        }
+        assert_eq!(parse("nothing of the kind"), Process::Hidden);
+    }
+
+    #[test]
+    fn this_process_lives() {
+        let own = Holder::own().unwrap();
+        assert_eq!(own.judge(&own, process), Life::Alive);
+    }
+}

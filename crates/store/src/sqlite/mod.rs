@@ -1,0 +1,179 @@
+//! The journal in one SQLite file of the state directory.
+//!
+//! In: calls on the engine's port. Out: rows, on disk before the call returns.
+//! Never: two transactions at once; a wait for the disk on a thread of the runtime.
+
+mod fault;
+mod file;
+mod holder;
+mod lease;
+mod pace;
+mod patch;
+mod read;
+mod row;
+mod schema;
+mod write;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_core::plan::{NodeRecord, Plan, StepKind};
+use homestak_engine::journal::{
+    Ending, Entry, Journal, JournalError, Lease, Run, RunHead, RunId, Scope,
+};
+use jiff::Timestamp;
+use rusqlite::Connection;
+
+use fault::Fault;
+use file::{File, Options};
+use holder::Holder;
+use write::{Beginning, Desk};
+use writer::Writer;
+
+/// A journal in the file `journal.db` of a directory.
+pub struct Sqlite {
+    file: File,
+    holder: Holder,
+    writer: Arc<Writer>,
+    reader: Arc<Mutex<Connection>>,
+}
+
+impl Sqlite {
+    /// Opens the journal of a state directory; makes both when they are not there.
+    pub fn open(dir: &Path) -> Result<Self, JournalError> {
+        Self::open_with(dir, Options::default())
+    }
+
+    fn open_with(dir: &Path, options: Options) -> Result<Self, JournalError> {
+        let file = File::new(dir, options);
+        let doing = format!("open the journal `{file}`");
+        let told = |fault: Fault| fault.told(&doing, &file);
+        let holder = Holder::own().map_err(told)?;
+        let connection = file.open().map_err(told)?;
+        let reader = file.open_reader().map_err(told)?;
+        let writer = Writer::start(Desk::new(connection), file.clone()).map_err(told)?;
+        Ok(Self {
+            holder,
+            writer: Arc::new(writer),
+            reader: Arc::new(Mutex::new(reader)),
+            file,
+        })
+    }
+
+    /// Reads in one snapshot, on a thread that may wait.
+    async fn read<T: Send + 'static>(
+        &self,
+        doing: String,
+        read: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        let reader = Arc::clone(&self.reader);
+        // Cancel safety: the thread finishes its read, and nobody takes the result.
+        let task = tokio::task::spawn_blocking(move || {
+            // A read that panicked has changed nothing, so its connection can be used again.
+            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            let snapshot = reader.transaction()?;
+            read(&snapshot)
+        });
+        let result = task.await.unwrap_or_else(|_| {
+            Err(Fault::said(
+                "reading stopped before its end",
+                "this is a bug of homestak; please report it",
+            ))
+        });
+        result.map_err(|fault| fault.told(&doing, &self.file))
+    }
+}
+
+#[async_trait]
+impl Journal for Sqlite {
+    async fn hold(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
+        let mut scopes = scopes.to_vec();
+        scopes.sort();
+        scopes.dedup();
+        let taking = lease::Taking {
+            scopes,
+            holder: self.holder.clone(),
+            since: WallClock.now(),
+            file: self.file.clone(),
+            writer: Arc::clone(&self.writer),
+        };
+        let order = self
+            .writer
+            .ask("take a manifest for this run", move |desk| {
+                lease::take(desk, &taking)
+            });
+        let held = order.await?;
+        Ok(Box::new(held))
+    }
+
+    async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError> {
+        let doing = "write down a new run";
+        let beginning =
+            Beginning::new(verb, plan, at).map_err(|fault| fault.told(doing, &self.file))?;
+        self.writer
+            .ask(doing, move |desk| desk.begin(&beginning))
+            .await
+    }
+
+    // Cancel safety: an entry whose call was dropped may be written, and is then in its place.
+    async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError> {
+        let entry = entry.clone();
+        self.writer
+            .ask(format!("write down a step of run {run}"), move |desk| {
+                desk.append(run, &entry)
+            })
+            .await
+    }
+
+    async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError> {
+        self.writer
+            .ask(format!("write down the end of run {run}"), move |desk| {
+                desk.end(run, ending, at)
+            })
+            .await
+    }
+
+    async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError> {
+        let manifest = manifest.map(str::to_owned);
+        self.read("list the runs".into(), move |connection| {
+            read::runs(connection, manifest.as_deref())
+        })
+        .await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError> {
+        self.read(format!("read run {id}"), move |connection| {
+            read::run(connection, id)
+        })
+        .await
+    }
+
+    async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {
+        let scope = scope.clone();
+        self.read(
+            format!("read what is known of `{}`", scope.manifest),
+            move |connection| read::records(connection, &scope),
+        )
+        .await
+    }
+
+    async fn forget(&self, scope: &Scope, node: &str) -> Result<bool, JournalError> {
+        let (scope, node) = (scope.clone(), node.to_owned());
+        self.writer
+            .ask(format!("forget node `{node}`"), move |desk| {
+                desk.forget(&scope, &node)
+            })
+            .await
+    }
+
+    async fn durations(&self) -> Result<Vec<(StepKind, f64)>, JournalError> {
+        self.read("read how long steps took".into(), pace::medians)
+            .await
+    }
+}

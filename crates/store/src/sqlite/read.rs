@@ -1,0 +1,147 @@
+//! What was written, read back.
+//!
+//! In: a snapshot. Out: runs, entries, records.
+//! Never: a guess; what makes no sense is a fault.
+
+use std::collections::BTreeMap;
+
+use homestak_core::plan::NodeRecord;
+use homestak_engine::journal::{Entry, Run, RunHead, RunId, Scope};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde_json::{Value, from_str};
+
+use super::fault::Fault;
+use super::{patch, row};
+
+const HEAD: &str = "SELECT id, manifest, hosts, verb, started, ended, ending FROM runs";
+
+pub(super) fn runs(connection: &Connection, manifest: Option<&str>) -> Result<Vec<RunHead>, Fault> {
+    let filter = if manifest.is_some() {
+        "WHERE manifest = ?1"
+    } else {
+        "WHERE ?1 IS NULL"
+    };
+    let mut statement = connection.prepare_cached(&format!("{HEAD} {filter} ORDER BY id DESC"))?;
+    let mut rows = statement.query(params![manifest])?;
+    let mut heads = Vec::new();
+    while let Some(row) = rows.next()? {
+        heads.push(head(row)?);
+    }
+    Ok(heads)
+}
+
+fn head(row: &Row<'_>) -> Result<RunHead, Fault> {
+    let hosts: String = row.get(2)?;
+    let ended = match (
+        row.get::<_, Option<i64>>(5)?,
+        row.get::<_, Option<String>>(6)?,
+    ) {
+        (Some(at), Some(word)) => Some((row::to_time(at)?, row::to_ending(&word)?)),
+        _ => None,
+    };
+    Ok(RunHead {
+        id: RunId(row.get(0)?),
+        manifest: row.get(1)?,
+        hosts: from_str(&hosts).map_err(Fault::nonsense)?,
+        verb: row.get(3)?,
+        started: row::to_time(row.get(4)?)?,
+        ended,
+    })
+}
+
+pub(super) fn run(connection: &Connection, id: RunId) -> Result<Option<Run>, Fault> {
+    let head = connection
+        .prepare_cached(&format!("{HEAD} WHERE id = ?1"))?
+        .query_row(params![id.0], |row| Ok(head(row)))
+        .optional()?
+        .transpose()?;
+    let Some(head) = head else {
+        return Ok(None);
+    };
+    let plan: String = connection
+        .prepare_cached("SELECT plan FROM plans WHERE run = ?1")?
+        .query_row(params![id.0], |row| row.get(0))?;
+    let mut entries = Vec::new();
+    walk(connection, Some(id), |_, _, entry| {
+        entries.push(entry);
+        Ok(())
+    })?;
+    Ok(Some(Run {
+        head,
+        plan: from_str(&plan).map_err(Fault::nonsense)?,
+        entries,
+    }))
+}
+
+/// Goes through the entries of a run, or of all, in order. Hands out number, run and entry.
+pub(super) fn walk(
+    connection: &Connection,
+    run: Option<RunId>,
+    mut visit: impl FnMut(i64, RunId, Entry) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let filter = if run.is_some() {
+        "WHERE run = ?1"
+    } else {
+        "WHERE ?1 IS NULL"
+    };
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT id, run, step, what, at, trouble, base, record FROM entries {filter} ORDER BY id"
+    ))?;
+    let mut rows = statement.query(params![run.map(|run| run.0)])?;
+    let mut records = Records::default();
+    while let Some(row) = rows.next()? {
+        let id = row.get(0)?;
+        let trouble: Option<String> = row.get(5)?;
+        let entry = Entry {
+            step: row::to_index(row.get(2)?)?,
+            happened: row::to_happened(row.get(3)?, trouble.as_deref())?,
+            at: row::to_time(row.get(4)?)?,
+            record: records.unpack(id, row.get(6)?, row.get(7)?)?,
+        };
+        visit(id, RunId(row.get(1)?), entry)?;
+    }
+    Ok(())
+}
+
+/// Records that a later entry may refer to.
+#[derive(Default)]
+struct Records(BTreeMap<i64, Value>);
+
+impl Records {
+    fn unpack(
+        &mut self,
+        id: i64,
+        base: Option<i64>,
+        text: Option<String>,
+    ) -> Result<Option<NodeRecord>, Fault> {
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        let mut value: Value = from_str(&text).map_err(Fault::nonsense)?;
+        if let Some(base) = base {
+            // Each is referred to once: the next entry refers to this one.
+            let before = self.0.remove(&base).ok_or_else(|| {
+                Fault::nonsense(format!(
+                    "entry {id} refers to entry {base}, which is not there"
+                ))
+            })?;
+            value = patch::apply(before, value);
+        }
+        let record = patch::record(&value)?;
+        self.0.insert(id, value);
+        Ok(Some(record))
+    }
+}
+
+pub(super) fn records(connection: &Connection, scope: &Scope) -> Result<Vec<NodeRecord>, Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT record FROM nodes WHERE manifest = ?1 AND host = ?2 ORDER BY name",
+    )?;
+    let mut rows = statement.query(params![scope.manifest, scope.host])?;
+    let mut records = Vec::new();
+    while let Some(row) = rows.next()? {
+        let text: String = row.get(0)?;
+        records.push(from_str(&text).map_err(Fault::nonsense)?);
+    }
+    Ok(records)
+}

@@ -1,0 +1,285 @@
+//! What is written, as SQL.
+//!
+//! In: runs, entries, endings. Out: rows, in the transaction that is open.
+//! Never: a commit in the middle; what is kept in memory is only a shorter way to the same rows.
+
+use std::collections::BTreeMap;
+
+use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepKind, steps};
+use homestak_engine::journal::{Ending, Entry, Happened, RunId, Scope};
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension as _, params};
+use serde_json::to_string;
+
+use super::fault::Fault;
+use super::{pace, patch, row};
+
+/// A connection, and what is remembered between its transactions.
+pub(super) struct Desk {
+    connection: Connection,
+    runs: BTreeMap<RunId, Going>,
+}
+
+/// A run that goes on.
+struct Going {
+    manifest: String,
+    /// The kind of each step.
+    kinds: Vec<StepKind>,
+    /// When each step began that is being done.
+    begun: BTreeMap<usize, Timestamp>,
+    /// The newest record of each node, and its entry.
+    told: BTreeMap<String, (i64, NodeRecord)>,
+}
+
+impl Going {
+    fn new(manifest: String, kinds: Vec<StepKind>) -> Self {
+        Self {
+            manifest,
+            kinds,
+            begun: BTreeMap::new(),
+            told: BTreeMap::new(),
+        }
+    }
+}
+
+/// A run that is to be written down.
+pub(super) struct Beginning {
+    verb: String,
+    manifest: String,
+    hosts: String,
+    plan: String,
+    kinds: Vec<StepKind>,
+    at: i64,
+}
+
+impl Beginning {
+    pub(super) fn new(verb: &str, plan: &Plan, at: Timestamp) -> Result<Self, Fault> {
+        Ok(Self {
+            verb: verb.to_owned(),
+            manifest: plan.manifest.clone(),
+            hosts: to_string(&plan.hosts).map_err(Fault::nonsense)?,
+            plan: to_string(plan).map_err(Fault::nonsense)?,
+            kinds: kinds(plan),
+            at: row::from_time(at)?,
+        })
+    }
+}
+
+fn kinds(plan: &Plan) -> Vec<StepKind> {
+    steps(plan).iter().map(|step| step.kind).collect()
+}
+
+impl Desk {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            runs: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Opens a transaction. Immediate: whatever is read in it is still so when it is written.
+    pub(super) fn start(&mut self) -> Result<(), Fault> {
+        self.execute("BEGIN IMMEDIATE")
+    }
+
+    pub(super) fn commit(&mut self) -> Result<(), Fault> {
+        self.execute("COMMIT")
+    }
+
+    /// Gives the transaction up, with everything that is remembered from it.
+    pub(super) fn abandon(&mut self) {
+        self.runs.clear();
+        if !self.connection.is_autocommit() {
+            // A rollback that fails leaves a transaction open; the next one then says so.
+            drop(self.execute("ROLLBACK"));
+        }
+    }
+
+    fn execute(&self, sql: &str) -> Result<(), Fault> {
+        self.connection.prepare_cached(sql)?.execute(())?;
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self, run: &Beginning) -> Result<RunId, Fault> {
+        self.connection
+            .prepare_cached(
+                "INSERT INTO runs (manifest, hosts, verb, started) VALUES (?1, ?2, ?3, ?4)",
+            )?
+            .execute(params![run.manifest, run.hosts, run.verb, run.at])?;
+        let id = RunId(self.connection.last_insert_rowid());
+        self.connection
+            .prepare_cached("INSERT INTO plans (run, plan) VALUES (?1, ?2)")?
+            .execute(params![id.0, run.plan])?;
+        let going = Going::new(run.manifest.clone(), run.kinds.clone());
+        self.runs.insert(id, going);
+        Ok(id)
+    }
+
+    pub(super) fn append(&mut self, run: RunId, entry: &Entry) -> Result<(), Fault> {
+        let Self { connection, runs } = self;
+        let going = match runs.entry(run) {
+            std::collections::btree_map::Entry::Occupied(going) => going.into_mut(),
+            std::collections::btree_map::Entry::Vacant(gap) => gap.insert(load(connection, run)?),
+        };
+        let id = going.write(connection, run, entry)?;
+        if let Some(record) = &entry.record {
+            project(connection, &going.manifest, record)?;
+            going.told.insert(record.name.clone(), (id, record.clone()));
+        }
+        going.time(connection, entry)?;
+        // An entry after the end: the run goes on.
+        connection
+            .prepare_cached(
+                "UPDATE runs SET ended = NULL, ending = NULL WHERE id = ?1 AND ended IS NOT NULL",
+            )?
+            .execute(params![run.0])?;
+        Ok(())
+    }
+
+    pub(super) fn end(&mut self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), Fault> {
+        let changed = self
+            .connection
+            .prepare_cached("UPDATE runs SET ended = ?2, ending = ?3 WHERE id = ?1")?
+            .execute(params![run.0, row::from_time(at)?, ending.word()])?;
+        if changed == 0 {
+            return Err(unknown(run));
+        }
+        self.runs.remove(&run);
+        Ok(())
+    }
+
+    pub(super) fn forget(&mut self, scope: &Scope, node: &str) -> Result<bool, Fault> {
+        let gone = remove(&self.connection, scope, node)?;
+        if gone {
+            self.connection
+                .prepare_cached(
+                    "INSERT INTO forgotten (after, manifest, host, node)
+                     SELECT coalesce(max(id), 0), ?1, ?2, ?3 FROM entries",
+                )?
+                .execute(params![scope.manifest, scope.host, node])?;
+        }
+        Ok(gone)
+    }
+}
+
+impl Going {
+    /// Writes the row of an entry and returns its number.
+    fn write(&self, connection: &Connection, run: RunId, entry: &Entry) -> Result<i64, Fault> {
+        let (what, trouble) = row::from_happened(&entry.happened)?;
+        let (base, record) = match &entry.record {
+            Some(record) => self.pack(record)?,
+            None => (None, None),
+        };
+        connection
+            .prepare_cached(
+                "INSERT INTO entries (run, step, what, at, trouble, base, record)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?
+            .execute(params![
+                run.0,
+                row::from_index(entry.step)?,
+                what,
+                row::from_time(entry.at)?,
+                trouble,
+                base,
+                record
+            ])?;
+        Ok(connection.last_insert_rowid())
+    }
+
+    /// Returns a record as what differs from the one before, or whole.
+    fn pack(&self, record: &NodeRecord) -> Result<(Option<i64>, Option<String>), Fault> {
+        if let Some((base, before)) = self.told.get(&record.name)
+            && let Some(patch) = patch::diff(before, record)
+        {
+            return Ok((Some(*base), Some(patch)));
+        }
+        let whole = to_string(record).map_err(Fault::nonsense)?;
+        Ok((None, Some(whole)))
+    }
+
+    /// Keeps how long a step took. A step that was begun by a program that died is not counted:
+    /// the time it was dead is in it.
+    fn time(&mut self, connection: &Connection, entry: &Entry) -> Result<(), Fault> {
+        let changed = match &entry.happened {
+            Happened::Intent => {
+                self.begun.insert(entry.step, entry.at);
+                return Ok(());
+            }
+            Happened::Done { changed } => *changed,
+            Happened::Failed(_)
+            | Happened::UndoIntent
+            | Happened::Undone { .. }
+            | Happened::UndoFailed(_)
+            | Happened::Settled => false,
+        };
+        let (Some(begun), Some(kind)) =
+            (self.begun.remove(&entry.step), self.kinds.get(entry.step))
+        else {
+            return Ok(());
+        };
+        let seconds = entry.at.duration_since(begun).as_secs_f64();
+        // Less than nothing: the clock was set back meanwhile.
+        if changed && seconds >= 0.0 {
+            pace::keep(connection, *kind, seconds)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes up a run that another process began, or that ended before.
+fn load(connection: &Connection, run: RunId) -> Result<Going, Fault> {
+    let (manifest, plan): (String, String) = connection
+        .prepare_cached("SELECT manifest, plan FROM runs JOIN plans ON run = id WHERE id = ?1")?
+        .query_row(params![run.0], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?
+        .ok_or_else(|| unknown(run))?;
+    let plan: Plan = serde_json::from_str(&plan).map_err(Fault::nonsense)?;
+    Ok(Going::new(manifest, kinds(&plan)))
+}
+
+/// Makes the newest record of a node what is known of it.
+pub(super) fn project(
+    connection: &Connection,
+    manifest: &str,
+    record: &NodeRecord,
+) -> Result<(), Fault> {
+    if record.status == NodeStatus::Destroyed {
+        let scope = Scope {
+            manifest: manifest.to_owned(),
+            host: record.host.clone(),
+        };
+        remove(connection, &scope, &record.name)?;
+        return Ok(());
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO nodes (manifest, host, name, record) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET record = excluded.record",
+        )?
+        .execute(params![
+            manifest,
+            record.host,
+            record.name,
+            to_string(record).map_err(Fault::nonsense)?
+        ])?;
+    Ok(())
+}
+
+fn remove(connection: &Connection, scope: &Scope, node: &str) -> Result<bool, Fault> {
+    let gone = connection
+        .prepare_cached("DELETE FROM nodes WHERE manifest = ?1 AND host = ?2 AND name = ?3")?
+        .execute(params![scope.manifest, scope.host, node])?;
+    Ok(gone > 0)
+}
+
+fn unknown(run: RunId) -> Fault {
+    Fault::said(
+        format!("there is no run {run}"),
+        "`homestak manifest history` lists the runs",
+    )
+}

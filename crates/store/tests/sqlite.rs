@@ -1,0 +1,78 @@
+//! The suite of every journal, on SQLite.
+//!
+//! In: temporary directories. Out: nothing.
+//! Never: what only SQLite has; that is tested beside its code.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests start real processes, and a panic is how they fail"
+)]
+
+mod suite;
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use homestak_engine::journal::Journal;
+use homestak_store::Sqlite;
+use suite::Ground;
+
+/// Tells a started process what it does, and where.
+const ROLE: &str = "HOMESTAK_TEST_ROLE";
+const PLACE: &str = "HOMESTAK_TEST_PLACE";
+
+struct Directory {
+    path: PathBuf,
+    _own: Option<tempfile::TempDir>,
+}
+
+impl Ground for Directory {
+    fn open(&self) -> Arc<dyn Journal> {
+        Arc::new(Sqlite::open(&self.path).unwrap())
+    }
+
+    fn start(&self, role: &str) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_started_process_plays_its_role", "--nocapture"])
+            .env(ROLE, role)
+            .env(PLACE, &self.path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+}
+
+fn ground() -> Directory {
+    let own = tempfile::tempdir().unwrap();
+    Directory {
+        path: own.path().join("state"),
+        _own: Some(own),
+    }
+}
+
+suite::suite!(crate::ground);
+
+/// This program again, as another process: what [`Ground::start`] starts is this test.
+#[test]
+fn a_started_process_plays_its_role() {
+    if let (Ok(role), Some(path)) = (std::env::var(ROLE), std::env::var_os(PLACE)) {
+        let ground = Directory {
+            path: path.into(),
+            _own: None,
+        };
+        return suite::processes::play(&ground, &role);
+    }
+    let ground = ground();
+    let id = suite::run(async {
+        let plan = suite::sample::plan("m", 1);
+        let journal = ground.open();
+        journal.begin("apply", &plan, suite::sample::at(0)).await
+    })
+    .unwrap();
+    let status = ground.start(&format!("append {id} 3")).wait().unwrap();
+    assert!(status.success());
+    let run = suite::run(async { ground.open().run(id).await });
+    assert_eq!(run.unwrap().unwrap().entries.len(), 3);
+}

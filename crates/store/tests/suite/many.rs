@@ -1,0 +1,105 @@
+//! Many at once.
+//!
+//! In: a ground. Out: nothing.
+//! Never: an order between tasks that do not wait for each other.
+
+use std::sync::Arc;
+
+use homestak_engine::journal::{Ending, Happened, Journal, RunId};
+
+use super::sample::{at, done, entry, plan};
+use super::{Ground, run};
+
+/// Waits for all, each polled at once, so that what they order is ordered together.
+pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut waiting: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, slot) in waiting.iter_mut().zip(&mut done) {
+            if slot.is_none()
+                && let std::task::Poll::Ready(output) = future.as_mut().poll(context)
+            {
+                *slot = Some(output);
+            }
+        }
+        match done.iter().all(Option::is_some) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+async fn steps(journal: &dyn Journal, id: RunId) -> Vec<usize> {
+    let run = journal.run(id).await.unwrap().unwrap();
+    run.entries.iter().map(|entry| entry.step).collect()
+}
+
+pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground) {
+    const TASKS: usize = 64;
+    const EACH: usize = 25;
+    run(async {
+        let journals = [ground.open(), ground.open()];
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..TASKS {
+            let journal = Arc::clone(&journals[task % 2]);
+            tasks.spawn(async move {
+                let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+                for step in 0..EACH {
+                    journal.append(id, &entry(step, done())).await.unwrap();
+                }
+                journal.end(id, Ending::Done, at(1)).await.unwrap();
+                id
+            });
+        }
+        let mut ids = tasks.join_all().await;
+        for id in &ids {
+            let expected: Vec<usize> = (0..EACH).collect();
+            assert_eq!(steps(&*journals[0], *id).await, expected);
+        }
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), TASKS);
+    });
+}
+
+pub(crate) fn a_reader_sees_a_beginning_of_what_is_written(ground: &impl Ground) {
+    run(async {
+        let (writer, reader) = (ground.open(), ground.open());
+        let id = writer.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let writing = tokio::spawn(async move {
+            for step in 0..200 {
+                writer.append(id, &entry(step, done())).await.unwrap();
+            }
+        });
+        let mut seen = 0;
+        while seen < 200 {
+            let over = writing.is_finished();
+            let found = steps(&*reader, id).await;
+            assert!(found.len() >= seen, "what was seen is gone");
+            assert_eq!(found, (0..found.len()).collect::<Vec<_>>());
+            seen = found.len();
+            assert!(!over || seen == 200, "{seen} of 200 after all was written");
+        }
+        writing.await.unwrap();
+    });
+}
+
+pub(crate) fn one_that_is_refused_does_not_spoil_the_others(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let nobody = RunId(id.0 + 1);
+        let entries: Vec<_> = (0..40).map(|step| entry(step, Happened::Intent)).collect();
+        let orders = entries.iter().map(|entry| {
+            let run = if entry.step % 10 == 7 { nobody } else { id };
+            journal.append(run, entry)
+        });
+        let results = all(orders).await;
+        let refused: Vec<usize> = (0..40).filter(|at| results[*at].is_err()).collect();
+        assert_eq!(refused, [7, 17, 27, 37]);
+        let expected: Vec<usize> = (0..40).filter(|step| step % 10 != 7).collect();
+        assert_eq!(steps(&*journal, id).await, expected);
+    });
+}

@@ -1,0 +1,194 @@
+//! Several processes on one journal, and what is left when one is killed.
+//!
+//! In: a ground. Out: nothing.
+//! Never: a goodbye; processes are ended by `SIGKILL`.
+
+use std::io::{BufRead as _, BufReader, Lines, Read as _};
+use std::process::{Child, ChildStdout};
+
+use homestak_core::plan::NodeStatus;
+use homestak_engine::journal::{Journal, JournalError, RunId};
+
+use super::sample::{at, done, known, plan, record, scope};
+use super::{Ground, run};
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the process that started it reads this"
+)]
+fn acknowledge(step: usize) {
+    println!("ok {step}");
+}
+
+/// What a started process does: `append RUN COUNT` or `hold MANIFEST`. Each line it prints that
+/// begins with `ok` says that something is on disk.
+pub(crate) fn play(ground: &impl Ground, role: &str) {
+    let words: Vec<&str> = role.split(' ').collect();
+    let number = |at: usize| words[at].parse::<i64>().unwrap();
+    run(async {
+        let journal = ground.open();
+        match words[0] {
+            "append" => {
+                let id = RunId(number(1));
+                for step in 0..usize::try_from(number(2)).unwrap() {
+                    let known = known(step, done(), record("web", NodeStatus::Made));
+                    journal.append(id, &known).await.unwrap();
+                    acknowledge(step);
+                }
+            }
+            "hold" => {
+                let _lease = journal.hold(&[scope(words[1], "father")]).await.unwrap();
+                acknowledge(0);
+                // Until the other side goes away or kills it.
+                std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+            }
+            role => panic!("no such role: {role}"),
+        }
+    });
+}
+
+/// A process, and what it says.
+struct Other {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    fn start(ground: &impl Ground, role: &str) -> Self {
+        let mut child = ground.start(role);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Returns how many more things are on disk: the next `count`, or all until it ends.
+    fn acknowledged(&mut self, count: usize) -> usize {
+        let lines = self.lines.by_ref().map(Result::unwrap);
+        // The test program says its own things too, such as its name before the first line.
+        let oks = lines.filter(|line| line.split(' ').any(|word| word == "ok"));
+        oks.filter(|line| !line.starts_with("test result"))
+            .take(count)
+            .count()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+async fn begin(journal: &dyn Journal) -> RunId {
+    journal.begin("apply", &plan("m", 1), at(0)).await.unwrap()
+}
+
+async fn steps(journal: &dyn Journal, id: RunId) -> Vec<usize> {
+    let run = journal.run(id).await.unwrap().unwrap();
+    run.entries.iter().map(|entry| entry.step).collect()
+}
+
+pub(crate) fn two_processes_write_at_once(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let ids = [begin(&*journal).await, begin(&*journal).await];
+        let mut others = ids.map(|id| Other::start(ground, &format!("append {id} 60")));
+        for other in &mut others {
+            assert_eq!(other.acknowledged(60), 60);
+        }
+        for id in ids {
+            assert_eq!(steps(&*journal, id).await, (0..60).collect::<Vec<_>>());
+        }
+    });
+}
+
+pub(crate) fn what_was_acknowledged_survives_a_kill(ground: &impl Ground) {
+    run(async {
+        for early in [1, 10, 40] {
+            let id = begin(&*ground.open()).await;
+            // More than it can write before it is killed; nobody else has the journal open.
+            let mut other = Other::start(ground, &format!("append {id} 1000000"));
+            let before = other.acknowledged(early);
+            other.kill();
+            let acknowledged = before + other.acknowledged(usize::MAX);
+            assert!(acknowledged >= early);
+            let journal = ground.open();
+            let found = steps(&*journal, id).await;
+            assert_eq!(found, (0..found.len()).collect::<Vec<_>>());
+            assert!(
+                found.len() >= acknowledged,
+                "{} of {acknowledged}",
+                found.len()
+            );
+            // At most the one whose answer was on its way.
+            assert!(found.len() <= acknowledged + 1);
+            assert_eq!(
+                journal.records(&scope("m", "father")).await.unwrap().len(),
+                1
+            );
+            journal
+                .append(id, &known(7, done(), record("web", NodeStatus::Ready)))
+                .await
+                .unwrap();
+        }
+    });
+}
+
+pub(crate) fn a_killed_holder_loses_its_lease(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let web = [scope("web", "father")];
+        let mut other = Other::start(ground, "hold web");
+        assert_eq!(other.acknowledged(1), 1);
+        assert!(journal.hold(&web).await.is_err());
+        other.kill();
+        // Its end of the pipe closes with it; nobody has buried it yet.
+        assert_eq!(other.acknowledged(1), 0);
+        let mut lease = journal.hold(&web).await;
+        for _ in 0..1000 {
+            // The pipe may close a moment before the kernel calls it dead.
+            if lease.is_ok() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            lease = journal.hold(&web).await;
+        }
+        assert!(lease.is_ok());
+        assert!(journal.hold(&web).await.is_err());
+    });
+}
+
+pub(crate) fn a_living_holder_keeps_its_lease(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let mut other = Other::start(ground, "hold web");
+        assert_eq!(other.acknowledged(1), 1);
+        let result = journal
+            .hold(&[scope("mail", "father"), scope("web", "father")])
+            .await;
+        let Err(JournalError::Held {
+            scope: held,
+            holder,
+            ..
+        }) = result
+        else {
+            panic!("it was taken from a living process");
+        };
+        assert_eq!(held, scope("web", "father"));
+        let pid = other.child.id();
+        assert!(
+            holder.starts_with(&format!("process {pid} on ")),
+            "{holder}"
+        );
+        // It keeps nobody from anything else.
+        journal.hold(&[scope("mail", "father")]).await.unwrap();
+        begin(&*journal).await;
+        // When it ends by itself, too, the scope is free.
+        drop(other.child.stdin.take());
+        assert!(other.child.wait().unwrap().success());
+        journal.hold(&[scope("web", "father")]).await.unwrap();
+    });
+}

@@ -1,0 +1,213 @@
+//! Whatever is written, in whatever order and by whichever program, is read back.
+//!
+//! In: a ground, random acts. Out: nothing.
+//! Never: a second opinion on what counts; the model here is all of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use homestak_core::plan::{NodeRecord, NodeStatus, Place};
+use homestak_engine::journal::{Ending, Entry, Happened, Journal, RunId, Trouble};
+use jiff::Timestamp;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::sample::{at, plan, record, scope};
+use super::{Ground, run};
+
+const NAMES: [&str; 3] = ["db", "web", "ünïcödé \"x\""];
+const HOSTS: [&str; 2] = ["father", "mother"];
+const MANIFESTS: [&str; 3] = ["one", "two", "one"];
+
+#[derive(Clone, Debug)]
+enum Act {
+    Append(usize, Box<Entry>),
+    End(usize, Ending),
+    Forget(usize, usize, usize),
+    Reopen,
+}
+
+fn happened() -> impl Strategy<Value = Happened> {
+    let trouble =
+        (".{0,20}", prop::collection::vec(".{0,9}", 0..3)).prop_map(|(message, log)| Trouble {
+            class: "refused".into(),
+            hint: message.clone(),
+            message,
+            log,
+        });
+    prop_oneof![
+        Just(Happened::Intent),
+        any::<bool>().prop_map(|changed| Happened::Done { changed }),
+        trouble.clone().prop_map(Happened::Failed),
+        Just(Happened::UndoIntent),
+        any::<bool>().prop_map(|changed| Happened::Undone { changed }),
+        trouble.prop_map(Happened::UndoFailed),
+        Just(Happened::Settled),
+    ]
+}
+
+fn records() -> impl Strategy<Value = NodeRecord> {
+    let status = prop::sample::select(vec![
+        NodeStatus::Creating,
+        NodeStatus::Made,
+        NodeStatus::Ready,
+        NodeStatus::Destroying,
+        NodeStatus::Destroyed,
+    ]);
+    let names = (
+        prop::sample::select(&NAMES[..]),
+        prop::sample::select(&HOSTS[..]),
+    );
+    (
+        names,
+        status,
+        any::<u32>(),
+        any::<bool>(),
+        any::<Option<std::net::IpAddr>>(),
+    )
+        .prop_map(|((name, host), status, vmid, inside, address)| {
+            let mut record = record(name, status);
+            record.host = host.into();
+            record.guest.vmid = vmid;
+            record.address = address;
+            if inside {
+                record.place = Place::Inside("pve".into());
+                record.source = None;
+            }
+            record
+        })
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let times = (-1_000_000_000_i64..4_000_000_000, 0..1_000_000_000);
+    let entry = (0..9_usize, happened(), times, prop::option::of(records())).prop_map(
+        |(step, happened, (second, nanosecond), record)| Entry {
+            step,
+            happened,
+            at: Timestamp::new(second, nanosecond).unwrap(),
+            record,
+        },
+    );
+    let ending = prop::sample::select(vec![Ending::Done, Ending::Failed, Ending::Superseded]);
+    let act = prop_oneof![
+        12 => (0..3_usize, entry).prop_map(|(run, entry)| Act::Append(run, Box::new(entry))),
+        1 => (0..3_usize, ending).prop_map(|(run, ending)| Act::End(run, ending)),
+        1 => (0..3_usize, 0..2_usize, 0..3_usize).prop_map(|(m, h, n)| Act::Forget(m, h, n)),
+        1 => Just(Act::Reopen),
+    ];
+    prop::collection::vec(act, 0..40)
+}
+
+/// What should be there.
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<RunId, Vec<Entry>>,
+    ended: BTreeMap<RunId, Ending>,
+    nodes: BTreeMap<(String, String, String), NodeRecord>,
+}
+
+impl Model {
+    fn append(&mut self, manifest: &str, id: RunId, entry: &Entry) {
+        self.entries.entry(id).or_default().push(entry.clone());
+        self.ended.remove(&id);
+        if let Some(record) = &entry.record {
+            let key = (
+                manifest.to_owned(),
+                record.host.clone(),
+                record.name.clone(),
+            );
+            match record.status {
+                NodeStatus::Destroyed => self.nodes.remove(&key),
+                _ => self.nodes.insert(key, record.clone()),
+            };
+        }
+    }
+
+    async fn compare(&self, journal: &dyn Journal, ids: &[RunId]) {
+        for id in ids {
+            let run = journal.run(*id).await.unwrap().unwrap();
+            let written = self.entries.get(id).cloned().unwrap_or_default();
+            assert_eq!(run.entries, written);
+            let ending = run.head.ended.map(|(_, ending)| ending);
+            assert_eq!(ending, self.ended.get(id).copied());
+        }
+        for (manifest, host) in [
+            ("one", "father"),
+            ("one", "mother"),
+            ("two", "father"),
+            ("two", "mother"),
+        ] {
+            let expected: Vec<&NodeRecord> = self
+                .nodes
+                .iter()
+                .filter(|((m, h, _), _)| m == manifest && h == host)
+                .map(|(_, record)| record)
+                .collect();
+            let found = journal.records(&scope(manifest, host)).await.unwrap();
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+        }
+    }
+}
+
+async fn carry_out(ground: &impl Ground, acts: &[Act]) {
+    let mut journals: [Arc<dyn Journal>; 2] = [ground.open(), ground.open()];
+    let mut model = Model::default();
+    let mut ids = Vec::new();
+    // The ground has what earlier cases left: nodes that they named are forgotten first.
+    for manifest in MANIFESTS {
+        ids.push(
+            journals[0]
+                .begin("apply", &plan(manifest, 2), at(0))
+                .await
+                .unwrap(),
+        );
+        for (host, name) in HOSTS.iter().flat_map(|host| NAMES.map(|name| (host, name))) {
+            journals[0]
+                .forget(&scope(manifest, host), name)
+                .await
+                .unwrap();
+        }
+    }
+    for (turn, act) in acts.iter().enumerate() {
+        // Two programs take turns, also on the same run.
+        let journal = &mut journals[turn / 3 % 2];
+        match act {
+            Act::Append(run, entry) => {
+                journal.append(ids[*run], entry).await.unwrap();
+                model.append(MANIFESTS[*run], ids[*run], entry);
+            }
+            Act::End(run, ending) => {
+                journal.end(ids[*run], *ending, at(7)).await.unwrap();
+                model.ended.insert(ids[*run], *ending);
+            }
+            Act::Forget(manifest, host, name) => {
+                let (manifest, host, name) = (MANIFESTS[*manifest], HOSTS[*host], NAMES[*name]);
+                let gone = journal.forget(&scope(manifest, host), name).await.unwrap();
+                let key = (manifest.into(), host.into(), name.into());
+                assert_eq!(gone, model.nodes.remove(&key).is_some());
+            }
+            Act::Reopen => *journal = ground.open(),
+        }
+    }
+    for journal in &journals {
+        model.compare(&**journal, &ids).await;
+    }
+}
+
+pub(crate) fn whatever_is_written_is_read_back_in_order(ground: &impl Ground) {
+    let config = Config {
+        failure_persistence: None,
+        ..Config::with_cases(
+            Config::default()
+                .cases
+                .min(64)
+                .max(Config::default().cases / 8),
+        )
+    };
+    TestRunner::new(config)
+        .run(&acts(), |acts| {
+            run(carry_out(ground, &acts));
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,119 @@
+//! Runs: begun, written to, read back.
+//!
+//! In: a ground. Out: nothing.
+//! Never: what a run means.
+
+use homestak_core::plan::NodeStatus;
+use homestak_engine::journal::{Ending, Entry, Happened, JournalError, RunId};
+
+use super::sample::{at, done, entry, known, plan, record, trouble};
+use super::{Ground, run};
+
+pub(crate) fn a_run_is_read_back_as_it_was_written(ground: &impl Ground) {
+    run(async {
+        let plan = plan("edge", 3);
+        let entries = [
+            known(0, Happened::Intent, record("node-0", NodeStatus::Creating)),
+            known(0, done(), record("node-0", NodeStatus::Made)),
+            entry(1, Happened::Intent),
+            known(1, done(), record("node-0", NodeStatus::Made)),
+            entry(1, Happened::Settled),
+        ];
+        let journal = ground.open();
+        let id = journal.begin("apply", &plan, at(0)).await.unwrap();
+        for entry in &entries {
+            journal.append(id, entry).await.unwrap();
+        }
+        for journal in [journal, ground.open()] {
+            let run = journal.run(id).await.unwrap().unwrap();
+            assert_eq!(run.plan, plan);
+            assert_eq!(run.entries, entries);
+            assert_eq!(run.head.id, id);
+            assert_eq!(run.head.manifest, "edge");
+            assert_eq!(run.head.hosts, ["father"]);
+            assert_eq!(run.head.verb, "apply");
+            assert_eq!(run.head.started, at(0));
+            assert_eq!(run.head.ended, None);
+        }
+    });
+}
+
+pub(crate) fn a_run_of_ten_thousand_nodes_is_read_back(ground: &impl Ground) {
+    run(async {
+        let plan = plan("large", 10_000);
+        let journal = ground.open();
+        let id = journal.begin("apply", &plan, at(0)).await.unwrap();
+        journal
+            .append(id, &entry(39_999, Happened::Intent))
+            .await
+            .unwrap();
+        let run = ground.open().run(id).await.unwrap().unwrap();
+        assert!(run.plan == plan);
+        assert_eq!(run.entries.len(), 1);
+    });
+}
+
+pub(crate) fn runs_are_listed_newest_first(ground: &impl Ground) {
+    run(async {
+        let (one, other) = (ground.open(), ground.open());
+        let mut ids = Vec::new();
+        for (journal, manifest, verb) in [
+            (&one, "a", "apply"),
+            (&other, "b", "apply"),
+            (&one, "a", "destroy"),
+        ] {
+            // The same time for all: the order is that of writing.
+            let id = journal.begin(verb, &plan(manifest, 1), at(0)).await;
+            ids.push(id.unwrap());
+        }
+        assert!(ids.is_sorted() && ids[0] < ids[1] && ids[1] < ids[2]);
+        let listed = |heads: Vec<homestak_engine::journal::RunHead>| {
+            heads.into_iter().map(|head| head.id).collect::<Vec<_>>()
+        };
+        let all = listed(one.runs(None).await.unwrap());
+        assert_eq!(all, [ids[2], ids[1], ids[0]]);
+        let of_a = listed(other.runs(Some("a")).await.unwrap());
+        assert_eq!(of_a, [ids[2], ids[0]]);
+        assert_eq!(listed(one.runs(Some("c")).await.unwrap()), []);
+    });
+}
+
+pub(crate) fn what_nobody_began_is_not_there_and_takes_no_entries(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let nobody = RunId(4711);
+        assert!(journal.run(nobody).await.unwrap().is_none());
+        let appended = journal.append(nobody, &entry(0, Happened::Intent)).await;
+        let ended = journal.end(nobody, Ending::Done, at(0)).await;
+        for result in [appended, ended] {
+            let Err(JournalError::Broken { detail, .. }) = result else {
+                panic!("it was taken");
+            };
+            assert_eq!(detail, "there is no run 4711");
+        }
+        assert_eq!(journal.runs(None).await.unwrap(), []);
+    });
+}
+
+pub(crate) fn everything_that_can_happen_is_read_back(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let all = [
+            Happened::Intent,
+            Happened::Done { changed: false },
+            Happened::Done { changed: true },
+            Happened::Failed(trouble()),
+            Happened::UndoIntent,
+            Happened::Undone { changed: false },
+            Happened::Undone { changed: true },
+            Happened::UndoFailed(trouble()),
+            Happened::Settled,
+        ];
+        let entries: Vec<Entry> = all.into_iter().map(|one| entry(3, one)).collect();
+        for entry in &entries {
+            journal.append(id, entry).await.unwrap();
+        }
+        assert_eq!(journal.run(id).await.unwrap().unwrap().entries, entries);
+    });
+}

@@ -1,0 +1,137 @@
+//! Plans, records and entries to write down.
+//!
+//! In: numbers and names. Out: values like those of a real run.
+//! Never: a clock.
+
+use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
+use homestak_core::plan::{
+    Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason, Verb, Wanted,
+};
+use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
+use jiff::Timestamp;
+
+pub(crate) fn at(seconds: i64) -> Timestamp {
+    Timestamp::new(1_700_000_000 + seconds, 123_456_789).unwrap()
+}
+
+pub(crate) fn scope(manifest: &str, host: &str) -> Scope {
+    Scope {
+        manifest: manifest.into(),
+        host: host.into(),
+    }
+}
+
+pub(crate) fn uuid(number: usize) -> GuestUuid {
+    GuestUuid::new(&format!("6f1d2a3b-4c5d-4e6f-8a9b-{number:012x}")).unwrap()
+}
+
+/// A plan that makes so many virtual machines: four steps each, create, start, ready, discard.
+pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
+    Plan {
+        form: FORM,
+        verb: Verb::Apply,
+        manifest: manifest.into(),
+        hosts: vec!["father".into()],
+        on_error: OnError::Stop,
+        parallelism: 8,
+        verify_ssh: true,
+        timeout_buffer: 60,
+        nodes: (0..nodes).map(node).collect(),
+        images: Vec::new(),
+        foreign: Vec::new(),
+        refusals: Vec::new(),
+        estimate: 61.5,
+    }
+}
+
+fn node(number: usize) -> NodePlan {
+    NodePlan {
+        name: format!("node-{number}"),
+        host: "father".into(),
+        place: Place::Host("father".into()),
+        depth: 0,
+        action: Action::Create,
+        reasons: vec![Reason {
+            text: "it is not there".into(),
+            source: Some("manifests/n1-basic.yaml:12:5".into()),
+        }],
+        wanted: Some(wanted(number)),
+        found: None,
+    }
+}
+
+fn wanted(number: usize) -> Wanted {
+    Wanted {
+        uuid: uuid(number),
+        kind: GuestKind::Vm,
+        host: "father".into(),
+        vmid: None,
+        cores: 2,
+        memory: 2048,
+        disk: 20,
+        storage: "local-zfs".into(),
+        image_storage: "local".into(),
+        source: "debian-12-custom".into(),
+        image: None,
+        mac: "bc:24:11:00:00:01".into(),
+        bridge: "vmbr0".into(),
+        vlan: None,
+        address: Some(("10.0.0.7".parse().unwrap(), 24)),
+        gateway: Some("10.0.0.1".parse().unwrap()),
+        dns: vec!["10.0.0.1".parse().unwrap()],
+        unprivileged: false,
+        hosts_guests: false,
+        user: "homestak".into(),
+        packages: vec!["qemu-guest-agent".into()],
+    }
+}
+
+pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
+    NodeRecord {
+        name: name.into(),
+        host: "father".into(),
+        place: Place::Host("father".into()),
+        guest: GuestRef {
+            uuid: uuid(name.len()),
+            kind: GuestKind::Vm,
+            vmid: if status == NodeStatus::Creating {
+                0
+            } else {
+                99_011
+            },
+            host: "father".into(),
+        },
+        status,
+        source: Some("debian-12-custom".into()),
+        address: (status == NodeStatus::Ready).then(|| "10.0.0.7".parse().unwrap()),
+    }
+}
+
+pub(crate) fn entry(step: usize, happened: Happened) -> Entry {
+    Entry {
+        step,
+        happened,
+        at: at(i64::try_from(step).unwrap()),
+        record: None,
+    }
+}
+
+pub(crate) fn known(step: usize, happened: Happened, record: NodeRecord) -> Entry {
+    Entry {
+        record: Some(record),
+        ..entry(step, happened)
+    }
+}
+
+pub(crate) fn done() -> Happened {
+    Happened::Done { changed: true }
+}
+
+pub(crate) fn trouble() -> Trouble {
+    Trouble {
+        class: "refused".into(),
+        message: "create guest 99011 on father: storage `local-zfs` is \"full\"\n\u{1f480}".into(),
+        log: vec!["line 1".into(), String::new(), "TASK ERROR".into()],
+        hint: "free space".into(),
+    }
+}
