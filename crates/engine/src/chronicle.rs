@@ -76,6 +76,8 @@ pub struct Row {
     pub n_done: usize,
     /// How it is doing.
     pub status: Status,
+    /// Whether anything was changed.
+    pub changed: bool,
     /// The guest's id.
     pub vmid: Option<u32>,
     /// The guest's address.
@@ -140,6 +142,7 @@ impl Chronicle {
                     Action::Nothing | Action::Leave => Status::Completed,
                     _ => Status::Pending,
                 },
+                changed: false,
                 vmid: kept.map(|found| found.guest.vmid).filter(|id| *id != 0),
                 address: kept.and_then(|found| found.address),
                 phases: Vec::new(),
@@ -266,15 +269,16 @@ impl Chronicle {
                 subject,
                 step,
                 undo,
+                changed,
                 seconds,
                 vmid,
                 address,
-                ..
             } => {
                 let removes = self.removes;
                 let row = self.row(subject);
                 row.now = None;
                 row.phases.push((*step, *seconds));
+                row.changed |= changed;
                 row.vmid = vmid.or(row.vmid);
                 row.address = address.or(row.address);
                 row.done(*step, *undo, removes);
@@ -314,6 +318,7 @@ impl Chronicle {
                 n_steps: 1,
                 n_done: 0,
                 status: Status::Pending,
+                changed: false,
                 vmid: None,
                 address: None,
                 phases: Vec::new(),

@@ -54,7 +54,10 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
             for guest in &plan.foreign {
                 let owner = guest.manifest.as_ref();
                 let owner = owner.map_or_else(String::new, |of| format!(" of manifest `{of}`"));
-                text += &format!("  {} {}{owner} on {}\n", guest.vmid, guest.name, guest.place);
+                text += &format!(
+                    "  {} {}{owner} on {}\n",
+                    guest.vmid, guest.name, guest.place
+                );
             }
         } else {
             text += &format!("left alone: {foreign} (-v lists them)\n");
@@ -150,7 +153,12 @@ pub(crate) fn summary(plan: &Plan) -> String {
     if plan.is_empty() && plan.refusals.is_empty() {
         return "Nothing to do.".to_owned();
     }
-    let number = |action| plan.nodes.iter().filter(|node| node.action == action).count();
+    let number = |action| {
+        plan.nodes
+            .iter()
+            .filter(|node| node.action == action)
+            .count()
+    };
     let mut parts: Vec<String> = [
         Action::Create,
         Action::Start,

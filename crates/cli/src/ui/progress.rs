@@ -89,7 +89,11 @@ impl Screen {
     }
 
     fn draw(&self, now: &mut Now, at: Timestamp) {
-        if now.begun.is_none() || now.last.is_some_and(|last| at.duration_since(last) < BETWEEN) {
+        if now.begun.is_none()
+            || now
+                .last
+                .is_some_and(|last| at.duration_since(last) < BETWEEN)
+        {
             return;
         }
         now.last = Some(at);
@@ -102,7 +106,10 @@ impl Screen {
             text += &format!("\x1b[{}A", now.drawn);
         }
         for (status, line) in &lines {
-            let cut: String = line.chars().take(usize::from(width).saturating_sub(1)).collect();
+            let cut: String = line
+                .chars()
+                .take(usize::from(width).saturating_sub(1))
+                .collect();
             text += "\x1b[2K";
             text += &if color { paint(*status, &cut) } else { cut };
             text.push('\n');
@@ -133,7 +140,7 @@ impl Observer for Screen {
         now.begun.get_or_insert(event.at);
         now.chronicle.hear(event);
         if self.live {
-            if let What::Warning { .. } = &event.what {
+            if matches!(event.what, What::Warning { .. } | What::RunStarted { .. }) {
                 erase(&mut now);
                 self.say(event, &now);
             }
@@ -146,9 +153,19 @@ impl Observer for Screen {
 
 impl Screen {
     fn say(&self, event: &Event, now: &Now) {
-        let passed = now.begun.map_or(0.0, |begun| {
-            event.at.duration_since(begun).as_secs_f64()
-        });
+        let passed = now
+            .begun
+            .map_or(0.0, |begun| event.at.duration_since(begun).as_secs_f64());
+        if let What::RunStarted {
+            verb,
+            manifest,
+            resumed: false,
+            ..
+        } = &event.what
+        {
+            self.printer
+                .say(&format!("Run {}: {verb} `{manifest}`", event.run));
+        }
         if let Some(text) = words(&event.what, self.printer.shape.verbose > 0) {
             let stamp = format!("[{passed:7.1} s]");
             self.printer.say(&format!("{} {text}", stamp.dimmed()));
@@ -219,14 +236,17 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
     let rows: Vec<&Row> = images.chain(&chronicle.nodes).collect();
     let mut lines: Vec<(Status, String)> = Vec::new();
     let tree = rows.len() < room;
-    let moving = |row: &&&Row| matches!(row.status, Status::Running | Status::Failed | Status::Stuck);
+    let moving =
+        |row: &&&Row| matches!(row.status, Status::Running | Status::Failed | Status::Stuck);
     let shown: Vec<&Row> = if tree {
         rows.clone()
     } else {
         let take = room.saturating_sub(1);
         rows.iter().filter(moving).take(take).copied().collect()
     };
-    let names = shown.iter().map(|row| row.name.chars().count() + 2 * depth(chronicle, row));
+    let names = shown
+        .iter()
+        .map(|row| row.name.chars().count() + 2 * depth(chronicle, row));
     let column = names.max().unwrap_or(0);
     for row in &shown {
         let indent = if tree { 2 * depth(chronicle, row) } else { 0 };
@@ -237,11 +257,18 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
     let n_done = rows
         .iter()
         .filter(|row| matches!(row.status, Status::Completed | Status::Destroyed));
-    let passed = now.begun.map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
+    let passed = now
+        .begun
+        .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
     let undoing = if chronicle.unwinding { ", undoing" } else { "" };
     lines.push((
         Status::Pending,
-        format!("{} of {} done{undoing}, {}", n_done.count(), rows.len(), duration(passed)),
+        format!(
+            "{} of {} done{undoing}, {}",
+            n_done.count(),
+            rows.len(),
+            duration(passed)
+        ),
     ));
     lines
 }

@@ -13,7 +13,10 @@ use super::{Printer, table};
 
 /// Renders the table of a run: a row for each node, a column for each phase that was gone through.
 pub(crate) fn render(chronicle: &Chronicle) -> String {
-    let rows: Vec<&Row> = chronicle.images.iter().chain(&chronicle.nodes).collect();
+    // An image that was there already is nothing to tell.
+    let told = |row: &&Row| row.changed || row.error.is_some();
+    let images = chronicle.images.iter().filter(told);
+    let rows: Vec<&Row> = images.chain(&chronicle.nodes).collect();
     let seen = |kind: &StepKind| {
         let mut phases = rows.iter().flat_map(|row| &row.phases);
         phases.any(|(phase, _)| phase == kind)
@@ -138,7 +141,9 @@ pub(crate) fn ending(ending: Ending, manifest: &str, host: &str, printer: &Print
         }
         Ending::Stopped => {
             printer.say("Stopped half-way; what was begun is done.");
-            printer.say(&format!("{hint} homestak manifest resume {with} goes on from here"));
+            printer.say(&format!(
+                "{hint} homestak manifest resume {with} goes on from here"
+            ));
         }
         Ending::RolledBack => printer.say("Everything this run did is undone."),
         Ending::Stuck => {

@@ -11,8 +11,8 @@ use homestak_providers::pve::preflight::{
 use homestak_providers::pve::role::Abilities;
 use serde_json::json;
 
-use crate::connect::{block_on, connect, document};
 use crate::commands::{Outcome, require_sound};
+use crate::connect::{block_on, connect, document};
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::ui::{Printer, count};

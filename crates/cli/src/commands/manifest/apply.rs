@@ -24,15 +24,19 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
         .map(|(plan, made)| recall(plan, made, &mut manifest, &mut options))
         .transpose()?;
     let job = Job::open("apply", &manifest, &args.carry, settings, printer)?;
-    block_on(apply(&job, &options, args.keep_on_failure, written.as_ref()))?
+    block_on(apply(
+        &job,
+        &options,
+        args.keep_on_failure,
+        written.as_ref(),
+    ))?
 }
 
 /// Returns the file of a plan: named by its flag, or in the place of a manifest's name.
 fn plan_named(args: &ApplyArgs, manifest: &mut ManifestArgs) -> Option<PathBuf> {
     let named = manifest.name.as_ref().map(PathBuf::from);
-    let named = named.filter(|path| {
-        path.extension().is_some_and(|end| end == "json") && path.is_file()
-    });
+    let named =
+        named.filter(|path| path.extension().is_some_and(|end| end == "json") && path.is_file());
     if named.is_some() {
         manifest.name = None;
     }
@@ -64,12 +68,7 @@ fn recall(
     Ok(plan)
 }
 
-async fn apply(
-    job: &Job<'_>,
-    options: &Options,
-    keep: bool,
-    written: Option<&Plan>,
-) -> Outcome {
+async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {
     if job.carry.dry_run {
         let made = job.plan(options).await?;
         return plan::show(&made, job, options);
@@ -85,7 +84,9 @@ async fn apply(
         );
         let differs = plan_file::differences(written, &plan).into_iter();
         return Err(differs
-            .fold(refused, |refused, what| refused.hint(format!("differs: {what}")))
+            .fold(refused, |refused, what| {
+                refused.hint(format!("differs: {what}"))
+            })
             .hint("homestak manifest plan shows what would be done now"));
     }
     if keep && plan.on_error == OnError::Rollback {

@@ -262,7 +262,11 @@ pub(super) fn show_result(
 ) -> Outcome {
     let chronicle = bench.screen.chronicle();
     let kind = format!("manifest.{}", shown.verb);
-    let success = ended == Some(Ending::Done);
+    let wanted = match shown.verb {
+        "rollback" => Ending::RolledBack,
+        _ => Ending::Done,
+    };
+    let success = ended == Some(wanted);
     if printer.shape.json {
         let body = with_kind(&kind, result::json(shown.verb, &chronicle, success));
         if shown.events {

@@ -16,6 +16,7 @@ pub(super) mod select;
 pub(super) mod show;
 mod status;
 mod test;
+mod test_report;
 mod validate;
 
 use std::process::ExitCode;

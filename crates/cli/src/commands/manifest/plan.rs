@@ -21,7 +21,9 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
     let plan = block_on(job.plan(&options))??;
     if let Some(out) = &args.out {
         let text = serde_json::to_string_pretty(&plan_file::write(&plan, &job.request, &options))
-            .map_err(|error| CommandError::failed(format!("Cannot write the plan: {error}.")))?;
+            .map_err(|error| {
+            CommandError::failed(format!("Cannot write the plan: {error}."))
+        })?;
         write_file(out, &format!("{text}\n"))?;
         printer.say(&format!(
             "Written; homestak manifest apply {} carries it out.",

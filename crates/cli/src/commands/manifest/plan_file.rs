@@ -57,7 +57,9 @@ pub(super) fn read(path: &Path) -> Result<(Plan, Made), CommandError> {
     };
     let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if let Some(form) = json.get("form").filter(|form| **form != FORM) {
-        return Err(wrong(format!("its form is {form}, and this version knows {FORM}")));
+        return Err(wrong(format!(
+            "its form is {form}, and this version knows {FORM}"
+        )));
     }
     let made = json.get("options").cloned().unwrap_or_else(|| json!({}));
     let made = serde_json::from_value(made).map_err(|error| wrong(error.to_string()))?;
@@ -75,7 +77,10 @@ pub(super) fn differences(then: &Plan, now: &Plan) -> Vec<String> {
             Some(_) => {}
         }
     }
-    let new = now.nodes.iter().filter(|node| then.node(&node.name).is_none());
+    let new = now
+        .nodes
+        .iter()
+        .filter(|node| then.node(&node.name).is_none());
     said.extend(new.map(|node| format!("`{}` is new: {}", node.name, node.action.word())));
     if then.refusals != now.refusals {
         said.push("what is refused".to_owned());

@@ -38,7 +38,8 @@ pub(super) fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
     let mut newest: Vec<RunHead> = Vec::new();
     for run in runs {
         let shares = |known: &RunHead| {
-            known.manifest == run.manifest && known.hosts.iter().any(|host| run.hosts.contains(host))
+            known.manifest == run.manifest
+                && known.hosts.iter().any(|host| run.hosts.contains(host))
         };
         if !newest.iter().any(shares) {
             newest.push(run);
@@ -71,10 +72,7 @@ pub(super) async fn unfinished(
 }
 
 /// Reads a run.
-pub(super) async fn read(
-    head: &RunHead,
-    journal: &Arc<dyn Journal>,
-) -> Result<Run, CommandError> {
+pub(super) async fn read(head: &RunHead, journal: &Arc<dyn Journal>) -> Result<Run, CommandError> {
     let run = journal.run(head.id).await?;
     run.ok_or_else(|| CommandError::failed(format!("There is no run {}.", head.id)))
 }
