@@ -32,6 +32,9 @@ use ui::Printer;
 /// Runs the program and returns its exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
+    if let Some(notice) = words::notice(&arguments) {
+        Printer::new(ui::Shape::guess()).say(&notice);
+    }
     let arguments = match words::translate(arguments) {
         words::Translated::Run(arguments) => arguments,
         words::Translated::Retired { name, replacement } => {

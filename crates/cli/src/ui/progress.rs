@@ -181,7 +181,10 @@ fn words(what: &What, more: bool) -> Option<String> {
             subject,
             step,
             undo,
-        } if *undo => format!("{subject}: undoing `{}`", step.word()),
+        } if *undo && leaves_something(*step) => {
+            format!("{subject}: undoing `{}`", step.word())
+        }
+        What::StepStarted { undo: true, .. } => return None,
         What::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
         What::Waiting { .. } if !more => return None,
         What::Waiting { subject, what } => format!("{subject}: waits for {what}"),
@@ -213,6 +216,18 @@ fn words(what: &What, more: bool) -> Option<String> {
         } => format!("{subject}: failed: {}", trouble.message),
         What::RollbackStarted => "what this run did is undone".to_owned(),
     })
+}
+
+/// Tells whether there is anything to undo of a step.
+fn leaves_something(step: StepKind) -> bool {
+    match step {
+        StepKind::Create | StepKind::Start | StepKind::Reshape | StepKind::Stop => true,
+        StepKind::Image
+        | StepKind::Ready
+        | StepKind::Discard
+        | StepKind::Grow
+        | StepKind::Destroy => false,
+    }
 }
 
 fn done(step: StepKind) -> &'static str {

@@ -6,10 +6,14 @@
 )]
 
 mod exports;
+mod father;
 mod flags;
 mod hosts;
 mod kept;
 mod look;
+mod on_sim;
+mod operate;
+mod runs;
 mod secrets;
 mod support;
 mod tokens;

@@ -60,7 +60,7 @@ pub(in crate::commands) async fn before_a_run(
         let image = file.file.trim_end_matches(".qcow2");
         let document = session.catalog.image(image);
         let document = document.and_then(|document| document.value.as_ref());
-        !document.is_some_and(|image| image.source.is_some())
+        document.is_none_or(|image| image.source.is_none())
     });
     findings(name, &wanted, session).await
 }

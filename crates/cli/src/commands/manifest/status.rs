@@ -186,9 +186,9 @@ fn show(
         (None, Some((_, Ending::Stuck))) => printer.say(&format!(
             "{last} is stuck; homestak manifest resume {with} --from NODE takes what was mended by hand as settled."
         )),
-        (None, _) if resumable => printer.say(&format!(
-            "{last} ended {}; homestak manifest resume {with} goes on.",
-            word(head)
+        (None, ended) if resumable => printer.say(&format!(
+            "{last} {}; homestak manifest resume {with} goes on.",
+            ended.map_or("was cut off", |(_, ending)| ending.word())
         )),
         (None, _) => printer.say(&format!("{last} ended {}.", word(head))),
     }
