@@ -3,6 +3,7 @@
 //! In: a plan, then events as they come; or a run that is written down. Out: [`Row`]s.
 //! Never: the terminal; tables, JSON and reports are all made from these rows.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use homestak_core::plan::{Action, Place, Plan, StepKind, Verb, steps};
@@ -113,6 +114,8 @@ pub struct Chronicle {
     /// How it ended, and after how many seconds.
     pub ended: Option<(Ending, f64)>,
     removes: bool,
+    /// Where each node's row is: there may be ten thousand, and each is heard of many times.
+    index: BTreeMap<String, usize>,
 }
 
 impl Chronicle {
@@ -150,7 +153,9 @@ impl Chronicle {
                 error: None,
             }
         };
+        let names = plan.nodes.iter().enumerate();
         Self {
+            index: names.map(|(at, node)| (node.name.clone(), at)).collect(),
             nodes: plan.nodes.iter().zip(n_steps).map(row).collect(),
             removes,
             ..Self::default()
@@ -305,8 +310,8 @@ impl Chronicle {
     }
 
     fn row(&mut self, subject: &str) -> &mut Row {
-        if let Some(at) = self.nodes.iter().position(|row| row.name == subject) {
-            return &mut self.nodes[at];
+        if let Some(at) = self.index.get(subject) {
+            return &mut self.nodes[*at];
         }
         let at = self.images.iter().position(|row| row.name == subject);
         let at = at.unwrap_or_else(|| {
@@ -362,3 +367,6 @@ impl Row {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,7 @@
 //! The arguments of commands that carry manifests out, and of those that look at runs.
+//!
+//! In: arguments. Out: typed values.
+//! Never: defaults that a manifest has a say in.
 
 use std::path::PathBuf;
 

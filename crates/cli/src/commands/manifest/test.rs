@@ -55,7 +55,9 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
         return job.finish(&plan, Some(created));
     }
     if created == Ending::Done {
-        verify_nodes(job, &plan, &mut report).await?;
+        if !verify_nodes(job, &plan, &mut report).await? {
+            return job.finish(&plan, None);
+        }
     } else {
         report.skip("verify", "Every node runs and is reached");
     }
@@ -107,11 +109,26 @@ async fn create(
     Ok(ended)
 }
 
-async fn verify_nodes(job: &Job<'_>, plan: &Plan, report: &mut Report) -> Result<(), CommandError> {
+/// Verifies; returns whether a person waited for it.
+async fn verify_nodes(
+    job: &Job<'_>,
+    plan: &Plan,
+    report: &mut Report,
+) -> Result<bool, CommandError> {
     let begun = now(job);
     let records = job.bench.records(&scopes(&job.resolved)).await?;
     let records: Vec<_> = records.into_values().collect();
-    let verdicts = verify(job.bench.places(), plan, &records).await;
+    let places = job.bench.places();
+    let verdicts = job
+        .bench
+        .drive(
+            async |_| Ok(verify(places, plan, &records).await),
+            job.printer,
+        )
+        .await?;
+    let Some(verdicts) = verdicts else {
+        return Ok(false);
+    };
     let bad: Vec<String> = verdicts
         .iter()
         .filter(|verdict| !verdict.good)
@@ -129,7 +146,7 @@ async fn verify_nodes(job: &Job<'_>, plan: &Plan, report: &mut Report) -> Result
         message: bad.join("; "),
         seconds: now(job).duration_since(begun).as_secs_f64(),
     });
-    Ok(())
+    Ok(true)
 }
 
 async fn destroy(
