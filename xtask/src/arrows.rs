@@ -43,7 +43,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Arrows that only tests have, besides those above.
-pub const TEST_ARROWS: &[(&str, &[&str])] = &[("homestak-providers", &["homestak-sim"])];
+pub const TEST_ARROWS: &[(&str, &[&str])] = &[
+    ("homestak-engine", &["homestak-providers", "homestak-sim"]),
+    ("homestak-providers", &["homestak-sim"]),
+];
 
 /// Returns every arrow of this workspace that is not in the table.
 pub fn check() -> Result<Vec<String>> {

@@ -1,23 +1,29 @@
 //! Looks at every place a manifest touches, once, without waiting for anything.
 //!
-//! In: a manifest and what is remembered of its nodes. Out: what was seen, place by place.
+//! In: a manifest and what is remembered of its nodes. Out: what was seen, place by place, and the
+//! plan made from it.
 //! Never: a guest agent asked; a place that does not answer taken for empty.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use homestak_core::plan::{Look, NodeRecord, Place};
+use homestak_core::catalog::Catalog;
+use homestak_core::plan::{Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan};
 use homestak_core::resolve::Resolved;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::ports::{Places, PortError, Power};
 
 /// How long a host inside a guest may take to answer; it is only looked at when it does.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How many guests are looked at at once.
+const AT_ONCE: usize = 16;
 
 /// Looks at the hosts of a manifest, and into nodes that host and can be asked.
 pub async fn look(
-    places: &std::sync::Arc<dyn Places>,
+    places: &Arc<dyn Places>,
     resolved: &Resolved,
     records: &BTreeMap<String, NodeRecord>,
 ) -> Result<BTreeMap<Place, Look>, PortError> {
@@ -45,11 +51,17 @@ pub async fn look(
     // One level after the other: a host inside a host is found through it.
     let mut nodes: Vec<_> = resolved.nodes.iter().collect();
     nodes.sort_by_key(|node| node.depth);
-    let hosting: BTreeSet<_> = nodes
+    let named = nodes.iter().filter_map(|node| node.parent.as_ref());
+    // What the manifest does not name any more may still run there.
+    let remembered = records.values().filter_map(|record| match &record.place {
+        Place::Inside(parent) => Some(parent.as_str()),
+        Place::Host(_) => None,
+    });
+    let hosting: BTreeSet<&str> = named.map(|name| name.as_str()).chain(remembered).collect();
+    for node in nodes
         .iter()
-        .filter_map(|node| node.parent.as_ref())
-        .collect();
-    for node in nodes.iter().filter(|node| hosting.contains(&node.name)) {
+        .filter(|node| hosting.contains(node.name.as_str()))
+    {
         let place = match &node.parent {
             Some(parent) => Place::Inside(parent.to_string()),
             None => match &node.host {
@@ -92,4 +104,98 @@ pub async fn look(
         looks.insert(inside, look);
     }
     Ok(looks)
+}
+
+/// What a plan is made for.
+pub struct Errand<'a> {
+    /// The documents.
+    pub catalog: &'a Catalog,
+    /// The manifest.
+    pub resolved: &'a Resolved,
+    /// What is remembered of nodes, by name.
+    pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What the person asks for.
+    pub options: &'a Options,
+    /// How long steps take.
+    pub paces: &'a Paces,
+}
+
+/// Looks, and makes the plan. Lists of guests may be seconds late, so guests of ours that seem to
+/// differ are looked at one by one before anything is said of them.
+pub async fn survey(places: &Arc<dyn Places>, errand: &Errand<'_>) -> Result<Plan, PortError> {
+    let mut looks = look(places, errand.resolved, errand.records).await?;
+    let first = plan(&errand.inputs(&looks));
+    if errand.options.verb == Verb::Destroy {
+        return Ok(first);
+    }
+    if !refine(places, &first, &mut looks).await? {
+        return Ok(first);
+    }
+    Ok(plan(&errand.inputs(&looks)))
+}
+
+impl<'a> Errand<'a> {
+    fn inputs<'i>(&'i self, looks: &'i BTreeMap<Place, Look>) -> Inputs<'i>
+    where
+        'a: 'i,
+    {
+        Inputs {
+            catalog: self.catalog,
+            resolved: self.resolved,
+            looks,
+            records: self.records,
+            options: self.options,
+            paces: self.paces,
+        }
+    }
+}
+
+/// Looks at each guest the plan would change; returns whether any is other than the list said.
+async fn refine(
+    places: &Arc<dyn Places>,
+    plan: &Plan,
+    looks: &mut BTreeMap<Place, Look>,
+) -> Result<bool, PortError> {
+    let mut asked = JoinSet::new();
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    for node in plan.nodes.iter().filter(|node| node.action.changes()) {
+        // Only the site's own hosts: what is inside was looked at through an address that may
+        // not answer, and each step looks again before it acts.
+        let (Some(found), Place::Host(host)) = (&node.found, &node.place) else {
+            continue;
+        };
+        let (places, slots) = (places.clone(), slots.clone());
+        let (place, host, guest) = (node.place.clone(), host.clone(), found.guest.clone());
+        // Cancel safety: looking changes nothing.
+        asked.spawn(async move {
+            let _slot = slots.acquire().await;
+            let seen = async { places.host(&host).await?.inspect(&guest).await };
+            (place, guest.vmid, seen.await)
+        });
+    }
+    let mut differs = false;
+    while let Some(answer) = asked.join_next().await {
+        let answer = answer.map_err(|error| PortError::bug("look at a guest", &error))?;
+        let (place, vmid, seen) = answer;
+        let seen = seen?;
+        let Some(Look::Seen(observed)) = looks.get_mut(&place) else {
+            continue;
+        };
+        let at = observed.guests.iter().position(|guest| guest.vmid == vmid);
+        let Some(at) = at else {
+            continue;
+        };
+        match seen {
+            Some(seen) if seen == observed.guests[at] => {}
+            Some(seen) => {
+                observed.guests[at] = seen;
+                differs = true;
+            }
+            None => {
+                observed.guests.remove(at);
+                differs = true;
+            }
+        }
+    }
+    Ok(differs)
 }

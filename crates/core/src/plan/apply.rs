@@ -160,7 +160,7 @@ struct Maker<'i, 'a> {
     offers: BTreeMap<Place, Offer>,
     claimed: BTreeSet<GuestUuid>,
     /// What happens to each node: children follow their parents.
-    actions: BTreeMap<String, (Action, bool)>,
+    actions: BTreeMap<String, Fate>,
     nodes: Vec<NodePlan>,
     images: Vec<ImageNeed>,
     refusals: Vec<Refusal>,
@@ -187,11 +187,12 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         if deep {
             return;
         }
+        let could_see = !matches!(seen, Seen::Hidden(_));
         let (action, reasons, found) = match seen {
             Seen::There(found) => {
                 let want = self.wanted(node, place, host, &offer, uuid.clone());
                 let (mut action, mut reasons) = judge(self.inputs, node, &want, &found, record);
-                let restarts = parent.is_some_and(|(_, restarts)| restarts);
+                let restarts = parent.is_some_and(|parent| parent.restarts);
                 if action == Action::Nothing && restarts {
                     action = Action::Start;
                     reasons.insert(0, said("the node it runs on is started again"));
@@ -234,7 +235,12 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             Action::Create | Action::Replace => true,
             Action::Nothing | Action::Destroy | Action::Leave => false,
         };
-        self.actions.insert(name.to_owned(), (action, restarts));
+        let fate = Fate {
+            action,
+            restarts,
+            seen: could_see,
+        };
+        self.actions.insert(name.to_owned(), fate);
         self.nodes.push(NodePlan {
             name: name.to_owned(),
             host: host.to_owned(),
@@ -281,19 +287,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         offer: &Offer,
         uuid: &GuestUuid,
         record: Option<&NodeRecord>,
-        parent: Option<(Action, bool)>,
+        parent: Option<Fate>,
     ) -> Seen {
         let name = node.name.as_str();
         let here = Some(Origin::Written(node.span));
         let new = |text: &str| Seen::Absent(reason(self.inputs, text.to_owned(), here.as_ref()));
-        match parent {
-            Some((Action::Create, _)) if record.is_none() => {
-                return new("the manifest names it, and the node it runs on is made");
-            }
-            Some((Action::Replace, _)) => {
-                return new("the manifest names it, and the node it runs on is made anew");
-            }
-            _ => {}
+        if parent.is_some_and(Fate::is_new) {
+            return new("the manifest names it, and the node it runs on is made");
         }
         let Some((place, look)) = self.inputs.looks.get_key_value(place) else {
             return Seen::Hidden(said(
@@ -380,8 +380,10 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             let Some((place, _)) = self.inputs.looks.get_key_value(&node.place) else {
                 continue;
             };
-            let parent_is_new = matches!(&node.place, Place::Inside(parent)
-                if matches!(self.actions.get(parent), Some((Action::Create | Action::Replace, _))));
+            let parent_is_new = match &node.place {
+                Place::Inside(parent) => self.actions.get(parent).is_some_and(|fate| fate.is_new()),
+                Place::Host(_) => false,
+            };
             let holder = self.finder.with_vmid(place, vmid);
             if let Some(holder) = holder
                 && !parent_is_new
@@ -405,6 +407,29 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
     /// Lists guests that are not of this manifest.
     fn foreign(&self) -> Vec<Foreign> {
         foreign(self.inputs, &self.offers)
+    }
+}
+
+/// What happens to a node, as far as its children care.
+#[derive(Clone, Copy)]
+struct Fate {
+    action: Action,
+    /// Whether what runs on it is stopped meanwhile.
+    restarts: bool,
+    /// Whether it could be seen.
+    seen: bool,
+}
+
+impl Fate {
+    /// Tells whether nothing of what ran on it is left.
+    fn is_new(self) -> bool {
+        match self.action {
+            Action::Create => self.seen,
+            Action::Replace => true,
+            Action::Nothing | Action::Start | Action::Change | Action::Destroy | Action::Leave => {
+                false
+            }
+        }
     }
 }
 

@@ -115,8 +115,9 @@ pub(super) fn remembered(record: &NodeRecord) -> Found {
     Found {
         guest: record.guest.clone(),
         running: false,
-        made: record.status != NodeStatus::Creating,
-        ready: record.status == NodeStatus::Ready,
+        // It may be gone with what it ran on; making it is harmless when it is not.
+        made: false,
+        ready: false,
         cores: None,
         memory: None,
         disk: None,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::observed::GuestUuid;
 
 use super::apply::{by_depth, empty, foreign, identity_of, places, site_hosts, strays};
-use super::compare::{Finder, found};
+use super::compare::{Finder, found, remembered};
 use super::place::{Offer, offer};
 use super::types::{Action, Found, NodePlan, Place, Plan, Reason};
 use super::{Inputs, Look};
@@ -31,6 +31,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         let Some(uuid) = identity_of(inputs, name, host, record) else {
             continue;
         };
+        let mut hidden = None;
         let machine = offers
             .entry(place.clone())
             .or_insert_with(|| offer(inputs, place))
@@ -38,7 +39,10 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             .clone();
         let (reason, there) = match inputs.looks.get_key_value(place) {
             None => (gone_with(place), None),
-            Some((_, Look::Unseen(why))) => (format!("{why}; {}", gone_with(place)), None),
+            Some((_, Look::Unseen(why))) => {
+                hidden = record.map(remembered);
+                (format!("{why}; {}", gone_with(place)), None)
+            }
             Some((place, Look::Seen(_))) => {
                 let carrying = finder.carrying(place, &uuid).first().copied();
                 let guest = carrying.or_else(|| finder.named(place, name, &machine, &claimed));
@@ -64,7 +68,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                 source: None,
             }],
             wanted: None,
-            found: there,
+            found: there.or(hidden),
         });
     }
     for (mut stray, found) in strays(inputs, &claimed, &roots, &mut offers) {

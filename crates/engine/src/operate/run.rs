@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use homestak_core::plan::{NodeRecord, NodeStatus, Plan, Step, StepKind};
+use homestak_core::plan::{Action, NodeRecord, NodeStatus, Place, Plan, Step, StepKind};
 use tokio::task::JoinSet;
 
 use super::board::Board;
@@ -244,7 +244,11 @@ impl Work<'_> {
         let status = match (self.way, step.kind, &result) {
             (_, _, Err(_)) => None,
             (Way::Forward, StepKind::Create, _) => Some(NodeStatus::Made),
-            (Way::Forward, StepKind::Ready, _) => Some(NodeStatus::Ready),
+            // It is ready when its first-boot data is gone too: that may hold secrets.
+            (Way::Forward, StepKind::Ready, _) if is_discarded(&stage.steps, at) => {
+                Some(NodeStatus::Made)
+            }
+            (Way::Forward, StepKind::Ready | StepKind::Discard, _) => Some(NodeStatus::Ready),
             (Way::Forward, StepKind::Stop, _) if node.is_some_and(|n| n.wanted.is_some()) => {
                 Some(NodeStatus::Made)
             }
@@ -261,9 +265,52 @@ impl Work<'_> {
             record,
         };
         operator.journal.append(stage.run, &entry).await?;
+        if status == Some(NodeStatus::Destroyed) {
+            self.bury(stage, at, &entry).await?;
+        }
         stage.states[at] = state;
         operator.hub.tell(what);
         Ok(result.is_ok())
+    }
+
+    /// What could not be seen in a node is gone with it.
+    async fn bury(&self, stage: &Stage, at: usize, entry: &Entry) -> Result<(), JournalError> {
+        let nodes = &stage.plan.nodes;
+        let Some(node) = stage.steps[at].node.and_then(|node| nodes.get(node)) else {
+            return Ok(());
+        };
+        if !stage.board.hosts_others(&node.name) {
+            return Ok(());
+        }
+        let mut buried = vec![&node.name];
+        // Parents come before their children.
+        for inner in nodes {
+            let Place::Inside(parent) = &inner.place else {
+                continue;
+            };
+            if !buried.contains(&parent) || inner.action != Action::Nothing {
+                continue;
+            }
+            buried.push(&inner.name);
+            let Some(found) = &inner.found else {
+                continue;
+            };
+            let record = NodeRecord {
+                name: inner.name.clone(),
+                host: inner.host.clone(),
+                place: inner.place.clone(),
+                guest: found.guest.clone(),
+                status: NodeStatus::Destroyed,
+                source: None,
+                address: None,
+            };
+            let entry = Entry {
+                record: Some(record),
+                ..entry.clone()
+            };
+            self.operator.journal.append(stage.run, &entry).await?;
+        }
+        Ok(())
     }
 
     /// Returns what is known of a step's node.
@@ -290,6 +337,12 @@ impl Work<'_> {
             address: stage.board.address(&node.name),
         })
     }
+}
+
+/// Tells whether a node's first-boot data is taken away after the step at which it is reached.
+fn is_discarded(steps: &[Step], ready: usize) -> bool {
+    let next = steps.get(ready + 1);
+    next.is_some_and(|next| next.kind == StepKind::Discard && next.node == steps[ready].node)
 }
 
 /// Waiting until a node is reached takes no worker.

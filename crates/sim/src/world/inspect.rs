@@ -34,6 +34,24 @@ impl World {
         self.state().guests.insert(vmid, guest);
     }
 
+    /// Removes a guest with its disks, as someone at the host does.
+    pub fn remove_guest(&self, vmid: u32) {
+        let mut state = self.state();
+        state.guests.remove(&vmid);
+        for storage in state.storages.values_mut() {
+            storage
+                .volumes
+                .retain(|_, volume| volume.vmid != Some(vmid));
+        }
+    }
+
+    /// Switches a guest off, as a power failure does.
+    pub fn switch_off(&self, vmid: u32) {
+        if let Some(guest) = self.state().guests.get_mut(&vmid) {
+            guest.running = None;
+        }
+    }
+
     /// Returns the facts of every guest.
     pub fn guests(&self) -> Vec<GuestFacts> {
         let state = self.state();

@@ -66,6 +66,10 @@ impl File {
         self.retry(|| check(&self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?))?;
         self.retry(|| {
             let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+            // SQLite falls back to reading by itself; better now than at the first entry.
+            if connection.is_readonly("main")? {
+                return Err(std::io::Error::from(std::io::ErrorKind::PermissionDenied).into());
+            }
             let mode: String =
                 connection.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
             if mode != "wal" {

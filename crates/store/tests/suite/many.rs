@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use homestak_core::plan::NodeStatus;
 use homestak_engine::journal::{Ending, Happened, Journal, RunId};
 
-use super::sample::{at, done, entry, plan};
+use super::sample::{at, done, entry, known, plan, record};
 use super::{Ground, run};
 
 /// Waits for all, each polled at once, so that what they order is ordered together.
@@ -91,7 +92,8 @@ pub(crate) fn one_that_is_refused_does_not_spoil_the_others(ground: &impl Ground
         let journal = ground.open();
         let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
         let nobody = RunId(id.0 + 1);
-        let entries: Vec<_> = (0..40).map(|step| entry(step, Happened::Intent)).collect();
+        let web = |step| known(step, Happened::Intent, record("web", NodeStatus::Made));
+        let entries: Vec<_> = (0..40).map(web).collect();
         let orders = entries.iter().map(|entry| {
             let run = if entry.step % 10 == 7 { nobody } else { id };
             journal.append(run, entry)

@@ -1,0 +1,325 @@
+//! Plans as pure functions: the same for the same input, whole, in order, and big.
+//!
+//! In: random manifests and worlds. Out: what must hold of every plan.
+//! Never: a provider.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use homestak_core::catalog::{Catalog, Input};
+use homestak_core::doc::Kind;
+use homestak_core::observed::{
+    GuestKind, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+};
+use homestak_core::plan::{
+    Action, Inputs, Look, Options, Paces, Place, Plan, Step, StepKind, Verb, identity, plan, steps,
+};
+use homestak_core::resolve::{Request, Resolved, manifest};
+use proptest::prelude::*;
+
+fn documents(text: &str) -> (Catalog, Resolved) {
+    let input = |kind, name: &str, text: &str| Input {
+        kind,
+        name: name.to_owned(),
+        path: format!("{name}.yaml"),
+        text: Ok(text.to_owned()),
+    };
+    let catalog = Catalog::read(vec![
+        input(Kind::Manifest, "m", text),
+        input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n"),
+        input(
+            Kind::Image,
+            "debian-12",
+            "source: https://example.org/d.qcow2\n",
+        ),
+        input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
+        input(
+            Kind::Node,
+            "father",
+            "api_endpoint: https://127.0.0.1:8006\n",
+        ),
+    ]);
+    let request = Request {
+        host: Some("father".to_owned()),
+        ..Request::default()
+    };
+    let (resolved, faults) = manifest(&catalog, "m", &request);
+    assert_eq!(faults.errors(), 0, "{faults:?}\n{text}");
+    (catalog, resolved.expect("a manifest"))
+}
+
+fn host(guests: Vec<ObservedGuest>) -> Observed {
+    Observed {
+        hosts: vec![ObservedHost {
+            name: "father".to_owned(),
+            online: true,
+            cores: Some(16),
+            memory: Some(64 << 30),
+        }],
+        guests,
+        storages: vec![ObservedStorage {
+            name: "local".to_owned(),
+            host: "father".to_owned(),
+            active: true,
+            content: ["images", "import", "iso"].map(str::to_owned).to_vec(),
+            available: Some(1 << 40),
+            shared: false,
+        }],
+        requests: 1,
+    }
+}
+
+fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> ObservedGuest {
+    ObservedGuest {
+        kind: GuestKind::Vm,
+        vmid,
+        host: "father".to_owned(),
+        name: name.to_owned(),
+        manifest: uuid.is_some().then(|| "m".to_owned()),
+        uuid,
+        power,
+        template: false,
+        lock: None,
+        cores: Some(1),
+        memory: Some(1 << 30),
+        disk: Some(10 << 30),
+        tags: Vec::new(),
+    }
+}
+
+fn ours(name: &str, vmid: u32) -> ObservedGuest {
+    guest(
+        name,
+        vmid,
+        Power::Running,
+        identity::uuid("m", "father", name),
+    )
+}
+
+fn planned(text: &str, guests: Vec<ObservedGuest>, options: &Options) -> Plan {
+    let (catalog, resolved) = documents(text);
+    let looks = [(Place::Host("father".to_owned()), Look::Seen(host(guests)))].into();
+    plan(&Inputs {
+        catalog: &catalog,
+        resolved: &resolved,
+        looks: &looks,
+        records: &BTreeMap::new(),
+        options,
+        paces: &Paces::default(),
+    })
+}
+
+fn apply(text: &str, guests: Vec<ObservedGuest>) -> Plan {
+    planned(text, guests, &Options::new(Verb::Apply))
+}
+
+const TWO: &str = "nodes:\n  - {name: a, preset: small}\n  - {name: b, preset: small, vmid: 500}\n";
+
+#[test]
+fn nodes_that_are_there_as_written_need_nothing() {
+    let plan = apply(TWO, vec![ours("a", 200), ours("b", 500)]);
+    assert!(plan.is_empty(), "{:#?}", plan.nodes);
+    assert_eq!(steps(&plan), []);
+}
+
+#[test]
+fn an_id_that_belongs_to_someone_else_is_refused_with_its_line() {
+    let plan = apply(TWO, vec![guest("other", 500, Power::Running, None)]);
+    let [refusal] = plan.refusals.as_slice() else {
+        panic!("{:#?}", plan.refusals);
+    };
+    assert_eq!(refusal.node.as_deref(), Some("b"));
+    assert!(refusal.reason.text.contains("`other`"), "{refusal:?}");
+    assert_eq!(refusal.reason.source.as_deref(), Some("m.yaml:3:36"));
+    assert_eq!(plan.foreign.len(), 1);
+}
+
+#[test]
+fn a_guest_with_our_name_and_without_our_identity_is_not_ours() {
+    let plan = apply(TWO, vec![guest("a", 200, Power::Running, None)]);
+    assert_eq!(plan.node("a").map(|node| node.action), Some(Action::Create));
+}
+
+#[test]
+fn a_guest_of_this_manifest_is_known_by_tag_and_name_when_memory_is_lost() {
+    let stranger = identity::uuid("m", "elsewhere", "a");
+    let plan = apply(TWO, vec![guest("a", 200, Power::Stopped, stranger.clone())]);
+    let node = plan.node("a").expect("a");
+    assert_eq!(node.action, Action::Start);
+    assert_eq!(node.found.as_ref().map(|f| f.guest.uuid.clone()), stranger);
+}
+
+#[test]
+fn two_guests_with_one_identity_are_refused() {
+    let plan = apply(TWO, vec![ours("a", 200), ours("a", 201), ours("b", 500)]);
+    assert_eq!(plan.refusals.len(), 1, "{:#?}", plan.refusals);
+}
+
+#[test]
+fn what_the_manifest_does_not_name_is_left_unless_asked() {
+    let there = vec![ours("a", 200), ours("b", 500), ours("old", 300)];
+    let plan = apply(TWO, there.clone());
+    assert_eq!(
+        plan.node("old").map(|node| node.action),
+        Some(Action::Leave)
+    );
+    assert!(plan.is_empty());
+    let options = Options {
+        prune: true,
+        ..Options::new(Verb::Apply)
+    };
+    let plan = planned(TWO, there, &options);
+    let action = plan.node("old").map(|node| node.action);
+    assert_eq!(action, Some(Action::Destroy));
+    assert!(plan.removes());
+}
+
+#[test]
+fn sizes_are_changed_in_place_and_disks_only_grow() {
+    let text = "nodes:\n  - {name: a, preset: small, memory: 2048, disk: 20}\n";
+    let plan = apply(text, vec![ours("a", 200)]);
+    let node = plan.node("a").expect("a");
+    assert_eq!(node.action, Action::Change);
+    let reasons: Vec<&str> = node.reasons.iter().map(|one| one.text.as_str()).collect();
+    assert_eq!(reasons, ["memory 1024 -> 2048 MiB", "disk 10 -> 20 GiB"]);
+    let kinds: Vec<StepKind> = steps(&plan).iter().map(|step| step.kind).collect();
+    use StepKind::{Grow, Ready, Reshape, Start, Stop};
+    assert_eq!(kinds, [Grow, Stop, Reshape, Start, Ready]);
+    let smaller = "nodes:\n  - {name: a, preset: small, disk: 5}\n";
+    let plan = apply(smaller, vec![ours("a", 200)]);
+    assert!(plan.is_empty());
+    assert!(plan.nodes[0].reasons[0].text.contains("never made smaller"));
+}
+
+#[test]
+fn depth_counts_levels_and_deeper_nodes_are_left_alone() {
+    let text = "nodes:\n  - {name: a, type: pve, preset: small, image: pve-9}\n  - {name: b, preset: small, parent: a}\n";
+    let options = Options {
+        depth: Some(1),
+        prune: true,
+        ..Options::new(Verb::Apply)
+    };
+    let plan = planned(text, Vec::new(), &options);
+    let names: Vec<&str> = plan.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["a"]);
+}
+
+#[test]
+fn a_host_that_is_offline_or_lacks_the_storage_is_refused() {
+    let (catalog, resolved) = documents(TWO);
+    let mut seen = host(Vec::new());
+    seen.hosts[0].online = false;
+    let looks = [(Place::Host("father".to_owned()), Look::Seen(seen))].into();
+    let options = Options::new(Verb::Apply);
+    let plan = plan(&Inputs {
+        catalog: &catalog,
+        resolved: &resolved,
+        looks: &looks,
+        records: &BTreeMap::new(),
+        options: &options,
+        paces: &Paces::default(),
+    });
+    assert_eq!(plan.refusals.len(), 2, "one for each node");
+    assert!(plan.refusals[0].reason.text.contains("offline"));
+}
+
+#[test]
+fn a_written_plan_reads_back_the_same() {
+    let plan = apply(TWO, vec![guest("other", 900, Power::Stopped, None)]);
+    let text = serde_json::to_string(&plan).expect("JSON");
+    let back: Plan = serde_json::from_str(&text).expect("a plan");
+    assert_eq!(back, plan);
+    assert!(back.same_work(&plan));
+}
+
+#[test]
+fn ten_thousand_nodes_are_planned() {
+    let mut text = "nodes:\n".to_owned();
+    for n in 0..10_000 {
+        text += &format!("  - {{name: n{n:05}, preset: small}}\n");
+    }
+    let there = (0..9_999)
+        .map(|n| ours(&format!("n{n:05}"), 1000 + n))
+        .collect();
+    let plan = apply(&text, there);
+    let new: Vec<&str> = plan
+        .nodes
+        .iter()
+        .filter(|node| node.action.changes())
+        .map(|node| node.name.as_str())
+        .collect();
+    assert_eq!(new, ["n09999"]);
+}
+
+/// A random forest: each node is a hypervisor or runs on one.
+fn forest() -> impl Strategy<Value = Vec<Option<usize>>> {
+    proptest::collection::vec(any::<Option<u8>>(), 1..12).prop_map(|picks| {
+        let parent = |at: usize, pick: u8| (at > 0).then(|| usize::from(pick) % at);
+        let picks = picks.into_iter().enumerate();
+        picks
+            .map(|(at, pick)| pick.and_then(|pick| parent(at, pick)))
+            .collect()
+    })
+}
+
+fn text_of(parents: &[Option<usize>]) -> String {
+    let mut text = "nodes:\n".to_owned();
+    for (at, parent) in parents.iter().enumerate() {
+        let parent = parent
+            .map(|p| format!(", parent: n{p}"))
+            .unwrap_or_default();
+        text += &format!("  - {{name: n{at}, type: pve, preset: small, image: pve-9{parent}}}\n");
+    }
+    text
+}
+
+/// Returns every step that comes before another, directly or not.
+fn before(steps: &[Step], at: usize) -> BTreeSet<usize> {
+    let mut seen = BTreeSet::new();
+    let mut open = steps[at].after.clone();
+    while let Some(one) = open.pop() {
+        if seen.insert(one) {
+            open.extend(&steps[one].after);
+        }
+    }
+    seen
+}
+
+proptest! {
+    #[test]
+    fn parents_are_ready_before_their_children_are_made(parents in forest()) {
+        let plan = apply(&text_of(&parents), Vec::new());
+        let steps = steps(&plan);
+        let find = |node: usize, kind| {
+            let name = format!("n{node}");
+            steps.iter().position(|step| {
+                step.kind == kind && step.node.is_some_and(|at| plan.nodes[at].name == name)
+            })
+        };
+        for (node, parent) in parents.iter().enumerate() {
+            let create = find(node, StepKind::Create).expect("a create");
+            prop_assert!(!before(&steps, create).contains(&create), "no cycle");
+            if let Some(parent) = parent {
+                let ready = find(*parent, StepKind::Ready).expect("a ready");
+                prop_assert!(before(&steps, create).contains(&ready));
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_nodes_does_not_change_the_work(parents in forest(), running in any::<u16>()) {
+        let text = text_of(&parents);
+        let mut lines: Vec<&str> = text.lines().skip(1).collect();
+        lines.reverse();
+        let turned = format!("nodes:\n{}\n", lines.join("\n"));
+        let there: Vec<ObservedGuest> = (0..parents.len())
+            .filter(|at| parents[*at].is_none() && running & (1 << at) != 0)
+            .map(|at| ours(&format!("n{at}"), 600 + u32::try_from(at).expect("small")))
+            .collect();
+        let work = |text: &str| {
+            let plan = apply(text, there.clone());
+            let nodes: Vec<_> = plan.nodes.iter().map(|n| (n.name.clone(), n.action, n.wanted.clone())).collect();
+            (nodes, steps(&plan))
+        };
+        prop_assert_eq!(work(&text), work(&turned));
+    }
+}

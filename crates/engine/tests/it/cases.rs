@@ -1,0 +1,196 @@
+//! What is tried at every point: manifests, and the worlds before and after.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+
+use homestak_core::plan::{Options, Plan, Verb};
+use homestak_engine::journal::Ending;
+use homestak_sim::World;
+
+use crate::lab::{Lab, world_in};
+
+/// From one manifest to another.
+pub struct Case {
+    pub name: &'static str,
+    /// What is there before.
+    pub before: Option<&'static str>,
+    pub manifest: &'static str,
+    pub verb: Verb,
+    /// Whether undoing gives back exactly what was there before.
+    pub reversible: bool,
+}
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "peers",
+        before: None,
+        manifest: "\
+nodes:
+  - {name: one, preset: vm-small, image: debian-12}
+  - {name: two, preset: vm-small, image: debian-12, vmid: 7001}
+  - {name: box, type: ct, preset: vm-small, template: debian-12-standard}
+",
+        verb: Verb::Apply,
+        reversible: true,
+    },
+    Case {
+        name: "tiers",
+        before: None,
+        manifest: "\
+nodes:
+  - {name: inner, type: pve, preset: vm-large, image: pve-9}
+  - {name: leaf, preset: vm-small, image: debian-12, parent: inner}
+  - {name: twig, type: ct, preset: vm-small, template: debian-12-standard, parent: inner}
+",
+        verb: Verb::Apply,
+        reversible: true,
+    },
+    Case {
+        name: "change",
+        before: Some(
+            "\
+nodes:
+  - {name: one, preset: vm-small, image: debian-12}
+  - {name: two, preset: vm-small, image: debian-12}
+",
+        ),
+        manifest: "\
+nodes:
+  - {name: one, preset: vm-small, image: debian-12, memory: 2048, cores: 2}
+  - {name: two, preset: vm-small, image: debian-12, memory: 3072}
+",
+        verb: Verb::Apply,
+        reversible: true,
+    },
+    Case {
+        name: "replace and prune",
+        before: Some(
+            "\
+nodes:
+  - {name: one, preset: vm-small, image: debian-12, vmid: 7001}
+  - {name: gone, preset: vm-small, image: debian-12, vmid: 7002}
+",
+        ),
+        manifest: "\
+nodes:
+  - {name: one, preset: vm-small, image: debian-12, vmid: 7002}
+  - {name: new, preset: vm-small, image: debian-12, vmid: 7001}
+",
+        verb: Verb::Apply,
+        reversible: false,
+    },
+    Case {
+        name: "destroy",
+        before: Some(
+            "\
+nodes:
+  - {name: inner, type: pve, preset: vm-large, image: pve-9}
+  - {name: leaf, preset: vm-small, image: debian-12, parent: inner}
+  - {name: side, preset: vm-small, image: debian-12}
+",
+        ),
+        manifest: "\
+nodes:
+  - {name: inner, type: pve, preset: vm-large, image: pve-9}
+  - {name: leaf, preset: vm-small, image: debian-12, parent: inner}
+  - {name: side, preset: vm-small, image: debian-12}
+",
+        verb: Verb::Destroy,
+        reversible: false,
+    },
+];
+
+/// Everything that matters of a World: guests with their sizes and power, volumes, and the same of
+/// the Worlds inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    guests: BTreeMap<u32, (String, bool, String)>,
+    volumes: Vec<(String, String)>,
+    inside: BTreeMap<String, Picture>,
+}
+
+pub fn picture(world: &World) -> Picture {
+    let mut guests = BTreeMap::new();
+    let mut inside = BTreeMap::new();
+    for guest in world.guests() {
+        let text = |key: &str| guest.config.get(key).cloned().unwrap_or_default();
+        let name = text("name") + &text("hostname");
+        if let Some(inner) = world_in(world, &name) {
+            inside.insert(name.clone(), picture(&inner));
+        }
+        let rest = ["cores", "memory", "tags", "lock", "smbios1", "ide2"];
+        let rest: Vec<String> = rest
+            .iter()
+            .map(|key| format!("{key}={}", anonymous(&text(key))))
+            .collect();
+        let known = guests.insert(guest.vmid, (name, guest.running, rest.join(" ")));
+        assert_eq!(known, None);
+    }
+    let mut volumes = world.volumes();
+    volumes.sort();
+    Picture {
+        guests,
+        volumes,
+        inside,
+    }
+}
+
+/// Hides identities: a node that was replaced has another one each time.
+fn anonymous(text: &str) -> String {
+    let is_part = |c: char| c.is_ascii_hexdigit() || c == '-';
+    let words = text.split_inclusive(|c: char| !is_part(c));
+    let mut shown = String::new();
+    for word in words {
+        let id = word.trim_end_matches(|c: char| !is_part(c));
+        let hidden = id.len() >= 36;
+        shown.push_str(if hidden { "ID" } else { id });
+        shown.push_str(&word[id.len()..]);
+    }
+    shown
+}
+
+impl Case {
+    pub fn options(&self) -> Options {
+        Options {
+            prune: self.verb == Verb::Apply,
+            ..Options::new(self.verb)
+        }
+    }
+
+    /// Makes a lab in which what is there before is there.
+    pub async fn lab(&self) -> Lab {
+        let lab = Lab::new();
+        if let Some(before) = self.before {
+            assert_eq!(lab.apply(before).await, Ending::Done);
+        }
+        // The list of guests is some seconds late; what a plan reads must be the same each time.
+        lab.rest().await;
+        lab
+    }
+
+    pub async fn plan(&self, lab: &Lab) -> Plan {
+        lab.plan_with(self.manifest, &self.options()).await
+    }
+
+    /// Returns the pictures before and after, when nothing goes wrong.
+    pub async fn pictures(&self) -> (Picture, Picture) {
+        let lab = self.lab().await;
+        let before = picture(&lab.world);
+        let plan = self.plan(&lab).await;
+        assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+        lab.rest().await;
+        (before, picture(&lab.world))
+    }
+}
+
+/// Tells whether a point is tried: every one in a full run, otherwise a sample by a seed that is
+/// said, so that a failure can be repeated.
+pub fn is_tried(case: &str, point: usize, one_in: u64) -> bool {
+    let variable = |name| std::env::var(name).ok();
+    if variable("HOMESTAK_TEST_FULL").is_some() {
+        return true;
+    }
+    let seed = variable("HOMESTAK_TEST_SEED").unwrap_or_default();
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    hasher.hash_one((seed, case, point)) % one_in == 0
+}

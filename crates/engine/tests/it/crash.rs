@@ -1,0 +1,224 @@
+//! The operator dies at every moment of every step, and is resumed, or undone, by another one.
+//!
+//! Here it is dropped in the middle, which ends every call on its way; with the real program and
+//! a real kill the same is tried in the tests of the command line.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use homestak_engine::journal::{Ending, Entry, Happened};
+use homestak_engine::operate::{Interrupt, Moment, Watcher};
+use tokio::sync::Notify;
+
+use crate::cases::{CASES, Case, is_tried, picture};
+use crate::lab::Lab;
+
+/// Says when the moment has come.
+struct Fuse {
+    left: AtomicUsize,
+    burnt: Notify,
+}
+
+impl Watcher for Fuse {
+    fn reached(&self, _: Moment) {
+        let before = self.left.fetch_sub(1, Ordering::SeqCst);
+        if before == 1 {
+            self.burnt.notify_one();
+            // Nothing after this moment happens: the thread that would go on waits until the
+            // whole operator is dropped.
+            std::thread::sleep(std::time::Duration::from_millis(3));
+        }
+    }
+}
+
+/// Carries out a case until the n-th moment. Returns `false` when it ended before.
+async fn until(case: &Case, lab: &mut Lab, nth: usize) -> bool {
+    let plan = case.plan(lab).await;
+    let fuse = Arc::new(Fuse {
+        left: AtomicUsize::new(nth),
+        burnt: Notify::new(),
+    });
+    lab.watcher = Some(fuse.clone());
+    let operator = lab.operator();
+    let (_ask, interrupt) = Interrupt::new();
+    let ended = tokio::select! {
+        biased;
+        () = fuse.burnt.notified() => false,
+        _ = operator.carry_out(plan.verb.word(), &plan, interrupt) => true,
+    };
+    lab.watcher = None;
+    !ended
+}
+
+async fn at_every_moment(case: &Case, finish: impl AsyncFn(&Case, Lab)) -> usize {
+    let mut tried = 0;
+    for nth in 1.. {
+        if !is_tried(case.name, nth, 4) {
+            if nth > 400 {
+                break;
+            }
+            continue;
+        }
+        let mut lab = case.lab().await;
+        if !until(case, &mut lab, nth).await {
+            break;
+        }
+        tried += 1;
+        finish(case, lab).await;
+    }
+    tried
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_died_anywhere_is_resumed_to_the_same_world() {
+    let mut tried = 0;
+    for case in CASES {
+        let (_, after) = case.pictures().await;
+        tried += at_every_moment(case, async |case: &Case, lab: Lab| {
+            let run = lab.last_run();
+            let (_ask, interrupt) = Interrupt::new();
+            let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+            assert_eq!(
+                ending,
+                Ending::Done,
+                "{}: {:#?}",
+                case.name,
+                run.entries.last()
+            );
+            lab.rest().await;
+            assert_eq!(
+                picture(&lab.world),
+                after,
+                "{}: {:#?}",
+                case.name,
+                run.entries
+            );
+            let next = case.plan(&lab).await;
+            assert!(next.is_empty(), "{}: {:#?}", case.name, next.nodes);
+        })
+        .await;
+    }
+    println!("{tried} moments");
+    assert!(tried > 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_died_anywhere_is_undone_to_the_world_before() {
+    let mut tried = 0;
+    for case in CASES {
+        let (before, after) = case.pictures().await;
+        tried += at_every_moment(case, async |case: &Case, lab: Lab| {
+            let run = lab.last_run();
+            let (_ask, interrupt) = Interrupt::new();
+            let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
+            assert_eq!(ending, Ending::RolledBack, "{}", case.name);
+            lab.rest().await;
+            if case.reversible {
+                assert_eq!(
+                    picture(&lab.world),
+                    before,
+                    "{}: {:#?}",
+                    case.name,
+                    run.entries
+                );
+            }
+            // Whatever was irreversible: the next run makes it right.
+            let plan = case.plan(&lab).await;
+            assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+            lab.rest().await;
+            assert_eq!(picture(&lab.world), after, "{}", case.name);
+        })
+        .await;
+    }
+    println!("{tried} moments");
+    assert!(tried > 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_died_anywhere_is_taken_over_by_a_new_one() {
+    for case in CASES {
+        let (_, after) = case.pictures().await;
+        at_every_moment(case, async |case: &Case, lab: Lab| {
+            let plan = case.plan(&lab).await;
+            assert_eq!(plan.refusals, [], "{}", case.name);
+            assert_eq!(lab.carry_out(&plan).await, Ending::Done, "{}", case.name);
+            lab.rest().await;
+            assert_eq!(picture(&lab.world), after, "{}", case.name);
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_undoing_that_died_anywhere_is_finished() {
+    for case in CASES.iter().filter(|case| case.reversible) {
+        let (before, _) = case.pictures().await;
+        for nth in 1.. {
+            if !is_tried(case.name, nth, 5) {
+                if nth > 400 {
+                    break;
+                }
+                continue;
+            }
+            let mut lab = case.lab().await;
+            let plan = case.plan(&lab).await;
+            assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+            let fuse = Arc::new(Fuse {
+                left: AtomicUsize::new(nth),
+                burnt: Notify::new(),
+            });
+            lab.watcher = Some(fuse.clone());
+            let (operator, run) = (lab.operator(), lab.last_run());
+            let (_ask, interrupt) = Interrupt::new();
+            let ended = tokio::select! {
+                biased;
+                () = fuse.burnt.notified() => false,
+                _ = operator.roll_back(&run, interrupt) => true,
+            };
+            if ended {
+                break;
+            }
+            lab.watcher = None;
+            let run = lab.last_run();
+            let (_ask, interrupt) = Interrupt::new();
+            let operator = lab.operator();
+            // Going on goes back, once it was begun.
+            let ending = if run
+                .entries
+                .iter()
+                .any(|entry| entry.happened == Happened::UndoIntent)
+            {
+                operator.resume(&run, &[], interrupt).await.unwrap()
+            } else {
+                operator.roll_back(&run, interrupt).await.unwrap()
+            };
+            assert_eq!(ending, Ending::RolledBack, "{}", case.name);
+            lab.rest().await;
+            assert_eq!(picture(&lab.world), before, "{} at {nth}", case.name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_run_finishes_its_steps_and_goes_on_later() {
+    let case = &CASES[0];
+    let lab = case.lab().await;
+    let plan = case.plan(&lab).await;
+    let (ask, interrupt) = Interrupt::new();
+    let operator = lab.operator();
+    let asking = async {
+        lab.clock.sleep(std::time::Duration::from_secs(2)).await;
+        ask.ask();
+    };
+    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, Ending::Stopped);
+    let run = lab.last_run();
+    let begun = |entry: &&Entry| entry.happened == Happened::Intent;
+    let n_begun = run.entries.iter().filter(begun).count();
+    assert_eq!(run.entries.len(), n_begun * 2, "each step has its result");
+    let (_ask, interrupt) = Interrupt::new();
+    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, Ending::Done);
+    lab.rest().await;
+    assert_eq!(picture(&lab.world), case.pictures().await.1);
+}

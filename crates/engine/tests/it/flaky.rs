@@ -1,0 +1,139 @@
+//! A provider that fails once: at the n-th change, before or after it is made.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use homestak_engine::ports::{
+    Capabilities, Class, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest, Places,
+    PortError, Provider,
+};
+
+/// When a change fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    Before,
+    After,
+}
+
+/// Which change fails, and how.
+pub struct Fault {
+    pub nth: usize,
+    pub when: When,
+    pub class: Class,
+    /// How often, from the n-th on.
+    pub times: usize,
+    pub seen: AtomicUsize,
+}
+
+impl Fault {
+    fn hits(&self, when: When, seen: usize) -> Result<(), PortError> {
+        let hit = self.when == when && (self.nth..self.nth + self.times).contains(&seen);
+        if !hit {
+            return Ok(());
+        }
+        Err(PortError {
+            class: self.class,
+            doing: "do what was asked".to_owned(),
+            detail: format!("it failed on purpose, {when:?} change {seen}"),
+            log: Vec::new(),
+            hint: String::new(),
+        })
+    }
+}
+
+pub struct Flaky {
+    pub inner: Arc<dyn Places>,
+    pub fault: Arc<Fault>,
+}
+
+struct Door {
+    inner: Arc<dyn Provider>,
+    fault: Arc<Fault>,
+}
+
+#[async_trait]
+impl Places for Flaky {
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
+        Ok(Arc::new(Door {
+            inner: self.inner.host(name).await?,
+            fault: self.fault.clone(),
+        }))
+    }
+
+    async fn inside(
+        &self,
+        host: &str,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        Ok(Arc::new(Door {
+            inner: self.inner.inside(host, node, address).await?,
+            fault: self.fault.clone(),
+        }))
+    }
+
+    async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError> {
+        self.inner.answers(host, address).await
+    }
+}
+
+impl Door {
+    async fn change<T>(
+        &self,
+        made: impl Future<Output = Result<T, PortError>>,
+    ) -> Result<T, PortError> {
+        let nth = self.fault.seen.fetch_add(1, Ordering::SeqCst) + 1;
+        self.fault.hits(When::Before, nth)?;
+        let made = made.await?;
+        self.fault.hits(When::After, nth)?;
+        Ok(made)
+    }
+}
+
+#[async_trait]
+impl Provider for Door {
+    async fn capabilities(&self) -> Result<Capabilities, PortError> {
+        self.inner.capabilities().await
+    }
+    async fn observe(&self) -> Result<Observed, PortError> {
+        self.inner.observe().await
+    }
+    async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        self.inner.inspect(guest).await
+    }
+    async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
+        self.change(self.inner.create(guest)).await
+    }
+    async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.change(self.inner.start(guest)).await
+    }
+    async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
+        self.inner.address(guest, mac).await
+    }
+    async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.change(self.inner.discard_seed(guest)).await
+    }
+    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+        self.change(self.inner.grow_disk(guest, gib)).await
+    }
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+        self.change(self.inner.reshape(guest, cores, memory)).await
+    }
+    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+        self.change(self.inner.stop(guest, halt)).await
+    }
+    async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.change(self.inner.destroy(guest)).await
+    }
+    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+        self.inner.has_image(image).await
+    }
+    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+        self.change(self.inner.ensure_image(image)).await
+    }
+    async fn sweep(&self) -> Result<usize, PortError> {
+        self.inner.sweep().await
+    }
+}

@@ -1,0 +1,347 @@
+//! A World, the documents of a small site, and an operator between them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use homestak_api::runtime::{Clock, SharedClock};
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::catalog::{Catalog, Input};
+use homestak_core::doc::Kind;
+use homestak_core::firstboot::first_boot;
+use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted};
+use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_engine::events::{Event, Hub, Observer};
+use homestak_engine::journal::{Ending, Journal as _, Run, Scope};
+use homestak_engine::look::{Errand, survey};
+use homestak_engine::operate::{Interrupt, Limits, Operator, Watcher};
+use homestak_engine::ports::{Class, Places, PortError, Provider, Seed, Seeds, Sent};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use homestak_sim::{Boots, Builder, Timing, World};
+use jiff::Timestamp;
+
+use crate::memory::Memory;
+
+pub const TOKEN: &str = "root@pam!lab=00000000-0000-4000-8000-000000000001";
+/// How much faster than the wall's the World's clock runs.
+const FACTOR: u32 = 400;
+
+pub struct FastClock(tokio::time::Instant);
+
+#[async_trait]
+impl Clock for FastClock {
+    fn now(&self) -> Timestamp {
+        let passed = self.0.elapsed() * FACTOR;
+        let origin = Timestamp::from_second(1_800_000_000).unwrap();
+        origin + jiff::SignedDuration::try_from(passed).unwrap()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration / FACTOR).await;
+    }
+}
+
+/// Collects events.
+#[derive(Default)]
+pub struct Ear(pub Mutex<Vec<Event>>);
+
+impl Observer for Ear {
+    fn hear(&self, event: &Event) {
+        self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+/// Opens the World and the Worlds inside it.
+pub struct Doors {
+    world: World,
+    clock: SharedClock,
+    open: tokio::sync::OnceCell<Arc<Pve>>,
+}
+
+impl Doors {
+    async fn client(&self, world: &World) -> Arc<Pve> {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let handle = homestak_sim::serve(world.clone(), address).await.unwrap();
+        let endpoint = Endpoint {
+            url: handle.url(),
+            trust: Trust::Pinned(Fingerprint::parse(&handle.fingerprint).unwrap()),
+        };
+        let token = ApiToken::parse(TOKEN).unwrap();
+        let mut settings = PveSettings::new(endpoint, Credential::Token(token));
+        settings.limits.answer = Duration::from_millis(1500);
+        settings.limits.upload_stall = Duration::from_secs(3600);
+        Arc::new(Pve::new(settings, self.clock.clone()).unwrap())
+    }
+}
+
+/// Finds the World in a node, at any depth.
+pub fn world_in(world: &World, node: &str) -> Option<World> {
+    for guest in world.guests() {
+        let name = guest.config.get("name").cloned().unwrap_or_default();
+        let inner = world.inside(guest.vmid, |builder| furnish(builder));
+        match inner {
+            Some(inner) if name == node => return Some(inner),
+            Some(inner) => {
+                if let Some(found) = world_in(&inner, node) {
+                    return Some(found);
+                }
+            }
+            None => {}
+        }
+    }
+    None
+}
+
+fn furnish(builder: Builder) -> Builder {
+    builder
+        .token(TOKEN)
+        .image(
+            "local",
+            "import/debian-12.qcow2",
+            800_000_000,
+            Boots::System,
+        )
+        .image(
+            "local",
+            "import/pve-9.qcow2",
+            1_200_000_000,
+            Boots::Hypervisor,
+        )
+        .file("local", "vztmpl/debian-12-standard.tar.zst", 30_000_000)
+}
+
+#[async_trait]
+impl Places for Doors {
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
+        assert!(name.starts_with("pve"), "no host {name}");
+        let open = self.open.get_or_init(|| self.client(&self.world)).await;
+        Ok(open.clone())
+    }
+
+    async fn inside(
+        &self,
+        _: &str,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        let world = world_in(&self.world, node).ok_or_else(|| PortError {
+            class: Class::Unreachable { sent: Sent::No },
+            doing: format!("open `{node}`"),
+            detail: format!("nothing listens at {address}"),
+            log: Vec::new(),
+            hint: String::new(),
+        })?;
+        // Not kept: a node that was made anew has another World in it.
+        Ok(self.client(&world).await)
+    }
+
+    async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
+        Ok(true)
+    }
+}
+
+struct Plain;
+
+impl Seeds for Plain {
+    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+        let made = first_boot(node, wanted, &self.keys());
+        Ok(Seed {
+            user_data: made.user_data,
+            meta_data: made.meta_data,
+            network_config: made.network_config,
+        })
+    }
+
+    fn keys(&self) -> Vec<String> {
+        vec!["ssh-ed25519 AAAA ops@desk".to_owned()]
+    }
+}
+
+/// Everything a test needs.
+pub struct Lab {
+    pub world: World,
+    pub clock: SharedClock,
+    pub places: Arc<dyn Places>,
+    pub journal: Memory,
+    pub ear: Arc<Ear>,
+    pub options: Options,
+    pub watcher: Option<Arc<dyn Watcher>>,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        Self::with(|builder| builder.host("pve1"))
+    }
+
+    pub fn with(prepare: impl FnOnce(Builder) -> Builder) -> Self {
+        let clock: SharedClock = Arc::new(FastClock(tokio::time::Instant::now()));
+        let timing = Timing {
+            boot: Duration::from_secs(6),
+            ct_start: Duration::from_millis(500),
+            shutdown: Duration::from_secs(1),
+            unpack_speed: 300_000_000,
+            ..Timing::default()
+        };
+        let builder = World::builder()
+            .clock(clock.clone())
+            .timing(timing)
+            .storage("local");
+        let world = furnish(prepare(builder)).build();
+        let doors = Doors {
+            world: world.clone(),
+            clock: clock.clone(),
+            open: tokio::sync::OnceCell::new(),
+        };
+        Self {
+            world,
+            clock,
+            places: Arc::new(doors),
+            journal: Memory::default(),
+            ear: Arc::new(Ear::default()),
+            options: Options::new(Verb::Apply),
+            watcher: None,
+        }
+    }
+
+    pub fn operator(&self) -> Operator {
+        Operator {
+            places: self.places.clone(),
+            seeds: Arc::new(Plain),
+            journal: Arc::new(self.journal.clone()),
+            hub: Hub::new(self.ear.clone(), self.clock.clone()),
+            clock: self.clock.clone(),
+            limits: Limits {
+                tries: 4,
+                pause: Duration::from_secs(2),
+            },
+            watcher: self.watcher.clone(),
+        }
+    }
+
+    pub async fn plan(&self, manifest: &str) -> Plan {
+        self.plan_with(manifest, &self.options).await
+    }
+
+    pub async fn plan_with(&self, manifest: &str, options: &Options) -> Plan {
+        let (catalog, resolved) = documents(manifest);
+        let mut records: BTreeMap<String, NodeRecord> = BTreeMap::new();
+        for host in ["pve1", "pve2"] {
+            let scope = Scope {
+                manifest: "m".to_owned(),
+                host: host.to_owned(),
+            };
+            let known = self.journal.records(&scope).await.unwrap();
+            records.extend(known.into_iter().map(|one| (one.name.clone(), one)));
+        }
+        let errand = Errand {
+            catalog: &catalog,
+            resolved: &resolved,
+            records: &records,
+            options,
+            paces: &Paces::default(),
+        };
+        survey(&self.places, &errand).await.unwrap()
+    }
+
+    /// Plans and carries out.
+    pub async fn apply(&self, manifest: &str) -> Ending {
+        let plan = self.plan(manifest).await;
+        assert_eq!(plan.refusals, [], "nothing is refused");
+        self.carry_out(&plan).await
+    }
+
+    pub async fn destroy(&self, manifest: &str) -> Ending {
+        let plan = self.plan_with(manifest, &Options::new(Verb::Destroy)).await;
+        self.carry_out(&plan).await
+    }
+
+    pub async fn carry_out(&self, plan: &Plan) -> Ending {
+        let (_ask, interrupt) = Interrupt::new();
+        let operator = self.operator();
+        let verb = plan.verb.word();
+        operator.carry_out(verb, plan, interrupt).await.unwrap().1
+    }
+
+    pub fn last_run(&self) -> Run {
+        self.journal.runs.lock().unwrap().last().unwrap().clone()
+    }
+
+    /// Returns name and power of each guest of the outer World.
+    pub fn guests(&self) -> Vec<(String, bool)> {
+        let mut guests: Vec<(String, bool)> = guests(&self.world);
+        guests.sort();
+        guests
+    }
+
+    /// Waits until all tasks have ended and the list of guests has caught up.
+    pub async fn rest(&self) {
+        self.settle().await;
+        let sweep = Duration::from_secs(11);
+        self.clock.sleep(sweep).await;
+    }
+
+    /// Waits until all tasks of the World have ended.
+    pub async fn settle(&self) {
+        while !self.world.is_quiet() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+pub fn guests(world: &World) -> Vec<(String, bool)> {
+    let name = |config: &BTreeMap<String, String>| {
+        let name = config.get("name").or_else(|| config.get("hostname"));
+        name.cloned().unwrap_or_default()
+    };
+    world
+        .guests()
+        .iter()
+        .map(|guest| (name(&guest.config), guest.running))
+        .collect()
+}
+
+/// Reads the documents of a small site with one manifest, `m`.
+pub fn documents(text: &str) -> (Catalog, Resolved) {
+    let input = |kind, name: &str, text: &str| Input {
+        kind,
+        name: name.to_owned(),
+        path: format!("{name}.yaml"),
+        text: Ok(text.to_owned()),
+    };
+    let node = "api_endpoint: https://127.0.0.1:8006\n";
+    let catalog = Catalog::read(vec![
+        input(Kind::Manifest, "m", text),
+        input(
+            Kind::Preset,
+            "vm-small",
+            "cores: 1\nmemory: 1024\ndisk: 10\n",
+        ),
+        input(
+            Kind::Preset,
+            "vm-large",
+            "cores: 4\nmemory: 8192\ndisk: 40\n",
+        ),
+        input(
+            Kind::Image,
+            "debian-12",
+            "source: https://example.org/d.qcow2\n",
+        ),
+        input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
+        input(
+            Kind::Image,
+            "debian-12-standard",
+            "type: template\nrecipe: {suite: bookworm}\n",
+        ),
+        input(Kind::Node, "pve1", node),
+        input(Kind::Node, "pve2", node),
+    ]);
+    let request = Request {
+        host: Some("pve1".to_owned()),
+        ..Request::default()
+    };
+    let (resolved, faults) = manifest(&catalog, "m", &request);
+    assert_eq!(faults.errors(), 0, "{faults:?}");
+    (catalog, resolved.unwrap())
+}

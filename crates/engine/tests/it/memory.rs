@@ -1,0 +1,100 @@
+//! A journal in memory, for tests of the operator itself; what a journal must do is tested where
+//! journals are written.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepKind};
+use homestak_engine::journal::{
+    Ending, Entry, Journal, JournalError, Lease, Run, RunHead, RunId, Scope,
+};
+use jiff::Timestamp;
+
+#[derive(Clone, Default)]
+pub struct Memory {
+    pub runs: Arc<Mutex<Vec<Run>>>,
+    /// How many entries fit on the disk; no limit when it is `None`.
+    pub room: Arc<Mutex<Option<usize>>>,
+}
+
+struct Held;
+impl Lease for Held {}
+
+#[async_trait]
+impl Journal for Memory {
+    async fn hold(&self, _: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
+        Ok(Box::new(Held))
+    }
+
+    async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError> {
+        let mut runs = self.runs.lock().unwrap();
+        let id = RunId(i64::try_from(runs.len()).unwrap() + 1);
+        runs.push(Run {
+            head: RunHead {
+                id,
+                manifest: plan.manifest.clone(),
+                hosts: plan.hosts.clone(),
+                verb: verb.to_owned(),
+                started: at,
+                ended: None,
+            },
+            plan: plan.clone(),
+            entries: Vec::new(),
+        });
+        Ok(id)
+    }
+
+    async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError> {
+        if let Some(room) = self.room.lock().unwrap().as_mut() {
+            *room = room.checked_sub(1).ok_or_else(|| JournalError::Broken {
+                doing: "write to the journal".to_owned(),
+                detail: "the disk is full".to_owned(),
+                hint: "free space".to_owned(),
+            })?;
+        }
+        let mut runs = self.runs.lock().unwrap();
+        let run = runs.iter_mut().find(|known| known.head.id == run).unwrap();
+        run.entries.push(entry.clone());
+        Ok(())
+    }
+
+    async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError> {
+        let mut runs = self.runs.lock().unwrap();
+        let run = runs.iter_mut().find(|known| known.head.id == run).unwrap();
+        run.head.ended = Some((at, ending));
+        Ok(())
+    }
+
+    async fn runs(&self, _: Option<&str>) -> Result<Vec<RunHead>, JournalError> {
+        let runs = self.runs.lock().unwrap();
+        Ok(runs.iter().rev().map(|run| run.head.clone()).collect())
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError> {
+        let runs = self.runs.lock().unwrap();
+        Ok(runs.iter().find(|run| run.head.id == id).cloned())
+    }
+
+    async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {
+        let runs = self.runs.lock().unwrap();
+        let mut records = BTreeMap::new();
+        for entry in runs.iter().flat_map(|run| &run.entries) {
+            if let Some(record) = &entry.record
+                && record.host == scope.host
+            {
+                records.insert(record.name.clone(), record.clone());
+            }
+        }
+        let alive = |record: &NodeRecord| record.status != NodeStatus::Destroyed;
+        Ok(records.into_values().filter(alive).collect())
+    }
+
+    async fn forget(&self, _: &Scope, _: &str) -> Result<bool, JournalError> {
+        Ok(false)
+    }
+
+    async fn durations(&self) -> Result<Vec<(StepKind, f64)>, JournalError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,267 @@
+//! Random walks: random manifests and edits, each applied on what the last one left, with faults
+//! of the wire and deaths on the way. In the end the world equals the manifest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use homestak_core::plan::{OnError, Options, Verb};
+use homestak_engine::journal::{Ending, Happened};
+use homestak_engine::operate::{Interrupt, Moment, Watcher};
+use homestak_sim::{Call, Fault, FaultKind, World};
+use tokio::sync::Notify;
+
+use crate::lab::{Lab, documents, world_in};
+
+/// Numbers from a seed, so that a walk can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+
+    fn one_in(&mut self, sides: u64) -> bool {
+        self.roll(sides) == 0
+    }
+}
+
+/// A node of a random manifest.
+#[derive(Clone, Debug)]
+struct Node {
+    kind: &'static str,
+    parent: Option<String>,
+    cores: u64,
+    memory: u64,
+    disk: u64,
+    vmid: Option<u64>,
+}
+
+type Nodes = BTreeMap<String, Node>;
+
+fn edit(nodes: &mut Nodes, dice: &mut Dice) {
+    for _ in 0..=dice.roll(3) {
+        let name = format!("n{}", dice.roll(6));
+        match dice.roll(5) {
+            0 | 1 => add(nodes, name, dice),
+            2 => remove(nodes, &name),
+            3 => {
+                if let Some(node) = nodes.get_mut(&name) {
+                    node.memory = 512 * (1 + dice.roll(4));
+                    node.cores = 1 + dice.roll(3);
+                }
+            }
+            _ => {
+                if let Some(node) = nodes.get_mut(&name) {
+                    node.disk += dice.roll(3);
+                }
+            }
+        }
+    }
+    if nodes.is_empty() {
+        add(nodes, "n0".to_owned(), dice);
+    }
+}
+
+fn add(nodes: &mut Nodes, name: String, dice: &mut Dice) {
+    if nodes.contains_key(&name) {
+        return;
+    }
+    let hypervisors: Vec<String> = nodes
+        .iter()
+        .filter(|(_, node)| node.kind == "pve" && node.parent.is_none())
+        .map(|(name, _)| name.clone())
+        .collect();
+    let kind = match dice.roll(6) {
+        0 => "pve",
+        1 | 2 => "ct",
+        _ => "vm",
+    };
+    let parent = hypervisors
+        .first()
+        .filter(|_| kind != "pve" && dice.one_in(2))
+        .cloned();
+    // Ids of the names, and sometimes one that another node had before.
+    let vmid = dice.one_in(3).then(|| 8000 + dice.roll(12));
+    let vmid = vmid.filter(|vmid| nodes.values().all(|node| node.vmid != Some(*vmid)));
+    let node = Node {
+        kind,
+        parent,
+        cores: 1 + dice.roll(2),
+        memory: 1024,
+        disk: 8,
+        vmid,
+    };
+    nodes.insert(name, node);
+}
+
+fn remove(nodes: &mut Nodes, name: &str) {
+    nodes.remove(name);
+    nodes.retain(|_, node| node.parent.as_deref() != Some(name));
+}
+
+fn text(nodes: &Nodes) -> String {
+    let mut text = "nodes:\n".to_owned();
+    for (name, node) in nodes {
+        let source = match node.kind {
+            "ct" => "template: debian-12-standard",
+            "pve" => "image: pve-9",
+            _ => "image: debian-12",
+        };
+        let parent = node.parent.as_ref().map(|p| format!(", parent: {p}"));
+        let vmid = node.vmid.map(|vmid| format!(", vmid: {vmid}"));
+        text += &format!(
+            "  - {{name: {name}, type: {}, {source}, cores: {}, memory: {}, disk: {}{}{}}}\n",
+            node.kind,
+            node.cores,
+            node.memory,
+            node.disk,
+            parent.unwrap_or_default(),
+            vmid.unwrap_or_default(),
+        );
+    }
+    text
+}
+
+/// Panics unless the World has exactly these nodes, running and as big as they should be.
+fn assert_equals(world: &World, nodes: &Nodes, parent: Option<&str>, walk: &str) {
+    let mut there: BTreeMap<String, (bool, String, String)> = BTreeMap::new();
+    for guest in world.guests() {
+        let text = |key: &str| guest.config.get(key).cloned().unwrap_or_default();
+        let name = text("name") + &text("hostname");
+        let facts = (guest.running, text("cores"), text("memory"));
+        let double = there.insert(name.clone(), facts);
+        assert_eq!(double, None, "{walk}: two guests `{name}`");
+    }
+    let wanted: BTreeMap<String, (bool, String, String)> = nodes
+        .iter()
+        .filter(|(_, node)| node.parent.as_deref() == parent)
+        .map(|(name, node)| {
+            let facts = (true, node.cores.to_string(), node.memory.to_string());
+            (name.clone(), facts)
+        })
+        .collect();
+    assert_eq!(there, wanted, "{walk}");
+    for (name, node) in nodes.iter().filter(|_| parent.is_none()) {
+        if node.kind == "pve" && node.parent.is_none() {
+            let inner = world_in(world, name);
+            let inner = inner.unwrap_or_else(|| panic!("{walk}: `{name}` is no hypervisor"));
+            assert_equals(&inner, nodes, Some(name), walk);
+        }
+    }
+}
+
+struct Fuse(AtomicUsize, Notify);
+
+impl Watcher for Fuse {
+    fn reached(&self, _: Moment) {
+        if self.0.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.1.notify_one();
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+fn trouble(world: &World, dice: &mut Dice) {
+    let kinds = [
+        FaultKind::ResetBefore,
+        FaultKind::ResetAfter,
+        FaultKind::LostAnswer,
+        FaultKind::RepeatedAnswer,
+        FaultKind::Status(595),
+        FaultKind::Status(596),
+        FaultKind::Garbage,
+        FaultKind::Truncated,
+    ];
+    for _ in 0..dice.roll(3) {
+        let kind = kinds[usize::try_from(dice.roll(8)).unwrap()].clone();
+        world.add_fault(Fault::new(Call::nth(1 + dice.roll(60)), kind));
+    }
+}
+
+async fn walk(seed: u64) {
+    let mut dice = Dice(seed);
+    let mut lab = Lab::new();
+    let mut nodes = Nodes::new();
+    for leg in 0..3 {
+        edit(&mut nodes, &mut dice);
+        let manifest = text(&nodes);
+        let said = format!("walk {seed}, leg {leg}:\n{manifest}");
+        documents(&manifest);
+        let options = Options {
+            prune: true,
+            on_error: Some(match dice.roll(3) {
+                0 => OnError::Stop,
+                1 => OnError::Rollback,
+                _ => OnError::Continue,
+            }),
+            ..Options::new(Verb::Apply)
+        };
+        for attempt in 0.. {
+            assert!(attempt < 12, "{said}does not come to an end");
+            lab.world.clear_faults();
+            let calm = attempt > 3;
+            // Looking is not what is tried here.
+            let plan = lab.plan_with(&manifest, &options).await;
+            assert_eq!(plan.refusals, [], "{said}");
+            if !calm {
+                trouble(&lab.world, &mut dice);
+            }
+            let moment = if calm { 100_000 } else { 1 + dice.roll(60) };
+            let fuse = Arc::new(Fuse(
+                AtomicUsize::new(usize::try_from(moment).unwrap()),
+                Notify::new(),
+            ));
+            lab.watcher = Some(fuse.clone());
+            let operator = lab.operator();
+            let (_ask, interrupt) = Interrupt::new();
+            let ended = tokio::select! {
+                biased;
+                () = fuse.1.notified() => None,
+                ended = operator.carry_out("apply", &plan, interrupt) => Some(ended.unwrap().1),
+            };
+            lab.watcher = None;
+            if ended == Some(Ending::Done) {
+                break;
+            }
+            // Resumed, undone or simply tried anew.
+            let run = lab.last_run();
+            let (_ask, interrupt) = Interrupt::new();
+            let back = run
+                .entries
+                .iter()
+                .any(|one| one.happened == Happened::UndoIntent);
+            match dice.roll(3) {
+                0 if !back => _ = lab.operator().resume(&run, &[], interrupt).await.unwrap(),
+                1 => _ = lab.operator().roll_back(&run, interrupt).await.unwrap(),
+                _ => {}
+            }
+        }
+        lab.world.clear_faults();
+        lab.rest().await;
+        assert_equals(&lab.world, &nodes, None, &said);
+        let next = lab.plan_with(&manifest, &options).await;
+        assert!(next.is_empty(), "{said}{:#?}", next.nodes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_any_walk_the_world_equals_the_manifest() {
+    let variable = |name| std::env::var(name).ok();
+    let first: u64 = variable("HOMESTAK_TEST_SEED")
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(1);
+    let n_walks = if variable("HOMESTAK_TEST_FULL").is_some() {
+        300
+    } else {
+        16
+    };
+    for seed in first..first + n_walks {
+        walk(seed).await;
+    }
+}

@@ -1,0 +1,65 @@
+//! A disk that is full.
+//!
+//! In: a file that may not grow, which is the same error of SQLite. Out: nothing.
+//! Never: an entry that was acknowledged and is gone.
+
+use homestak_engine::journal::{Ending, Journal as _};
+
+use super::super::file::Options;
+use super::*;
+
+fn small() -> Options {
+    Options {
+        pages: Some(40),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_what_was_acknowledged_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Sqlite::open_with(dir.path(), small()).unwrap();
+    wait(async {
+        let id = begin(&journal).await;
+        let mut written = 0;
+        let result = loop {
+            match journal.append(id, &turn(written)).await {
+                Ok(()) => written += 1,
+                result => break result,
+            }
+        };
+        let (detail, hint) = broken(result);
+        assert_eq!(detail, "database or disk is full");
+        assert!(
+            hint.contains("free space and run `homestak manifest resume`"),
+            "{hint}"
+        );
+        assert!(written > 50, "{written}");
+        assert_eq!(count(&journal, id).await, written);
+        replay::compare(&by_hand(dir.path()));
+        // What needs no room still works.
+        journal
+            .end(id, Ending::Failed, sample::at(1))
+            .await
+            .unwrap();
+        // Room was made: it goes on where it was.
+        let journal = Sqlite::open(dir.path()).unwrap();
+        journal.append(id, &turn(written)).await.unwrap();
+        assert_eq!(count(&journal, id).await, written + 1);
+    });
+}
+
+#[test]
+fn a_plan_that_does_not_fit_leaves_no_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Sqlite::open_with(dir.path(), small()).unwrap();
+    wait(async {
+        let id = begin(&journal).await;
+        let large = sample::plan("m", 2000);
+        let (detail, _) = broken(journal.begin("apply", &large, sample::at(0)).await);
+        assert_eq!(detail, "database or disk is full");
+        let runs = journal.runs(None).await.unwrap();
+        assert_eq!(runs.iter().map(|run| run.id).collect::<Vec<_>>(), [id]);
+        journal.append(id, &turn(0)).await.unwrap();
+    });
+}

@@ -1,0 +1,106 @@
+//! Files and directories that may not be written.
+//!
+//! In: modes. Out: nothing.
+//! Never: root; modes do not stop it, so the test goes on as nobody.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use homestak_engine::journal::Journal as _;
+
+use super::*;
+
+/// Tells this test, started again as nobody, where to try.
+const PLACE: &str = "HOMESTAK_TEST_PLACE";
+
+const NOBODY: u32 = 65534;
+
+fn mode(path: &Path, mode: u32) {
+    fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn directory_and_file_are_closed_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("a/state");
+    let (_journal, _) = filled(&state, 1);
+    let bits = |path: &Path| fs_err::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(bits(&state), 0o700);
+    for name in ["journal.db", "journal.db-wal", "journal.db-shm"] {
+        assert_eq!(bits(&state.join(name)), 0o600, "{name}");
+    }
+}
+
+/// Tries to open what may not be written, and to make what may not be made.
+fn try_all(dir: &Path) {
+    for name in ["file", "directory", "closed/new"] {
+        let path = dir.join(name);
+        let (detail, hint) = broken(Sqlite::open(&path));
+        assert!(
+            hint.contains("writable for yourself"),
+            "{name}: {detail}: {hint}"
+        );
+        assert!(hint.contains(&file(&path).display().to_string()), "{hint}");
+    }
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "root goes on as nobody, in another process"
+)]
+fn what_may_not_be_written_is_told_when_it_is_opened() {
+    if let Some(dir) = std::env::var_os(PLACE) {
+        return try_all(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["file", "directory"] {
+        drop(filled(&dir.path().join(name), 1));
+        mode(&file(&dir.path().join(name)), 0o444);
+    }
+    fs_err::create_dir(dir.path().join("closed")).unwrap();
+    mode(&dir.path().join("file"), 0o777);
+    mode(&dir.path().join("directory"), 0o555);
+    mode(&dir.path().join("closed"), 0o555);
+    if fs_err::write(dir.path().join("closed/root"), "").is_err() {
+        return try_all(dir.path());
+    }
+    fs_err::remove_file(dir.path().join("closed/root")).unwrap();
+    // The program itself may be where nobody cannot go.
+    let program = dir.path().join("program");
+    fs_err::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    mode(&program, 0o755);
+    mode(dir.path(), 0o755);
+    let name = std::thread::current().name().unwrap().to_owned();
+    let output = Command::new(&program)
+        .args(["--exact", &name, "--nocapture"])
+        .env(PLACE, dir.path())
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{output:?}"
+    );
+    // Nothing was changed by trying.
+    mode(&dir.path().join("directory"), 0o700);
+    for name in ["file", "directory"] {
+        let path = dir.path().join(name);
+        mode(&file(&path), 0o600);
+        let journal = Sqlite::open(&path).unwrap();
+        assert_eq!(wait(journal.runs(None)).unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_file_in_the_place_of_the_directory_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    fs_err::write(&state, "in the way").unwrap();
+    let (_, hint) = broken(Sqlite::open(&state));
+    assert!(hint.contains("HOMESTAK_STATE"), "{hint}");
+    assert_eq!(fs_err::read_to_string(&state).unwrap(), "in the way");
+}
