@@ -435,12 +435,30 @@ pub struct SimServeArgs {
     /// How many hosts the cluster has
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub hosts: u32,
+    /// How many guests it starts with, stopped
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100_000))]
+    pub guests: u32,
     /// What all randomness comes from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// How many times faster than the wall clock time goes
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub speed: f64,
+    /// How time goes
+    #[arg(long, value_enum, default_value_t = PaceArg::Real, conflicts_with = "speed")]
+    pub pace: PaceArg,
+    /// File with faults and events, a list in YAML or JSON
+    #[arg(long, value_name = "FILE")]
+    pub faults: Option<PathBuf>,
+}
+
+/// How time goes in the simulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PaceArg {
+    /// By itself
+    Real,
+    /// Only when it is told to, with `POST /sim/step`
+    Stepped,
 }
 
 /// What can be exported.

@@ -4,7 +4,9 @@
 //! Never: touching a real host.
 
 mod calls;
+mod control;
 mod guest;
+mod hash;
 mod http;
 pub mod kept;
 pub mod replay;
@@ -16,6 +18,6 @@ pub use calls::route::METHODS;
 pub use calls::{Answer, Credentials, Delivery, Request, Upload};
 pub use serve::{Handle, Identity, ServeError, serve, serve_as, serve_inside};
 pub use world::{
-    Boots, Builder, Call, Fault, FaultKind, GuestFacts, Kind, Pace, RestoreError, SteppedClock,
-    Timing, World,
+    Boots, Builder, Call, Event, Fault, FaultKind, GuestFacts, Kind, Pace, RestoreError, Script,
+    ScriptError, SteppedClock, Timed, Timing, World,
 };

@@ -5,10 +5,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Request as HttpRequest, Response};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -20,6 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{Answer, Delivery};
+use crate::control;
+use crate::http::wire::{self, Breakable, Cut};
 use crate::http::{parse, reply};
 use crate::world::World;
 use crate::world::fault::SILENCE;
@@ -223,29 +226,35 @@ async fn connection(world: World, stream: TcpStream, acceptor: TlsAcceptor) {
             return;
         }
     };
+    let reset = Arc::new(AtomicBool::new(false));
+    let io = Breakable {
+        stream: tls,
+        reset: reset.clone(),
+    };
     let service = hyper::service::service_fn(move |request: HttpRequest<Incoming>| {
-        let world = world.clone();
-        async move { answer(&world, request).await }
+        let (world, reset) = (world.clone(), reset.clone());
+        async move {
+            let answer = answer(&world, request).await;
+            if matches!(answer, Err(Cut::Reset)) {
+                reset.store(true, Ordering::Relaxed);
+            }
+            answer
+        }
     });
     let outcome = hyper::server::conn::http1::Builder::new()
-        .serve_connection(TokioIo::new(tls), service)
+        .serve_connection(TokioIo::new(io), service)
         .await;
     if let Err(error) = outcome {
         tracing::debug!(%error, "connection ended");
     }
 }
 
-/// An answer that is not to arrive: an error ends the connection.
-#[derive(Debug, Error)]
-#[error("the connection is cut, as a fault asked")]
-struct Cut;
-
 async fn answer(
     world: &World,
     request: HttpRequest<Incoming>,
-) -> Result<Response<Full<Bytes>>, Cut> {
+) -> Result<Response<wire::Body>, Cut> {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    let body = body.collect().await.map_err(|_| Cut::End)?.to_bytes();
     let call = match parse::request(&head, &body) {
         Ok(call) => call,
         Err(malformed) => {
@@ -253,36 +262,23 @@ async fn answer(
             let refusal = Answer {
                 status: 400,
                 reason: "Bad Request".into(),
-                body: None,
+                content: None,
                 delivery: Delivery::Whole,
             };
-            return Ok(reply::response(&refusal));
+            return Ok(reply::response(refusal));
         }
     };
+    if control::is_meant(&call) {
+        return Ok(reply::response(control::answer(world, &call).await));
+    }
     let answer = world.call(call).await;
     match answer.delivery {
-        Delivery::Whole | Delivery::Garbage => Ok(reply::response(&answer)),
-        Delivery::Reset => Err(Cut),
+        Delivery::Whole | Delivery::Garbage | Delivery::Truncated => Ok(reply::response(answer)),
+        Delivery::Reset => Err(Cut::Reset),
         Delivery::Silence => {
+            // Cancel safety: a client that goes away ends the wait.
             tokio::time::sleep(SILENCE).await;
-            Err(Cut)
-        }
-        Delivery::Truncated => {
-            let mut response = reply::response(&answer);
-            let whole = answer
-                .body
-                .as_ref()
-                .map_or(0, |body| body.to_string().len());
-            // Half of the text: what arrives is whole for HTTP and broken for JSON.
-            let bytes = answer
-                .body
-                .map(|body| body.to_string().into_bytes())
-                .unwrap_or_default();
-            *response.body_mut() = Full::new(Bytes::from(bytes[..whole / 2].to_vec()));
-            response
-                .headers_mut()
-                .insert("connection", http::HeaderValue::from_static("close"));
-            Ok(response)
+            Err(Cut::End)
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use homestak_sim::{
-    Answer, Boots, Call, Delivery, Fault, FaultKind, Kind, Pace, Request, SteppedClock, World,
+    Answer, Boots, Call, Delivery, Fault, FaultKind, Kind, Pace, Request, Script, SteppedClock,
+    World,
 };
+use serde_json::json;
 
 const TOKEN: &str = "root@pam!t=secret";
 
@@ -58,14 +60,18 @@ async fn the_same_seed_is_the_same_run() {
         let world = world(seed);
         let mut seen = Vec::new();
         for vmid in 100..104 {
-            seen.push(call(&world, create(vmid)).await.body);
+            seen.push(call(&world, create(vmid)).await.into_text());
         }
         pass(&world, 30).await;
-        seen.push(call(&world, Request::get("/cluster/resources")).await.body);
+        seen.push(
+            call(&world, Request::get("/cluster/resources"))
+                .await
+                .into_text(),
+        );
         seen.push(
             call(&world, Request::get("/nodes/pve1/qemu/101/config"))
                 .await
-                .body,
+                .into_text(),
         );
         runs.push(format!("{seen:?}"));
     }
@@ -108,10 +114,8 @@ async fn a_repeated_call_is_made_twice() {
 #[tokio::test]
 async fn proxy_failures_are_scripted() {
     let world = world(1);
-    let script = r#"[{"on":{"times":2,"path":"/version"},"kind":{"status":596}}]"#;
-    for fault in Fault::parse_script(script).expect("a script") {
-        world.add_fault(fault);
-    }
+    let script = json!([{"on": {"count": 2, "path": "/version"}, "kind": {"status": 596}}]);
+    world.play(Script::parse(&script).expect("a script"));
     let statuses: Vec<u16> = [
         call(&world, Request::get("/version")).await.status,
         call(&world, Request::get("/version")).await.status,
@@ -119,6 +123,62 @@ async fn proxy_failures_are_scripted() {
     ]
     .to_vec();
     assert_eq!(statuses, [596, 596, 200]);
+}
+
+#[tokio::test]
+async fn events_happen_when_they_are_due_and_not_before() {
+    let world = world(1);
+    let script = json!([
+        { "at": 20, "event": { "storage-full": "local" } },
+        { "at": 10, "event": "quorum-lost" },
+        { "at": 15, "event": "quorum-back" },
+        { "at": 40, "event": { "host-offline": "pve1" } },
+    ]);
+    world.play(Script::parse(&script).expect("a script"));
+    assert_eq!(call(&world, create(100)).await.status, 200);
+    pass(&world, 11).await;
+    assert_eq!(call(&world, create(101)).await.status, 500);
+    pass(&world, 5).await;
+    assert_eq!(call(&world, create(101)).await.status, 200);
+    pass(&world, 10).await;
+    assert_eq!(call(&world, create(102)).await.status, 200);
+    pass(&world, 5).await;
+    assert_eq!(world.guests().len(), 2, "the third found no space");
+    pass(&world, 10).await;
+    let last = call(&world, Request::get("/nodes/pve1/status")).await;
+    assert_eq!(last.status, 595);
+}
+
+#[tokio::test]
+async fn a_script_replaces_the_one_before() {
+    let world = world(1);
+    let broken = json!([{ "on": {}, "kind": "garbage" }, { "at": 0, "event": "quorum-lost" }]);
+    world.play(Script::parse(&broken).expect("a script"));
+    world.play(Script::default());
+    assert_eq!(call(&world, create(100)).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_old_list_is_the_answer_to_the_same_question() {
+    let world = world(1);
+    let all = || Request::get("/cluster/resources");
+    let guests = || all().with("type", "vm");
+    let before = call(&world, all()).await;
+    call(&world, guests()).await;
+    call(&world, create(100)).await;
+    pass(&world, 30).await;
+    let fault = Fault::new(
+        Call::any().path("/cluster/resources"),
+        FaultKind::StaleList(20.0),
+    );
+    world.add_fault(fault);
+    assert_eq!(call(&world, guests()).await.data(), &json!([]));
+    assert_eq!(call(&world, all()).await.data(), before.data());
+    world.clear_faults();
+    assert_eq!(
+        call(&world, guests()).await.data().as_array().map(Vec::len),
+        Some(1)
+    );
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 
 mod exports;
 mod father;
+mod faults;
 mod flags;
 mod hosts;
 mod kept;

@@ -3,10 +3,10 @@
 //! In: calls under `/cluster`, and `/nodes` and `/version`. Out: lists that only show what the caller may see.
 //! Never: changing anything.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Context, Fail, Outcome, permission};
-use crate::world::World;
+use super::{Context, Fail, Outcome, Output, permission};
 use crate::world::state::State;
 
 /// The version that is pretended.
@@ -79,10 +79,11 @@ pub(crate) fn resources(context: &Context) -> Outcome {
     let uptime = context.world.uptime();
     let only = context.text("type");
     let wanted = |kind: &str| only.is_none_or(|only| only == kind);
-    let mut list = Vec::new();
+    let mut text = String::from("[");
     if wanted("vm") {
-        list.extend(visible_guests(context, now, sweep));
+        visible_guests(context, now, sweep, &mut text);
     }
+    let mut list = Vec::new();
     if wanted("pool") {
         let pools: Vec<String> = context.world.state().pools.keys().cloned().collect();
         for pool in pools {
@@ -124,54 +125,58 @@ pub(crate) fn resources(context: &Context) -> Outcome {
         }
     }
     drop(state);
-    let value = json!(list);
-    context.world.remember_list(now, &value);
-    Ok(value.into())
+    for entry in list {
+        push(&mut text, &entry);
+    }
+    text.push(']');
+    Ok(Output::Text(text))
 }
 
-/// Returns the guests a caller may see. One look at the access list serves for all when the
+/// Adds an entry to the text of a list.
+fn push(text: &mut String, entry: &impl Serialize) {
+    if text.len() > 1 {
+        text.push(',');
+    }
+    // Nothing that is listed has keys that are no texts, which is all that could fail.
+    text.push_str(&serde_json::to_string(entry).unwrap_or_default());
+}
+
+/// Lists the guests a caller may see. One look at the access list serves for all when the
 /// caller may see all of them.
-fn visible_guests(context: &Context, now: f64, sweep: f64) -> Vec<Value> {
+fn visible_guests(context: &Context, now: f64, sweep: f64, text: &mut String) {
     let state = context.world.state();
-    let all = context.is_root()
-        || (state
-            .access
+    let all = sees_all_guests(context, &state);
+    for guest in state.guests.values() {
+        let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
+        let visible = all || {
+            let path = format!("/vms/{}", guest.vmid);
+            state.access.has(&context.identity, &path, pool, "VM.Audit")
+        };
+        if !visible {
+            continue;
+        }
+        let mut shown = guest.resource(now, sweep);
+        shown.pool = pool;
+        let host = state.hosts.get(&guest.node);
+        if host.is_some_and(|host| !host.online) {
+            shown.status = "unknown";
+        }
+        push(text, &shown);
+    }
+}
+
+/// Whether a caller may see every guest, without a look at each.
+pub(crate) fn sees_all_guests(context: &Context, state: &State) -> bool {
+    let access = &state.access;
+    context.is_root()
+        || (access
             .privileges(&context.identity, "/vms", None)
             .get("VM.Audit")
             == Some(&true)
-            && !state
-                .access
+            && !access
                 .grants
                 .iter()
-                .any(|grant| grant.path.starts_with("/vms/")));
-    state
-        .guests
-        .values()
-        .filter(|guest| {
-            all || {
-                let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
-                let path = format!("/vms/{}", guest.vmid);
-                state
-                    .access
-                    .privileges(&context.identity, &path, pool)
-                    .contains_key("VM.Audit")
-            }
-        })
-        .map(|guest| {
-            let mut shown = guest.resource(now, sweep);
-            if let Some(pool) = state.pool_of.get(&guest.vmid) {
-                shown["pool"] = json!(pool);
-            }
-            if state
-                .hosts
-                .get(&guest.node)
-                .is_some_and(|host| !host.online)
-            {
-                shown["status"] = json!("unknown");
-            }
-            shown
-        })
-        .collect()
+                .any(|grant| grant.path.starts_with("/vms/")))
 }
 
 fn visible_storages(context: &Context) -> Vec<Value> {
@@ -269,33 +274,4 @@ fn fingerprint(host: &str) -> String {
     let bytes = Sha256::digest(host.as_bytes());
     let parts: Vec<String> = bytes.iter().map(|byte| format!("{byte:02X}")).collect();
     parts.join(":")
-}
-
-impl World {
-    /// Keeps a list for the fault that shows an old one.
-    fn remember_list(&self, now: f64, list: &Value) {
-        const KEPT: usize = 16;
-        let mut state = self.state();
-        // Big lists are not kept: the fault is for small worlds, and memory is for guests.
-        if state.guests.len() > 1_000 || !state.faults.show_old_lists() {
-            return;
-        }
-        state.old_lists.push((now, list.clone()));
-        if state.old_lists.len() > KEPT {
-            state.old_lists.remove(0);
-        }
-    }
-
-    /// Returns the newest list that is at least so many seconds old.
-    pub(crate) fn old_list(&self, seconds: f64) -> Option<Value> {
-        let now = self.now();
-        let state = self.state();
-        state
-            .old_lists
-            .iter()
-            .rev()
-            .find(|(at, _)| now - at >= seconds)
-            .or(state.old_lists.first())
-            .map(|(_, list)| list.clone())
-    }
 }

@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::cluster::root_disk;
-use super::{Context, Fail, Outcome, permission};
+use super::cluster::{root_disk, sees_all_guests};
+use super::{Context, Fail, Outcome};
 use crate::guest::drive::volumes;
 use crate::guest::status::Surroundings;
 use crate::world::Kind;
@@ -25,25 +25,24 @@ pub(crate) fn same_digest(guest: &Guest, digest: &str) -> Result<(), Fail> {
 pub(crate) fn list(context: &Context, kind: Kind) -> Outcome {
     let full = context.flag("full");
     let now = context.world.now();
-    let ids: Vec<u32> = {
-        let state = context.world.state();
-        state
-            .guests
-            .values()
-            .filter(|guest| guest.kind == kind && guest.node == context.node)
-            .map(|guest| guest.vmid)
-            .collect()
+    let state = context.world.state();
+    let all = sees_all_guests(context, &state);
+    // Only containers show the disk of their host.
+    let root = match kind {
+        Kind::Qemu => (0, 0),
+        Kind::Lxc => root_disk(&state, &context.node),
     };
     let mut list = Vec::new();
-    for vmid in ids {
-        if !permission::allows(context, &format!("/vms/{vmid}"), "VM.Audit") {
+    for guest in state.guests.values() {
+        if guest.kind != kind || guest.node != context.node {
             continue;
         }
-        let state = context.world.state();
-        let Some(guest) = state.guests.get(&vmid) else {
+        let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
+        let path = format!("/vms/{}", guest.vmid);
+        let access = &state.access;
+        if !(all || access.has(&context.identity, &path, pool, "VM.Audit")) {
             continue;
-        };
-        let root = root_disk(&state, &context.node);
+        }
         let mut shown = guest.list_entry(&Surroundings { now, root });
         if full && kind == Kind::Qemu {
             let status = shown.get("status").cloned().unwrap_or_default();
@@ -89,7 +88,10 @@ pub(crate) fn current(context: &Context, kind: Kind) -> Outcome {
     let now = context.world.now();
     let state = context.world.state();
     let guest = state.guest(&context.node, kind, vmid)?;
-    let root = root_disk(&state, &context.node);
+    let root = match kind {
+        Kind::Qemu => (0, 0),
+        Kind::Lxc => root_disk(&state, &context.node),
+    };
     Ok(guest.current(&Surroundings { now, root }).into())
 }
 

@@ -36,6 +36,7 @@ use crate::schema::check::{self, Parameters};
 use crate::schema::{Method, table};
 use crate::world::fault::FaultKind;
 use crate::world::run::Origin;
+use crate::world::state::State;
 use crate::world::{Kind, World};
 
 /// Why a call is refused.
@@ -92,6 +93,8 @@ impl From<&str> for Fail {
 /// What a method returns.
 pub(crate) enum Output {
     Data(Value),
+    /// A long list as text.
+    Text(String),
     /// A page of a list with the length of the whole.
     Page(Value, usize),
 }
@@ -201,7 +204,7 @@ impl World {
                 self.answer(request).await
             }
             FaultKind::StaleList(seconds) => {
-                let old = self.old_list(seconds);
+                let old = self.old_list(&request, seconds);
                 let answer = self.answer(request).await;
                 match old {
                     Some(old) if answer.status == 200 => answer.with_data(old),
@@ -217,13 +220,21 @@ impl World {
         if state.faults.is_empty() {
             return None;
         }
-        state.faults.hit(method, path)
+        let State { faults, random, .. } = &mut *state;
+        faults.hit(method, path, random)
     }
 
     async fn answer(&self, request: Request) -> Answer {
         let head = request.method.clone();
+        let question = self.question(&request);
         match self.process(request).await {
-            Ok(output) => Answer::ok(output),
+            Ok(output) => {
+                let answer = Answer::ok(output);
+                if let Some(question) = question {
+                    self.remember(question, answer.data());
+                }
+                answer
+            }
             Err(fail) => {
                 tracing::debug!(
                     method = head,

@@ -110,8 +110,7 @@ pub(crate) fn allows(context: &Context, path: &str, privilege: &str) -> bool {
         .and_then(|vmid| state.pool_of.get(&vmid).cloned());
     state
         .access
-        .privileges(&context.identity, path, pool.as_deref())
-        .contains_key(privilege)
+        .has(&context.identity, path, pool.as_deref(), privilege)
 }
 
 /// Fails unless the caller has a privilege on a path.

@@ -58,6 +58,7 @@ pub(crate) fn read(context: &Context) -> Outcome {
         .values()
         .filter(|guest| state.pool_of.get(&guest.vmid).map(String::as_str) == Some(name))
         .map(|guest| guest.resource(now, sweep))
+        .map(|entry| json!(entry))
         .collect();
     let mut shown = json!({ "members": members });
     if !comment.is_empty() {

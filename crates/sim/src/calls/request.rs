@@ -4,6 +4,7 @@
 //! Never: sockets.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
@@ -121,6 +122,14 @@ pub enum Delivery {
     Truncated,
 }
 
+/// A body: a tree, or a text for lists so long that their tree would be many times as large.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Value(Value),
+    /// The text, and its tree once someone has asked for it.
+    Text(String, OnceLock<Value>),
+}
+
 /// An answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -129,7 +138,7 @@ pub struct Answer {
     /// The reason phrase, where Proxmox VE puts its errors.
     pub reason: String,
     /// The body; some refusals have none.
-    pub body: Option<Value>,
+    pub(crate) content: Option<Content>,
     /// How it arrives.
     pub delivery: Delivery,
 }
@@ -137,13 +146,14 @@ pub struct Answer {
 impl Answer {
     pub(crate) fn ok(output: Output) -> Self {
         let body = match output {
-            Output::Data(data) => json!({ "data": data }),
-            Output::Page(data, total) => json!({ "data": data, "total": total }),
+            Output::Data(data) => Content::Value(json!({ "data": data })),
+            Output::Page(data, total) => Content::Value(json!({ "data": data, "total": total })),
+            Output::Text(data) => Content::Text(format!("{{\"data\":{data}}}"), OnceLock::new()),
         };
         Self {
             status: 200,
             reason: "OK".into(),
-            body: Some(body),
+            content: Some(body),
             delivery: Delivery::Whole,
         }
     }
@@ -162,7 +172,7 @@ impl Answer {
             status: fail.status,
             // A reason phrase is one line.
             reason: fail.reason.lines().next().unwrap_or("").to_owned(),
-            body,
+            content: body.map(Content::Value),
             delivery: Delivery::Whole,
         }
     }
@@ -171,7 +181,7 @@ impl Answer {
         Self {
             status: 0,
             reason: String::new(),
-            body: None,
+            content: None,
             delivery,
         }
     }
@@ -182,17 +192,34 @@ impl Answer {
     }
 
     pub(crate) fn with_data(mut self, data: Value) -> Self {
-        self.body = Some(json!({ "data": data }));
+        self.content = Some(Content::Value(json!({ "data": data })));
         self
     }
 
     /// Returns the `data` of the body, or null.
     pub fn data(&self) -> &Value {
         static NULL: Value = Value::Null;
-        self.body
-            .as_ref()
+        self.body()
             .and_then(|body| body.get("data"))
             .unwrap_or(&NULL)
+    }
+
+    /// Returns the body; some refusals have none.
+    pub fn body(&self) -> Option<&Value> {
+        Some(match self.content.as_ref()? {
+            Content::Value(value) => value,
+            Content::Text(text, parsed) => {
+                parsed.get_or_init(|| serde_json::from_str(text).unwrap_or_default())
+            }
+        })
+    }
+
+    /// Turns it into the body as it is sent.
+    pub fn into_text(self) -> Option<String> {
+        Some(match self.content? {
+            Content::Value(value) => value.to_string(),
+            Content::Text(text, _) => text,
+        })
     }
 
     /// Whether it was done.

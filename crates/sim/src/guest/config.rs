@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
+use crate::hash::sha1;
 use crate::schema::{Method, format, table};
 use crate::world::Kind;
 
@@ -91,21 +92,29 @@ impl Config {
         }
     }
 
-    /// Returns the digest of the file. PVE uses SHA-1; a digest is only ever compared, so forty
-    /// digits of a hash we have anyway do.
+    /// Returns the digest of the file as it is on disk: notes as comments, keys in order, then
+    /// what is pending.
     pub(crate) fn digest(&self) -> String {
-        let mut hash = Sha256::new();
-        for (key, value) in &self.values {
-            hash.update(format!("{key}: {value}\n"));
-        }
-        for (key, value) in &self.pending {
-            hash.update(format!("[PENDING] {key}: {value:?}\n"));
-        }
         let mut text = String::new();
-        for byte in hash.finalize().iter().take(20) {
-            let _ = write!(text, "{byte:02x}");
+        let values = self.values.iter();
+        section(&mut text, values.map(|(key, value)| (&**key, &**value)));
+        if !self.pending.is_empty() {
+            text.push_str("\n[PENDING]\n");
+            let gone = self.pending.iter().filter(|(_, value)| value.is_none());
+            let gone: Vec<&str> = gone.map(|(key, _)| key.as_str()).collect();
+            let gone = gone.join(",");
+            let mut all: BTreeMap<&str, &str> = BTreeMap::new();
+            for (key, value) in &self.pending {
+                if let Some(value) = value {
+                    all.insert(key, value);
+                }
+            }
+            if !gone.is_empty() {
+                all.insert("delete", &gone);
+            }
+            section(&mut text, all.iter().map(|(key, value)| (*key, *value)));
         }
-        text
+        sha1(text.as_bytes())
     }
 
     /// Shows the file: the future when pending changes count, the present otherwise.
@@ -148,6 +157,20 @@ impl Config {
         Value::Array(list)
     }
 }
+
+/// Writes the lines of one section.
+fn section<'a>(text: &mut String, values: impl Iterator<Item = (&'a str, &'a str)> + Clone) {
+    let notes = values.clone().find(|(key, _)| *key == "description");
+    for line in notes.into_iter().flat_map(|(_, notes)| notes.lines()) {
+        let _ = writeln!(text, "#{}", utf8_percent_encode(line, NOTES));
+    }
+    for (key, value) in values.filter(|(key, _)| *key != "description") {
+        let _ = writeln!(text, "{key}: {value}");
+    }
+}
+
+/// What is escaped in notes.
+const NOTES: &AsciiSet = &CONTROLS.add(b'%').add(b':');
 
 /// Returns the method whose parameters are the keys of a configuration. Asked for each key of each
 /// guest, so it is looked up once.
@@ -215,6 +238,16 @@ mod tests {
     #[test]
     fn tags_are_sorted_lower_case_and_once() {
         assert_eq!(normal_tags("zz,aa bb;aa;ZZ"), "aa;bb;zz");
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_file() {
+        let mut config = Config::default();
+        config.set("name", "a");
+        config.set("cores", "2");
+        config.set("description", "one: 50%\ntwo");
+        let file = b"#one%3A 50%25\n#two\ncores: 2\nname: a\n";
+        assert_eq!(config.digest(), sha1(file));
     }
 
     #[test]

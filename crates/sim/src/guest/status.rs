@@ -3,6 +3,9 @@
 //! In: a guest and now. Out: JSON with the fields Proxmox VE gives, present only when it gives them.
 //! Never: permissions.
 
+use std::borrow::Cow;
+
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::world::Kind;
@@ -11,7 +14,7 @@ use crate::world::state::{Guest, Host};
 /// What of the host a status needs.
 pub(crate) struct Surroundings {
     pub(crate) now: f64,
-    /// Total and used bytes of the storage its root is on.
+    /// Total and used bytes of the storage the root of a container is on.
     pub(crate) root: (u64, u64),
 }
 
@@ -24,7 +27,7 @@ impl Guest {
 
     /// Returns what all lists of a host show.
     pub(crate) fn list_entry(&self, around: &Surroundings) -> Map<String, Value> {
-        let mut shown = Map::new();
+        let mut shown = Map::with_capacity(24);
         let mut put = |key: &str, value: Value| {
             shown.insert(key.to_owned(), value);
         };
@@ -125,56 +128,83 @@ impl Guest {
 
     /// Returns the entry of the cluster's list. Existence, tags and lock are fresh; everything
     /// else is what the sweep saw last.
-    pub(crate) fn resource(&self, now: f64, last_sweep: f64) -> Value {
-        let mut shown = json!({
-            "id": format!("{}/{}", self.kind.word(), self.vmid),
-            "type": self.kind.word(),
-            "vmid": self.vmid,
-            "node": self.node,
-        });
-        if let Some(tags) = self.config.value("tags") {
-            shown["tags"] = json!(tags);
-        }
-        if let Some(lock) = self.config.value("lock") {
-            shown["lock"] = json!(lock);
-        }
+    pub(crate) fn resource(&self, now: f64, last_sweep: f64) -> Resource<'_> {
         let seen = if self.touched <= last_sweep {
-            Some(self.view())
+            Some(Cow::Owned(self.view()))
         } else {
-            self.seen.clone()
+            self.seen.as_ref().map(Cow::Borrowed)
         };
-        let Some(seen) = seen else {
-            shown["status"] = json!("unknown");
-            return shown;
-        };
-        let uptime = seen
-            .running_since
-            .map_or(0, |since| (now - since).max(0.0) as u64);
-        shown["name"] = json!(seen.name);
-        shown["status"] = json!(if seen.running_since.is_some() {
-            "running"
-        } else {
-            "stopped"
-        });
-        shown["template"] = json!(u8::from(seen.template));
-        shown["maxmem"] = json!(seen.memory);
-        shown["maxcpu"] = json!(seen.cpus);
-        shown["maxdisk"] = json!(seen.disk);
-        shown["uptime"] = json!(uptime);
-        for key in [
-            "cpu",
-            "mem",
-            "memhost",
-            "disk",
-            "diskread",
-            "diskwrite",
-            "netin",
-            "netout",
-        ] {
-            shown[key] = json!(0);
+        Resource {
+            id: format!("{}/{}", self.kind.word(), self.vmid),
+            kind: self.kind.word(),
+            vmid: self.vmid,
+            node: &self.node,
+            tags: self.config.value("tags"),
+            lock: self.config.value("lock"),
+            pool: None,
+            status: match &seen {
+                None => "unknown",
+                Some(seen) if seen.running_since.is_some() => "running",
+                Some(_) => "stopped",
+            },
+            facts: seen.map(|seen| Facts {
+                template: u8::from(seen.template),
+                maxmem: seen.memory,
+                maxcpu: seen.cpus,
+                maxdisk: seen.disk,
+                uptime: seen
+                    .running_since
+                    .map_or(0, |since| (now - since).max(0.0) as u64),
+                name: seen.into_owned().name,
+                cpu: 0,
+                mem: 0,
+                memhost: 0,
+                disk: 0,
+                diskread: 0,
+                diskwrite: 0,
+                netin: 0,
+                netout: 0,
+            }),
         }
-        shown
     }
+}
+
+/// An entry of the cluster's list. There may be tens of thousands, so it is not a tree.
+#[derive(Serialize)]
+pub(crate) struct Resource<'g> {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    vmid: u32,
+    node: &'g str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tags: Option<&'g str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lock: Option<&'g str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool: Option<&'g str>,
+    pub(crate) status: &'static str,
+    #[serde(flatten)]
+    facts: Option<Facts>,
+}
+
+/// What only the sweep knows.
+#[derive(Serialize)]
+struct Facts {
+    name: String,
+    template: u8,
+    maxmem: u64,
+    maxcpu: u64,
+    maxdisk: u64,
+    uptime: u64,
+    cpu: u8,
+    mem: u8,
+    memhost: u8,
+    disk: u8,
+    diskread: u8,
+    diskwrite: u8,
+    netin: u8,
+    netout: u8,
 }
 
 impl Host {

@@ -6,3 +6,4 @@
 pub(crate) mod multipart;
 pub(crate) mod parse;
 pub(crate) mod reply;
+pub(crate) mod wire;

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use sha2::{Digest as _, Sha224, Sha256, Sha384, Sha512};
 
 use crate::calls::Upload;
+use crate::hash::{md5, sha1};
 
 /// What came in.
 #[derive(Debug, Default)]
@@ -71,6 +72,8 @@ fn take(form: &mut Form, head: &str, content: &[u8]) -> Result<(), &'static str>
 
 fn upload(name: String, content: &[u8]) -> Upload {
     let checksums = [
+        ("md5", md5(content)),
+        ("sha1", sha1(content)),
         ("sha224", hex(&Sha224::digest(content))),
         ("sha256", hex(&Sha256::digest(content))),
         ("sha384", hex(&Sha384::digest(content))),
@@ -143,6 +146,23 @@ mod tests {
         assert_eq!(form.fields["content"], "iso");
         let file = form.file.unwrap();
         assert_eq!((file.name.as_str(), file.size), ("a.iso", 3));
+    }
+
+    #[test]
+    fn every_checksum_that_can_be_asked_for_is_known() {
+        let parts = body(&[("name=\"filename\"; filename=\"a.iso\"", "abc")]);
+        let file = parse(&parts, "B").unwrap().file.unwrap();
+        for (algorithm, digits) in [
+            ("md5", 32),
+            ("sha1", 40),
+            ("sha224", 56),
+            ("sha256", 64),
+            ("sha384", 96),
+            ("sha512", 128),
+        ] {
+            assert_eq!(file.checksums[algorithm].len(), digits, "{algorithm}");
+        }
+        assert_eq!(file.checksums["md5"], "900150983cd24fb0d6963f7d28e17f72");
     }
 
     #[test]

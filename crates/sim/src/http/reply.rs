@@ -4,34 +4,35 @@
 //! Never: deciding whether it is delivered.
 
 use http::{Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::ext::ReasonPhrase;
 
+use super::wire::Body;
 use crate::calls::{Answer, Delivery};
 
 /// Writes an answer.
-pub(crate) fn response(answer: &Answer) -> Response<Full<Bytes>> {
-    let mut body = match &answer.body {
-        Some(body) => body.to_string().into_bytes(),
-        None => Vec::new(),
-    };
-    if answer.delivery == Delivery::Garbage {
-        body = b"<html><body>502 Bad Gateway</body></html>".to_vec();
-    }
+pub(crate) fn response(answer: Answer) -> Response<Body> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    // A phrase may hold what a header may not; the body says the same.
+    let reason = ReasonPhrase::try_from(answer.reason.clone().into_bytes());
+    let delivery = answer.delivery;
+    let text = answer.into_text();
+    let is_json = text.is_some();
+    let body = text.unwrap_or_default().into_bytes();
+    let mut response = Response::new(match delivery {
+        Delivery::Garbage => Body::whole(b"<html><body>502 Bad Gateway</body></html>".to_vec()),
+        Delivery::Truncated => Body::half(body),
+        Delivery::Whole | Delivery::Reset | Delivery::Silence => Body::whole(body),
+    });
     *response.status_mut() = status;
     let headers = response.headers_mut();
     let fixed = http::HeaderValue::from_static;
     headers.insert("cache-control", fixed("max-age=0"));
     headers.insert("pragma", fixed("no-cache"));
     headers.insert("server", fixed("pve-api-daemon/3.0"));
-    if answer.body.is_some() {
+    if is_json {
         headers.insert("content-type", fixed("application/json;charset=UTF-8"));
     }
-    // A phrase may hold what a header may not; the body says the same.
-    if let Ok(reason) = ReasonPhrase::try_from(answer.reason.clone().into_bytes()) {
+    if let Ok(reason) = reason {
         response.extensions_mut().insert(reason);
     }
     response

@@ -36,7 +36,7 @@ pub(crate) fn differences(row: &Row, answer: &Answer) -> Vec<String> {
     }
     let recorded = &row.body;
     let raw = recorded.get("_raw").is_some() || recorded.is_null();
-    match (&answer.body, raw) {
+    match (answer.body(), raw) {
         (None, true) => {}
         (None, false) => found.push("no body".to_owned()),
         (Some(_), true) => found.push("a body where there was none".to_owned()),

@@ -221,6 +221,21 @@ impl Access {
         all
     }
 
+    /// Whether an identity has a privilege on a path.
+    pub(crate) fn has(&self, identity: &str, path: &str, pool: Option<&str>, name: &str) -> bool {
+        // Asked for every call, and mostly for root, who has all of them.
+        let (user, token) = identity.split_once('!').unwrap_or((identity, ""));
+        let separated = || {
+            let owner = self.users.get(user);
+            let token = owner.and_then(|owner| owner.tokens.get(token));
+            token.is_none_or(|token| token.privilege_separation)
+        };
+        if user == "root@pam" && is_privilege(name) && (token.is_empty() || !separated()) {
+            return true;
+        }
+        self.privileges(identity, path, pool).contains_key(name)
+    }
+
     fn direct(&self, identity: &str, path: &str) -> Privileges {
         let Some((user, token)) = identity.split_once('!') else {
             return self.of_user(identity, path);

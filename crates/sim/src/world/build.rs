@@ -336,7 +336,7 @@ impl Builder {
             quorate: true,
             downloads: self.downloads,
             copies: BTreeMap::new(),
-            old_lists: Vec::new(),
+            events: Vec::new(),
             secret,
             network,
             leased,

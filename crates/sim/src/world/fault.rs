@@ -1,11 +1,13 @@
 //! Faults as data: what goes wrong, on which call, how often.
 //!
 //! In: a [`Fault`], built in code or read from JSON. Out: what to do with a call.
-//! Never: chance; a fault hits the calls it names.
+//! Never: chance that is not from the World's seed.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use super::random::Random;
 
 /// What goes wrong with a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,10 +39,14 @@ pub enum FaultKind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Call {
-    /// Only the n-th call that matches the rest, counted from one.
+    /// The first call it is for, counted from one among those that match the rest; the only one
+    /// unless `times` says more.
     pub nth: Option<u64>,
-    /// Every call from the n-th on, when `nth` is absent.
+    /// How many calls it is for, from the n-th on; all of them when both are absent.
+    #[serde(alias = "count")]
     pub times: Option<u64>,
+    /// How likely each of these calls is hit, from 0 to 1; always when absent.
+    pub probability: Option<f64>,
     /// The method, such as `POST`.
     pub method: Option<String>,
     /// A part of the path; `*` stands for anything in between.
@@ -83,6 +89,13 @@ impl Call {
         self
     }
 
+    /// Only with this probability, decided by the World's seed.
+    #[must_use]
+    pub fn probability(mut self, probability: f64) -> Self {
+        self.probability = Some(probability);
+        self
+    }
+
     fn fits(&self, method: &str, path: &str) -> bool {
         self.method.as_deref().is_none_or(|wanted| wanted == method)
             && self
@@ -117,11 +130,6 @@ impl Fault {
     pub fn new(on: Call, kind: FaultKind) -> Self {
         Self { on, kind }
     }
-
-    /// Reads a script: a JSON list of faults.
-    pub fn parse_script(text: &str) -> Result<Vec<Self>, serde_json::Error> {
-        serde_json::from_str(text)
-    }
 }
 
 /// The faults of a World with how often each has matched.
@@ -137,18 +145,17 @@ impl Faults {
         self.0.is_empty()
     }
 
-    /// Whether one of them shows old lists, which someone has to keep then.
-    pub(crate) fn show_old_lists(&self) -> bool {
-        let old = |fault: &Fault| matches!(fault.kind, FaultKind::StaleList(_));
-        self.0.iter().any(|(fault, _)| old(fault))
-    }
-
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// Returns what goes wrong with this call. The first fault that hits wins.
-    pub(crate) fn hit(&mut self, method: &str, path: &str) -> Option<FaultKind> {
+    pub(crate) fn hit(
+        &mut self,
+        method: &str,
+        path: &str,
+        random: &mut Random,
+    ) -> Option<FaultKind> {
         let mut kind = None;
         for (fault, seen) in &mut self.0 {
             if !fault.on.fits(method, path) {
@@ -156,11 +163,13 @@ impl Faults {
             }
             *seen += 1;
             let now = match (fault.on.nth, fault.on.times) {
-                (Some(nth), _) => *seen == nth,
+                (Some(nth), None) => *seen == nth,
+                (Some(nth), Some(times)) => *seen >= nth && *seen - nth < times,
                 (None, Some(times)) => *seen <= times,
                 (None, None) => true,
             };
-            if now && kind.is_none() {
+            let chance = |likely: f64| random.fraction() < likely;
+            if now && fault.on.probability.is_none_or(chance) && kind.is_none() {
                 kind = Some(fault.kind.clone());
             }
         }
@@ -175,18 +184,33 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(3600);
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_script_names_the_call_that_fails() {
-        let script =
-            r#"[{"on":{"nth":2,"method":"POST","path":"/qemu/*/clone"},"kind":{"status":596}}]"#;
+    fn hits(on: Call, calls: usize) -> Vec<bool> {
+        let mut random = Random::new(7);
         let mut faults = Faults::default();
-        for fault in Fault::parse_script(script).unwrap() {
-            faults.add(fault);
-        }
-        let path = "/nodes/pve1/qemu/100/clone";
-        assert_eq!(faults.hit("POST", path), None);
-        assert_eq!(faults.hit("GET", path), None);
-        assert_eq!(faults.hit("POST", path), Some(FaultKind::Status(596)));
-        assert_eq!(faults.hit("POST", path), None);
+        faults.add(Fault::new(on, FaultKind::Garbage));
+        let mut hit = || faults.hit("POST", "/nodes/pve1/qemu/100/clone", &mut random);
+        (0..calls).map(|_| hit().is_some()).collect()
+    }
+
+    #[test]
+    fn a_fault_is_for_the_calls_it_names() {
+        let nth = Call::nth(2).method("POST").path("/qemu/*/clone");
+        assert_eq!(hits(nth.clone(), 3), [false, true, false]);
+        let more = Call {
+            times: Some(2),
+            ..nth.clone()
+        };
+        assert_eq!(hits(more, 4), [false, true, true, false]);
+        assert_eq!(hits(Call::times(1), 2), [true, false]);
+        assert_eq!(hits(Call::any().method("GET"), 1), [false]);
+        assert_eq!(hits(nth.path("/lxc"), 2), [false, false]);
+    }
+
+    #[test]
+    fn a_fault_that_is_likely_hits_some_calls_and_the_same_ones_again() {
+        let some = hits(Call::any().probability(0.5), 100);
+        assert!(some.contains(&true) && some.contains(&false));
+        assert_eq!(some, hits(Call::any().probability(0.5), 100));
+        assert!(!hits(Call::any().probability(0.0), 20).contains(&true));
     }
 }

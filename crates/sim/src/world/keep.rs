@@ -175,6 +175,7 @@ impl World {
 
     pub(crate) fn begin(&self) -> Begun<'_> {
         self.0.begun.fetch_add(1, Ordering::Relaxed);
+        self.catch_up();
         Begun(self)
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod access;
 pub(crate) mod build;
 pub(crate) mod clock;
 pub(crate) mod crash;
+pub(crate) mod event;
 pub(crate) mod fault;
 pub(crate) mod fleet;
 pub(crate) mod inspect;
@@ -15,12 +16,14 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod random;
 pub(crate) mod run;
+pub(crate) mod stale;
 pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod timing;
 pub(crate) mod words;
 pub(crate) mod worker;
 
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +33,7 @@ use homestak_api::runtime::{SharedClock, Spawner};
 
 pub use build::Builder;
 pub use clock::{Pace, SteppedClock};
+pub use event::{Event, Script, ScriptError, Timed};
 pub use fault::{Call, Fault, FaultKind};
 pub use inspect::GuestFacts;
 pub use keep::RestoreError;
@@ -52,6 +56,8 @@ struct Inner {
     spawner: Spawner,
     born: f64,
     networks: Networks,
+    /// Who was shown which list when.
+    lists: Mutex<VecDeque<(f64, String, serde_json::Value)>>,
     /// How often the state was held to be changed.
     changes: AtomicU64,
     /// Calls that came, and calls that were answered.
@@ -116,6 +122,7 @@ impl World {
             spawner: Spawner::default(),
             born,
             networks,
+            lists: Mutex::default(),
             changes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),

@@ -153,10 +153,12 @@ impl Job {
         tokio::select! {
             biased;
             // Cancel safety: the token stays cancelled.
-            () = token.cancelled() => Err("received interrupt".to_owned()),
+            () = token.cancelled() => return Err("received interrupt".to_owned()),
             // Cancel safety: a dropped sleep has no effect.
-            () = self.world.sleep(duration) => Ok(()),
+            () = self.world.sleep(duration) => {}
         }
+        self.world.catch_up();
+        Ok(())
     }
 
     /// Takes a lock as a task does: it says so when it has to wait.

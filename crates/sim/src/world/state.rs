@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::World;
 use super::access::Access;
+use super::event::Event;
 use super::fault::Faults;
 use super::random::Random;
 use super::task::Tasks;
@@ -250,9 +251,9 @@ pub(crate) struct State {
     /// How many copies run on a storage, which share its speed. None do after a restart.
     #[serde(skip)]
     pub(crate) copies: BTreeMap<String, u32>,
-    /// The last lists, for the fault that shows an old one.
-    #[serde(skip)]
-    pub(crate) old_lists: Vec<(f64, serde_json::Value)>,
+    /// What happens to the World by itself, and when.
+    #[serde(default)]
+    pub(crate) events: Vec<(f64, Event)>,
     pub(crate) secret: String,
     /// Which pretended network this World is; no two Worlds inside each other share one.
     pub(crate) network: u8,

@@ -1,6 +1,7 @@
 //! `homestak sim`: a simulated Proxmox VE, and how well it agrees with recordings of a real one.
 
 mod place;
+mod script;
 mod serve;
 
 use std::path::PathBuf;

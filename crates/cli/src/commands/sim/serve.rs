@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use homestak_core::error::chain;
 use homestak_sim::kept::{Ended, KeepError, KeepSettings, Keeper, stock};
-use homestak_sim::{Builder, Pace, World, serve};
+use homestak_sim::{Builder, Pace, Script, Timing, World, serve};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Outcome;
-use crate::args::SimServeArgs;
+use super::{Outcome, script};
+use crate::args::{PaceArg, SimServeArgs};
 use crate::error::CommandError;
 use crate::ui::Printer;
 
@@ -32,15 +32,21 @@ pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
         )
         .hint("use --listen 127.0.0.1:PORT"));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
+    let script = match &args.faults {
+        Some(file) => Some(script::read(file, printer)?),
+        None => None,
+    };
+    let mut runtime = match args.pace {
+        // Stepped time is the same each run only where one thing happens after the other.
+        PaceArg::Stepped => tokio::runtime::Builder::new_current_thread(),
+        PaceArg::Real => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime.worker_threads(2).enable_all().build();
     let runtime =
         runtime.map_err(|error| CommandError::failed(format!("Cannot start: {error}.")))?;
     match &args.state {
-        Some(directory) => runtime.block_on(keep(args, directory, printer)),
-        None => runtime.block_on(serve_until_interrupted(args, printer)),
+        Some(directory) => runtime.block_on(keep(args, script, directory, printer)),
+        None => runtime.block_on(serve_until_interrupted(args, script, printer)),
     }
 }
 
@@ -54,7 +60,9 @@ pub(super) fn check_speed(speed: f64) -> Result<(), CommandError> {
 }
 
 fn pace(args: &SimServeArgs) -> Pace {
-    if (args.speed - 1.0).abs() < f64::EPSILON {
+    if args.pace == PaceArg::Stepped {
+        Pace::Stepped
+    } else if (args.speed - 1.0).abs() < f64::EPSILON {
         Pace::Real
     } else {
         Pace::Accelerated(args.speed)
@@ -62,9 +70,17 @@ fn pace(args: &SimServeArgs) -> Pace {
 }
 
 fn builder(args: &SimServeArgs, token: &str) -> Builder {
+    let mut timing = Timing::default();
+    if args.pace == PaceArg::Stepped {
+        // A client that waits for an answer cannot step; only what goes on behind it takes time.
+        timing.read = Duration::ZERO;
+        timing.write = Duration::ZERO;
+        timing.refusal = Duration::ZERO;
+    }
     let mut builder = World::builder()
         .seed(args.seed)
         .pace(pace(args))
+        .timing(timing)
         .storage("local")
         .token(token);
     if args.hosts > 1 {
@@ -76,8 +92,14 @@ fn builder(args: &SimServeArgs, token: &str) -> Builder {
     builder
 }
 
-async fn serve_until_interrupted(args: &SimServeArgs, printer: &Printer) -> Outcome {
+async fn serve_until_interrupted(
+    args: &SimServeArgs,
+    script: Option<Script>,
+    printer: &Printer,
+) -> Outcome {
     let world = builder(args, TOKEN).user("root@pam", PASSWORD).build();
+    world.fill(args.guests);
+    world.play(script.unwrap_or_default());
     let listen = args.listen.unwrap_or(LISTEN);
     let handle = serve(world, listen).await.map_err(|error| {
         CommandError::failed(format!("Cannot {}.", chain(&error)))
@@ -102,16 +124,30 @@ async fn serve_until_interrupted(args: &SimServeArgs, printer: &Printer) -> Outc
     Ok(ExitCode::from(130))
 }
 
-async fn keep(args: &SimServeArgs, directory: &Path, printer: &Printer) -> Outcome {
+async fn keep(
+    args: &SimServeArgs,
+    script: Option<Script>,
+    directory: &Path,
+    printer: &Printer,
+) -> Outcome {
     let settings = KeepSettings {
         directory: directory.to_owned(),
         idle: args.idle.map(Duration::from_secs),
         listen: args.listen,
         pace: pace(args),
     };
-    let keeper = Keeper::open(settings, |token| stock(builder(args, token)).build())
+    let build = |token: &str| {
+        let world = stock(builder(args, token)).build();
+        world.fill(args.guests);
+        world
+    };
+    let keeper = Keeper::open(settings, build)
         .await
         .map_err(|error| not_kept(&error, directory))?;
+    // A World without a new script goes on with what is left of the one before.
+    if let Some(script) = script {
+        keeper.world().play(script);
+    }
     let endpoint = keeper.endpoint();
     if printer.shape.json {
         printer.json(
