@@ -68,11 +68,12 @@ impl Holder {
 
     /// Says whether another holder lives, seen from this one.
     pub(super) fn judge(&self, other: &Self, process: impl Fn(u32) -> Process) -> Life {
-        if other.machine != self.machine {
-            return Life::Unknown;
-        }
+        // A boot is known by a random number, so it says more than a name that can be changed.
         if other.boot != self.boot {
-            return Life::Dead;
+            return match other.machine == self.machine {
+                true => Life::Dead,
+                false => Life::Unknown,
+            };
         }
         if other.space != self.space {
             return Life::Unknown;
@@ -141,6 +142,17 @@ mod tests {
         };
         let life = desk().judge(&other, |_| Process::Started(100));
         assert_eq!(life, Life::Dead);
+    }
+
+    #[test]
+    fn a_machine_may_get_another_name_while_it_runs() {
+        let other = Holder {
+            machine: "localhost".into(),
+            ..desk()
+        };
+        let judge = |process| desk().judge(&other, |_| process);
+        assert_eq!(judge(Process::Started(100)), Life::Alive);
+        assert_eq!(judge(Process::Gone), Life::Dead);
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn other(row: &Row<'_>) -> rusqlite::Result<Holder> {
 fn by_hand(other: &Holder, file: &File) -> String {
     format!(
         " (which cannot be asked from here; when it is dead, free it with \
-         `sqlite3 {file} \"DELETE FROM leases WHERE machine = '{}' AND pid = {}\"`)",
+         `sqlite3 '{file}' \"DELETE FROM leases WHERE machine = '{}' AND pid = {}\"`)",
         other.machine, other.pid
     )
 }

@@ -280,6 +280,6 @@ fn remove(connection: &Connection, scope: &Scope, node: &str) -> Result<bool, Fa
 fn unknown(run: RunId) -> Fault {
     Fault::said(
         format!("there is no run {run}"),
-        "`homestak manifest history` lists the runs",
+        "is it in another state directory? `HOMESTAK_STATE` names it",
     )
 }
