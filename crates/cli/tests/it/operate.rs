@@ -1,6 +1,6 @@
 //! Manifests are planned, applied and destroyed on a host over TLS.
 
-use homestak_sim::Kind;
+use homestak_sim::{Call, Fault, FaultKind, Kind};
 use serde_json::Value;
 
 use crate::father::{Father, events, order};
@@ -342,13 +342,11 @@ fn what_a_failure_leaves_depends_on_what_was_asked() {
 fn kept_on_failure_means_not_rolled_back() {
     let father = Father::quick();
     father.workers(2, "on_error: rollback, parallelism: 1");
-    // The second create is refused by the proxy for ever.
-    let faults = homestak_sim::Fault::parse_script(
-        r#"[{"on": {"method": "POST", "path": "/qemu", "times": 2}, "kind": {"status": 501}}]"#,
-    );
-    for fault in faults.unwrap() {
-        father.pve.add_fault(fault);
-    }
+    // The first worker is made, and cannot be started.
+    let start = Call::any().method("POST").path("/status/start");
+    father
+        .pve
+        .add_fault(Fault::new(start, FaultKind::Status(501)));
     let run = father.run(&[
         "manifest",
         "apply",
@@ -369,6 +367,10 @@ fn kept_on_failure_means_not_rolled_back() {
             .iter()
             .any(|node| node["error"].is_string())
     );
+    assert_eq!(father.guests(), ["worker-1 (off)"]);
+    let back = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
+    assert_eq!(back.code, 1, "{}", back.err);
+    assert!(back.err.contains("is undone"), "{}", back.err);
 }
 
 #[test]
