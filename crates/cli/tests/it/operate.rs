@@ -373,6 +373,56 @@ fn kept_on_failure_means_not_rolled_back() {
     assert!(back.err.contains("is undone"), "{}", back.err);
 }
 
+/// A machine that can neither be started nor removed, with everything undone on failure.
+fn stuck() -> Father {
+    let father = Father::quick();
+    father.workers(1, "on_error: rollback");
+    for (method, path) in [("POST", "/status/start"), ("DELETE", "/qemu/")] {
+        let call = Call::any().method(method).path(path);
+        father
+            .pve
+            .add_fault(Fault::new(call, FaultKind::Status(501)));
+    }
+    let run = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
+    assert_eq!(run.code, 5, "{}", run.err);
+    assert!(run.err.contains("a person is needed"), "{}", run.err);
+    assert!(run.out.contains("stuck"), "{}", run.out);
+    assert_eq!(father.guests(), ["worker-1 (off)"]);
+    father
+}
+
+#[test]
+fn what_could_not_be_undone_is_undone_when_the_cause_is_mended() {
+    let father = stuck();
+    let status = father.run(&["manifest", "status"]);
+    assert!(status.err.contains("is stuck"), "{}", status.err);
+    father.pve.clear_faults();
+    let resumed = father.run(&["manifest", "resume"]);
+    assert_eq!(resumed.code, 1, "it was undone, not done: {}", resumed.err);
+    assert!(resumed.err.contains("is undone"), "{}", resumed.err);
+    assert_eq!(father.guests(), [""; 0]);
+}
+
+#[test]
+fn what_could_not_be_undone_can_be_settled_by_hand() {
+    let father = stuck();
+    let unknown = father.run(&["manifest", "resume", "--from", "worker-9"]);
+    assert_eq!(unknown.code, 1);
+    assert!(
+        unknown.err.contains("did you mean `worker-1`?"),
+        "{}",
+        unknown.err
+    );
+    let settled = father.run(&["manifest", "resume", "--from", "worker-1"]);
+    assert!(settled.err.contains("is undone"), "{}", settled.err);
+    assert_eq!(
+        father.guests(),
+        ["worker-1 (off)"],
+        "it is the person's now"
+    );
+    assert_eq!(father.run(&["manifest", "resume"]).code, 3);
+}
+
 #[test]
 fn events_are_lines_of_json_and_the_result_is_the_last() {
     let father = Father::quick();
