@@ -3,7 +3,13 @@
 //! In: arguments. Out: typed commands; help, completions and man pages are made from here.
 //! Never: defaults that depend on the environment; those are in `settings`.
 
+mod operate;
+
 use std::path::PathBuf;
+
+pub use operate::{
+    ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -60,7 +66,7 @@ pub struct GlobalArgs {
 /// The nouns.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Look at manifests: which machines there are and how they hang together
+    /// Look at manifests, carry them out, and look at what became of that
     #[command(subcommand)]
     Manifest(ManifestCommand),
     /// Look at specs: what a machine becomes
@@ -135,6 +141,78 @@ pub enum ManifestCommand {
         /// Which manifest.
         #[command(flatten)]
         manifest: ManifestArgs,
+    },
+    /// Show what `apply` would do, and why
+    Plan(Box<PlanArgs>),
+    /// Make the world what the manifest says
+    Apply(Box<ApplyArgs>),
+    /// Remove what the manifest made
+    Destroy(Box<DestroyArgs>),
+    /// Apply, verify and destroy, with a report
+    Test(Box<TestArgs>),
+    /// Show how nodes are doing, and whether a run can be resumed
+    Status {
+        /// Which runs.
+        #[command(flatten)]
+        which: RunArgs,
+    },
+    /// Go on with a run that failed, was interrupted, or died
+    Resume {
+        /// Which run.
+        #[command(flatten)]
+        which: RunArgs,
+        /// Take what failed at this node as settled by hand; repeat for more
+        #[arg(long = "from", value_name = "NODE")]
+        settled: Vec<String>,
+        /// Print every event as a line of JSON on stdout
+        #[arg(long)]
+        events: bool,
+    },
+    /// Undo everything the last run did
+    Rollback {
+        /// Which run.
+        #[command(flatten)]
+        which: RunArgs,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+        /// Print every event as a line of JSON on stdout
+        #[arg(long)]
+        events: bool,
+    },
+    /// List runs, newest first
+    History {
+        /// Which runs.
+        #[command(flatten)]
+        which: RunArgs,
+    },
+    /// Report what happened in a run
+    Report {
+        /// Number of the run; the newest when left out
+        run: Option<i64>,
+        /// Name of a manifest
+        #[arg(short = 'M', long, value_name = "NAME")]
+        manifest: Option<String>,
+        /// Runs on this host only
+        #[arg(short = 'H', long, value_name = "HOST")]
+        host: Option<String>,
+        /// Write to this file instead of stdout; JSON when it ends in `.json`
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Forget what is remembered of a node; its guest is left alone
+    Forget {
+        /// Name of the node
+        node: String,
+        /// Name of the manifest it is of
+        #[arg(short = 'M', long, value_name = "NAME")]
+        manifest: Option<String>,
+        /// Host it is on
+        #[arg(short = 'H', long, value_name = "HOST")]
+        host: Option<String>,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Draw the topology of a manifest
     Graph {

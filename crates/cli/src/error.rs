@@ -184,6 +184,31 @@ impl From<homestak_core::resolve::tofu::TofuError> for CommandError {
     }
 }
 
+impl From<homestak_engine::journal::JournalError> for CommandError {
+    fn from(error: homestak_engine::journal::JournalError) -> Self {
+        use homestak_engine::journal::JournalError;
+        match error {
+            JournalError::Held { .. } => Self::refused(format!("Not now: {error}."))
+                .hint("wait until it is done; `homestak manifest status` shows how far it is"),
+            JournalError::Broken {
+                doing,
+                detail,
+                hint,
+            } => {
+                let made = Self::failed(format!(
+                    "The journal cannot be used: {doing}: {}.",
+                    detail.trim_end_matches('.')
+                ));
+                if hint.is_empty() {
+                    made
+                } else {
+                    made.hint(hint)
+                }
+            }
+        }
+    }
+}
+
 impl From<homestak_core::token::TokenError> for CommandError {
     fn from(error: homestak_core::token::TokenError) -> Self {
         use homestak_core::token::TokenError;

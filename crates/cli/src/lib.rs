@@ -6,8 +6,14 @@
 pub mod args;
 mod clock;
 mod commands;
+mod connect;
+#[cfg(debug_assertions)]
+mod crash;
 mod error;
+mod operator;
+mod places;
 mod process;
+mod seeds;
 mod session;
 pub mod settings;
 mod sim_host;
@@ -26,6 +32,9 @@ use ui::Printer;
 /// Runs the program and returns its exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
+    if let Some(notice) = words::notice(&arguments) {
+        Printer::new(ui::Shape::guess()).say(&notice);
+    }
     let arguments = match words::translate(arguments) {
         words::Translated::Run(arguments) => arguments,
         words::Translated::Retired { name, replacement } => {

@@ -25,6 +25,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "State directory, instead of `$HOMESTAK_ROOT/.state` or `~/.local/state/homestak`.",
     ),
     (
+        "HOMESTAK_SIM_SPEED",
+        "How many times faster time goes in the simulator behind `-H sim`, when it is started; 20 when not set.",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -58,6 +62,9 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
 ];
 
+/// How fast time goes in the simulator behind `-H sim`: a machine boots in two seconds.
+const SIM_SPEED: f64 = 20.0;
+
 /// Everything that flags and environment decide.
 pub struct Settings {
     /// Where a site may be.
@@ -74,6 +81,11 @@ pub struct Settings {
     pub user: String,
     /// The person's editor.
     pub editor: String,
+    /// How many times faster time goes in the simulator behind `-H sim`.
+    pub sim_speed: f64,
+    /// At which moment of a run the program ends itself; only tests set it.
+    #[cfg(debug_assertions)]
+    pub crash_at: Option<u64>,
 }
 
 impl Settings {
@@ -102,6 +114,12 @@ impl Settings {
             editor: variable("VISUAL")
                 .or_else(|| variable("EDITOR"))
                 .unwrap_or_else(|| "vi".into()),
+            sim_speed: variable("HOMESTAK_SIM_SPEED")
+                .and_then(|text| text.parse().ok())
+                .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
+                .unwrap_or(SIM_SPEED),
+            #[cfg(debug_assertions)]
+            crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
         }
     }
 }

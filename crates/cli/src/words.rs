@@ -75,6 +75,17 @@ pub fn translate(mut arguments: Vec<OsString>) -> Translated {
     Translated::Run(arguments)
 }
 
+/// Verbs that a person is told the new spelling of.
+const TOLD: &[&str] = &["create", "destroy", "test"];
+
+/// Returns what to tell a person who typed a verb of earlier versions.
+pub fn notice(arguments: &[OsString]) -> Option<String> {
+    let at = command_position(arguments)?;
+    let (verb, command) = VERBS.iter().find(|(verb, _)| is(&arguments[at], verb))?;
+    TOLD.contains(verb)
+        .then(|| format!("notice: `{verb}` is now `homestak {}`", command.join(" ")))
+}
+
 /// Returns the command that a verb of earlier versions stands for.
 pub fn verb(arguments: &[OsString]) -> Option<(&'static str, String)> {
     let at = command_position(arguments)?;
@@ -159,6 +170,21 @@ mod tests {
             translated("homestak serve"),
             run("homestak server start --foreground")
         );
+    }
+
+    #[test]
+    fn only_verbs_that_were_typed_are_told_about() {
+        let words =
+            |line: &str| -> Vec<OsString> { line.split_whitespace().map(OsString::from).collect() };
+        let told = notice(&words("homestak --site d create -M x")).unwrap();
+        assert!(told.contains("`homestak manifest apply`"), "{told}");
+        for line in [
+            "homestak manifest destroy -M x",
+            "homestak validate",
+            "homestak",
+        ] {
+            assert_eq!(notice(&words(line)), None, "{line}");
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! In: plans in our own types. Out: calls on ports, with classified errors.
 //! Never: the types of a vendor; those end in `providers`.
 
+pub mod chronicle;
 pub mod events;
 pub mod journal;
 pub mod look;
 pub mod operate;
 pub mod ports;
 mod steps;
+pub mod verify;

@@ -71,7 +71,7 @@ fn verdict(
 }
 
 /// Stops a command whose documents have faults, after showing them.
-fn require_sound(
+pub(crate) fn require_sound(
     printer: &Printer,
     faults: &Faults,
     sources: &Sources,

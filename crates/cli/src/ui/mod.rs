@@ -3,7 +3,11 @@
 //! In: data, talk, errors. Out: stdout for data, stderr for talk; colour only where it is wanted.
 //! Never: called from anywhere but commands and `main`.
 
+pub(crate) mod ask;
 pub(crate) mod diagnostic;
+pub(crate) mod plan;
+pub(crate) mod progress;
+pub(crate) mod result;
 pub(crate) mod table;
 
 use std::ffi::OsString;
@@ -81,11 +85,7 @@ impl Printer {
 
     /// Prints a result as JSON on stdout: `kind` and `version` first, so that readers can tell.
     pub(crate) fn json(&self, kind: &str, body: Json) {
-        let mut whole = json!({ "kind": kind, "version": 1 });
-        if let (Json::Object(whole), Json::Object(body)) = (&mut whole, body) {
-            whole.extend(body);
-        }
-        self.raw_json(&whole);
+        self.raw_json(&with_kind(kind, body));
     }
 
     /// Prints JSON that has a form of its own.
@@ -94,6 +94,15 @@ impl Printer {
         // JSON has no colours, so nothing is lost by not asking whether there may be any.
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         _ = serde_json::to_writer_pretty(&mut out, json)
+            .map_err(std::io::Error::from)
+            .and_then(|()| out.write_all(b"\n"))
+            .and_then(|()| out.flush());
+    }
+
+    /// Prints a result as JSON in one line, after lines of events.
+    pub(crate) fn json_line(&self, value: &impl serde::Serialize) {
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        _ = serde_json::to_writer(&mut out, value)
             .map_err(std::io::Error::from)
             .and_then(|()| out.write_all(b"\n"))
             .and_then(|()| out.flush());
@@ -174,6 +183,15 @@ impl Printer {
         }
         ExitCode::from(error.kind.exit_code())
     }
+}
+
+/// Puts kind and version before a body.
+pub(crate) fn with_kind(kind: &str, body: Json) -> Json {
+    let mut whole = json!({ "kind": kind, "version": 1 });
+    if let (Json::Object(whole), Json::Object(body)) = (&mut whole, body) {
+        whole.extend(body);
+    }
+    whole
 }
 
 /// Says a number with its noun.

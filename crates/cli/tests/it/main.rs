@@ -6,11 +6,15 @@
 )]
 
 mod exports;
+mod father;
 mod faults;
 mod flags;
 mod hosts;
 mod kept;
 mod look;
+mod on_sim;
+mod operate;
+mod runs;
 mod secrets;
 mod support;
 mod tokens;

@@ -14,18 +14,27 @@ fn the_verb_validate_is_another_spelling() {
 }
 
 #[test]
-fn verbs_of_commands_to_come_say_what_they_stand_for() {
+fn the_verbs_create_destroy_and_test_are_other_spellings_and_say_so() {
     let world = World::new();
     for (verb, command) in [
-        ("create", "manifest apply"),
-        ("destroy", "manifest destroy"),
-        ("test", "manifest test"),
-        ("serve", "server start"),
+        ("create", "apply"),
+        ("destroy", "destroy"),
+        ("test", "test"),
     ] {
-        let run = world.on_site(&[verb]);
-        assert_ne!(run.code, 0);
-        assert!(run.err.contains(command), "{verb}: {}", run.err);
+        let arguments = ["-M", "no-such-manifest", "-H", "sim"];
+        let old = world.on_site(&[&[verb], &arguments[..]].concat());
+        let new = world.on_site(&[&["manifest", command], &arguments[..]].concat());
+        assert_eq!((old.code, new.code), (1, 1));
+        let notice = format!("notice: `{verb}` is now `homestak manifest {command}`\n");
+        assert_eq!(old.err, notice + &new.err);
     }
+}
+
+#[test]
+fn the_verb_serve_says_what_it_stands_for() {
+    let run = World::new().on_site(&["serve"]);
+    assert_eq!(run.code, 2);
+    assert!(run.err.contains("server start"), "{}", run.err);
 }
 
 #[test]

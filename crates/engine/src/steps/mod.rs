@@ -174,10 +174,7 @@ pub(crate) fn subject(plan: &Plan, step: &Step) -> String {
 pub(crate) fn planned(node: &NodePlan) -> GuestRef {
     let wanted = node.wanted.as_ref();
     GuestRef {
-        uuid: wanted.map_or_else(
-            || crate::ports::GuestUuid::nil(),
-            |wanted| wanted.uuid.clone(),
-        ),
+        uuid: wanted.map_or_else(crate::ports::GuestUuid::nil, |wanted| wanted.uuid.clone()),
         kind: wanted.map_or(crate::ports::GuestKind::Vm, |wanted| wanted.kind),
         vmid: wanted.and_then(|wanted| wanted.vmid).unwrap_or(0),
         host: wanted.map_or_else(String::new, |wanted| wanted.host.clone()),

@@ -1,8 +1,7 @@
 //! `homestak host`: list, show, trust, role, preflight.
 
-mod connect;
 mod list;
-mod preflight;
+pub(super) mod preflight;
 mod role;
 mod show;
 mod trust;

@@ -11,8 +11,8 @@ use homestak_providers::pve::preflight::{
 use homestak_providers::pve::role::Abilities;
 use serde_json::json;
 
-use super::connect::{block_on, connect, document};
 use crate::commands::{Outcome, require_sound};
+use crate::connect::{block_on, connect, document};
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::ui::{Printer, count};
@@ -31,10 +31,8 @@ pub(super) fn run(
         .map(|wanted| resolve(wanted, name, session, printer))
         .transpose()?;
     let wanted = wanted(name, resolved.as_ref(), session)?;
-    let pve = connect(name, session)?;
     printer.detail(&format!("asking {name}"));
-    let facts = block_on(pve.facts(&wanted))?;
-    let findings = check(&facts, &wanted);
+    let findings = block_on(findings(name, &wanted, session))??;
     let failed = worst(&findings) == Severity::Failure;
     if printer.shape.json {
         let findings: Vec<_> = findings
@@ -49,6 +47,32 @@ pub(super) fn run(
         show(name, &findings, printer);
     }
     Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// Checks a host before a run. Images that the run fetches itself need not be there.
+pub(in crate::commands) async fn before_a_run(
+    name: &str,
+    resolved: Option<&Resolved>,
+    session: &Session,
+) -> Result<Vec<Finding>, CommandError> {
+    let mut wanted = wanted(name, resolved, session)?;
+    wanted.images.retain(|file| {
+        let image = file.file.trim_end_matches(".qcow2");
+        let document = session.catalog.image(image);
+        let document = document.and_then(|document| document.value.as_ref());
+        document.is_none_or(|image| image.source.is_none())
+    });
+    findings(name, &wanted, session).await
+}
+
+async fn findings(
+    name: &str,
+    wanted: &Wanted,
+    session: &Session,
+) -> Result<Vec<Finding>, CommandError> {
+    let pve = connect(name, session)?;
+    let facts = pve.facts(wanted).await;
+    Ok(check(&facts, wanted))
 }
 
 fn resolve(

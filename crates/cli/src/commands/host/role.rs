@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use homestak_providers::pve::role::{Abilities, grants, is_verified, render};
 use serde_json::json;
 
-use super::connect::document;
 use crate::commands::Outcome;
+use crate::connect::document;
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::ui::Printer;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use homestak_engine::ports::{Capabilities, Observed, Provider as _};
 use serde_json::{Value as Json, json};
 
-use super::connect::{block_on, connect, document, failed};
 use crate::commands::Outcome;
+use crate::connect::{block_on, connect, document, failed};
 use crate::session::Session;
 use crate::ui::{Printer, count};
 

@@ -8,8 +8,8 @@ use homestak_core::doc::edit::set_text;
 use homestak_core::error::chain;
 use serde_json::json;
 
-use super::connect::{document, host_and_port};
 use crate::commands::{Outcome, write_file};
+use crate::connect::{document, host_and_port};
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::ui::Printer;

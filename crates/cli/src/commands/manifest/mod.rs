@@ -1,9 +1,22 @@
-//! `homestak manifest`: list, show, validate, graph, migrate.
+//! `homestak manifest`: look at manifests, carry them out, look at runs.
 
+mod apply;
+mod destroy;
+mod forget;
 mod graph;
+mod history;
+mod job;
 mod migrate;
+mod plan;
+mod plan_file;
+mod report;
+mod resume;
+mod runs;
 pub(super) mod select;
 pub(super) mod show;
+mod status;
+mod test;
+mod test_report;
 mod validate;
 
 use std::process::ExitCode;
@@ -12,7 +25,7 @@ use homestak_core::resolve::{Request, manifest};
 use serde_json::json;
 
 use super::Outcome;
-use crate::args::ManifestCommand;
+use crate::args::{ManifestCommand, RunArgs};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
@@ -35,6 +48,46 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
             show::run(&manifest, &options, settings, printer)
         }
         ManifestCommand::Validate { manifest } => validate::run(&manifest, settings, printer),
+        ManifestCommand::Plan(args) => plan::run(&args, settings, printer),
+        ManifestCommand::Apply(args) => apply::run(&args, settings, printer),
+        ManifestCommand::Destroy(args) => destroy::run(&args, settings, printer),
+        ManifestCommand::Test(args) => test::run(&args, settings, printer),
+        ManifestCommand::Status { which } => status::run(&which, settings, printer),
+        ManifestCommand::Resume {
+            which,
+            settled,
+            events,
+        } => resume::resume(&which, &settled, events, settings, printer),
+        ManifestCommand::Rollback { which, yes, events } => {
+            resume::rollback(&which, yes, events, settings, printer)
+        }
+        ManifestCommand::History { which } => history::run(&which, settings, printer),
+        ManifestCommand::Report {
+            run,
+            manifest,
+            host,
+            out,
+        } => {
+            let which = RunArgs {
+                name: None,
+                manifest,
+                host,
+            };
+            report::run(run, &which, out.as_deref(), settings, printer)
+        }
+        ManifestCommand::Forget {
+            node,
+            manifest,
+            host,
+            yes,
+        } => {
+            let which = RunArgs {
+                name: None,
+                manifest,
+                host,
+            };
+            forget::run(&node, &which, yes, settings, printer)
+        }
         ManifestCommand::Graph {
             manifest,
             format,

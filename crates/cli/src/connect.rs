@@ -3,6 +3,7 @@
 //! In: a name, the site's documents. Out: a client that verifies whom it talks to.
 //! Never: a connection without verification; a token in a message.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::error::CommandError;
 use crate::session::Session;
 
 /// Returns the document of a Proxmox VE host.
-pub(super) fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, CommandError> {
+pub(crate) fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, CommandError> {
     let nodes = &session.catalog.nodes;
     let document = nodes.get(name).ok_or_else(|| {
         CommandError::unknown("host", name, nodes.keys().map(String::as_str))
@@ -34,7 +35,7 @@ pub(super) fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNo
 }
 
 /// Returns host and port of an API's address.
-pub(super) fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
+pub(crate) fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
     let url = node.api_endpoint.as_ref()?.as_str();
     let rest = url.split_once("://")?.1;
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -48,7 +49,17 @@ pub(super) fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
 }
 
 /// Makes a client for a host.
-pub(super) fn connect(name: &str, session: &Session) -> Result<Pve, CommandError> {
+pub(crate) fn connect(name: &str, session: &Session) -> Result<Pve, CommandError> {
+    connect_at(name, None, session)
+}
+
+/// Makes a client for a host that was found at an address: one that is written as another address
+/// is reached at that one, one that has a name by its name.
+pub(crate) fn connect_at(
+    name: &str,
+    found: Option<IpAddr>,
+    session: &Session,
+) -> Result<Pve, CommandError> {
     let node = document(name, session)?;
     let url = node
         .api_endpoint
@@ -57,12 +68,23 @@ pub(super) fn connect(name: &str, session: &Session) -> Result<Pve, CommandError
     let url = url.ok_or_else(|| {
         CommandError::failed(format!("`nodes/{name}.yaml` has no `api_endpoint`."))
     })?;
+    let url = match (found, host_and_port(node)) {
+        (Some(found), Some((host, port))) if is_another_address(&host, found) => {
+            format!("https://{}", SocketAddr::new(found, port))
+        }
+        _ => url,
+    };
     let endpoint = Endpoint {
         url,
         trust: trust(name, node, session)?,
     };
     let settings = PveSettings::new(endpoint, Credential::Token(token(name, node, session)?));
     Pve::new(settings, Arc::new(WallClock)).map_err(|error| failed(name, &error))
+}
+
+fn is_another_address(host: &str, found: IpAddr) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.parse().is_ok_and(|host: IpAddr| host != found)
 }
 
 /// Whom to trust: the recorded fingerprint, the named authority, or the public ones.
@@ -109,17 +131,20 @@ fn token(name: &str, node: &PveNode, session: &Session) -> Result<ApiToken, Comm
 }
 
 /// Runs a future to its end on a runtime of its own.
-pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, CommandError> {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let runtime =
         runtime.map_err(|error| CommandError::failed(format!("Cannot start: {error}.")))?;
-    Ok(runtime.block_on(future))
+    let value = runtime.block_on(future);
+    // What was begun and is not wanted any more is not waited for.
+    runtime.shutdown_background();
+    Ok(value)
 }
 
 /// Words an error of a host for a person.
-pub(super) fn failed(name: &str, error: &PortError) -> CommandError {
+pub(crate) fn failed(name: &str, error: &PortError) -> CommandError {
     let made = CommandError::failed(format!(
         "Cannot {}: {}.",
         error.doing,

@@ -1,0 +1,147 @@
+//! The arguments of commands that carry manifests out, and of those that look at runs.
+//!
+//! In: arguments. Out: typed values.
+//! Never: defaults that a manifest has a say in.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::ManifestArgs;
+
+/// What `manifest plan` takes.
+#[derive(Debug, Clone, Args)]
+pub struct PlanArgs {
+    /// Which manifest.
+    #[command(flatten)]
+    pub manifest: ManifestArgs,
+    /// What is planned.
+    #[command(flatten)]
+    pub wish: WishArgs,
+    /// Write the plan to this file, for `manifest apply FILE`
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// What `manifest apply` takes.
+#[derive(Debug, Clone, Args)]
+pub struct ApplyArgs {
+    /// Which manifest; a file that `manifest plan --out` wrote works as NAME too.
+    #[command(flatten)]
+    pub manifest: ManifestArgs,
+    /// What is planned.
+    #[command(flatten)]
+    pub wish: WishArgs,
+    /// How it is carried out.
+    #[command(flatten)]
+    pub carry: CarryArgs,
+    /// Carry out the plan in this file, if it still fits
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Leave what was made when something fails, whatever `on_error` says
+    #[arg(long)]
+    pub keep_on_failure: bool,
+}
+
+/// What `manifest destroy` takes.
+#[derive(Debug, Clone, Args)]
+pub struct DestroyArgs {
+    /// Which manifest.
+    #[command(flatten)]
+    pub manifest: ManifestArgs,
+    /// What happens to the rest when a node fails
+    #[arg(long, value_enum)]
+    pub on_error: Option<OnErrorArg>,
+    /// How many nodes are worked on at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub parallel: Option<u32>,
+    /// How it is carried out.
+    #[command(flatten)]
+    pub carry: CarryArgs,
+}
+
+/// What `manifest test` takes.
+#[derive(Debug, Clone, Args)]
+pub struct TestArgs {
+    /// Which manifest.
+    #[command(flatten)]
+    pub manifest: ManifestArgs,
+    /// What is planned.
+    #[command(flatten)]
+    pub wish: WishArgs,
+    /// How it is carried out.
+    #[command(flatten)]
+    pub carry: CarryArgs,
+    /// Leave everything as it is when something fails
+    #[arg(long)]
+    pub keep_on_failure: bool,
+    /// Directory of the reports; `reports` in the state directory when left out
+    #[arg(long, short = 'r', value_name = "DIR")]
+    pub report_dir: Option<PathBuf>,
+}
+
+/// What is planned.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WishArgs {
+    /// Make so many levels of nodes only
+    #[arg(long, value_name = "N")]
+    pub depth: Option<usize>,
+    /// Remove guests of the manifest that it does not name any more
+    #[arg(long)]
+    pub prune: bool,
+    /// What happens to the rest when a node fails
+    #[arg(long, value_enum)]
+    pub on_error: Option<OnErrorArg>,
+    /// How many nodes are worked on at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub parallel: Option<u32>,
+}
+
+/// How something is carried out.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CarryArgs {
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not check the hosts first
+    #[arg(long)]
+    pub skip_preflight: bool,
+    /// Print every event as a line of JSON on stdout
+    #[arg(long)]
+    pub events: bool,
+}
+
+/// What happens to the rest when a node fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnErrorArg {
+    /// Begin nothing new; what is there stays
+    Stop,
+    /// Remove again what this run made
+    Rollback,
+    /// Go on with nodes that do not depend on it
+    Continue,
+}
+
+/// Which runs are meant.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RunArgs {
+    /// Name of a manifest; not needed when only one has an unfinished run
+    #[arg(value_name = "NAME", conflicts_with = "manifest")]
+    pub name: Option<String>,
+    /// Name of a manifest; not needed when only one has an unfinished run
+    #[arg(short = 'M', long, value_name = "NAME")]
+    pub manifest: Option<String>,
+    /// Runs on this host only
+    #[arg(short = 'H', long, value_name = "HOST")]
+    pub host: Option<String>,
+}
+
+impl RunArgs {
+    /// Returns the manifest that is named.
+    pub fn manifest(&self) -> Option<&str> {
+        self.manifest.as_deref().or(self.name.as_deref())
+    }
+}

@@ -1,0 +1,105 @@
+//! `homestak manifest apply`: the world becomes what the manifest says.
+
+use std::path::PathBuf;
+
+use homestak_core::plan::{OnError, Options, Plan, Verb};
+
+use super::job::{Job, options};
+use super::{plan, plan_file};
+use crate::args::{ApplyArgs, ManifestArgs};
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Applies a manifest, or a plan that was written.
+pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let mut options = options(&args.wish);
+    let mut manifest = args.manifest.clone();
+    let written = plan_named(args, &mut manifest)
+        .map(|path| plan_file::read(&path))
+        .transpose()?;
+    let written = written
+        .map(|(plan, made)| recall(plan, made, &mut manifest, &mut options))
+        .transpose()?;
+    let job = Job::open("apply", &manifest, &args.carry, settings, printer)?;
+    block_on(apply(
+        &job,
+        &options,
+        args.keep_on_failure,
+        written.as_ref(),
+    ))?
+}
+
+/// Returns the file of a plan: named by its flag, or in the place of a manifest's name.
+fn plan_named(args: &ApplyArgs, manifest: &mut ManifestArgs) -> Option<PathBuf> {
+    let named = manifest.name.as_ref().map(PathBuf::from);
+    let named =
+        named.filter(|path| path.extension().is_some_and(|end| end == "json") && path.is_file());
+    if named.is_some() {
+        manifest.name = None;
+    }
+    args.plan.clone().or(named)
+}
+
+/// Plans are made again with what they were made with.
+fn recall(
+    plan: Plan,
+    made: plan_file::Made,
+    manifest: &mut ManifestArgs,
+    options: &mut Options,
+) -> Result<Plan, CommandError> {
+    if plan.verb != Verb::Apply {
+        return Err(CommandError::usage("The plan is not one of `apply`."));
+    }
+    let chosen = manifest.name.is_some()
+        || manifest.manifest.is_some()
+        || manifest.manifest_file.is_some()
+        || manifest.manifest_json.is_some();
+    if !chosen {
+        manifest.manifest = Some(plan.manifest.clone());
+    }
+    manifest.host = manifest.host.take().or(made.host);
+    options.prune |= made.prune;
+    options.depth = options.depth.or(made.depth);
+    options.on_error = options.on_error.or(made.on_error);
+    options.parallelism = options.parallelism.or(made.parallelism);
+    Ok(plan)
+}
+
+async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {
+    if job.carry.dry_run {
+        let made = job.plan(options).await?;
+        return plan::show(&made, job, options);
+    }
+    let _lease = job.hold().await?;
+    let earlier = job.unfinished().await?;
+    let mut plan = job.plan(options).await?;
+    if let Some(written) = written
+        && !written.same_work(&plan)
+    {
+        let refused = CommandError::refused(
+            "The plan in the file does not fit what is there any more, so nothing was done.",
+        );
+        let differs = plan_file::differences(written, &plan).into_iter();
+        return Err(differs
+            .fold(refused, |refused, what| {
+                refused.hint(format!("differs: {what}"))
+            })
+            .hint("homestak manifest plan shows what would be done now"));
+    }
+    if keep && plan.on_error == OnError::Rollback {
+        plan.on_error = OnError::Stop;
+    }
+    job.show(&plan)?;
+    if plan.is_empty() {
+        job.take_over(&earlier).await?;
+        return job.nothing(&plan);
+    }
+    job.confirm(&plan, "Carry this out? It removes guests.")?;
+    job.preflight(&plan).await?;
+    job.take_over(&earlier).await?;
+    let ended = job.carry_out(&plan).await?;
+    job.finish(&plan, ended)
+}

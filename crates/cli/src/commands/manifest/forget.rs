@@ -1,0 +1,76 @@
+//! `homestak manifest forget`: what is remembered of a node goes; its guest is left alone.
+
+use std::process::ExitCode;
+
+use homestak_engine::journal::Scope;
+use serde_json::json;
+
+use super::resume::agree;
+use super::runs::listed;
+use crate::args::RunArgs;
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::operator::{hold, journal, scopes_of};
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Forgets a node.
+pub(super) fn run(
+    node: &str,
+    which: &RunArgs,
+    yes: bool,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let journal = journal(settings)?;
+    block_on(async {
+        let mut scopes: Vec<Scope> = Vec::new();
+        for head in listed(which, &journal).await? {
+            scopes.extend(scopes_of(&head));
+        }
+        scopes.retain(|scope| which.host.as_ref().is_none_or(|host| *host == scope.host));
+        scopes.sort();
+        scopes.dedup();
+        let mut found = Vec::new();
+        for scope in scopes {
+            let records = journal.records(&scope).await?;
+            let record = records.into_iter().find(|record| record.name == node);
+            found.extend(record.map(|record| (scope, record)));
+        }
+        let (scope, record) = match found.as_slice() {
+            [] => {
+                return Err(CommandError::failed(format!(
+                    "Nothing is remembered of a node `{node}`."
+                ))
+                .hint("homestak manifest status -M NAME lists what is"));
+            }
+            [one] => one,
+            several => {
+                let error = CommandError::usage(format!("Which `{node}`? There are several."));
+                return Err(several.iter().fold(error, |error, (scope, _)| {
+                    error.hint(format!("-M {} -H {}", scope.manifest, scope.host))
+                }));
+            }
+        };
+        let question = format!(
+            "Forget `{node}` of `{}`? Guest {} on {} is left alone.",
+            scope.manifest, record.guest.vmid, record.guest.host
+        );
+        agree(yes, &question, printer)?;
+        let _lease = hold(&journal, std::slice::from_ref(scope)).await?;
+        let forgotten = journal.forget(scope, node).await?;
+        if printer.shape.json {
+            printer.json(
+                "manifest.forget",
+                json!({ "success": true, "node": node, "forgotten": forgotten }),
+            );
+        } else {
+            printer.say(&format!(
+                "Forgotten. Guest {} is left alone.",
+                record.guest.vmid
+            ));
+        }
+        Ok(ExitCode::SUCCESS)
+    })?
+}

@@ -1,0 +1,72 @@
+//! `homestak manifest history`: runs, newest first.
+
+use std::process::ExitCode;
+
+use homestak_engine::journal::RunHead;
+use serde_json::{Value as Json, json};
+
+use super::runs::{is_unfinished, listed, word};
+use crate::args::RunArgs;
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::operator::journal;
+use crate::settings::Settings;
+use crate::ui::{Printer, table};
+
+/// Lists runs.
+pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let journal = journal(settings)?;
+    let runs = block_on(listed(which, &journal))??;
+    if printer.shape.json {
+        let runs: Vec<Json> = runs.iter().map(head_json).collect();
+        printer.json("manifest.history", json!({ "runs": runs }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if runs.is_empty() {
+        printer.say("There is no run.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows = runs.iter().map(|run| {
+        vec![
+            run.id.to_string(),
+            run.manifest.clone(),
+            run.hosts.join(","),
+            run.verb.clone(),
+            moment(run.started),
+            seconds(run).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s")),
+            word(run).to_owned(),
+        ]
+    });
+    printer.data(&table::render(
+        &[
+            "run", "manifest", "hosts", "verb", "started", "took", "ended",
+        ],
+        rows.collect(),
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a moment without parts of seconds.
+pub(super) fn moment(at: jiff::Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+pub(super) fn seconds(run: &RunHead) -> Option<f64> {
+    let (at, _) = run.ended?;
+    Some(at.duration_since(run.started).as_secs_f64())
+}
+
+/// Turns a run into JSON.
+pub(super) fn head_json(run: &RunHead) -> Json {
+    json!({
+        "run": run.id.0,
+        "manifest": run.manifest,
+        "hosts": run.hosts,
+        "verb": run.verb,
+        "started_at": run.started,
+        "finished_at": run.ended.map(|(at, _)| at),
+        "duration": seconds(run),
+        "ending": run.ended.map(|(_, ending)| ending.word()),
+        "resumable": is_unfinished(run),
+    })
+}

@@ -1,0 +1,310 @@
+//! What apply, destroy, test and plan have in common: look, plan, show, ask, carry out.
+//!
+//! In: a manifest and flags. Out: a plan, or how a run ended.
+//! Never: a removal that nobody agreed to; a plan with refusals carried out.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_core::resolve::{Request, Resolved};
+use homestak_engine::journal::{Ending, Lease, RunHead};
+use homestak_providers::pve::preflight::Severity;
+use serde_json::json;
+
+use super::runs::is_unfinished;
+use super::select::{Selected, request, select};
+use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, WishArgs};
+use crate::commands::Outcome;
+use crate::commands::host::preflight::before_a_run;
+use crate::error::CommandError;
+use crate::operator::{Bench, hold, scopes};
+use crate::places::SIM;
+use crate::settings::Settings;
+use crate::ui::ask::{Answer, ask};
+use crate::ui::progress::Screen;
+use crate::ui::{Printer, count, plan as picture, result, with_kind};
+
+/// A manifest on its way.
+pub(super) struct Job<'a> {
+    /// What the person calls it: `apply`, `destroy`, `test`.
+    pub(super) verb: &'static str,
+    pub(super) resolved: Resolved,
+    pub(super) request: Request,
+    pub(super) bench: Bench,
+    pub(super) carry: &'a CarryArgs,
+    pub(super) printer: &'a Printer,
+}
+
+/// Turns flags into what is planned.
+pub(super) fn options(wish: &WishArgs) -> Options {
+    Options {
+        verb: Verb::Apply,
+        prune: wish.prune,
+        depth: wish.depth,
+        on_error: wish.on_error.map(on_error),
+        parallelism: wish.parallel.map(|n| n as usize),
+    }
+}
+
+pub(super) fn on_error(arg: OnErrorArg) -> OnError {
+    match arg {
+        OnErrorArg::Stop => OnError::Stop,
+        OnErrorArg::Rollback => OnError::Rollback,
+        OnErrorArg::Continue => OnError::Continue,
+    }
+}
+
+impl<'a> Job<'a> {
+    /// Resolves the manifest and puts together what carrying it out needs.
+    pub(super) fn open(
+        verb: &'static str,
+        args: &ManifestArgs,
+        carry: &'a CarryArgs,
+        settings: &Settings,
+        printer: &'a Printer,
+    ) -> Result<Self, CommandError> {
+        let Selected {
+            session, resolved, ..
+        } = select(args, settings, printer)?;
+        let request = request(args, &session)?;
+        let screen = Screen::new(printer.shape, carry.events);
+        let bench = Bench::new(Arc::new(session), settings, screen)?;
+        Ok(Self {
+            verb,
+            resolved,
+            request,
+            bench,
+            carry,
+            printer,
+        })
+    }
+
+    /// Makes sure that nobody else works on the same.
+    pub(super) async fn hold(&self) -> Result<Box<dyn Lease>, CommandError> {
+        hold(self.bench.journal(), &scopes(&self.resolved)).await
+    }
+
+    /// Looks and plans.
+    pub(super) async fn plan(&self, options: &Options) -> Result<Plan, CommandError> {
+        let Self {
+            resolved, request, ..
+        } = self;
+        self.bench
+            .plan(resolved, request, options, self.printer)
+            .await
+    }
+
+    /// Returns earlier runs on the same manifest and hosts that were not brought to an end.
+    pub(super) async fn unfinished(&self) -> Result<Vec<RunHead>, CommandError> {
+        let scopes = scopes(&self.resolved);
+        let shares = |run: &RunHead| scopes.iter().any(|scope| run.hosts.contains(&scope.host));
+        let runs = self.bench.journal().runs(Some(&self.resolved.name)).await?;
+        let mut runs: Vec<RunHead> = runs.into_iter().filter(shares).collect();
+        // One that failed stays as it ended, but only the newest can still be resumed.
+        let newest = runs.first().map(|run| run.id);
+        runs.retain(|run| {
+            let open = matches!(run.ended, None | Some((_, Ending::Stopped)));
+            open || is_unfinished(run) && Some(run.id) == newest
+        });
+        Ok(runs)
+    }
+
+    /// Says that earlier runs are left behind, and ends those that are still open.
+    pub(super) async fn take_over(&self, runs: &[RunHead]) -> Result<(), CommandError> {
+        for run in runs {
+            let how = run.ended.map_or("was cut off", |(_, ending)| match ending {
+                Ending::Stopped => "was stopped",
+                Ending::Stuck => "got stuck",
+                _ => "failed",
+            });
+            self.printer.say(&format!(
+                "Run {} ({}) {how}; this one takes over from what is there.",
+                run.id, run.verb
+            ));
+        }
+        let open = |run: &&RunHead| matches!(run.ended, None | Some((_, Ending::Stopped)));
+        let open: Vec<RunHead> = runs.iter().filter(open).cloned().collect();
+        self.bench.supersede(&open).await
+    }
+
+    /// Shows a plan before it is carried out, and stops when it cannot be.
+    pub(super) fn show(&self, plan: &Plan) -> Result<(), CommandError> {
+        let more = self.printer.shape.verbose > 0;
+        self.printer.say(picture::render(plan, more).trim_end());
+        refusals(plan)
+    }
+
+    /// Asks when something is removed.
+    pub(super) fn confirm(&self, plan: &Plan, question: &str) -> Result<(), CommandError> {
+        if self.carry.yes || !plan.removes() {
+            return Ok(());
+        }
+        self.ask(question)
+    }
+
+    /// Asks, whatever it is about.
+    pub(super) fn ask(&self, question: &str) -> Result<(), CommandError> {
+        let verb = self.verb;
+        match ask(question, self.printer) {
+            Answer::Yes => Ok(()),
+            Answer::No => Err(CommandError::refused("Nothing was done.")),
+            Answer::Nobody => Err(CommandError::refused(
+                "This removes guests, and there is no terminal to ask at.",
+            )
+            .hint(format!(
+                "homestak manifest {verb} ... --dry-run shows what goes; --yes agrees"
+            ))),
+        }
+    }
+
+    /// Checks every real host, unless that is not wanted.
+    pub(super) async fn preflight(&self, plan: &Plan) -> Result<(), CommandError> {
+        if self.carry.skip_preflight {
+            return Ok(());
+        }
+        let makes = (plan.verb == Verb::Apply).then_some(&self.resolved);
+        let mut failures = Vec::new();
+        for host in plan.hosts.iter().filter(|host| *host != SIM) {
+            self.printer.detail(&format!("checking {host}"));
+            for finding in before_a_run(host, makes, &self.bench.session).await? {
+                let text = format!("{host}: {}: {}", finding.check, finding.detail);
+                match finding.severity {
+                    Severity::Good => {}
+                    Severity::Unknown => self.printer.detail(&format!("unknown: {text}")),
+                    Severity::Warning => self.printer.say(&format!("warning: {text}")),
+                    Severity::Failure => {
+                        self.printer.say(&format!("failure: {text}"));
+                        failures.push(finding.fix);
+                    }
+                }
+            }
+        }
+        if failures.is_empty() {
+            return Ok(());
+        }
+        let refused = CommandError::refused(format!(
+            "The hosts are not ready: {}.",
+            count(failures.len(), "failure")
+        ));
+        let refused = failures
+            .into_iter()
+            .filter(|fix| !fix.is_empty())
+            .fold(refused, CommandError::hint);
+        Err(refused.hint("--skip-preflight goes on all the same"))
+    }
+
+    /// Carries a plan out; `None` when a person left at once.
+    pub(super) async fn carry_out(&self, plan: &Plan) -> Result<Option<Ending>, CommandError> {
+        self.bench.screen.expect(plan);
+        let operator = &self.bench.operator;
+        let ended = self
+            .bench
+            .drive(
+                async |interrupt| operator.carry_out(self.verb, plan, interrupt).await,
+                self.printer,
+            )
+            .await?;
+        Ok(ended.map(|(_, ending)| ending))
+    }
+
+    /// Shows what came of a plan that had nothing in it.
+    pub(super) fn nothing(&self, plan: &Plan) -> Outcome {
+        self.bench.screen.expect(plan);
+        let chronicle = self.bench.screen.chronicle();
+        self.finish_json(|| {
+            let mut body = result::json(self.verb, &chronicle, true);
+            body["ending"] = "done".into();
+            body
+        });
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Prints the result as JSON, when it is asked for.
+    pub(super) fn finish_json(&self, body: impl FnOnce() -> serde_json::Value) {
+        if !self.printer.shape.json {
+            return;
+        }
+        let kind = format!("manifest.{}", self.verb);
+        if self.carry.events {
+            self.printer.json_line(&with_kind(&kind, body()));
+        } else {
+            self.printer.json(&kind, body());
+        }
+    }
+
+    /// Shows what came of a run, and returns the exit code.
+    pub(super) fn finish(&self, plan: &Plan, ended: Option<Ending>) -> Outcome {
+        let shown = Shown {
+            verb: self.verb,
+            manifest: &self.resolved.name,
+            hosts: &plan.hosts,
+            events: self.carry.events,
+        };
+        show_result(&shown, &self.bench, ended, self.printer)
+    }
+}
+
+/// Whose result is shown, and how.
+pub(super) struct Shown<'a> {
+    pub(super) verb: &'a str,
+    pub(super) manifest: &'a str,
+    pub(super) hosts: &'a [String],
+    pub(super) events: bool,
+}
+
+/// Shows what came of a run, and returns the exit code.
+pub(super) fn show_result(
+    shown: &Shown<'_>,
+    bench: &Bench,
+    ended: Option<Ending>,
+    printer: &Printer,
+) -> Outcome {
+    let chronicle = bench.screen.chronicle();
+    let kind = format!("manifest.{}", shown.verb);
+    let wanted = match shown.verb {
+        "rollback" => Ending::RolledBack,
+        _ => Ending::Done,
+    };
+    let success = ended == Some(wanted);
+    if printer.shape.json {
+        let body = with_kind(&kind, result::json(shown.verb, &chronicle, success));
+        if shown.events {
+            printer.json_line(&body);
+        } else {
+            printer.raw_json(&body);
+        }
+    } else if !shown.events {
+        printer.data(&result::render(&chronicle));
+    }
+    result::troubles(&chronicle, printer);
+    let host = shown.hosts.first().map_or("", String::as_str);
+    match ended {
+        Some(ending) => {
+            result::ending(ending, shown.manifest, host, printer);
+            Ok(ExitCode::from(result::exit_code(ending)))
+        }
+        None => {
+            printer.say(&format!(
+                "Left at once. What was being done may be done or not; homestak manifest resume -M {} -H {host} looks and goes on.",
+                shown.manifest
+            ));
+            Ok(ExitCode::from(130))
+        }
+    }
+}
+
+/// Stops a plan that cannot be carried out.
+pub(super) fn refusals(plan: &Plan) -> Result<(), CommandError> {
+    if plan.refusals.is_empty() {
+        return Ok(());
+    }
+    let refused = CommandError::refused(format!(
+        "The plan cannot be carried out: {}.",
+        count(plan.refusals.len(), "refusal")
+    ));
+    Err(CommandError {
+        diagnostics: Some(Box::new(json!(plan.refusals))),
+        ..refused
+    })
+}

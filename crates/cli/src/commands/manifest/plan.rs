@@ -1,0 +1,45 @@
+//! `homestak manifest plan`: what would be done, and why.
+
+use std::process::ExitCode;
+
+use homestak_core::plan::{Options, Plan};
+
+use super::job::{Job, options};
+use super::plan_file;
+use crate::args::{CarryArgs, PlanArgs};
+use crate::commands::{Outcome, write_file};
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::{Printer, plan as picture};
+
+/// Shows what `apply` would do.
+pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let carry = CarryArgs::default();
+    let job = Job::open("plan", &args.manifest, &carry, settings, printer)?;
+    let options = options(&args.wish);
+    let plan = block_on(job.plan(&options))??;
+    if let Some(out) = &args.out {
+        let text = serde_json::to_string_pretty(&plan_file::write(&plan, &job.request, &options))
+            .map_err(|error| {
+            CommandError::failed(format!("Cannot write the plan: {error}."))
+        })?;
+        write_file(out, &format!("{text}\n"))?;
+        printer.say(&format!(
+            "Written; homestak manifest apply {} carries it out.",
+            out.display()
+        ));
+    }
+    show(&plan, &job, &options)
+}
+
+/// Shows a plan as the result of a command.
+pub(super) fn show(plan: &Plan, job: &Job<'_>, options: &Options) -> Outcome {
+    let printer = job.printer;
+    if printer.shape.json {
+        printer.raw_json(&plan_file::write(plan, &job.request, options));
+    } else {
+        printer.data(&picture::render(plan, printer.shape.verbose > 0));
+    }
+    Ok(ExitCode::from(if plan.refusals.is_empty() { 0 } else { 3 }))
+}

@@ -1,0 +1,113 @@
+//! A plan in a file: the plan itself, and what it was made with, so that it can be made again.
+//!
+//! In: a plan. Out: JSON, and back; and what two plans differ in.
+//! Never: a plan of a form that is not known.
+
+use std::path::Path;
+
+use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan};
+use homestak_core::resolve::Request;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use crate::error::CommandError;
+use crate::ui::with_kind;
+
+/// What a plan was made with.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Made {
+    /// `-H`.
+    #[serde(default)]
+    pub(super) host: Option<String>,
+    /// `--prune`.
+    #[serde(default)]
+    pub(super) prune: bool,
+    /// `--depth`.
+    #[serde(default)]
+    pub(super) depth: Option<usize>,
+    /// `--on-error`.
+    #[serde(default)]
+    pub(super) on_error: Option<OnError>,
+    /// `--parallel`.
+    #[serde(default)]
+    pub(super) parallelism: Option<usize>,
+}
+
+/// Turns a plan into what is written.
+pub(super) fn write(plan: &Plan, request: &Request, options: &Options) -> Json {
+    let made = Made {
+        host: request.host.clone(),
+        prune: options.prune,
+        depth: options.depth,
+        on_error: options.on_error,
+        parallelism: options.parallelism,
+    };
+    let mut body = with_kind("manifest.plan", json!(plan));
+    body["options"] = json!(made);
+    body
+}
+
+/// Reads a plan from a file.
+pub(super) fn read(path: &Path) -> Result<(Plan, Made), CommandError> {
+    let text =
+        fs_err::read_to_string(path).map_err(|error| CommandError::file("read", path, &error))?;
+    let wrong = |why: String| {
+        CommandError::failed(format!("`{}` holds no plan: {why}.", path.display()))
+            .hint("homestak manifest plan --out FILE writes one")
+    };
+    let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if let Some(form) = json.get("form").filter(|form| **form != FORM) {
+        return Err(wrong(format!(
+            "its form is {form}, and this version knows {FORM}"
+        )));
+    }
+    let made = json.get("options").cloned().unwrap_or_else(|| json!({}));
+    let made = serde_json::from_value(made).map_err(|error| wrong(error.to_string()))?;
+    let plan = serde_json::from_value(json).map_err(|error| wrong(error.to_string()))?;
+    Ok((plan, made))
+}
+
+/// Says what a plan made now differs in from one made before.
+pub(super) fn differences(then: &Plan, now: &Plan) -> Vec<String> {
+    let mut said = Vec::new();
+    for node in &then.nodes {
+        match now.node(&node.name) {
+            None => said.push(format!("`{}` is not in it any more", node.name)),
+            Some(other) if other != node => said.push(difference(node, other)),
+            Some(_) => {}
+        }
+    }
+    let new = now
+        .nodes
+        .iter()
+        .filter(|node| then.node(&node.name).is_none());
+    said.extend(new.map(|node| format!("`{}` is new: {}", node.name, node.action.word())));
+    if then.refusals != now.refusals {
+        said.push("what is refused".to_owned());
+    }
+    if then.images != now.images {
+        said.push("images that are needed".to_owned());
+    }
+    if said.is_empty() {
+        said.push("settings of the manifest, or hosts".to_owned());
+    }
+    said
+}
+
+fn difference(then: &NodePlan, now: &NodePlan) -> String {
+    let name = &then.name;
+    if then.action != now.action {
+        return format!(
+            "`{name}`: it was to {}, and would be to {}",
+            then.action.word(),
+            now.action.word()
+        );
+    }
+    if then.found != now.found {
+        return format!("`{name}`: its guest changed since");
+    }
+    if then.wanted != now.wanted {
+        return format!("`{name}`: what it should be changed since");
+    }
+    format!("`{name}`: the reasons changed since")
+}

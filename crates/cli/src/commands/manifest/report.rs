@@ -1,0 +1,101 @@
+//! `homestak manifest report`: what happened in a run, for people who were not there.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use homestak_engine::chronicle::Chronicle;
+use homestak_engine::journal::{Run, RunId};
+use serde_json::{Value as Json, json};
+
+use super::history::{head_json, moment};
+use super::runs::{listed, word};
+use crate::args::RunArgs;
+use crate::commands::{Outcome, write_file};
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::operator::journal;
+use crate::settings::Settings;
+use crate::ui::{Printer, result, with_kind};
+
+/// Reports a run.
+pub(super) fn run(
+    number: Option<i64>,
+    which: &RunArgs,
+    out: Option<&Path>,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let journal = journal(settings)?;
+    let run = block_on(async {
+        let id = match number {
+            Some(number) => Some(RunId(number)),
+            None => listed(which, &journal).await?.first().map(|run| run.id),
+        };
+        let run = match id {
+            Some(id) => journal.run(id).await?,
+            None => None,
+        };
+        run.ok_or_else(|| {
+            CommandError::failed("There is no such run.")
+                .hint("homestak manifest history lists runs")
+        })
+    })??;
+    let json = printer.shape.json
+        || out.is_some_and(|out| out.extension().is_some_and(|end| end == "json"));
+    let text = if json {
+        format!("{:#}\n", with_kind("manifest.report", report_json(&run)))
+    } else {
+        markdown(&run)
+    };
+    match out {
+        Some(out) => write_file(out, &text)?,
+        None => printer.data(&text),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn chronicle(run: &Run) -> Chronicle {
+    let mut chronicle = Chronicle::of_run(run);
+    chronicle.died();
+    chronicle
+}
+
+fn report_json(run: &Run) -> Json {
+    let chronicle = chronicle(run);
+    let mut body = head_json(&run.head);
+    body["nodes"] = result::nodes_json(&chronicle);
+    let rows = chronicle.images.iter().chain(&chronicle.nodes);
+    let phases = rows.flat_map(|row| {
+        row.phases.iter().map(|(kind, seconds)| {
+            json!({ "subject": row.name, "phase": kind.word(), "duration": result::rounded(*seconds) })
+        })
+    });
+    body["phases"] = phases.collect();
+    body
+}
+
+fn markdown(run: &Run) -> String {
+    let chronicle = chronicle(run);
+    let head = &run.head;
+    let mut text = format!("# Run {}: {} `{}`\n\n", head.id, head.verb, head.manifest);
+    _ = writeln!(text, "- Hosts: {}", head.hosts.join(", "));
+    _ = writeln!(text, "- Started: {}", moment(head.started));
+    if let Some((at, _)) = head.ended {
+        _ = writeln!(text, "- Finished: {}", moment(at));
+    }
+    _ = writeln!(text, "- Ended: {}\n", word(head));
+    text += "```text\n";
+    text += &result::render(&chronicle);
+    text += "```\n";
+    for (row, trouble) in chronicle.troubles() {
+        _ = writeln!(text, "\n## `{}`\n\n{}", row.name, trouble.message);
+        for line in &trouble.log {
+            _ = writeln!(text, "    {line}");
+        }
+        if !trouble.hint.is_empty() {
+            _ = writeln!(text, "\nWhat to do: {}", trouble.hint);
+        }
+    }
+    text
+}

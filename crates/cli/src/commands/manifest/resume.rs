@@ -1,0 +1,164 @@
+//! `homestak manifest resume` and `rollback`: on with a run that did not end well, or back.
+
+use std::sync::Arc;
+
+use homestak_engine::chronicle::Chronicle;
+use homestak_engine::journal::{Ending, Run};
+
+use super::job::{Shown, show_result};
+use super::runs::{listed, newest, read, unfinished};
+use crate::args::RunArgs;
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::operator::{Bench, hold, scopes_of};
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::ui::ask::{Answer, ask};
+use crate::ui::progress::Screen;
+use crate::ui::{Printer, count};
+
+fn bench(events: bool, settings: &Settings, printer: &Printer) -> Result<Bench, CommandError> {
+    let session = Arc::new(Session::open(settings)?);
+    Bench::new(session, settings, Screen::new(printer.shape, events))
+}
+
+/// Goes on with a run.
+pub(super) fn resume(
+    which: &RunArgs,
+    settled: &[String],
+    events: bool,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let bench = bench(events, settings, printer)?;
+    let work = async {
+        let run = unfinished(which, bench.journal()).await?;
+        let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
+        // It may have ended while it was not held.
+        let run = read(&run.head, bench.journal()).await?;
+        if let Some(unknown) = settled.iter().find(|name| run.plan.node(name).is_none()) {
+            let known = run.plan.nodes.iter().map(|node| node.name.as_str());
+            return Err(CommandError::unknown("node", unknown, known));
+        }
+        printer.say(&format!(
+            "Run {} goes on: {} `{}` on {}.",
+            run.head.id,
+            run.head.verb,
+            run.head.manifest,
+            run.head.hosts.join(", ")
+        ));
+        begin(&bench, &run);
+        let operator = &bench.operator;
+        let ended = bench
+            .drive(
+                async |interrupt| operator.resume(&run, settled, interrupt).await,
+                printer,
+            )
+            .await?;
+        show("resume", &bench, &run, ended, events, printer)
+    };
+    block_on(work)?
+}
+
+/// Undoes the last run.
+pub(super) fn rollback(
+    which: &RunArgs,
+    yes: bool,
+    events: bool,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let bench = bench(events, settings, printer)?;
+    let work = async {
+        let run = match which.manifest() {
+            None => unfinished(which, bench.journal()).await?,
+            Some(manifest) => {
+                let runs = newest(listed(which, bench.journal()).await?);
+                match runs.as_slice() {
+                    [] => {
+                        return Err(CommandError::refused(format!(
+                            "There is no run of `{manifest}`."
+                        )));
+                    }
+                    [one] => read(one, bench.journal()).await?,
+                    several => {
+                        let error = CommandError::usage("Which one? It ran on several hosts.");
+                        let hint = |run: &homestak_engine::journal::RunHead| {
+                            format!("-H {}", run.hosts.join(","))
+                        };
+                        return Err(several
+                            .iter()
+                            .fold(error, |error, run| error.hint(hint(run))));
+                    }
+                }
+            }
+        };
+        let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
+        let run = read(&run.head, bench.journal()).await?;
+        if let Some((_, Ending::RolledBack)) = run.head.ended {
+            printer.say(&format!("Run {} is undone already.", run.head.id));
+            return Ok(std::process::ExitCode::SUCCESS);
+        }
+        let question = format!(
+            "Undo run {} ({} `{}`, {})? What it made is destroyed.",
+            run.head.id,
+            run.head.verb,
+            run.head.manifest,
+            count(run.plan.nodes.len(), "node")
+        );
+        agree(yes, &question, printer)?;
+        begin(&bench, &run);
+        let operator = &bench.operator;
+        let ended = bench
+            .drive(
+                async |interrupt| operator.roll_back(&run, interrupt).await,
+                printer,
+            )
+            .await?;
+        let code = show("rollback", &bench, &run, ended, events, printer)?;
+        // That it was undone is what was asked for.
+        Ok(match ended {
+            Some(Ending::RolledBack) => std::process::ExitCode::SUCCESS,
+            _ => code,
+        })
+    };
+    block_on(work)?
+}
+
+/// Asks, unless a person has agreed already.
+pub(super) fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), CommandError> {
+    if yes {
+        return Ok(());
+    }
+    match ask(question, printer) {
+        Answer::Yes => Ok(()),
+        Answer::No => Err(CommandError::refused("Nothing was done.")),
+        Answer::Nobody => {
+            Err(CommandError::refused("There is no terminal to ask at.").hint("--yes agrees"))
+        }
+    }
+}
+
+fn begin(bench: &Bench, run: &Run) {
+    let mut chronicle = Chronicle::of_run(run);
+    chronicle.died();
+    bench.screen.begin(chronicle);
+}
+
+fn show(
+    verb: &str,
+    bench: &Bench,
+    run: &Run,
+    ended: Option<Ending>,
+    events: bool,
+    printer: &Printer,
+) -> Outcome {
+    let shown = Shown {
+        verb,
+        manifest: &run.head.manifest,
+        hosts: &run.head.hosts,
+        events,
+    };
+    show_result(&shown, bench, ended, printer)
+}

@@ -1,0 +1,229 @@
+//! `homestak manifest test`: apply, verify and destroy, with a report.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_engine::chronicle::Chronicle;
+use homestak_engine::journal::Ending;
+use homestak_engine::verify::verify;
+use jiff::Timestamp;
+
+use super::job::{Job, options};
+use super::plan;
+use super::test_report::{Phase, Report};
+use crate::args::TestArgs;
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::operator::scopes;
+use crate::settings::Settings;
+use crate::ui::{Printer, result};
+
+/// Tests a manifest.
+pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let job = Job::open("test", &args.manifest, &args.carry, settings, printer)?;
+    let directory = args.report_dir.clone();
+    let directory = directory.unwrap_or_else(|| settings.state.join("reports"));
+    block_on(test(&job, args, &directory))?
+}
+
+async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
+    let options = options(&args.wish);
+    if job.carry.dry_run {
+        let made = job.plan(&options).await?;
+        return plan::show(&made, job, &options);
+    }
+    let _lease = job.hold().await?;
+    let earlier = job.unfinished().await?;
+    let mut plan = job.plan(&options).await?;
+    let keep = args.keep_on_failure || !job.resolved.settings.cleanup_on_failure.value;
+    if plan.on_error == OnError::Rollback {
+        // What is kept to be looked at is not undone, and what is not kept is destroyed anyway.
+        plan.on_error = OnError::Stop;
+    }
+    job.show(&plan)?;
+    guard(job, &plan)?;
+    job.preflight(&plan).await?;
+    job.take_over(&earlier).await?;
+    let mut report = Report::new(job, &plan);
+    let ended = create(job, &plan, &mut report).await?;
+    let Some(created) = ended else {
+        return job.finish(&plan, None);
+    };
+    if created == Ending::Stopped {
+        return job.finish(&plan, Some(created));
+    }
+    if created == Ending::Done {
+        if !verify_nodes(job, &plan, &mut report).await? {
+            return job.finish(&plan, None);
+        }
+    } else {
+        report.skip("verify", "Every node runs and is reached");
+    }
+    let made = job.bench.screen.chronicle();
+    let ended = if report.success() || !keep {
+        destroy(job, &options, &mut report).await?
+    } else {
+        job.printer.say("Everything is left as it is.");
+        report.skip("destroy", "Everything is removed again");
+        Some(Ending::Done)
+    };
+    let written = report.write(directory, &made, now(job))?;
+    finish(job, &report, &made, &written, ended)
+}
+
+fn now(job: &Job<'_>) -> Timestamp {
+    job.bench.operator.clock.now()
+}
+
+/// A test ends with a removal, so nothing may be there that was not made by it.
+fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), CommandError> {
+    let there = plan.nodes.iter().filter(|node| node.found.is_some());
+    let there: Vec<&str> = there.map(|node| node.name.as_str()).collect();
+    if there.is_empty() || job.carry.yes {
+        return Ok(());
+    }
+    job.ask(&format!(
+        "The test removes everything at its end, also what is there already: {}. Go on?",
+        there.join(", ")
+    ))
+}
+
+async fn create(
+    job: &Job<'_>,
+    plan: &Plan,
+    report: &mut Report,
+) -> Result<Option<Ending>, CommandError> {
+    let begun = now(job);
+    let ended = job.carry_out(plan).await?;
+    let chronicle = job.bench.screen.chronicle();
+    report.add(Phase {
+        name: "create",
+        description: "Every node of the manifest is made",
+        passed: Some(ended == Some(Ending::Done)),
+        message: trouble(&chronicle),
+        seconds: now(job).duration_since(begun).as_secs_f64(),
+    });
+    result::troubles(&chronicle, job.printer);
+    Ok(ended)
+}
+
+/// Verifies; returns whether a person waited for it.
+async fn verify_nodes(
+    job: &Job<'_>,
+    plan: &Plan,
+    report: &mut Report,
+) -> Result<bool, CommandError> {
+    let begun = now(job);
+    let records = job.bench.records(&scopes(&job.resolved)).await?;
+    let records: Vec<_> = records.into_values().collect();
+    let places = job.bench.places();
+    let verdicts = job
+        .bench
+        .drive(
+            async |_| Ok(verify(places, plan, &records).await),
+            job.printer,
+        )
+        .await?;
+    let Some(verdicts) = verdicts else {
+        return Ok(false);
+    };
+    let bad: Vec<String> = verdicts
+        .iter()
+        .filter(|verdict| !verdict.good)
+        .map(|verdict| format!("{}: {}", verdict.node, verdict.detail))
+        .collect();
+    for verdict in &verdicts {
+        let mark = if verdict.good { "verified" } else { "error" };
+        let text = format!("{mark}: {}: {}", verdict.node, verdict.detail);
+        job.printer.say(&text);
+    }
+    report.add(Phase {
+        name: "verify",
+        description: "Every node runs and is reached",
+        passed: Some(bad.is_empty()),
+        message: bad.join("; "),
+        seconds: now(job).duration_since(begun).as_secs_f64(),
+    });
+    Ok(true)
+}
+
+async fn destroy(
+    job: &Job<'_>,
+    options: &Options,
+    report: &mut Report,
+) -> Result<Option<Ending>, CommandError> {
+    let begun = now(job);
+    let options = Options {
+        on_error: options.on_error,
+        parallelism: options.parallelism,
+        ..Options::new(Verb::Destroy)
+    };
+    let plan = job.plan(&options).await?;
+    let ended = if plan.is_empty() {
+        job.bench.screen.expect(&plan);
+        Some(Ending::Done)
+    } else {
+        job.carry_out(&plan).await?
+    };
+    let chronicle = job.bench.screen.chronicle();
+    report.add(Phase {
+        name: "destroy",
+        description: "Everything is removed again",
+        passed: Some(ended == Some(Ending::Done)),
+        message: trouble(&chronicle),
+        seconds: now(job).duration_since(begun).as_secs_f64(),
+    });
+    result::troubles(&chronicle, job.printer);
+    Ok(ended)
+}
+
+fn trouble(chronicle: &Chronicle) -> String {
+    let said = chronicle
+        .troubles()
+        .map(|(row, trouble)| format!("{}: {}", row.name, trouble.message));
+    said.collect::<Vec<_>>().join("; ")
+}
+
+fn finish(
+    job: &Job<'_>,
+    report: &Report,
+    made: &Chronicle,
+    written: &[PathBuf],
+    ended: Option<Ending>,
+) -> Outcome {
+    let printer = job.printer;
+    job.finish_json(|| {
+        let mut body = result::json(job.verb, made, report.success());
+        body["duration_seconds"] = result::rounded(report.seconds());
+        body["phases"] = report.phases_json();
+        body["reports"] = written
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        body
+    });
+    if !printer.shape.json && !job.carry.events {
+        printer.data(&result::render(made));
+        printer.data(&report.table());
+    }
+    for path in written {
+        printer.say(&format!("Report: {}", path.display()));
+    }
+    match ended {
+        None => return Ok(ExitCode::from(130)),
+        Some(ending) if ending != Ending::Done => {
+            let host = report.host();
+            result::ending(ending, &job.resolved.name, host, printer);
+            return Ok(ExitCode::from(result::exit_code(ending)));
+        }
+        Some(_) => {}
+    }
+    printer.say(if report.success() {
+        "Passed."
+    } else {
+        "Failed."
+    });
+    Ok(ExitCode::from(u8::from(!report.success())))
+}

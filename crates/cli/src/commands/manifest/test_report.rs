@@ -1,0 +1,177 @@
+//! The report of a test: JSON for tools, Markdown for people.
+//!
+//! In: phases as they end. Out: two files.
+//! Never: another verdict than that of the phases.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use homestak_core::plan::Plan;
+use homestak_engine::chronicle::Chronicle;
+use jiff::Timestamp;
+use serde_json::{Value as Json, json};
+
+use super::job::Job;
+use crate::commands::write_file;
+use crate::error::CommandError;
+use crate::ui::{result, table};
+
+/// One phase of a test.
+pub(super) struct Phase {
+    pub(super) name: &'static str,
+    pub(super) description: &'static str,
+    /// Whether it passed; `None` when it was skipped.
+    pub(super) passed: Option<bool>,
+    pub(super) message: String,
+    pub(super) seconds: f64,
+}
+
+impl Phase {
+    fn word(&self) -> &'static str {
+        match self.passed {
+            Some(true) => "passed",
+            Some(false) => "failed",
+            None => "skipped",
+        }
+    }
+}
+
+/// What happened in a test.
+pub(super) struct Report {
+    scenario: String,
+    hosts: Vec<String>,
+    started: Timestamp,
+    phases: Vec<Phase>,
+}
+
+impl Report {
+    /// Begins a report.
+    pub(super) fn new(job: &Job<'_>, plan: &Plan) -> Self {
+        Self {
+            scenario: job.resolved.name.clone(),
+            hosts: plan.hosts.clone(),
+            started: job.bench.operator.clock.now(),
+            phases: Vec::new(),
+        }
+    }
+
+    /// Adds a phase that ended.
+    pub(super) fn add(&mut self, phase: Phase) {
+        self.phases.push(phase);
+    }
+
+    /// Adds a phase that was not gone through.
+    pub(super) fn skip(&mut self, name: &'static str, description: &'static str) {
+        self.add(Phase {
+            name,
+            description,
+            passed: None,
+            message: String::new(),
+            seconds: 0.0,
+        });
+    }
+
+    /// Tells whether nothing failed.
+    pub(super) fn success(&self) -> bool {
+        self.phases.iter().all(|phase| phase.passed != Some(false))
+    }
+
+    /// Returns how long all phases took.
+    pub(super) fn seconds(&self) -> f64 {
+        self.phases.iter().map(|phase| phase.seconds).sum()
+    }
+
+    /// Returns the first host.
+    pub(super) fn host(&self) -> &str {
+        self.hosts.first().map_or("", String::as_str)
+    }
+
+    /// Turns the phases into JSON.
+    pub(super) fn phases_json(&self) -> Json {
+        let phase = |phase: &Phase| {
+            json!({
+                "name": phase.name,
+                "description": phase.description,
+                "status": phase.word(),
+                "message": phase.message,
+                "duration": result::rounded(phase.seconds),
+            })
+        };
+        self.phases.iter().map(phase).collect()
+    }
+
+    /// Renders the phases as a table.
+    pub(super) fn table(&self) -> String {
+        let rows = self.phases.iter().map(|phase| {
+            vec![
+                phase.name.to_owned(),
+                phase.word().to_owned(),
+                format!("{:.1} s", phase.seconds),
+            ]
+        });
+        table::render(&["phase", "status", "took"], rows.collect())
+    }
+
+    /// Writes both files and returns their names.
+    pub(super) fn write(
+        &self,
+        directory: &Path,
+        made: &Chronicle,
+        finished: Timestamp,
+    ) -> Result<Vec<PathBuf>, CommandError> {
+        fs_err::create_dir_all(directory)
+            .map_err(|error| CommandError::file("make", directory, &error))?;
+        let word = if self.success() { "passed" } else { "failed" };
+        let stem = self.started.strftime("%Y%m%d-%H%M%S").to_string();
+        let json = json!({
+            "scenario": self.scenario,
+            "host": self.hosts.join(","),
+            "hostname": hostname(),
+            "success": self.success(),
+            "started_at": self.started,
+            "finished_at": finished,
+            "duration": result::rounded(finished.duration_since(self.started).as_secs_f64()),
+            "phases": self.phases_json(),
+            "nodes": result::nodes_json(made),
+        });
+        let mut paths = Vec::new();
+        for (end, text) in [
+            ("json", format!("{json:#}\n")),
+            ("md", self.markdown(made, finished)),
+        ] {
+            let path = directory.join(format!("{stem}.{word}.{end}"));
+            write_file(&path, &text)?;
+            paths.push(path);
+        }
+        Ok(paths)
+    }
+
+    fn markdown(&self, made: &Chronicle, finished: Timestamp) -> String {
+        let word = if self.success() { "passed" } else { "failed" };
+        let took = finished.duration_since(self.started).as_secs_f64();
+        let mut text = format!("# Test of `{}`: {word}\n\n", self.scenario);
+        _ = writeln!(text, "- Host: {}", self.hosts.join(", "));
+        _ = writeln!(text, "- Run from: {}", hostname());
+        _ = writeln!(
+            text,
+            "- Started: {}",
+            self.started.strftime("%Y-%m-%dT%H:%M:%SZ")
+        );
+        _ = writeln!(text, "- Took: {took:.1} s\n");
+        text += "| phase | status | took | message |\n|---|---|---|---|\n";
+        for phase in &self.phases {
+            let message = phase.message.replace('|', "\\|").replace('\n', " ");
+            let (name, word, seconds) = (phase.name, phase.word(), phase.seconds);
+            _ = writeln!(text, "| {name} | {word} | {seconds:.1} s | {message} |");
+        }
+        text += "\n```text\n";
+        text += &result::render(made);
+        text += "```\n";
+        text
+    }
+}
+
+fn hostname() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}

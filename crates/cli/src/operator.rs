@@ -1,0 +1,263 @@
+//! Puts together what a run needs: journal, places, seeds, and whoever watches.
+//!
+//! In: a site, settings. Out: [`Bench`]: plans are made and carried out on it.
+//! Never: a decision; a second way to put it together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use homestak_api::runtime::{SharedClock, WallClock};
+use homestak_core::doc::scalar::{NodeName, Vmid};
+use homestak_core::plan::{Inputs, Look, NodeRecord, Options, Paces, Place, Plan, plan};
+use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_engine::events::{Hub, Observer};
+use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, Scope};
+use homestak_engine::look::look;
+use homestak_engine::operate::{Interrupt, Limits, Operator};
+use homestak_engine::ports::Places;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::commands::require_sound;
+use crate::connect::failed;
+use crate::error::CommandError;
+use crate::places::SitePlaces;
+use crate::seeds::SiteSeeds;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::sim_host;
+use crate::ui::Printer;
+use crate::ui::progress::Screen;
+
+/// Everything a run needs.
+pub(crate) struct Bench {
+    /// The site.
+    pub(crate) session: Arc<Session>,
+    /// Carries plans out.
+    pub(crate) operator: Operator,
+    /// Watches.
+    pub(crate) screen: Arc<Screen>,
+}
+
+/// Opens the journal alone, for commands that only look.
+pub(crate) fn journal(settings: &Settings) -> Result<Arc<dyn Journal>, CommandError> {
+    Ok(Arc::new(homestak_store::Sqlite::open(&settings.state)?))
+}
+
+impl Bench {
+    /// Puts everything together.
+    pub(crate) fn new(
+        session: Arc<Session>,
+        settings: &Settings,
+        screen: Screen,
+    ) -> Result<Self, CommandError> {
+        let clock: SharedClock = Arc::new(WallClock);
+        let screen = Arc::new(screen);
+        let observer: Arc<dyn Observer> = screen.clone();
+        let hub = Hub::new(observer, clock.clone());
+        let sim = (sim_host::directory(settings), settings.sim_speed);
+        let places = SitePlaces::new(session.clone(), hub.clone(), sim);
+        Ok(Self {
+            operator: Operator {
+                places: Arc::new(places),
+                seeds: Arc::new(SiteSeeds::new(session.clone())),
+                journal: journal(settings)?,
+                hub,
+                clock,
+                limits: Limits::default(),
+                watcher: watcher(settings),
+            },
+            session,
+            screen,
+        })
+    }
+
+    /// Returns the journal.
+    pub(crate) fn journal(&self) -> &Arc<dyn Journal> {
+        &self.operator.journal
+    }
+
+    /// Returns where places are found.
+    pub(crate) fn places(&self) -> &Arc<dyn Places> {
+        &self.operator.places
+    }
+
+    /// Reads what is remembered of the nodes of a manifest.
+    pub(crate) async fn records(
+        &self,
+        scopes: &[Scope],
+    ) -> Result<BTreeMap<String, NodeRecord>, CommandError> {
+        let mut all = BTreeMap::new();
+        for scope in scopes {
+            let records = self.journal().records(scope).await?;
+            all.extend(
+                records
+                    .into_iter()
+                    .map(|record| (record.name.clone(), record)),
+            );
+        }
+        Ok(all)
+    }
+
+    /// Looks, and makes a plan from what is there.
+    pub(crate) async fn plan(
+        &self,
+        resolved: &Resolved,
+        request: &Request,
+        options: &Options,
+        printer: &Printer,
+    ) -> Result<Plan, CommandError> {
+        let scopes = scopes(resolved);
+        let records = self.records(&scopes).await?;
+        let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
+        printer.detail(&format!("looking at {}", hosts.join(", ")));
+        let looks = look(self.places(), resolved, &records)
+            .await
+            .map_err(|error| failed(hosts.first().copied().unwrap_or_default(), &error))?;
+        let request = Request {
+            recorded: recorded(&resolved.name, &looks, &records),
+            ..request.clone()
+        };
+        // Again, with the ids that guests have already: a new node must not move the others.
+        let (again, faults) = manifest(&self.session.catalog, &resolved.name, &request);
+        if faults.errors() > 0 {
+            // Notices were shown when it was resolved first.
+            require_sound(printer, &faults, &self.session.catalog.sources)?;
+        }
+        let again = again.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+        let paces = Paces::default().measured(&self.journal().durations().await?);
+        Ok(plan(&Inputs {
+            catalog: &self.session.catalog,
+            resolved: &again,
+            looks: &looks,
+            records: &records,
+            options,
+            paces: &paces,
+        }))
+    }
+
+    /// Ends earlier runs on the same manifest and hosts that nobody carries out any more.
+    /// The caller holds their scopes.
+    pub(crate) async fn supersede(&self, runs: &[RunHead]) -> Result<(), CommandError> {
+        for run in runs {
+            let now = self.operator.clock.now();
+            self.journal().end(run.id, Ending::Superseded, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
+    pub(crate) async fn drive<T>(
+        &self,
+        work: impl AsyncFnOnce(Interrupt) -> Result<T, JournalError>,
+        printer: &Printer,
+    ) -> Result<Option<T>, CommandError> {
+        let (interrupter, interrupt) = Interrupt::new();
+        let no_signals = |error| CommandError::failed(format!("Cannot hear signals: {error}."));
+        let mut interrupts = signal(SignalKind::interrupt()).map_err(no_signals)?;
+        let mut terminates = signal(SignalKind::terminate()).map_err(no_signals)?;
+        let mut tick = tokio::time::interval(std::time::Duration::from_millis(100));
+        let mut work = std::pin::pin!(work(interrupt));
+        let mut asked = false;
+        let done = loop {
+            tokio::select! {
+                // Cancel safety: left only when a person insists; every intent is written down.
+                done = &mut work => break Some(done),
+                // Cancel safety: a signal that is not taken now is taken next time.
+                _ = interrupts.recv() => {}
+                // Cancel safety: as above.
+                _ = terminates.recv() => {}
+                // Cancel safety: a tick that is missed is only a redraw.
+                _ = tick.tick() => {
+                    self.screen.tick(self.operator.clock.now());
+                    continue;
+                }
+            }
+            if std::mem::replace(&mut asked, true) {
+                break None;
+            }
+            interrupter.ask();
+            self.screen.note(
+                printer,
+                "Stopping: what is being done is finished, nothing new is begun. Again to leave at once.",
+            );
+        };
+        self.screen.finish();
+        done.transpose().map_err(CommandError::from)
+    }
+}
+
+/// Returns what excludes what: one scope for each host of the site.
+pub(crate) fn scopes(resolved: &Resolved) -> Vec<Scope> {
+    let hosts = resolved.nodes.iter().filter_map(|node| node.host.as_ref());
+    let mut scopes: Vec<Scope> = hosts
+        .map(|host| Scope {
+            manifest: resolved.name.clone(),
+            host: host.value.clone(),
+        })
+        .collect();
+    scopes.sort();
+    scopes.dedup();
+    scopes
+}
+
+/// Returns the scopes of a run that is written down.
+pub(crate) fn scopes_of(run: &RunHead) -> Vec<Scope> {
+    let hosts = run.hosts.iter();
+    hosts
+        .map(|host| Scope {
+            manifest: run.manifest.clone(),
+            host: host.clone(),
+        })
+        .collect()
+}
+
+/// Takes scopes, or says who has them.
+pub(crate) async fn hold(
+    journal: &Arc<dyn Journal>,
+    scopes: &[Scope],
+) -> Result<Box<dyn Lease>, CommandError> {
+    Ok(journal.hold(scopes).await?)
+}
+
+/// Returns the ids guests have, by the names of their nodes.
+fn recorded(
+    manifest: &str,
+    looks: &BTreeMap<Place, Look>,
+    records: &BTreeMap<String, NodeRecord>,
+) -> BTreeMap<NodeName, Vmid> {
+    let mut ids: BTreeMap<NodeName, Vmid> = BTreeMap::new();
+    let mut learn = |name: &str, vmid: u32| {
+        if let Some(name) = NodeName::new(name).filter(|_| vmid != 0) {
+            ids.insert(name, Vmid::from_number(i64::from(vmid)));
+        }
+    };
+    for look in looks.values() {
+        let Look::Seen(observed) = look else {
+            continue;
+        };
+        let ours = |guest: &&homestak_core::observed::ObservedGuest| {
+            guest.manifest.as_deref() == Some(manifest) && guest.uuid.is_some()
+        };
+        for guest in observed.guests.iter().filter(ours) {
+            learn(&guest.name, guest.vmid);
+        }
+    }
+    // What cannot be seen is where it was.
+    for record in records.values() {
+        if matches!(looks.get(&record.place), None | Some(Look::Unseen(_))) {
+            learn(&record.name, record.guest.vmid);
+        }
+    }
+    ids
+}
+
+#[cfg(debug_assertions)]
+fn watcher(settings: &Settings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
+    let moment = settings.crash_at?;
+    Some(Arc::new(crate::crash::Crash::at(moment)))
+}
+
+#[cfg(not(debug_assertions))]
+fn watcher(_: &Settings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
+    None
+}

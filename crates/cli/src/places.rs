@@ -1,0 +1,170 @@
+//! Where places are found: hosts of the site, the simulator, and hypervisors inside guests.
+//!
+//! In: names and addresses. Out: clients, one for each place, all heard by the hub.
+//! Never: a connection without verification; a place that is guessed.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use homestak_api::runtime::WallClock;
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_engine::events::Hub;
+use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+
+use crate::connect::{connect, connect_at};
+use crate::error::CommandError;
+use crate::session::Session;
+use crate::sim_host;
+
+/// The host that is simulated.
+pub(crate) const SIM: &str = "sim";
+/// How long SSH may take to say who it is.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The places of a site.
+pub(crate) struct SitePlaces {
+    session: Arc<Session>,
+    hub: Arc<Hub>,
+    /// Where the simulator is kept, and how fast its time goes.
+    sim: (PathBuf, f64),
+    doors: Mutex<BTreeMap<String, Arc<dyn Provider>>>,
+}
+
+impl SitePlaces {
+    /// Finds places through a site's documents.
+    pub(crate) fn new(session: Arc<Session>, hub: Arc<Hub>, sim: (PathBuf, f64)) -> Self {
+        Self {
+            session,
+            hub,
+            sim,
+            doors: Mutex::default(),
+        }
+    }
+
+    /// Opens a door once; every later call has the same client, with what it knows.
+    fn door(
+        &self,
+        key: String,
+        open: impl FnOnce() -> Result<Pve, PortError>,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(door) = doors.get(&key) {
+            return Ok(door.clone());
+        }
+        let door: Arc<dyn Provider> = Arc::new(open()?.listening(self.hub.clone()));
+        doors.insert(key, door.clone());
+        Ok(door)
+    }
+
+    async fn simulator(&self) -> Result<Arc<dyn Provider>, PortError> {
+        let (directory, speed) = self.sim.clone();
+        // Cancel safety: a server that was started goes on and is found by the next who asks.
+        let ensured =
+            tokio::task::spawn_blocking(move || sim_host::ensure(&directory, speed)).await;
+        let endpoint = ensured
+            .map_err(|error| PortError::bug("start the simulator", &error))?
+            .map_err(|error| as_port("open the simulator", &error))?;
+        let key = format!("sim {}", endpoint.url);
+        self.door(key, || {
+            simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)
+        })
+    }
+}
+
+#[async_trait]
+impl Places for SitePlaces {
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
+        if name == SIM {
+            return self.simulator().await;
+        }
+        self.door(format!("host {name}"), || {
+            let doing = format!("open host `{name}`");
+            connect(name, &self.session).map_err(|error| as_port(&doing, &error))
+        })
+    }
+
+    async fn inside(
+        &self,
+        host: &str,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        let doing = format!("open the hypervisor in `{node}`");
+        if host == SIM {
+            let endpoint = homestak_sim::kept::Endpoint::read(&self.sim.0)
+                .map_err(|error| PortError::bug(&doing, &error))?;
+            let text = address.to_string();
+            let inside = endpoint.iter().flat_map(|endpoint| &endpoint.inside);
+            let mut inside = inside
+                .filter(|inside| inside.name == node && inside.address.as_deref() == Some(&text));
+            let Some(inside) = inside.next() else {
+                return Err(PortError {
+                    class: Class::Unreachable { sent: Sent::No },
+                    doing,
+                    detail: format!("nothing answers at {address} yet"),
+                    log: Vec::new(),
+                    hint: String::new(),
+                });
+            };
+            return self.door(format!("sim {}", inside.url), || {
+                simulated(&inside.url, &inside.fingerprint, &inside.token)
+            });
+        }
+        if !self.session.catalog.nodes.contains_key(node) {
+            return Err(PortError::refused(
+                &doing,
+                format!("the site has no `nodes/{node}.yaml`, so nobody knows its token"),
+                format!(
+                    "write `nodes/{node}.yaml` with `api_endpoint: https://{address}:8006`, run \
+                     homestak host trust {node}, put its token under `api_tokens.{node}`, then \
+                     homestak manifest resume"
+                ),
+            ));
+        }
+        self.door(format!("inside {host} {node} {address}"), || {
+            connect_at(node, Some(address), &self.session).map_err(|error| as_port(&doing, &error))
+        })
+    }
+
+    async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError> {
+        if host == SIM {
+            // A simulated guest runs no SSH: that it has an address is all there is to see.
+            return Ok(true);
+        }
+        let greeted = async {
+            let mut stream = TcpStream::connect(SocketAddr::new(address, 22)).await?;
+            let mut greeting = [0; 4];
+            stream.read_exact(&mut greeting).await?;
+            Ok::<bool, std::io::Error>(&greeting == b"SSH-")
+        };
+        // Cancel safety: dropping the connection is all that happens.
+        let answer = tokio::time::timeout(PATIENCE, greeted).await;
+        Ok(matches!(answer, Ok(Ok(true))))
+    }
+}
+
+fn simulated(url: &str, fingerprint: &str, token: &str) -> Result<Pve, PortError> {
+    let doing = "open the simulator";
+    let fingerprint = Fingerprint::parse(fingerprint)
+        .ok_or_else(|| PortError::bug(doing, &"its fingerprint is malformed"))?;
+    let token = ApiToken::parse(token).map_err(|error| PortError::bug(doing, &error))?;
+    let endpoint = Endpoint {
+        url: url.to_owned(),
+        trust: Trust::Pinned(fingerprint),
+    };
+    let settings = PveSettings::new(endpoint, Credential::Token(token));
+    Pve::new(settings, Arc::new(WallClock))
+}
+
+/// What a document lacks is refused: trying again changes nothing.
+fn as_port(doing: &str, error: &CommandError) -> PortError {
+    let detail = error.message.trim_end_matches('.').to_owned();
+    PortError::refused(doing, detail, error.hints.join("; "))
+}

@@ -1,0 +1,34 @@
+//! Questions to a person.
+//!
+//! In: a question. Out: the answer; nobody there is an answer of its own.
+//! Never: a yes that nobody said.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use super::Printer;
+
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Yes.
+    Yes,
+    /// Anything else.
+    No,
+    /// There is no terminal to ask at.
+    Nobody,
+}
+
+/// Asks a person. Only `y` is a yes.
+pub(crate) fn ask(question: &str, printer: &Printer) -> Answer {
+    if !std::io::stdin().is_terminal() {
+        return Answer::Nobody;
+    }
+    printer.say(&format!("{question} [y/N]"));
+    let mut line = String::new();
+    _ = std::io::stdin().lock().read_line(&mut line);
+    if line.trim() == "y" {
+        Answer::Yes
+    } else {
+        Answer::No
+    }
+}

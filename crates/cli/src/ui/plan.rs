@@ -1,0 +1,202 @@
+//! A plan for a person: a tree with a mark per action, reasons, and one line that counts.
+//!
+//! In: a plan. Out: text with colour; the printer strips it if unwanted.
+//! Never: colour that carries meaning alone; the marks say it too.
+
+use std::collections::BTreeMap;
+
+use homestak_core::observed::GuestKind;
+use homestak_core::plan::{Action, Found, NodePlan, Place, Plan, Reason, Verb, Wanted};
+use owo_colors::OwoColorize as _;
+
+use super::count;
+
+/// Renders a plan. With `more`, everything that is left alone is listed too.
+pub(crate) fn render(plan: &Plan, more: bool) -> String {
+    let mut text = format!(
+        "{} `{}` on {}\n",
+        plan.verb.word(),
+        plan.manifest,
+        plan.hosts.join(", ")
+    );
+    let mut inside: BTreeMap<&str, Vec<&NodePlan>> = BTreeMap::new();
+    let mut roots = Vec::new();
+    for node in &plan.nodes {
+        match &node.place {
+            Place::Inside(parent) if plan.node(parent).is_some() => {
+                inside.entry(parent).or_default().push(node);
+            }
+            Place::Inside(_) | Place::Host(_) => roots.push(node),
+        }
+    }
+    // By hand instead of by recursion: manifests may be as deep as they like.
+    let mut open: Vec<(&NodePlan, usize)> = roots.into_iter().rev().map(|node| (node, 0)).collect();
+    while let Some((node, level)) = open.pop() {
+        text += &line(plan, node, level, more);
+        let children = inside.remove(node.name.as_str()).unwrap_or_default();
+        open.extend(children.into_iter().rev().map(|child| (child, level + 1)));
+    }
+    for refusal in &plan.refusals {
+        let about = refusal.node.as_ref();
+        let about = about.map_or_else(String::new, |node| format!("`{node}`: "));
+        text += &format!(
+            "{} {about}{}\n  {} {}\n",
+            "refused:".red().bold(),
+            reason(&refusal.reason),
+            "hint:".cyan().bold(),
+            refusal.hint
+        );
+    }
+    if !plan.foreign.is_empty() {
+        let foreign = count(plan.foreign.len(), "other guest");
+        if more {
+            text += &format!("left alone: {foreign}\n");
+            for guest in &plan.foreign {
+                let owner = guest.manifest.as_ref();
+                let owner = owner.map_or_else(String::new, |of| format!(" of manifest `{of}`"));
+                text += &format!(
+                    "  {} {}{owner} on {}\n",
+                    guest.vmid, guest.name, guest.place
+                );
+            }
+        } else {
+            text += &format!("left alone: {foreign} (-v lists them)\n");
+        }
+    }
+    text += &summary(plan);
+    text.push('\n');
+    text
+}
+
+fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
+    let indent = "  ".repeat(level + 1);
+    let (mark, what) = match node.action {
+        Action::Nothing => (" ".to_owned(), still(node)),
+        Action::Create => ("+".green().to_string(), made(node)),
+        Action::Start => (">".cyan().to_string(), format!("start {}", id(node))),
+        Action::Change => ("~".yellow().to_string(), format!("change {}", id(node))),
+        Action::Replace => (
+            "±".red().to_string(),
+            format!("replace {} by a new one: {}", id(node), made(node)),
+        ),
+        Action::Destroy => ("-".red().to_string(), format!("destroy {}", id(node))),
+        Action::Leave => (" ".to_owned(), format!("left alone: {}", id(node))),
+    };
+    let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());
+    let said = match (node.action, plan.verb) {
+        // What is not there needs no reason beside it.
+        (Action::Nothing, Verb::Destroy) => more,
+        (Action::Destroy, Verb::Destroy) => more || node.reasons.len() > 1,
+        _ => true,
+    };
+    for why in node.reasons.iter().filter(|_| said) {
+        text += &format!("{indent}    {}\n", reason(why));
+    }
+    text
+}
+
+fn still(node: &NodePlan) -> String {
+    match &node.found {
+        Some(found) => format!("{} is as it should be", guest(found)),
+        None => "is not there".to_owned(),
+    }
+}
+
+fn id(node: &NodePlan) -> String {
+    node.found.as_ref().map_or_else(String::new, guest)
+}
+
+fn guest(found: &Found) -> String {
+    let kind = kind(found.guest.kind);
+    match found.guest.vmid {
+        0 => kind.to_owned(),
+        vmid => format!("{kind} {vmid} on {}", found.guest.host),
+    }
+}
+
+fn kind(kind: GuestKind) -> &'static str {
+    match kind {
+        GuestKind::Vm => "vm",
+        GuestKind::Ct => "ct",
+    }
+}
+
+fn made(node: &NodePlan) -> String {
+    let Some(wanted) = &node.wanted else {
+        return String::new();
+    };
+    let Wanted {
+        cores,
+        memory,
+        disk,
+        source,
+        ..
+    } = wanted;
+    let vmid = wanted.vmid.map_or_else(String::new, |id| format!(" {id}"));
+    format!(
+        "{}{vmid} on {}: {}, {memory} MiB, {disk} GiB, from {source}",
+        kind(wanted.kind),
+        wanted.host,
+        count(*cores as usize, "CPU"),
+    )
+}
+
+fn reason(reason: &Reason) -> String {
+    match &reason.source {
+        Some(source) => format!("{} {}", reason.text, format!("({source})").dimmed()),
+        None => reason.text.clone(),
+    }
+}
+
+/// Says in one line how much is to do.
+pub(crate) fn summary(plan: &Plan) -> String {
+    if plan.is_empty() && plan.refusals.is_empty() {
+        return "Nothing to do.".to_owned();
+    }
+    let number = |action| {
+        plan.nodes
+            .iter()
+            .filter(|node| node.action == action)
+            .count()
+    };
+    let mut parts: Vec<String> = [
+        Action::Create,
+        Action::Start,
+        Action::Change,
+        Action::Replace,
+        Action::Destroy,
+    ]
+    .into_iter()
+    .map(|action| (number(action), action))
+    .filter(|(number, _)| *number > 0)
+    .map(|(number, action)| format!("{number} to {}", action.word()))
+    .collect();
+    let still = match plan.verb {
+        Verb::Apply => (number(Action::Nothing), "unchanged"),
+        Verb::Destroy => (number(Action::Nothing), "not there"),
+    };
+    for (number, word) in [
+        still,
+        (number(Action::Leave), "not named any more"),
+        (plan.refusals.len(), "refused"),
+    ] {
+        if number > 0 {
+            parts.push(format!("{number} {word}"));
+        }
+    }
+    let seconds = plan.estimate.round();
+    if plan.is_empty() {
+        return format!("{}.", parts.join(", "));
+    }
+    format!("{}; about {}", parts.join(", "), duration(seconds))
+}
+
+/// Says how long, for a person.
+pub(crate) fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..=119 => format!("{whole} s"),
+        120..=7_199 => format!("{} min", (whole + 30) / 60),
+        _ => format!("{} h {} min", whole / 3_600, whole % 3_600 / 60),
+    }
+}

@@ -1,0 +1,335 @@
+//! What happens, while it happens: a live tree on a terminal, lines elsewhere, JSON when asked.
+//!
+//! In: events. Out: stderr for a person, stdout for `--events`.
+//! Never: more lines than the terminal has; more than ten pictures a second.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anstream::ColorChoice;
+use homestak_core::plan::{Plan, StepKind};
+use homestak_engine::chronicle::{Chronicle, Row, Status};
+use homestak_engine::events::{Event, Observer, What};
+use jiff::{SignedDuration, Timestamp};
+use owo_colors::OwoColorize as _;
+
+use super::plan::duration;
+use super::{Printer, Shape};
+
+/// Time between two pictures.
+const BETWEEN: SignedDuration = SignedDuration::from_millis(100);
+
+/// Shows what happens.
+pub(crate) struct Screen {
+    printer: Printer,
+    live: bool,
+    events: bool,
+    now: Mutex<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    chronicle: Chronicle,
+    begun: Option<Timestamp>,
+    drawn: usize,
+    last: Option<Timestamp>,
+}
+
+impl Screen {
+    /// Makes a screen; `events` prints every event on stdout.
+    pub(crate) fn new(shape: Shape, events: bool) -> Self {
+        let live = std::io::stderr().is_terminal() && shape.verbose == 0;
+        Self {
+            printer: Printer::new(shape),
+            live,
+            events,
+            now: Mutex::default(),
+        }
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with a chronicle, of a plan or of a run that goes on.
+    pub(crate) fn begin(&self, chronicle: Chronicle) {
+        *self.now() = Now {
+            chronicle,
+            ..Now::default()
+        };
+    }
+
+    /// Begins with a plan.
+    pub(crate) fn expect(&self, plan: &Plan) {
+        self.begin(Chronicle::new(plan));
+    }
+
+    /// Returns what has happened so far.
+    pub(crate) fn chronicle(&self) -> Chronicle {
+        self.now().chronicle.clone()
+    }
+
+    /// Draws anew, because time goes on.
+    pub(crate) fn tick(&self, at: Timestamp) {
+        if self.live {
+            self.draw(&mut self.now(), at);
+        }
+    }
+
+    /// Says something between the pictures.
+    pub(crate) fn note(&self, printer: &Printer, text: &str) {
+        let mut now = self.now();
+        erase(&mut now);
+        printer.say(text);
+    }
+
+    /// Takes the picture away; a table follows.
+    pub(crate) fn finish(&self) {
+        erase(&mut self.now());
+    }
+
+    fn draw(&self, now: &mut Now, at: Timestamp) {
+        if now.begun.is_none()
+            || now
+                .last
+                .is_some_and(|last| at.duration_since(last) < BETWEEN)
+        {
+            return;
+        }
+        now.last = Some(at);
+        let size = terminal_size::terminal_size_of(std::io::stderr());
+        let (width, height) = size.map_or((80, 24), |(width, height)| (width.0, height.0));
+        let lines = picture(now, at, usize::from(height).saturating_sub(2).max(1));
+        let color = self.printer.shape.color != ColorChoice::Never;
+        let mut text = String::new();
+        if now.drawn > 0 {
+            text += &format!("\x1b[{}A", now.drawn);
+        }
+        for (status, line) in &lines {
+            let cut: String = line
+                .chars()
+                .take(usize::from(width).saturating_sub(1))
+                .collect();
+            text += "\x1b[2K";
+            text += &if color { paint(*status, &cut) } else { cut };
+            text.push('\n');
+        }
+        // A smaller picture than the last leaves nothing of it.
+        text += "\x1b[0J";
+        now.drawn = lines.len();
+        let mut out = std::io::stderr().lock();
+        _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+fn erase(now: &mut Now) {
+    if now.drawn > 0 {
+        let mut out = std::io::stderr().lock();
+        let text = format!("\x1b[{}A\x1b[0J", now.drawn);
+        _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        now.drawn = 0;
+    }
+}
+
+impl Observer for Screen {
+    fn hear(&self, event: &Event) {
+        if self.events {
+            self.printer.json_line(event);
+        }
+        let mut now = self.now();
+        now.begun.get_or_insert(event.at);
+        now.chronicle.hear(event);
+        if self.live {
+            if matches!(event.what, What::Warning { .. } | What::RunStarted { .. }) {
+                erase(&mut now);
+                self.say(event, &now);
+            }
+            self.draw(&mut now, event.at);
+        } else {
+            self.say(event, &now);
+        }
+    }
+}
+
+impl Screen {
+    fn say(&self, event: &Event, now: &Now) {
+        let passed = now
+            .begun
+            .map_or(0.0, |begun| event.at.duration_since(begun).as_secs_f64());
+        if let What::RunStarted {
+            verb,
+            manifest,
+            resumed: false,
+            ..
+        } = &event.what
+        {
+            self.printer
+                .say(&format!("Run {}: {verb} `{manifest}`", event.run));
+        }
+        if let Some(text) = words(&event.what, self.printer.shape.verbose > 0) {
+            let stamp = format!("[{passed:7.1} s]");
+            self.printer.say(&format!("{} {text}", stamp.dimmed()));
+        }
+    }
+}
+
+/// Says an event in a line; none for what a person need not read.
+fn words(what: &What, more: bool) -> Option<String> {
+    Some(match what {
+        What::RunStarted { .. } | What::RunEnded { .. } => return None,
+        What::StepStarted {
+            subject,
+            step,
+            undo,
+        } if *undo && leaves_something(*step) => {
+            format!("{subject}: undoing `{}`", step.word())
+        }
+        What::StepStarted { undo: true, .. } => return None,
+        What::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
+        What::Waiting { .. } if !more => return None,
+        What::Waiting { subject, what } => format!("{subject}: waits for {what}"),
+        What::Warning { subject, text } if subject.is_empty() => format!("warning: {text}"),
+        What::Warning { subject, text } => format!("warning: {subject}: {text}"),
+        What::StepDone {
+            subject,
+            step,
+            undo,
+            changed,
+            seconds,
+            vmid,
+            address,
+        } => {
+            let what = match (undo, changed) {
+                (true, true) => format!("undone `{}`", step.word()),
+                (true, false) => return None,
+                (false, _) => done(*step).to_owned(),
+            };
+            let which = match (step, vmid, address) {
+                (StepKind::Create, Some(vmid), _) => format!(", guest {vmid}"),
+                (StepKind::Ready, _, Some(address)) => format!(" at {address}"),
+                _ => String::new(),
+            };
+            format!("{subject}: {what}{which} ({seconds:.1} s)")
+        }
+        What::StepFailed {
+            subject, trouble, ..
+        } => format!("{subject}: failed: {}", trouble.message),
+        What::RollbackStarted => "what this run did is undone".to_owned(),
+    })
+}
+
+/// Tells whether there is anything to undo of a step.
+fn leaves_something(step: StepKind) -> bool {
+    match step {
+        StepKind::Create | StepKind::Start | StepKind::Reshape | StepKind::Stop => true,
+        StepKind::Image
+        | StepKind::Ready
+        | StepKind::Discard
+        | StepKind::Grow
+        | StepKind::Destroy => false,
+    }
+}
+
+fn done(step: StepKind) -> &'static str {
+    match step {
+        StepKind::Image => "is there",
+        StepKind::Create => "created",
+        StepKind::Start => "started",
+        StepKind::Ready => "reached",
+        StepKind::Discard => "first-boot data removed",
+        StepKind::Reshape => "CPUs and memory changed",
+        StepKind::Grow => "disk grown",
+        StepKind::Stop => "stopped",
+        StepKind::Destroy => "destroyed",
+    }
+}
+
+/// Renders the lines of the live picture: the tree, or what moves in it when it is too big.
+fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
+    let chronicle = &now.chronicle;
+    let images = chronicle.images.iter().filter(|row| row.now.is_some());
+    let rows: Vec<&Row> = images.chain(&chronicle.nodes).collect();
+    let mut lines: Vec<(Status, String)> = Vec::new();
+    let tree = rows.len() < room;
+    let moving =
+        |row: &&&Row| matches!(row.status, Status::Running | Status::Failed | Status::Stuck);
+    let shown: Vec<&Row> = if tree {
+        rows.clone()
+    } else {
+        let take = room.saturating_sub(1);
+        rows.iter().filter(moving).take(take).copied().collect()
+    };
+    let names = shown
+        .iter()
+        .map(|row| row.name.chars().count() + 2 * depth(chronicle, row));
+    let column = names.max().unwrap_or(0);
+    for row in &shown {
+        let indent = if tree { 2 * depth(chronicle, row) } else { 0 };
+        let width = column.saturating_sub(indent);
+        let text = format!("{:indent$}{:<width$}  {}", "", row.name, state(row, at));
+        lines.push((row.status, text));
+    }
+    let n_done = rows
+        .iter()
+        .filter(|row| matches!(row.status, Status::Completed | Status::Destroyed));
+    let passed = now
+        .begun
+        .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
+    let undoing = if chronicle.unwinding { ", undoing" } else { "" };
+    lines.push((
+        Status::Pending,
+        format!(
+            "{} of {} done{undoing}, {}",
+            n_done.count(),
+            rows.len(),
+            duration(passed)
+        ),
+    ));
+    lines
+}
+
+fn depth(chronicle: &Chronicle, row: &Row) -> usize {
+    let mut depth = 0;
+    let mut parent = row.parent.as_ref();
+    while let Some(name) = parent {
+        depth += 1;
+        let above = chronicle.nodes.iter().find(|row| row.name == *name);
+        parent = above.and_then(|above| above.parent.as_ref());
+        if depth > chronicle.nodes.len() {
+            break;
+        }
+    }
+    depth
+}
+
+fn state(row: &Row, at: Timestamp) -> String {
+    let Some(now) = &row.now else {
+        let took = row.seconds();
+        let took = if took > 0.0 {
+            format!(" ({took:.1} s)")
+        } else {
+            String::new()
+        };
+        let address = row.address.map_or_else(String::new, |ip| format!(" {ip}"));
+        return format!("{}{address}{took}", row.status.word());
+    };
+    let passed = duration(at.duration_since(now.since).as_secs_f64());
+    let doing = if now.undo {
+        format!("undoing `{}`", now.step.word())
+    } else {
+        now.step.doing().to_owned()
+    };
+    match &now.waits_for {
+        Some(what) => format!("{doing}, {passed}: {what}"),
+        None => format!("{doing}, {passed}"),
+    }
+}
+
+fn paint(status: Status, text: &str) -> String {
+    match status {
+        Status::Pending => text.dimmed().to_string(),
+        Status::Running => text.cyan().to_string(),
+        Status::Completed | Status::Destroyed => text.green().to_string(),
+        Status::Failed | Status::Stuck | Status::Interrupted => text.red().to_string(),
+    }
+}

@@ -1,0 +1,167 @@
+//! What came of a run: a table, JSON, and what went wrong with the way on.
+//!
+//! In: a [`Chronicle`]. Out: text and JSON.
+//! Never: another source of facts than the chronicle.
+
+use homestak_core::plan::StepKind;
+use homestak_engine::chronicle::{Chronicle, Row};
+use homestak_engine::journal::{Ending, Trouble};
+use owo_colors::OwoColorize as _;
+use serde_json::{Value as Json, json};
+
+use super::{Printer, table};
+
+/// Renders the table of a run: a row for each node, a column for each phase that was gone through.
+pub(crate) fn render(chronicle: &Chronicle) -> String {
+    // An image that was there already is nothing to tell.
+    let told = |row: &&Row| row.changed || row.error.is_some();
+    let images = chronicle.images.iter().filter(told);
+    let rows: Vec<&Row> = images.chain(&chronicle.nodes).collect();
+    let seen = |kind: &StepKind| {
+        let mut phases = rows.iter().flat_map(|row| &row.phases);
+        phases.any(|(phase, _)| phase == kind)
+    };
+    let kinds: Vec<StepKind> = StepKind::ALL.into_iter().filter(seen).collect();
+    let mut headings = vec!["node", "vmid", "address", "status"];
+    headings.extend(kinds.iter().map(|kind| heading(*kind)));
+    let cells = |row: &&Row| {
+        let mut cells = vec![
+            row.name.clone(),
+            row.vmid.map_or_else(dash, |id| id.to_string()),
+            row.address.map_or_else(dash, |ip| ip.to_string()),
+            row.status.word().to_owned(),
+        ];
+        cells.extend(kinds.iter().map(|kind| {
+            let of_kind = row.phases.iter().filter(|(phase, _)| phase == kind);
+            let seconds: Vec<f64> = of_kind.map(|(_, seconds)| *seconds).collect();
+            if seconds.is_empty() {
+                return dash();
+            }
+            format!("{:.1} s", seconds.iter().sum::<f64>())
+        }));
+        cells
+    };
+    table::render(&headings, rows.iter().map(cells).collect())
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Names a phase as a person would.
+pub(crate) fn heading(kind: StepKind) -> &'static str {
+    match kind {
+        StepKind::Ready => "boot",
+        StepKind::Discard => "tidy",
+        StepKind::Image
+        | StepKind::Create
+        | StepKind::Start
+        | StepKind::Reshape
+        | StepKind::Grow
+        | StepKind::Stop
+        | StepKind::Destroy => kind.word(),
+    }
+}
+
+/// Turns nodes into JSON.
+pub(crate) fn nodes_json(chronicle: &Chronicle) -> Json {
+    let node = |row: &Row| {
+        let mut json = json!({ "name": row.name, "status": row.status.word() });
+        if let Some(vmid) = row.vmid {
+            json["vm_id"] = vmid.into();
+        }
+        if let Some(address) = row.address {
+            json["ip"] = address.to_string().into();
+        }
+        if !row.phases.is_empty() {
+            json["duration"] = rounded(row.seconds());
+        }
+        if let Some(error) = &row.error {
+            json["error"] = error.message.as_str().into();
+        }
+        json
+    };
+    chronicle.nodes.iter().map(node).collect::<Vec<_>>().into()
+}
+
+/// Turns what came of a run into JSON.
+pub(crate) fn json(verb: &str, chronicle: &Chronicle, success: bool) -> Json {
+    let (ending, seconds) = match chronicle.ended {
+        Some((ending, seconds)) => (Json::from(ending.word()), seconds),
+        None => (Json::Null, 0.0),
+    };
+    json!({
+        "verb": verb,
+        "success": success,
+        "duration_seconds": rounded(seconds),
+        "nodes": nodes_json(chronicle),
+        "run": chronicle.run.map(|run| run.0),
+        "ending": ending,
+    })
+}
+
+/// Rounds seconds to what anyone can use.
+pub(crate) fn rounded(seconds: f64) -> Json {
+    ((seconds * 1000.0).round() / 1000.0).into()
+}
+
+/// Says everything that went wrong: what, where, why, and what can be done.
+pub(crate) fn troubles(chronicle: &Chronicle, printer: &Printer) {
+    for (row, trouble) in chronicle.troubles() {
+        for line in lines(&row.name, trouble) {
+            printer.say(&line);
+        }
+    }
+}
+
+fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} `{name}`: {}",
+        "error:".red().bold(),
+        trouble.message
+    )];
+    lines.extend(trouble.log.iter().map(|line| format!("  log: {line}")));
+    if !trouble.hint.is_empty() {
+        lines.push(format!("{} {}", "hint:".cyan().bold(), trouble.hint));
+    }
+    lines
+}
+
+/// Says how a run ended, and the way on.
+pub(crate) fn ending(ending: Ending, manifest: &str, host: &str, printer: &Printer) {
+    let hint = "hint:".cyan().bold().to_string();
+    let with = format!("-M {manifest} -H {host}");
+    match ending {
+        Ending::Done => {}
+        Ending::Failed => {
+            printer.say("Failed; what is there stays.");
+            printer.say(&format!(
+                "{hint} homestak manifest resume {with} goes on from here; homestak manifest rollback {with} undoes it"
+            ));
+        }
+        Ending::Stopped => {
+            printer.say("Stopped half-way; what was begun is done.");
+            printer.say(&format!(
+                "{hint} homestak manifest resume {with} goes on from here"
+            ));
+        }
+        Ending::RolledBack => printer.say("Everything this run did is undone."),
+        Ending::Stuck => {
+            printer.say("Stuck: something could not be undone, and a person is needed.");
+            printer.say(&format!(
+                "{hint} mend it by hand, then homestak manifest resume {with} --from NODE takes it as settled"
+            ));
+        }
+        Ending::Superseded => printer.say("A later run took over."),
+    }
+}
+
+/// Returns the exit code of a run that ended.
+pub(crate) fn exit_code(ending: Ending) -> u8 {
+    match ending {
+        Ending::Done => 0,
+        Ending::Failed | Ending::RolledBack | Ending::Superseded => 1,
+        Ending::Stopped => 4,
+        Ending::Stuck => 5,
+    }
+}

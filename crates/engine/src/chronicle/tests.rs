@@ -1,0 +1,172 @@
+//! Rows as events come.
+//!
+//! In: plans and events made by hand. Out: rows compared.
+//! Never: a run; those are tested through the program.
+
+use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
+use homestak_core::plan::{FORM, Found, NodePlan, OnError};
+
+use super::*;
+
+fn node(name: &str, action: Action) -> NodePlan {
+    NodePlan {
+        name: name.to_owned(),
+        host: "father".to_owned(),
+        place: Place::Host("father".to_owned()),
+        depth: 0,
+        action,
+        reasons: Vec::new(),
+        wanted: None,
+        found: Some(Found {
+            guest: GuestRef {
+                uuid: GuestUuid::nil(),
+                kind: GuestKind::Vm,
+                vmid: 100,
+                host: "pve1".to_owned(),
+            },
+            running: true,
+            made: true,
+            ready: true,
+            cores: None,
+            memory: None,
+            disk: None,
+            address: "192.0.2.1".parse().ok(),
+        }),
+    }
+}
+
+fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
+    Plan {
+        form: FORM,
+        verb,
+        manifest: "m".to_owned(),
+        hosts: vec!["father".to_owned()],
+        on_error: OnError::Stop,
+        parallelism: 1,
+        verify_ssh: false,
+        timeout_buffer: 0,
+        nodes,
+        images: Vec::new(),
+        foreign: Vec::new(),
+        refusals: Vec::new(),
+        estimate: 0.0,
+    }
+}
+
+fn tell(chronicle: &mut Chronicle, what: What) {
+    let at = Timestamp::from_second(1_000).expect("a moment");
+    let run = RunId(7);
+    chronicle.hear(&Event { at, run, what });
+}
+
+fn started(step: StepKind, undo: bool) -> What {
+    What::StepStarted {
+        subject: "a".to_owned(),
+        step,
+        undo,
+    }
+}
+
+fn done(step: StepKind, undo: bool) -> What {
+    What::StepDone {
+        subject: "a".to_owned(),
+        step,
+        undo,
+        changed: true,
+        seconds: 2.0,
+        vmid: None,
+        address: None,
+    }
+}
+
+fn failed(step: StepKind, undo: bool) -> What {
+    What::StepFailed {
+        subject: "a".to_owned(),
+        step,
+        undo,
+        trouble: Trouble {
+            class: "refused".to_owned(),
+            message: "no".to_owned(),
+            log: Vec::new(),
+            hint: String::new(),
+        },
+        seconds: 1.0,
+    }
+}
+
+#[test]
+fn what_was_there_is_known_before_anything_happens() {
+    let chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
+    let row = &chronicle.nodes[0];
+    assert_eq!((row.status, row.vmid), (Status::Completed, Some(100)));
+    assert!(row.address.is_some());
+    let gone = Chronicle::new(&plan(Verb::Destroy, vec![node("a", Action::Nothing)]));
+    assert_eq!(gone.nodes[0].status, Status::Destroyed);
+    // The old guest's id says nothing of the one that takes its place.
+    let new = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Replace)]));
+    assert_eq!((new.nodes[0].vmid, new.nodes[0].address), (None, None));
+}
+
+#[test]
+fn a_node_is_done_with_its_last_step() {
+    let mut chronicle = Chronicle::new(&plan(Verb::Destroy, vec![node("a", Action::Destroy)]));
+    assert_eq!(chronicle.nodes[0].status, Status::Pending);
+    for step in [StepKind::Stop, StepKind::Destroy] {
+        tell(&mut chronicle, started(step, false));
+        assert_eq!(chronicle.nodes[0].status, Status::Running);
+        tell(&mut chronicle, done(step, false));
+    }
+    let row = &chronicle.nodes[0];
+    assert_eq!((row.status, row.seconds()), (Status::Destroyed, 4.0));
+    assert_eq!(row.address, None);
+    assert_eq!(chronicle.run, Some(RunId(7)));
+}
+
+#[test]
+fn what_could_not_be_undone_stays_stuck() {
+    let mut chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
+    tell(&mut chronicle, failed(StepKind::Start, false));
+    assert_eq!(chronicle.nodes[0].status, Status::Failed);
+    tell(&mut chronicle, started(StepKind::Start, true));
+    tell(&mut chronicle, failed(StepKind::Start, true));
+    tell(&mut chronicle, done(StepKind::Create, true));
+    assert_eq!(chronicle.nodes[0].status, Status::Stuck);
+    assert!(chronicle.unwinding);
+    assert_eq!(chronicle.troubles().count(), 1);
+}
+
+#[test]
+fn nothing_runs_when_nobody_carries_it_out() {
+    let mut chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Start)]));
+    tell(&mut chronicle, started(StepKind::Start, false));
+    chronicle.died();
+    let row = &chronicle.nodes[0];
+    assert_eq!(
+        (row.status, row.now.is_some()),
+        (Status::Interrupted, false)
+    );
+}
+
+#[test]
+fn an_image_has_a_row_of_its_own_and_warnings_are_told_once() {
+    let mut chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
+    let subject = "image debian-12 on father".to_owned();
+    let step = StepKind::Image;
+    tell(
+        &mut chronicle,
+        What::StepStarted {
+            subject,
+            step,
+            undo: false,
+        },
+    );
+    for _ in 0..2 {
+        let warning = What::Warning {
+            subject: "a".to_owned(),
+            text: "slow".to_owned(),
+        };
+        tell(&mut chronicle, warning);
+    }
+    assert_eq!((chronicle.nodes.len(), chronicle.images.len()), (1, 1));
+    assert_eq!(chronicle.warnings.len(), 1);
+}

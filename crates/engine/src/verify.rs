@@ -1,0 +1,71 @@
+//! Looks whether every node of a plan is as it should be: it runs, and it is reached.
+//!
+//! In: a plan that was carried out, and what is remembered. Out: a [`Verdict`] for each node.
+//! Never: waiting; the run waited already. Never: a change.
+
+use std::sync::Arc;
+
+use homestak_core::plan::{Action, NodeRecord, Plan, identity};
+
+use crate::operate::board::Board;
+use crate::ports::{Places, PortError, Power};
+use crate::steps::planned;
+
+/// Whether a node is as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The node.
+    pub node: String,
+    /// Whether it is as it should be.
+    pub good: bool,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// Looks at every node that the manifest names.
+pub async fn verify(places: &Arc<dyn Places>, plan: &Plan, records: &[NodeRecord]) -> Vec<Verdict> {
+    let plan = Arc::new(plan.clone());
+    let board = Board::new(plan.clone(), places.clone(), records);
+    let mut verdicts = Vec::new();
+    for node in &plan.nodes {
+        if node.wanted.is_none() || node.action == Action::Leave {
+            continue;
+        }
+        let seen = one(&board, node, plan.verify_ssh).await;
+        let (good, detail) = match seen {
+            Ok(detail) => (true, detail),
+            Err(detail) => (false, detail),
+        };
+        verdicts.push(Verdict {
+            node: node.name.clone(),
+            good,
+            detail,
+        });
+    }
+    verdicts
+}
+
+async fn one(
+    board: &Board,
+    node: &homestak_core::plan::NodePlan,
+    ssh: bool,
+) -> Result<String, String> {
+    let text = |error: PortError| error.to_string();
+    let guest = board.guest(&node.name).unwrap_or_else(|| planned(node));
+    let provider = board.open(&node.host, &node.place).await.map_err(text)?;
+    let there = provider.inspect(&guest).await.map_err(text)?;
+    let there = there.ok_or("it is not there")?;
+    if there.power != Power::Running {
+        return Err(format!("guest {} does not run", there.vmid));
+    }
+    let mac = identity::mac(&guest.uuid);
+    let address = provider.address(&guest, &mac).await.map_err(text)?;
+    let address = address.ok_or_else(|| format!("guest {} has no address", there.vmid))?;
+    if ssh {
+        let answers = board.places().answers(&node.host, address).await;
+        if !answers.map_err(text)? {
+            return Err(format!("SSH does not answer at {address}"));
+        }
+    }
+    Ok(format!("guest {} runs at {address}", there.vmid))
+}
