@@ -18,7 +18,7 @@ use homestak_core::doc::Kind;
 use homestak_core::firstboot::first_boot;
 use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted, steps};
 use homestak_core::resolve::{Request, Resolved, manifest};
-use homestak_engine::events::{Event, Hub, Observer};
+use homestak_engine::events::{Event, Hub, Observer, What};
 use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
@@ -35,12 +35,20 @@ type Failure = Box<dyn std::error::Error>;
 
 const TOKEN: &str = "root@pam!figures=00000000-0000-4000-8000-000000000001";
 /// Size of the image every guest is made from.
-const IMAGE: u64 = 800_000_000;
+const IMAGE: u64 = 1_572_864_000;
 
-struct Nobody;
+/// Adds up how long steps take.
+#[derive(Default)]
+struct Times(Mutex<BTreeMap<&'static str, (u32, f64, f64)>>);
 
-impl Observer for Nobody {
-    fn hear(&self, _: &Event) {}
+impl Observer for Times {
+    fn hear(&self, event: &Event) {
+        if let What::StepDone { step, seconds, .. } = &event.what {
+            let mut times = self.0.lock().unwrap_or_else(|lock| lock.into_inner());
+            let time = times.entry(step.word()).or_default();
+            *time = (time.0 + 1, time.1 + seconds, time.2.max(*seconds));
+        }
+    }
 }
 
 struct Plain;
@@ -168,13 +176,13 @@ async fn make_plan(
     Ok(survey(places, &errand).await?)
 }
 
-fn operator(places: &Arc<dyn Places>, journal: &Arc<Sqlite>) -> Operator {
+fn operator(places: &Arc<dyn Places>, journal: &Arc<Sqlite>, times: &Arc<Times>) -> Operator {
     let clock: SharedClock = Arc::new(WallClock);
     Operator {
         places: places.clone(),
         seeds: Arc::new(Plain),
         journal: journal.clone(),
-        hub: Hub::new(Arc::new(Nobody), clock.clone()),
+        hub: Hub::new(times.clone(), clock.clone()),
         clock,
         limits: Limits::default(),
         watcher: None,
@@ -207,7 +215,8 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     let plan = make_plan(&places, &documents, &BTreeMap::new()).await?;
     let begun = Instant::now();
     let (_ask, interrupt) = Interrupt::new();
-    let (_, ending) = operator(&places, &journal)
+    let times = Arc::new(Times::default());
+    let (_, ending) = operator(&places, &journal, &times)
         .carry_out("apply", &plan, interrupt)
         .await?;
     let took = begun.elapsed().as_secs_f64();
@@ -222,8 +231,20 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     let begun = Instant::now();
     cluster.looks.store(0, Ordering::Relaxed);
     let again = make_plan(&places, &documents, &known).await?;
+    let times = times.0.lock().unwrap_or_else(|lock| lock.into_inner());
+    let steps: BTreeMap<_, _> = times
+        .iter()
+        .map(|(kind, (count, sum, most))| {
+            let mean = sum / f64::from(*count);
+            (
+                *kind,
+                json!({ "mean_seconds": mean, "longest_seconds": most }),
+            )
+        })
+        .collect();
     Ok(json!({
         "guests": guests,
+        "steps": steps,
         "hosts": hosts,
         "ending": ending.word(),
         "apply_seconds": took,
@@ -373,7 +394,7 @@ async fn alone(nodes: usize) -> Result<Value, Failure> {
     let n_steps = steps(&plan).len();
     let begun = Instant::now();
     let (_ask, interrupt) = Interrupt::new();
-    let operator = operator(&places, &journal);
+    let operator = operator(&places, &journal, &Arc::default());
     let (_, ending) = operator.carry_out("apply", &plan, interrupt).await?;
     let took = begun.elapsed().as_secs_f64();
     let after = resident("VmHWM")?;

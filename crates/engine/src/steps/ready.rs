@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The first pause between two looks.
 const FIRST: Duration = Duration::from_millis(200);
 /// The longest pause between two looks.
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(2);
 
 pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
     Ok(match once(task).await? {

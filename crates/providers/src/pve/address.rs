@@ -21,6 +21,25 @@ impl Pve {
         guest: &GuestRef,
         mac: &str,
     ) -> Result<Option<IpAddr>, Fault> {
+        let leave = match guest.kind {
+            GuestKind::Vm => {
+                let now = self.clock.now();
+                let Some(leave) = self.boots.ask(&guest.host, &guest.uuid, now).await else {
+                    return Ok(None);
+                };
+                Some(leave)
+            }
+            // A container is asked through its host, which answers at once.
+            GuestKind::Ct => None,
+        };
+        let found = self.ask_address(guest, mac).await;
+        if let Some(leave) = leave {
+            leave.came(matches!(found, Ok(Some(_))), self.clock.now());
+        }
+        found
+    }
+
+    async fn ask_address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, Fault> {
         let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
         let Found::Ours(located) = self.find(&guest.uuid, last).await? else {
             return Ok(None);
@@ -30,8 +49,7 @@ impl Pve {
             .at("vmid", located.vmid);
         match self.ask_once(&call).await {
             Ok(data) => Ok(address_of(located.kind, &data, mac)),
-            // Not yet: off, or its agent has not started. Each such question costs a worker 3 s,
-            // so the caller does not ask faster than that.
+            // Not yet: off, or its agent has not started.
             Err(fault) if matches!(fault.reason, Reason::NoAgent | Reason::NotRunning) => Ok(None),
             Err(fault) if fault.is_passing() => Ok(None),
             Err(fault) => Err(fault),

@@ -11,6 +11,7 @@ use homestak_api::runtime::SharedClock;
 use homestak_engine::ports::{Class, GuestKind, Listener, PortError};
 use serde_json::Value;
 
+use super::boot::Boots;
 use super::fault::{Fault, Reason};
 use super::guard::Guard;
 use super::http::{Answer, Transport};
@@ -29,6 +30,7 @@ pub struct Pve {
     pub(super) clock: SharedClock,
     pub(super) settings: PveSettings,
     pub(super) guard: Guard,
+    pub(super) boots: Boots,
     pub(super) voice: Voice,
     pub(super) version: tokio::sync::OnceCell<Version>,
     pub(super) vmids: tokio::sync::OnceCell<RangeInclusive<u32>>,
@@ -73,6 +75,7 @@ impl Pve {
             transport,
             clock,
             guard: Guard::new(settings.limits.per_storage),
+            boots: Boots::default(),
             voice: Voice::default(),
             settings,
             version: tokio::sync::OnceCell::new(),

@@ -4,6 +4,7 @@
 //! Never: a guest touched that is not ours; a lock broken; a change repeated without looking.
 
 mod address;
+mod boot;
 mod capacity;
 mod client;
 mod config;

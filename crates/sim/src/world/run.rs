@@ -225,15 +225,21 @@ impl Job {
         bytes: u64,
         limit: Option<u64>,
     ) -> Result<(), String> {
+        // Each host has disks of its own; only a shared storage is shared.
+        let lane = {
+            let state = self.world.state();
+            let place = state.storages.get(storage).map(|one| one.place(&self.node));
+            format!("{storage}@{}", place.unwrap_or_default())
+        };
         let duration = {
             let mut state = self.world.state();
-            let running = state.copies.entry(storage.to_owned()).or_default();
+            let running = state.copies.entry(lane.clone()).or_default();
             *running += 1;
             let sharing = *running;
             state.timing.copy(bytes, limit, sharing)
         };
         let outcome = self.sleep(duration).await;
-        if let Some(running) = self.world.state().copies.get_mut(storage) {
+        if let Some(running) = self.world.state().copies.get_mut(&lane) {
             *running = running.saturating_sub(1);
         }
         outcome
