@@ -5,13 +5,14 @@
 //! Never: a real host.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use homestak_api::runtime::{SharedClock, WallClock};
+use homestak_api::runtime::{Clock as _, SharedClock, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
@@ -213,13 +214,13 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(guests, hosts)?;
     let plan = make_plan(&places, &documents, &BTreeMap::new()).await?;
-    let begun = Instant::now();
+    let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
     let times = Arc::new(Times::default());
     let (_, ending) = operator(&places, &journal, &times)
         .carry_out("apply", &plan, interrupt)
         .await?;
-    let took = begun.elapsed().as_secs_f64();
+    let took = since(begun);
     // What no driver can do without: each host's storage copies one guest after the other, or all
     // at once at the same speed together; then the last one starts and boots.
     let per_host = guests.div_ceil(hosts) as f64;
@@ -228,7 +229,7 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
         copies + (timing.fork + timing.allocate + timing.vm_start + timing.boot).as_secs_f64();
     tokio::time::sleep(Duration::from_secs(11)).await;
     let known = records(&*journal, hosts).await?;
-    let begun = Instant::now();
+    let begun = WallClock.now();
     cluster.looks.store(0, Ordering::Relaxed);
     let again = make_plan(&places, &documents, &known).await?;
     let times = times.0.lock().unwrap_or_else(|lock| lock.into_inner());
@@ -250,7 +251,7 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
         "apply_seconds": took,
         "critical_path_seconds": path,
         "ratio": took / path,
-        "plan_unchanged_seconds": begun.elapsed().as_secs_f64(),
+        "plan_unchanged_seconds": since(begun),
         "plan_unchanged_is_empty": again.is_empty(),
         "plan_unchanged_looks": cluster.looks.load(Ordering::Relaxed),
         "running": world.guests().iter().filter(|guest| guest.running).count(),
@@ -392,16 +393,16 @@ async fn alone(nodes: usize) -> Result<Value, Failure> {
     let documents = documents(nodes, 1)?;
     let plan = make_plan(&places, &documents, &BTreeMap::new()).await?;
     let n_steps = steps(&plan).len();
-    let begun = Instant::now();
+    let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
     let operator = operator(&places, &journal, &Arc::default());
     let (_, ending) = operator.carry_out("apply", &plan, interrupt).await?;
-    let took = begun.elapsed().as_secs_f64();
+    let took = since(begun);
     let after = resident("VmHWM")?;
     let plan_bytes = serde_json::to_vec(&plan)?.len();
     drop((operator, journal));
     let mut bytes = 0;
-    for file in std::fs::read_dir(directory.path())? {
+    for file in fs_err::read_dir(directory.path())? {
         bytes += usize::try_from(file?.metadata()?.len())?;
     }
     Ok(json!({
@@ -415,9 +416,13 @@ async fn alone(nodes: usize) -> Result<Value, Failure> {
     }))
 }
 
+fn since(begun: jiff::Timestamp) -> f64 {
+    WallClock.now().duration_since(begun).as_secs_f64()
+}
+
 /// Reads a figure of this process, in kilobytes.
 fn resident(key: &str) -> Result<u64, Failure> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
+    let status = fs_err::read_to_string("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with(key));
     let number = line.and_then(|line| line.split_whitespace().nth(1));
     Ok(number.ok_or("no figure")?.parse()?)
@@ -433,9 +438,7 @@ async fn main() -> Result<(), Failure> {
     // Memory first: the other part leaves its own behind.
     let alone = alone(number(2, 10_000)?).await?;
     let simulated = simulated(number(0, 1_000)?, number(1, 20)?).await?;
-    #[expect(clippy::print_stdout, reason = "this is what the program is for")]
-    {
-        println!("{}", json!({ "alone": alone, "simulated": simulated }));
-    }
+    let result = json!({ "alone": alone, "simulated": simulated });
+    writeln!(std::io::stdout(), "{result}")?;
     Ok(())
 }

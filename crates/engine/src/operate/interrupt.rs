@@ -1,4 +1,7 @@
 //! A person's wish to stop.
+//!
+//! In: an [`Interrupter`] that is asked. Out: an [`Interrupt`] that says so.
+//! Never: the end of a step that runs.
 
 use tokio::sync::watch;
 

@@ -1,4 +1,7 @@
 //! How often and how long something is tried.
+//!
+//! In: defaults. Out: [`Limits`].
+//! Never: how long a guest may take to boot; the step that waits for it says.
 
 use std::time::Duration;
 

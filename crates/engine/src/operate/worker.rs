@@ -226,21 +226,21 @@ impl Shared {
         }
         let mut buried = vec![&node.name];
         // Parents come before their children.
-        for inner in nodes {
-            let Place::Inside(parent) = &inner.place else {
+        for child in nodes {
+            let Place::Inside(parent) = &child.place else {
                 continue;
             };
-            if !buried.contains(&parent) || inner.action != Action::Nothing {
+            if !buried.contains(&parent) || child.action != Action::Nothing {
                 continue;
             }
-            buried.push(&inner.name);
-            let Some(found) = &inner.found else {
+            buried.push(&child.name);
+            let Some(found) = &child.found else {
                 continue;
             };
             let record = NodeRecord {
-                name: inner.name.clone(),
-                host: inner.host.clone(),
-                place: inner.place.clone(),
+                name: child.name.clone(),
+                host: child.host.clone(),
+                place: child.place.clone(),
                 guest: found.guest.clone(),
                 status: NodeStatus::Destroyed,
                 source: None,

@@ -1,4 +1,7 @@
 //! Makes a guest, stopped, and removes it again.
+//!
+//! In: a step with its node. Out: which guest it is.
+//! Never: a second guest for one node.
 
 use super::{Came, Task};
 use crate::ports::{DiskSource, GuestKind, Halt, NewGuest, Nic, PortError, Power};

@@ -1,4 +1,7 @@
 //! Removes a guest.
+//!
+//! In: a step with its node. Out: whether anything was there.
+//! Never: a guest other than the one the plan found.
 
 use super::{Came, Task};
 use crate::ports::{Halt, PortError, Power};

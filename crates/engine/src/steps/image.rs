@@ -1,4 +1,7 @@
 //! Brings an image into its storage.
+//!
+//! In: a step with its image. Out: whether it had to be fetched.
+//! Never: an image removed; others may use it.
 
 use super::{Came, Task};
 use crate::ports::{ImageSource, ImageWanted, PortError};

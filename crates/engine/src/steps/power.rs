@@ -1,4 +1,7 @@
 //! Starts guests and brings them to a halt.
+//!
+//! In: a step with its node. Out: whether anything was changed.
+//! Never: a guest switched off that was not asked to end first.
 
 use std::time::Duration;
 

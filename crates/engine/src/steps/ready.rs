@@ -1,4 +1,7 @@
 //! Waits until a node is reached, and then takes its first-boot data away.
+//!
+//! In: a step with its node. Out: its address.
+//! Never: a wait without an end.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! Changes how big a guest is.
+//!
+//! In: a step with its node. Out: whether anything was changed.
+//! Never: a smaller disk.
 
 use super::{Came, Task};
 use crate::ports::PortError;

@@ -106,7 +106,7 @@ nodes:
 pub struct Picture {
     guests: BTreeMap<u32, (String, bool, String)>,
     volumes: Vec<(String, String)>,
-    inside: BTreeMap<String, Picture>,
+    inside: BTreeMap<String, Self>,
 }
 
 pub fn picture(world: &World) -> Picture {

@@ -34,7 +34,7 @@ async fn failing(
     });
     let whole = lab.places.clone();
     lab.places = Arc::new(Flaky {
-        inner: whole.clone(),
+        whole: whole.clone(),
         fault: fault.clone(),
     });
     let ending = lab.carry_out(&plan).await;

@@ -44,12 +44,12 @@ impl Fault {
 }
 
 pub struct Flaky {
-    pub inner: Arc<dyn Places>,
+    pub whole: Arc<dyn Places>,
     pub fault: Arc<Fault>,
 }
 
 struct Door {
-    inner: Arc<dyn Provider>,
+    whole: Arc<dyn Provider>,
     fault: Arc<Fault>,
 }
 
@@ -57,7 +57,7 @@ struct Door {
 impl Places for Flaky {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         Ok(Arc::new(Door {
-            inner: self.inner.host(name).await?,
+            whole: self.whole.host(name).await?,
             fault: self.fault.clone(),
         }))
     }
@@ -69,13 +69,13 @@ impl Places for Flaky {
         address: IpAddr,
     ) -> Result<Arc<dyn Provider>, PortError> {
         Ok(Arc::new(Door {
-            inner: self.inner.inside(host, node, address).await?,
+            whole: self.whole.inside(host, node, address).await?,
             fault: self.fault.clone(),
         }))
     }
 
     async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError> {
-        self.inner.answers(host, address).await
+        self.whole.answers(host, address).await
     }
 }
 
@@ -95,45 +95,45 @@ impl Door {
 #[async_trait]
 impl Provider for Door {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
-        self.inner.capabilities().await
+        self.whole.capabilities().await
     }
     async fn observe(&self) -> Result<Observed, PortError> {
-        self.inner.observe().await
+        self.whole.observe().await
     }
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        self.inner.inspect(guest).await
+        self.whole.inspect(guest).await
     }
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
-        self.change(self.inner.create(guest)).await
+        self.change(self.whole.create(guest)).await
     }
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.change(self.inner.start(guest)).await
+        self.change(self.whole.start(guest)).await
     }
     async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
-        self.inner.address(guest, mac).await
+        self.whole.address(guest, mac).await
     }
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.change(self.inner.discard_seed(guest)).await
+        self.change(self.whole.discard_seed(guest)).await
     }
     async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
-        self.change(self.inner.grow_disk(guest, gib)).await
+        self.change(self.whole.grow_disk(guest, gib)).await
     }
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
-        self.change(self.inner.reshape(guest, cores, memory)).await
+        self.change(self.whole.reshape(guest, cores, memory)).await
     }
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
-        self.change(self.inner.stop(guest, halt)).await
+        self.change(self.whole.stop(guest, halt)).await
     }
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.change(self.inner.destroy(guest)).await
+        self.change(self.whole.destroy(guest)).await
     }
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
-        self.inner.has_image(image).await
+        self.whole.has_image(image).await
     }
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
-        self.change(self.inner.ensure_image(image)).await
+        self.change(self.whole.ensure_image(image)).await
     }
     async fn sweep(&self) -> Result<usize, PortError> {
-        self.inner.sweep().await
+        self.whole.sweep().await
     }
 }

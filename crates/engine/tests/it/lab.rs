@@ -80,7 +80,7 @@ impl Doors {
 pub fn world_in(world: &World, node: &str) -> Option<World> {
     for guest in world.guests() {
         let name = guest.config.get("name").cloned().unwrap_or_default();
-        let inner = world.inside(guest.vmid, |builder| furnish(builder));
+        let inner = world.inside(guest.vmid, furnish);
         match inner {
             Some(inner) if name == node => return Some(inner),
             Some(inner) => {

@@ -2,7 +2,13 @@
 //!
 //! In: small manifests. Out: the world they make, also when anything fails on the way.
 //! Never: a real host.
-#![allow(unreachable_pub, missing_docs, reason = "a test binary has no users")]
+#![expect(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test may panic, says how much it tried, and is told how much to try"
+)]
 
 mod apply;
 mod cases;
