@@ -49,7 +49,7 @@ impl SitePlaces {
     }
 
     /// Opens a door once; every later call has the same client, with what it knows.
-    fn door(
+    fn opened(
         &self,
         key: String,
         open: impl FnOnce() -> Result<Pve, PortError>,
@@ -72,7 +72,7 @@ impl SitePlaces {
             .map_err(|error| PortError::bug("start the simulator", &error))?
             .map_err(|error| as_port("open the simulator", &error))?;
         let key = format!("sim {}", endpoint.url);
-        self.door(key, || {
+        self.opened(key, || {
             simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)
         })
     }
@@ -84,7 +84,7 @@ impl Places for SitePlaces {
         if name == SIM {
             return self.simulator().await;
         }
-        self.door(format!("host {name}"), || {
+        self.opened(format!("host {name}"), || {
             let doing = format!("open host `{name}`");
             connect(name, &self.session).map_err(|error| as_port(&doing, &error))
         })
@@ -113,7 +113,7 @@ impl Places for SitePlaces {
                     hint: String::new(),
                 });
             };
-            return self.door(format!("sim {}", inside.url), || {
+            return self.opened(format!("sim {}", inside.url), || {
                 simulated(&inside.url, &inside.fingerprint, &inside.token)
             });
         }
@@ -128,9 +128,19 @@ impl Places for SitePlaces {
                 ),
             ));
         }
-        self.door(format!("inside {host} {node} {address}"), || {
+        self.opened(format!("inside {host} {node} {address}"), || {
             connect_at(node, Some(address), &self.session).map_err(|error| as_port(&doing, &error))
         })
+    }
+
+    fn door(&self, name: &str) -> String {
+        let node = self.session.catalog.nodes.get(name);
+        let node = node.and_then(|document| document.value.as_ref());
+        let url = node.and_then(|node| node.api_endpoint.as_ref());
+        url.map_or_else(
+            || name.to_owned(),
+            |url| url.as_str().trim_end_matches('/').to_owned(),
+        )
     }
 
     async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError> {

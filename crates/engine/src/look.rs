@@ -35,18 +35,25 @@ pub async fn look(
         .collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let mut asked = JoinSet::new();
+    let mut doors: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for host in hosts {
-        let (places, host) = (places.clone(), host.to_owned());
+        doors.entry(places.door(host)).or_default().push(host);
+    }
+    let mut asked = JoinSet::new();
+    for (door, hosts) in &doors {
+        let (places, door, host) = (places.clone(), door.clone(), hosts[0].to_owned());
         // Cancel safety: looking changes nothing.
         asked.spawn(async move {
             let seen = async { places.host(&host).await?.observe().await };
-            (host.clone(), seen.await)
+            (door, seen.await)
         });
     }
     while let Some(answer) = asked.join_next().await {
-        let (host, seen) = answer.map_err(|error| PortError::bug("look at a host", &error))?;
-        looks.insert(Place::Host(host), Look::Seen(seen?));
+        let (door, seen) = answer.map_err(|error| PortError::bug("look at a host", &error))?;
+        let seen = seen?;
+        for host in &doors[&door] {
+            looks.insert(Place::Host((*host).to_owned()), Look::Seen(seen.clone()));
+        }
     }
     // One level after the other: a host inside a host is found through it.
     let mut nodes: Vec<_> = resolved.nodes.iter().collect();

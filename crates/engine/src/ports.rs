@@ -276,6 +276,9 @@ pub trait Places: Send + Sync {
         node: &str,
         address: IpAddr,
     ) -> Result<std::sync::Arc<dyn Provider>, PortError>;
+    /// Returns where a host of the site is looked at. Hosts of one cluster that are reached at the
+    /// same address have the same one, and are looked at once.
+    fn door(&self, name: &str) -> String;
     /// Looks once whether SSH answers at an address of a guest on a host of the site.
     async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError>;
 }

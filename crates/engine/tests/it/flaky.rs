@@ -74,6 +74,10 @@ impl Places for Flaky {
         }))
     }
 
+    fn door(&self, name: &str) -> String {
+        self.whole.door(name)
+    }
+
     async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError> {
         self.whole.answers(host, address).await
     }

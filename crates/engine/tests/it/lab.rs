@@ -137,6 +137,10 @@ impl Places for Doors {
         Ok(self.client(&world).await)
     }
 
+    fn door(&self, _: &str) -> String {
+        "the World".to_owned()
+    }
+
     async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
         Ok(true)
     }

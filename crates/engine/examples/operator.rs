@@ -1,4 +1,4 @@
-//! Figures of the operator, as JSON: `cargo run --release -p homestak-engine --example figures`.
+//! Figures of the operator, as JSON: `cargo run --release -p homestak-engine --example operator`.
 //!
 //! In: the number of guests and hosts. Out: plan and apply on the simulator, and what the operator
 //! itself needs for very many nodes.
@@ -94,6 +94,10 @@ impl Places for Cluster {
         let client = Arc::new(Pve::new(settings, Arc::new(WallClock))?);
         open.insert(name.to_owned(), client.clone());
         Ok(client)
+    }
+
+    fn door(&self, _: &str) -> String {
+        self.url.clone()
     }
 
     async fn inside(&self, _: &str, _: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
@@ -375,6 +379,9 @@ struct There(Arc<Instantly>);
 impl Places for There {
     async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.0.clone())
+    }
+    fn door(&self, name: &str) -> String {
+        name.to_owned()
     }
     async fn inside(&self, _: &str, _: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.0.clone())
