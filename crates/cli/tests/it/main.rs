@@ -5,6 +5,7 @@
     reason = "tests make real files and processes, and a panic is how they fail"
 )]
 
+mod crash;
 mod exports;
 mod father;
 mod faults;
