@@ -252,3 +252,16 @@ nodes:
     assert_eq!(lab.carry_out(&plan).await, Ending::RolledBack);
     assert_eq!(lab.guests(), [("inner".to_owned(), true)]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_in_a_hypervisor_that_is_gone_needs_no_undoing() {
+    let case = CASES.iter().find(|case| case.name == "destroy").unwrap();
+    let lab = case.lab().await;
+    let plan = case.plan(&lab).await;
+    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+    let run = lab.last_run();
+    let (_ask, interrupt) = Interrupt::new();
+    let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
+    assert_eq!(ending, Ending::RolledBack);
+    assert_eq!(lab.guests(), []);
+}

@@ -227,13 +227,13 @@ fn try_one(point: &Point) -> bool {
 
 #[test]
 fn a_run_that_was_killed_at_any_moment_is_finished_or_undone() {
-    let points = sample(points(moments), 18);
+    let points = sample(points(moments), 14);
     assert_eq!(try_all("moments", &points), points.len());
 }
 
 #[test]
 fn a_run_that_was_killed_at_any_request_is_finished_or_undone() {
-    let points = sample(points(requests), 18);
+    let points = sample(points(requests), 14);
     let killed = try_all("requests", &points);
     // How often is asked depends on how fast the host is.
     assert!(killed * 2 > points.len(), "{killed}");
@@ -251,7 +251,7 @@ fn a_host_in_trouble_makes_a_kill_no_worse() {
         FaultKind::Truncated,
     ];
     let all = points(|course| [moments(course), requests(course)].concat());
-    let mut points = sample(all, 12);
+    let mut points = sample(all, 10);
     for point in &mut points {
         let dice = hash((point.course, point.death, point.cure, "fault"));
         let kind = kinds[(dice % 7) as usize].clone();
