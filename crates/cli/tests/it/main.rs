@@ -6,6 +6,7 @@
 )]
 
 mod crash;
+mod damage;
 mod exports;
 mod father;
 mod faults;
@@ -18,5 +19,7 @@ mod operate;
 mod runs;
 mod secrets;
 mod support;
+mod terminal;
 mod tokens;
+mod two;
 mod words;

@@ -168,3 +168,14 @@ fn an_entry_on_a_damaged_page_is_refused() {
     drop(journal);
     assert!(fs_err::read(file(dir.path())).unwrap() == bad);
 }
+
+#[test]
+fn a_journal_that_was_read_and_closed_is_one_whole_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, id) = filled(dir.path(), 20);
+    assert_eq!(wait(count(&journal, id)), 20);
+    drop(journal);
+    let names = fs_err::read_dir(dir.path()).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["journal.db"]);
+}
