@@ -6,6 +6,7 @@
 
 mod apply;
 mod cases;
+mod clock;
 mod crash;
 mod faults;
 mod flaky;
