@@ -143,26 +143,59 @@ fn cut(path: &Path, part: u64) {
     file.set_len(length * part / 8).unwrap();
 }
 
+/// Puts the journal and the files beside it away.
+fn put_away(father: &Father) {
+    for name in ["journal.db", "journal.db-wal", "journal.db-shm"] {
+        let name = father.state().join(name);
+        _ = std::fs::rename(&name, name.with_extension("kept"));
+    }
+}
+
 #[test]
 fn a_journal_that_was_cut_off_is_told_and_kept() {
     for part in [1, 4, 7] {
-        let father = killed_at(11);
+        let father = Father::quick();
+        father.workers(1, "");
+        father.run(&APPLY).good();
+        father.workers(2, "");
         let before = father.pve.guests();
         let file = father.state().join("journal.db");
         cut(&file, part);
         let left = std::fs::read(&file).unwrap();
-        let run = father.run(&["manifest", "resume"]);
-        assert_says(&run, &father, &["malformed", "keep them", "by their tags"]);
+        for words in [&["manifest", "resume"][..], &["manifest", "status"], &APPLY] {
+            let run = father.run(words);
+            assert_says(&run, &father, &["malformed", "keep them", "by their tags"]);
+        }
         assert_eq!(father.pve.guests(), before, "nothing was touched");
         assert!(
             std::fs::read(&file).unwrap() == left,
             "it is kept as it was"
         );
-        for name in ["journal.db", "journal.db-wal", "journal.db-shm"] {
-            let name = father.state().join(name);
-            _ = std::fs::rename(&name, name.with_extension("kept"));
-        }
+        put_away(&father);
         finish(&father);
+    }
+}
+
+#[test]
+fn a_journal_that_was_cut_off_in_the_middle_of_a_run_doubles_nothing() {
+    for part in [0, 1, 4, 7] {
+        let father = killed_at(11);
+        cut(&father.state().join("journal.db"), part);
+        // The log may hold all that is needed.
+        let run = father.run(&["manifest", "resume"]);
+        if run.code == 1 {
+            assert_says(&run, &father, &["keep them", "by their tags"]);
+            put_away(&father);
+        } else {
+            run.good();
+        }
+        let again = father.run(&APPLY);
+        if again.code == 1 {
+            assert_says(&again, &father, &["keep them", "by their tags"]);
+            put_away(&father);
+            father.run(&APPLY).good();
+        }
+        assert_eq!(father.guests(), BOTH, "{part} of 8");
     }
 }
 
