@@ -117,7 +117,7 @@ nodes:
 pub(super) struct Picture {
     guests: BTreeMap<u32, (String, bool, String)>,
     volumes: Vec<(String, String)>,
-    inside: BTreeMap<String, Picture>,
+    inside: BTreeMap<String, Self>,
 }
 
 pub(super) fn picture(world: &World) -> Picture {
@@ -173,7 +173,7 @@ impl Course {
             Some(before) => {
                 let rig = Rig::new(&Base::default());
                 rig.manifest(before);
-                rig.run(&CASES[0].command[..]).good();
+                rig.run(APPLY).good();
                 rig.base()
             }
         };

@@ -120,7 +120,7 @@ fn try_all(what: &str, points: &[Point]) -> usize {
                 while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
                     match std::panic::catch_unwind(|| try_one(point)) {
                         Ok(was_killed) => {
-                            _ = killed.fetch_add(was_killed.into(), Ordering::Relaxed)
+                            _ = killed.fetch_add(was_killed.into(), Ordering::Relaxed);
                         }
                         Err(_) => failures.lock().unwrap().push(point.clone()),
                     }
