@@ -117,7 +117,14 @@ fn try_all(what: &str, points: &[Point]) -> usize {
     std::thread::scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
-                while let Some(point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
+                loop {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(point) = points.get(nth) else {
+                        break;
+                    };
+                    if nth > 0 && nth.is_multiple_of(200) {
+                        println!("{what}: {nth} of {}", points.len());
+                    }
                     match std::panic::catch_unwind(|| try_one(point)) {
                         Ok(was_killed) => {
                             _ = killed.fetch_add(was_killed.into(), Ordering::Relaxed);
