@@ -5,15 +5,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
 
-use homestak_api::runtime::WallClock;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::pve_node::PveNode;
 use homestak_engine::ports::{Class, PortError};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_site::Chosen;
 
+use crate::clock;
 use crate::error::CommandError;
 use crate::session::Session;
 
@@ -79,7 +78,7 @@ pub(crate) fn connect_at(
         trust: trust(name, node, session)?,
     };
     let settings = PveSettings::new(endpoint, Credential::Token(token(name, node, session)?));
-    Pve::new(settings, Arc::new(WallClock)).map_err(|error| failed(name, &error))
+    Pve::new(clock::patient(settings), clock::shared()).map_err(|error| failed(name, &error))
 }
 
 fn is_another_address(host: &str, found: IpAddr) -> bool {

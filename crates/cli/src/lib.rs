@@ -10,6 +10,8 @@ mod connect;
 #[cfg(debug_assertions)]
 mod crash;
 mod error;
+#[cfg(debug_assertions)]
+mod hurry;
 mod operator;
 mod places;
 mod process;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use homestak_api::runtime::{SharedClock, WallClock};
 use homestak_core::doc::scalar::{NodeName, Vmid};
 use homestak_core::plan::{Inputs, Look, NodeRecord, Options, Paces, Place, Plan, plan};
 use homestak_core::resolve::{Request, Resolved, manifest};
@@ -17,6 +16,7 @@ use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::Places;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::clock;
 use crate::commands::require_sound;
 use crate::connect::failed;
 use crate::error::CommandError;
@@ -50,7 +50,7 @@ impl Bench {
         settings: &Settings,
         screen: Screen,
     ) -> Result<Self, CommandError> {
-        let clock: SharedClock = Arc::new(WallClock);
+        let clock = clock::shared();
         let screen = Arc::new(screen);
         let observer: Arc<dyn Observer> = screen.clone();
         let hub = Hub::new(observer, clock.clone());

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use homestak_api::runtime::WallClock;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
@@ -18,6 +17,7 @@ use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
+use crate::clock;
 use crate::connect::{connect, connect_at};
 use crate::error::CommandError;
 use crate::session::Session;
@@ -170,7 +170,7 @@ fn simulated(url: &str, fingerprint: &str, token: &str) -> Result<Pve, PortError
         trust: Trust::Pinned(fingerprint),
     };
     let settings = PveSettings::new(endpoint, Credential::Token(token));
-    Pve::new(settings, Arc::new(WallClock))
+    Pve::new(clock::patient(settings), clock::shared())
 }
 
 /// What a document lacks is refused: trying again changes nothing.

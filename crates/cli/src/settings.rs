@@ -124,6 +124,13 @@ impl Settings {
     }
 }
 
+/// Returns how many times faster time goes for the program itself; only tests set it.
+#[cfg(debug_assertions)]
+pub(crate) fn hurry() -> Option<f64> {
+    let speed: f64 = variable("HOMESTAK_HURRY")?.parse().ok()?;
+    Some(speed).filter(|speed| speed.is_finite() && *speed > 0.0)
+}
+
 /// Reads one variable; empty counts as not set.
 #[expect(
     clippy::disallowed_methods,

@@ -1,10 +1,13 @@
 //! The real program, run as a person would run it.
 #![expect(
     clippy::disallowed_methods,
+    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "tests make real files and processes, and a panic is how they fail"
+    reason = "tests make real files and processes, say what they tried, and fail by panicking"
 )]
 
+mod crash;
+mod damage;
 mod exports;
 mod father;
 mod faults;
@@ -17,5 +20,7 @@ mod operate;
 mod runs;
 mod secrets;
 mod support;
+mod terminal;
 mod tokens;
+mod two;
 mod words;

@@ -181,29 +181,6 @@ fn two_runs_on_one_manifest_and_host_never_overlap() {
 }
 
 #[test]
-fn a_run_that_was_killed_at_any_moment_is_resumed_to_the_same_end() {
-    for moment in [1, 2, 6, 7, 8, 11, 15, 19] {
-        let father = Father::quick();
-        father.workers(2, "");
-        let killed = father
-            .command(&["manifest", "apply", "-M", "workers", "-H", "father"])
-            .env("HOMESTAK_CRASH_AT", moment.to_string())
-            .output()
-            .map(Run::from)
-            .unwrap();
-        assert_eq!(killed.code, -1, "moment {moment}: {}", killed.err);
-        father.run(&["manifest", "resume"]).good();
-        assert_eq!(father.guests(), ["worker-1", "worker-2"], "moment {moment}");
-        let again = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
-        assert!(
-            again.err.contains("Nothing to do."),
-            "moment {moment}: {}",
-            again.err
-        );
-    }
-}
-
-#[test]
 fn a_run_is_reported_long_after_it_ended() {
     let father = Father::quick();
     father.single();

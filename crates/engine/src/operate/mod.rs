@@ -167,7 +167,7 @@ impl Operator {
         stage: &mut run::Stage,
         interrupt: Interrupt,
     ) -> Result<Ending, JournalError> {
-        let todo = stage.states.iter().map(StepState::needs_undo).collect();
+        let todo = stage.to_undo();
         let work = run::Work {
             operator: self,
             way: Way::Back,
@@ -189,6 +189,7 @@ impl Operator {
             plan,
             steps: steps.into(),
             states: replay.states,
+            was_done: replay.was_done,
             board,
         }
     }

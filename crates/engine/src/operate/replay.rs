@@ -51,6 +51,8 @@ impl StepState {
 pub struct Replay {
     /// How far each step is.
     pub states: Vec<StepState>,
+    /// Which steps were done at some time, whatever became of them later.
+    pub was_done: Vec<bool>,
     /// The newest record of each node, by name.
     pub records: BTreeMap<String, NodeRecord>,
     /// Whether undoing was begun; such a run is never continued forward.
@@ -61,6 +63,7 @@ pub struct Replay {
 pub fn replay(n_steps: usize, entries: &[Entry]) -> Replay {
     let mut replay = Replay {
         states: vec![StepState::Untouched; n_steps],
+        was_done: vec![false; n_steps],
         ..Replay::default()
     };
     for entry in entries {
@@ -72,7 +75,10 @@ pub fn replay(n_steps: usize, entries: &[Entry]) -> Replay {
         };
         *state = match &entry.happened {
             Happened::Intent => StepState::Begun,
-            Happened::Done { .. } => StepState::Done,
+            Happened::Done { .. } => {
+                replay.was_done[entry.step] = true;
+                StepState::Done
+            }
             Happened::Failed(trouble) => StepState::Failed(trouble.clone()),
             Happened::UndoIntent => {
                 replay.unwinding = true;

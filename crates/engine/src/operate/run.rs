@@ -3,6 +3,7 @@
 //! In: a [`Stage`] and which steps are to do. Out: whether all were done.
 //! Never: more workers than allowed; a new step after a failure, unless asked to go on.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use homestak_core::plan::{Plan, Step, StepKind};
@@ -22,6 +23,8 @@ pub(super) struct Stage {
     pub(super) plan: Arc<Plan>,
     pub(super) steps: Arc<[Step]>,
     pub(super) states: Vec<StepState>,
+    /// Which steps were done at some time, whatever became of them later.
+    pub(super) was_done: Vec<bool>,
     pub(super) board: Arc<Board>,
 }
 
@@ -34,6 +37,24 @@ pub(super) enum Came {
     Failed,
     /// A person asked to stop, and some are still to do.
     Interrupted,
+}
+
+impl Stage {
+    /// Returns the steps that have something to undo. A guest that was removed is not started
+    /// again, and the place where it was may be gone too, so nobody looks.
+    pub(super) fn to_undo(&self) -> Vec<bool> {
+        let done = self.steps.iter().zip(&self.was_done);
+        let removed: BTreeSet<usize> = done
+            .filter(|(step, was_done)| **was_done && step.kind == StepKind::Destroy)
+            .filter_map(|(step, _)| step.node)
+            .collect();
+        let is_removed = |node: Option<usize>| node.is_some_and(|node| removed.contains(&node));
+        let states = self.states.iter().zip(self.steps.iter());
+        let needs_undo = |(state, step): (&StepState, &Step)| {
+            state.needs_undo() && !(step.kind == StepKind::Stop && is_removed(step.node))
+        };
+        states.map(needs_undo).collect()
+    }
 }
 
 /// How steps are gone through.
@@ -98,6 +119,7 @@ impl Work<'_> {
             busy -= usize::from(is_work(&stage.steps[at]));
             match result {
                 Ok(state @ (StepState::Done | StepState::Undone)) => {
+                    stage.was_done[at] |= state == StepState::Done;
                     stage.states[at] = state;
                     left -= 1;
                     schedule.done(at);

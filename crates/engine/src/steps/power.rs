@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use homestak_core::plan::Action;
 
-use super::{Came, Task};
+use super::{Came, Task, ready};
 use crate::ports::{Halt, PortError, Power};
 
 /// How long a guest may take to end by itself.
@@ -65,12 +65,27 @@ pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
     halt(task, SHORT_GRACE).await
 }
 
-/// Starts a guest again that ran before it was stopped, if it is still there.
+/// Starts a guest again that ran before it was stopped, if it is still there. One that others run
+/// on is waited for: what is undone next is inside it.
 pub(super) async fn undo_stop(task: &Task) -> Result<Came, PortError> {
-    if !task.found()?.running || power(task).await? != Some(Power::Stopped) {
+    if !task.found()?.running {
         return Ok(Came::default());
     }
-    let provider = task.provider().await?;
-    provider.start(&task.guest()?).await?;
-    Ok(Came::changed())
+    let stopped = match power(task).await? {
+        None => return Ok(Came::default()),
+        Some(power) => power == Power::Stopped,
+    };
+    if stopped {
+        let provider = task.provider().await?;
+        provider.start(&task.guest()?).await?;
+    }
+    let came = if task.board.hosts_others(&task.node()?.name) {
+        ready::act(task).await?
+    } else {
+        Came::default()
+    };
+    Ok(Came {
+        changed: stopped,
+        ..came
+    })
 }

@@ -15,6 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const FIRST: Duration = Duration::from_millis(200);
 /// The longest pause between two looks.
 const LONGEST: Duration = Duration::from_secs(2);
+/// The longest time a look takes that counts: an answer comes within a minute or not at all. A
+/// clock that is set during a wait must not use up all patience.
+const LOOK: Duration = Duration::from_secs(60);
 
 pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
     Ok(match once(task).await? {
@@ -71,10 +74,11 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let node = task.node()?;
     let levels = u32::try_from(node.depth).unwrap_or(u32::MAX);
     let patience = PATIENCE + Duration::from_secs(task.plan.timeout_buffer) * levels;
-    let begun = task.clock.now();
+    let mut waited = Duration::ZERO;
     let mut pause = FIRST;
     let mut said = "";
     loop {
+        let begun = task.clock.now();
         let lacks = match once(task).await {
             Ok(Look::Reached(address)) => return Ok(reached(address)),
             Ok(Look::NotYet(what)) => what,
@@ -88,8 +92,9 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
             task.waits_for(lacks);
             said = lacks;
         }
-        let waited = task.clock.now().duration_since(begun);
-        if waited.unsigned_abs() > patience {
+        let looked = Duration::try_from(task.clock.now().duration_since(begun));
+        waited += looked.unwrap_or_default().min(LOOK);
+        if waited > patience {
             return Err(PortError {
                 class: Class::Unreachable { sent: Sent::No },
                 doing: format!("reach `{}`", node.name),
@@ -99,6 +104,7 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
             });
         }
         task.clock.sleep(pause).await;
+        waited += pause;
         pause = (pause * 3 / 2).min(LONGEST);
     }
 }

@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use homestak_core::plan::{OnError, Options, Verb};
 use homestak_engine::journal::{Ending, Entry, Happened};
 use homestak_engine::operate::{Interrupt, Moment, Watcher};
+use homestak_sim::{Call, Fault, FaultKind, Timing};
 use tokio::sync::Notify;
 
 use crate::cases::{CASES, Case, is_tried, picture};
@@ -221,4 +224,44 @@ async fn an_interrupted_run_finishes_its_steps_and_goes_on_later() {
     assert_eq!(ending, Ending::Done);
     lab.rest().await;
     assert_eq!(picture(&lab.world), case.pictures().await.1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_undone_destroy_waits_until_the_hypervisor_it_started_again_is_up() {
+    let manifest = "\
+nodes:
+  - {name: inner, type: pve, preset: vm-large, image: pve-9, vmid: 7100}
+  - {name: leaf, preset: vm-small, image: debian-12, parent: inner}
+";
+    // Longer than a step is tried for.
+    let timing = Timing {
+        boot: Duration::from_secs(90),
+        ..Timing::default()
+    };
+    let lab = Lab::with(|builder| builder.host("pve1").timing(timing));
+    assert_eq!(lab.apply(manifest).await, Ending::Done);
+    lab.rest().await;
+    let call = Call::any().method("DELETE").path("/qemu/7100");
+    lab.world
+        .add_fault(Fault::new(call, FaultKind::Status(501)));
+    let options = Options {
+        on_error: Some(OnError::Rollback),
+        ..Options::new(Verb::Destroy)
+    };
+    let plan = lab.plan_with(manifest, &options).await;
+    assert_eq!(lab.carry_out(&plan).await, Ending::RolledBack);
+    assert_eq!(lab.guests(), [("inner".to_owned(), true)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_in_a_hypervisor_that_is_gone_needs_no_undoing() {
+    let case = CASES.iter().find(|case| case.name == "destroy").unwrap();
+    let lab = case.lab().await;
+    let plan = case.plan(&lab).await;
+    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+    let run = lab.last_run();
+    let (_ask, interrupt) = Interrupt::new();
+    let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
+    assert_eq!(ending, Ending::RolledBack);
+    assert_eq!(lab.guests(), []);
 }

@@ -12,6 +12,7 @@
 
 mod apply;
 mod cases;
+mod clock;
 mod crash;
 mod faults;
 mod flaky;

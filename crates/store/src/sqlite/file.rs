@@ -62,6 +62,7 @@ impl File {
     /// Opens the connection that writes; makes the file, or brings it up to date.
     pub(super) fn open(&self) -> Result<Connection, Fault> {
         self.make()?;
+        self.refuse_emptied()?;
         // Read-only, so that a file that is not for us keeps every byte.
         self.retry(|| {
             let mut connection = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -130,6 +131,17 @@ impl File {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// Refuses a file that is empty beside a log that is not: someone emptied it, and SQLite would
+    /// take it for a new one and delete the log.
+    fn refuse_emptied(&self) -> Result<(), Fault> {
+        let log = self.path.with_extension("db-wal");
+        let has_log = log.metadata().is_ok_and(|log| log.len() > 0);
+        if has_log && self.path.metadata()?.len() == 0 {
+            return Err(Fault::nonsense("it is empty, and its log is not"));
+        }
+        Ok(())
     }
 
     /// Tries again while another process opens it for the first time: some locks of that moment

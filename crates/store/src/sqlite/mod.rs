@@ -40,8 +40,10 @@ use writer::Writer;
 pub struct Sqlite {
     file: File,
     holder: Holder,
-    writer: Arc<Writer>,
+    // Closed before the writer: only a connection that writes can take the log into the file, and
+    // only the last one does.
     reader: Arc<Mutex<Connection>>,
+    writer: Arc<Writer>,
 }
 
 impl Sqlite {

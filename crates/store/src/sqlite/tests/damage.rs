@@ -168,3 +168,27 @@ fn an_entry_on_a_damaged_page_is_refused() {
     drop(journal);
     assert!(fs_err::read(file(dir.path())).unwrap() == bad);
 }
+
+#[test]
+fn a_journal_that_was_read_and_closed_is_one_whole_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, id) = filled(dir.path(), 20);
+    assert_eq!(wait(count(&journal, id)), 20);
+    drop(journal);
+    let names = fs_err::read_dir(dir.path()).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["journal.db"]);
+}
+
+#[test]
+fn an_empty_file_with_a_log_beside_it_is_told_and_the_log_is_kept() {
+    let from = tempfile::tempdir().unwrap();
+    let (_open, _) = logged(from.path());
+    let to = tempfile::tempdir().unwrap();
+    let log = copy(from.path(), to.path());
+    fs_err::write(file(to.path()), "").unwrap();
+    let (detail, hint) = broken(Sqlite::open(to.path()));
+    assert!(detail.contains("empty"), "{detail}");
+    assert!(hint.contains("move") && hint.contains("keep"), "{hint}");
+    assert!(fs_err::read(to.path().join("journal.db-wal")).unwrap() == log);
+}

@@ -1,0 +1,168 @@
+//! What is seen on a terminal: a live tree, and the table in its place in the end.
+
+use std::process::Command;
+
+use homestak_sim::{Pace, Timing};
+
+use crate::father::Father;
+
+/// A terminal of so many lines: what is on it, and where the cursor is. What scrolls out is kept.
+#[derive(Default)]
+struct Terminal {
+    height: usize,
+    lines: Vec<String>,
+    row: usize,
+    /// Where the first line that is seen is among all lines.
+    top: usize,
+    /// How far up the cursor ever went.
+    climbed: usize,
+}
+
+impl Terminal {
+    fn new(height: usize) -> Self {
+        Self {
+            height,
+            lines: vec![String::new()],
+            ..Self::default()
+        }
+    }
+
+    /// Shows text; knows the few codes that are used, and panics at others.
+    fn show(&mut self, text: &str) {
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            rest = &rest[c.len_utf8()..];
+            match c {
+                '\x1b' => rest = self.obey(rest),
+                '\r' => {}
+                '\n' => {
+                    self.row += 1;
+                    if self.row == self.lines.len() {
+                        self.lines.push(String::new());
+                    }
+                    self.top = self.top.max((self.row + 1).saturating_sub(self.height));
+                }
+                c => self.lines[self.row].push(c),
+            }
+        }
+    }
+
+    fn obey<'t>(&mut self, rest: &'t str) -> &'t str {
+        let body = rest.strip_prefix('[').expect("a code begins with [");
+        let end = body.find(|c: char| c.is_ascii_alphabetic()).unwrap();
+        let (number, letter) = (&body[..end], &body[end..=end]);
+        match letter {
+            "A" => {
+                let up: usize = number.parse().unwrap();
+                self.climbed = self.climbed.max(up);
+                assert!(self.row - up >= self.top, "above the top of the terminal");
+                self.row -= up;
+            }
+            "K" => self.lines[self.row].clear(),
+            "J" => {
+                self.lines.truncate(self.row + 1);
+                self.lines[self.row].clear();
+            }
+            "m" => {}
+            other => panic!("the code {number}{other} is not expected"),
+        }
+        &body[end + 1..]
+    }
+}
+
+/// Quotes for the shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Runs the program on a terminal of so many lines and columns, and returns all that it wrote.
+fn on_terminal(father: &Father, arguments: &[&str], lines: usize, columns: usize) -> String {
+    let program = father.command(arguments);
+    let words: Vec<String> = std::iter::once(program.get_program())
+        .chain(program.get_args())
+        .map(|word| quoted(word.to_str().unwrap()))
+        .collect();
+    let line = format!("stty rows {lines} cols {columns}; exec {}", words.join(" "));
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env_clear();
+    command.envs(
+        program
+            .get_envs()
+            .filter_map(|(key, value)| Some((key, value?))),
+    );
+    command.env("TERM", "xterm").env("SHELL", "/bin/sh");
+    command.current_dir(program.get_current_dir().unwrap());
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+/// A host on which a machine takes about a second, so that there is something to see.
+fn unhurried() -> Father {
+    Father::new(Pace::Accelerated(40.0), Timing::default())
+}
+
+const APPLY: [&str; 6] = ["manifest", "apply", "-M", "workers", "-H", "father"];
+
+#[test]
+fn a_tree_is_drawn_in_place_and_ends_as_a_table() {
+    let father = unhurried();
+    father.workers(3, "");
+    let text = on_terminal(&father, &APPLY, 24, 80);
+    assert!(
+        text.contains("\x1b[4A"),
+        "three nodes and a last line: {text}"
+    );
+    assert!(text.contains("0 of 3 done"), "{text}");
+    let mut terminal = Terminal::new(24);
+    terminal.show(&text);
+    assert_eq!(terminal.climbed, 4);
+    let end = terminal.lines.join("\n");
+    assert!(!end.contains("of 3 done"), "the tree is gone: {end}");
+    for word in ["NODE", "worker-1", "worker-2", "worker-3", "completed"] {
+        assert!(end.contains(word), "{word}: {end}");
+    }
+}
+
+#[test]
+fn a_tree_is_never_taller_or_wider_than_the_terminal() {
+    let father = unhurried();
+    father.workers(12, "");
+    let text = on_terminal(&father, &APPLY, 8, 30);
+    let mut terminal = Terminal::new(8);
+    terminal.show(&text);
+    assert!((1..8).contains(&terminal.climbed), "{}", terminal.climbed);
+    // Everything between two climbs is a picture.
+    for picture in text
+        .split("\x1b[0J")
+        .filter(|part| part.contains("\x1b[2K"))
+    {
+        let picture = &picture[picture.find("\x1b[2K").unwrap()..];
+        let mut alone = Terminal::new(100);
+        alone.show(picture);
+        assert!(alone.lines.len() <= 8, "{picture}");
+        for line in &alone.lines {
+            assert!(line.chars().count() < 30, "{line}");
+        }
+    }
+    let end = terminal.lines.join("\n");
+    assert!(
+        end.contains("worker-12") && end.contains("completed"),
+        "{end}"
+    );
+}
+
+#[test]
+fn without_a_terminal_there_are_lines_and_no_codes() {
+    let father = Father::quick();
+    father.workers(2, "");
+    let run = father.run(&APPLY);
+    assert!(
+        !run.err.contains('\x1b') && !run.out.contains('\x1b'),
+        "{}",
+        run.err
+    );
+    assert!(run.err.contains("worker-1: created"), "{}", run.err);
+    assert!(run.out.contains("completed"), "{}", run.out);
+}
