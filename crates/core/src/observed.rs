@@ -95,7 +95,7 @@ pub struct ObservedGuest {
     pub vmid: u32,
     /// The host it is on.
     pub host: String,
-    /// Its name; empty while it is being made.
+    /// Its name; empty when it has none, as while it is being made.
     pub name: String,
     /// Our identity, when it is ours.
     pub uuid: Option<GuestUuid>,

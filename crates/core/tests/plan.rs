@@ -134,6 +134,14 @@ fn an_id_that_belongs_to_someone_else_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_guest_that_is_being_made_may_be_ours_and_is_not_refused() {
+    // What the list shows of a guest whose making has just begun.
+    let plan = apply(TWO, vec![guest("", 500, Power::Unknown, None)]);
+    assert_eq!(plan.refusals, []);
+    assert_eq!(plan.node("b").map(|node| node.action), Some(Action::Create));
+}
+
+#[test]
 fn a_guest_with_our_name_and_without_our_identity_is_not_ours() {
     let plan = apply(TWO, vec![guest("a", 200, Power::Running, None)]);
     assert_eq!(plan.node("a").map(|node| node.action), Some(Action::Create));

@@ -385,7 +385,10 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 Place::Host(_) => false,
             };
             let holder = self.finder.with_vmid(place, vmid);
+            // A guest without a name is being made and does not say whose it is yet: it may be
+            // ours, left by a run that died. Making ours waits for it and finds out.
             if let Some(holder) = holder
+                && !(holder.name.is_empty() && holder.uuid.is_none())
                 && !parent_is_new
                 && !going.contains(&(node.place.clone(), vmid))
             {

@@ -107,11 +107,19 @@ pub fn observed(data: &Value) -> Result<Observed, Fault> {
 fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
     let tags = quirks::parse_tags(&text_of(row, "tags"));
     let number = |field: &str| row.get(field).and_then(quirks::parse_u64);
+    let vmid = row.get("vmid").and_then(quirks::parse_u32)?;
+    // The list makes up a name for a guest whose file has none, as while it is being made.
+    let made_up = [format!("VM {vmid}"), format!("CT {vmid}")];
+    let nameless = made_up.contains(&text_of(row, "name"));
     Some(ObservedGuest {
         kind,
-        vmid: row.get("vmid").and_then(quirks::parse_u32)?,
+        vmid,
         host: text_of(row, "node"),
-        name: text_of(row, "name"),
+        name: if nameless {
+            String::new()
+        } else {
+            text_of(row, "name")
+        },
         uuid: identity::uuid_in_tags(&tags),
         manifest: identity::manifest_in_tags(&tags),
         power: power(&text_of(row, "status")),
@@ -207,6 +215,13 @@ mod tests {
         assert_eq!(made.manifest.as_deref(), Some("n1"));
         assert!(made.uuid.is_some() && made.name.is_empty() && made.memory.is_none());
         assert_eq!(observed.guests[1].uuid, None);
+    }
+
+    #[test]
+    fn a_name_that_the_list_made_up_is_none() {
+        let row = json!({"type": "qemu", "vmid": 7001, "node": "a", "name": "VM 7001"});
+        let seen = observed(&json!([row])).expect("a list");
+        assert_eq!(seen.guests[0].name, "");
     }
 
     #[test]
