@@ -3,10 +3,12 @@
 //! In: arguments. Out: typed commands; help, completions and man pages are made from here.
 //! Never: defaults that depend on the environment; those are in `settings`.
 
+mod image;
 mod operate;
 
 use std::path::PathBuf;
 
+pub use image::ImageCommand;
 pub use operate::{
     ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
 };
@@ -81,6 +83,9 @@ pub enum Command {
     /// A simulated Proxmox VE, to try things without hardware
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Build and look at root file systems for nodes on this machine
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Export resolved values for other tools
     #[command(subcommand)]
     Resolve(ResolveCommand),

@@ -29,6 +29,14 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "How many times faster time goes in the simulator behind `-H sim`, when it is started; 20 when not set.",
     ),
     (
+        "HOMESTAK_LOCAL_ROOT",
+        "Where images and nodes of this machine are kept, instead of `/var/lib/homestak`. Each such directory is a realm of its own.",
+    ),
+    (
+        "HOMESTAK_DEBIAN_MIRROR",
+        "Mirror that images are built from, instead of the one apt uses on this machine; after a space, that of security updates.",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -65,6 +73,9 @@ pub const VARIABLES: &[(&str, &str)] = &[
 /// How fast time goes in the simulator behind `-H sim`: a machine boots in two seconds.
 const SIM_SPEED: f64 = 20.0;
 
+/// Where images and nodes of this machine are kept.
+const LOCAL_ROOT: &str = "/var/lib/homestak";
+
 /// Everything that flags and environment decide.
 pub struct Settings {
     /// Where a site may be.
@@ -83,6 +94,10 @@ pub struct Settings {
     pub editor: String,
     /// How many times faster time goes in the simulator behind `-H sim`.
     pub sim_speed: f64,
+    /// Where images and nodes of this machine are kept.
+    pub local_root: PathBuf,
+    /// Mirror that images are built from; apt's when there is none.
+    pub debian_mirror: Option<String>,
     /// At which moment of a run the program ends itself; only tests set it.
     #[cfg(debug_assertions)]
     pub crash_at: Option<u64>,
@@ -118,6 +133,8 @@ impl Settings {
                 .and_then(|text| text.parse().ok())
                 .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
                 .unwrap_or(SIM_SPEED),
+            local_root: path("HOMESTAK_LOCAL_ROOT").unwrap_or_else(|| PathBuf::from(LOCAL_ROOT)),
+            debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
             #[cfg(debug_assertions)]
             crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
         }

@@ -3,4 +3,5 @@
 //! In: calls of the engine's ports. Out: requests to the place, and what came of them.
 //! Never: decisions about what should exist; another module's idea of a guest than the port's.
 
+pub mod image;
 pub mod pve;
