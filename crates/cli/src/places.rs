@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::clock;
 use crate::connect::{connect, connect_at};
+use crate::local_host::{LOCAL, LocalPlace};
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::sim_host;
@@ -34,16 +35,23 @@ pub(crate) struct SitePlaces {
     hub: Arc<Hub>,
     /// Where the simulator is kept, and how fast its time goes.
     sim: (PathBuf, f64),
+    local: LocalPlace,
     doors: Mutex<BTreeMap<String, Arc<dyn Provider>>>,
 }
 
 impl SitePlaces {
     /// Finds places through a site's documents.
-    pub(crate) fn new(session: Arc<Session>, hub: Arc<Hub>, sim: (PathBuf, f64)) -> Self {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        hub: Arc<Hub>,
+        sim: (PathBuf, f64),
+        local: LocalPlace,
+    ) -> Self {
         Self {
             session,
             hub,
             sim,
+            local,
             doors: Mutex::default(),
         }
     }
@@ -52,13 +60,13 @@ impl SitePlaces {
     fn opened(
         &self,
         key: String,
-        open: impl FnOnce() -> Result<Pve, PortError>,
+        open: impl FnOnce() -> Result<Arc<dyn Provider>, PortError>,
     ) -> Result<Arc<dyn Provider>, PortError> {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(door) = doors.get(&key) {
             return Ok(door.clone());
         }
-        let door: Arc<dyn Provider> = Arc::new(open()?.listening(self.hub.clone()));
+        let door = open()?;
         doors.insert(key, door.clone());
         Ok(door)
     }
@@ -73,7 +81,19 @@ impl SitePlaces {
             .map_err(|error| as_port("open the simulator", &error))?;
         let key = format!("sim {}", endpoint.url);
         self.opened(key, || {
-            simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)
+            let pve = simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)?;
+            Ok(self.heard(pve))
+        })
+    }
+
+    fn heard(&self, pve: Pve) -> Arc<dyn Provider> {
+        Arc::new(pve.listening(self.hub.clone()))
+    }
+
+    /// Opens this machine.
+    fn this_machine(&self) -> Result<Arc<dyn Provider>, PortError> {
+        self.opened("local".to_owned(), || {
+            Ok(Arc::new(self.local.open()?.listening(self.hub.clone())))
         })
     }
 }
@@ -84,9 +104,13 @@ impl Places for SitePlaces {
         if name == SIM {
             return self.simulator().await;
         }
+        if name == LOCAL {
+            return self.this_machine();
+        }
         self.opened(format!("host {name}"), || {
             let doing = format!("open host `{name}`");
-            connect(name, &self.session).map_err(|error| as_port(&doing, &error))
+            let pve = connect(name, &self.session).map_err(|error| as_port(&doing, &error))?;
+            Ok(self.heard(pve))
         })
     }
 
@@ -114,7 +138,8 @@ impl Places for SitePlaces {
                 });
             };
             return self.opened(format!("sim {}", inside.url), || {
-                simulated(&inside.url, &inside.fingerprint, &inside.token)
+                let pve = simulated(&inside.url, &inside.fingerprint, &inside.token)?;
+                Ok(self.heard(pve))
             });
         }
         if !self.session.catalog.nodes.contains_key(node) {
@@ -129,7 +154,8 @@ impl Places for SitePlaces {
             ));
         }
         self.opened(format!("inside {host} {node} {address}"), || {
-            connect_at(node, Some(address), &self.session).map_err(|error| as_port(&doing, &error))
+            let pve = connect_at(node, Some(address), &self.session);
+            Ok(self.heard(pve.map_err(|error| as_port(&doing, &error))?))
         })
     }
 

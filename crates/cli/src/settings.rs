@@ -29,6 +29,14 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "How many times faster time goes in the simulator behind `-H sim`, when it is started; 20 when not set.",
     ),
     (
+        "HOMESTAK_LOCAL_ROOT",
+        "Where the nodes and images of `-H local` are, instead of `/var/lib/homestak`; another path is another instance.",
+    ),
+    (
+        "HOMESTAK_FIRST_BOOT",
+        "How nodes of `-H local` learn who they are: `direct` (written into them) or `cloud-init` (as on Proxmox VE).",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -81,6 +89,10 @@ pub struct Settings {
     pub user: String,
     /// The person's editor.
     pub editor: String,
+    /// Where the nodes of `-H local` are.
+    pub local_root: PathBuf,
+    /// Whether nodes of `-H local` learn who they are from cloud-init.
+    pub cloud_init: bool,
     /// How many times faster time goes in the simulator behind `-H sim`.
     pub sim_speed: f64,
     /// At which moment of a run the program ends itself; only tests set it.
@@ -114,6 +126,9 @@ impl Settings {
             editor: variable("VISUAL")
                 .or_else(|| variable("EDITOR"))
                 .unwrap_or_else(|| "vi".into()),
+            local_root: path("HOMESTAK_LOCAL_ROOT")
+                .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
+            cloud_init: variable("HOMESTAK_FIRST_BOOT").is_some_and(|word| word == "cloud-init"),
             sim_speed: variable("HOMESTAK_SIM_SPEED")
                 .and_then(|text| text.parse().ok())
                 .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
