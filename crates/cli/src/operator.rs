@@ -21,7 +21,7 @@ use crate::commands::require_sound;
 use crate::connect::failed;
 use crate::error::CommandError;
 use crate::places::SitePlaces;
-use crate::seeds::SiteSeeds;
+use crate::seeds::{SiteSeeds, keyring};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::sim_host;
@@ -59,7 +59,7 @@ impl Bench {
         Ok(Self {
             operator: Operator {
                 places: Arc::new(places),
-                seeds: Arc::new(SiteSeeds::new(session.clone())),
+                seeds: Arc::new(SiteSeeds::new(session.clone(), keyring(settings))),
                 journal: journal(settings)?,
                 hub,
                 clock,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use homestak_core::firstboot::{HostKey, Identity};
 pub use homestak_core::observed::{
     GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
@@ -119,6 +120,20 @@ pub struct Seed {
     pub meta_data: String,
     /// cloud-init's network-config, version 2, matched by MAC.
     pub network_config: String,
+    /// What the three say, for a place that writes it down itself.
+    pub identity: Identity,
+}
+
+impl From<Identity> for Seed {
+    fn from(identity: Identity) -> Self {
+        let made = identity.first_boot();
+        Self {
+            user_data: made.user_data,
+            meta_data: made.meta_data,
+            network_config: made.network_config,
+            identity,
+        }
+    }
 }
 
 /// A guest's place on the network.
@@ -166,7 +181,7 @@ pub struct NewGuest {
     pub source: DiskSource,
     /// Its place on the network.
     pub nic: Nic,
-    /// First-boot data of a virtual machine.
+    /// First-boot data. Proxmox VE takes it for virtual machines only.
     pub seed: Option<Seed>,
     /// Whether a container runs without privileges.
     pub unprivileged: bool,
@@ -285,8 +300,9 @@ pub trait Places: Send + Sync {
 
 /// Makes the first-boot data of nodes, secrets included, when it is needed and not before.
 pub trait Seeds: Send + Sync {
-    /// Returns the first-boot data of a virtual machine.
+    /// Returns the first-boot data of a node; the same whenever it is asked for, until the guest is
+    /// forgotten.
     fn seed(&self, node: &str, wanted: &homestak_core::plan::Wanted) -> Result<Seed, PortError>;
-    /// Returns the public SSH keys of a node.
-    fn keys(&self) -> Vec<String>;
+    /// Forgets what was kept for a guest that is gone. One that is not known is no error.
+    fn forget(&self, guest: &GuestUuid) -> Result<(), PortError>;
 }

@@ -4,3 +4,4 @@
 //! Never: decisions about what should exist; another module's idea of a guest than the port's.
 
 pub mod pve;
+pub mod ssh;

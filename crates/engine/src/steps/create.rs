@@ -43,13 +43,11 @@ fn new_guest(task: &Task) -> Result<NewGuest, PortError> {
     let wanted = task.wanted()?;
     let image = wanted.image.and_then(|at| task.plan.images.get(at));
     let file = image.map_or_else(|| wanted.source.clone(), |image| image.file.clone());
-    let (source, seed) = match wanted.kind {
-        GuestKind::Vm => (
-            DiskSource::Image(file),
-            Some(task.seeds.seed(&node.name, wanted)?),
-        ),
-        GuestKind::Ct => (DiskSource::Template(file), None),
+    let source = match wanted.kind {
+        GuestKind::Vm => DiskSource::Image(file),
+        GuestKind::Ct => DiskSource::Template(file),
     };
+    let seed = task.seeds.seed(&node.name, wanted)?;
     Ok(NewGuest {
         uuid: wanted.uuid.clone(),
         kind: wanted.kind,
@@ -70,9 +68,9 @@ fn new_guest(task: &Task) -> Result<NewGuest, PortError> {
             address: wanted.address,
             gateway: wanted.gateway,
         },
-        seed,
         unprivileged: wanted.unprivileged,
-        ssh_keys: task.seeds.keys(),
+        ssh_keys: seed.identity.keys.clone(),
+        seed: Some(seed),
         hosts_guests: wanted.hosts_guests,
     })
 }
