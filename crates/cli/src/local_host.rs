@@ -43,7 +43,8 @@ impl LocalPlace {
             vm_engine: self.vm_engine,
             first_boot: self.first_boot,
             // Hosts inside nodes are driven with the same program.
-            program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/local/bin/homestak")),
+            program: std::env::current_exe()
+                .unwrap_or_else(|_| PathBuf::from("/usr/local/bin/homestak")),
         };
         Ok(Local::open(Realm::at(&self.root)?, settings))
     }

@@ -22,7 +22,7 @@ use crate::connect::failed;
 use crate::error::CommandError;
 use crate::local_host::LocalPlace;
 use crate::places::SitePlaces;
-use crate::seeds::SiteSeeds;
+use crate::seeds::{SiteSeeds, keyring};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::sim_host;
@@ -63,7 +63,7 @@ impl Bench {
         Ok(Self {
             operator: Operator {
                 places: Arc::new(places),
-                seeds: Arc::new(SiteSeeds::new(session.clone())),
+                seeds: Arc::new(SiteSeeds::new(session.clone(), keyring(settings))),
                 journal: journal(settings)?,
                 hub,
                 clock,

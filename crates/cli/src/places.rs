@@ -19,8 +19,8 @@ use tokio::net::TcpStream;
 
 use crate::clock;
 use crate::connect::{connect, connect_at};
-use crate::local_host::{LOCAL, LocalPlace};
 use crate::error::CommandError;
+use crate::local_host::{LOCAL, LocalPlace};
 use crate::session::Session;
 use crate::sim_host;
 

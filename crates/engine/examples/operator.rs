@@ -23,8 +23,8 @@ use homestak_engine::events::{Event, Hub, Observer, What};
 use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
-use homestak_engine::ports::{Leased, 
-    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, NewGuest, Observed,
+use homestak_engine::ports::{
+    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
     ObservedGuest, ObservedHost, ObservedStorage, Places, PortError, Power, Provider, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};

@@ -8,3 +8,4 @@ pub mod image;
 pub mod local;
 mod process;
 pub mod pve;
+pub mod ssh;

@@ -99,7 +99,10 @@ mod tests {
     fn a_failure_names_program_and_last_words() {
         let error = run("sh", &["-c", "echo no such luck >&2; exit 3"]).expect_err("it fails");
         let text = error.to_string();
-        assert!(text.contains("sh -c") && text.contains("no such luck"), "{text}");
+        assert!(
+            text.contains("sh -c") && text.contains("no such luck"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -50,7 +50,9 @@ fn check(place: &LocalPlace, printer: &Printer) -> Outcome {
 /// Installs what is missing, and says what.
 pub(super) fn install(printer: &Printer) -> Result<(), CommandError> {
     if !rustix::process::geteuid().is_root() {
-        return Err(CommandError::refused("Installing packages needs root.").hint("repeat it with sudo"));
+        return Err(
+            CommandError::refused("Installing packages needs root.").hint("repeat it with sudo")
+        );
     }
     printer.say("Looking for what this machine lacks.");
     let installed = local::setup().map_err(|error| {
@@ -74,7 +76,10 @@ fn setup(place: &LocalPlace, printer: &Printer) -> Outcome {
 fn show(local: &Local, printer: &Printer) -> Outcome {
     let nodes = local.nodes().map_err(|error| word(&error))?;
     if printer.shape.json {
-        let rows: Vec<_> = nodes.iter().map(|(node, running)| row_json(node, *running)).collect();
+        let rows: Vec<_> = nodes
+            .iter()
+            .map(|(node, running)| row_json(node, *running))
+            .collect();
         printer.json(
             "local.show",
             json!({ "root": local.realm().root(), "network": local.network(), "nodes": rows }),
@@ -85,7 +90,9 @@ fn show(local: &Local, printer: &Printer) -> Outcome {
         printer.say("There are no nodes on this machine.");
         return Ok(ExitCode::SUCCESS);
     }
-    let headings = ["node", "manifest", "id", "address", "cpus", "memory", "state"];
+    let headings = [
+        "node", "manifest", "id", "address", "cpus", "memory", "state",
+    ];
     let rows = nodes.iter().map(|(node, running)| row(node, *running));
     printer.data(&table::render(&headings, rows.collect()));
     Ok(ExitCode::SUCCESS)
@@ -159,7 +166,10 @@ fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
 
 fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
     if printer.shape.json {
-        printer.json("local.clean", json!({ "nodes": nodes, "leftovers": leftovers }));
+        printer.json(
+            "local.clean",
+            json!({ "nodes": nodes, "leftovers": leftovers }),
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

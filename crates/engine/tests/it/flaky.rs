@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use homestak_engine::ports::{GuestUuid, Leased, 
-    Capabilities, Class, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest, Places,
-    PortError, Provider,
+use homestak_engine::ports::{
+    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
+    ObservedGuest, Places, PortError, Provider,
 };
 
 /// When a change fails.

@@ -65,7 +65,10 @@ impl Hierarchies {
                 continue;
             };
             let mut after = after.split(' ');
-            let (kind, options) = (after.next().unwrap_or_default(), after.nth(1).unwrap_or_default());
+            let (kind, options) = (
+                after.next().unwrap_or_default(),
+                after.nth(1).unwrap_or_default(),
+            );
             match kind {
                 "cgroup2" => found.unified = Some(path),
                 "cgroup" => {
@@ -90,13 +93,21 @@ impl Hierarchies {
 
     /// Says which limits the machine cannot enforce.
     pub(super) fn lacks(&self) -> Vec<&'static str> {
-        let unified = self.unified.as_ref().map(|path| path.join("cgroup.controllers"));
-        let unified = unified.and_then(|path| fs_err::read_to_string(path).ok()).unwrap_or_default();
+        let unified = self
+            .unified
+            .as_ref()
+            .map(|path| path.join("cgroup.controllers"));
+        let unified = unified
+            .and_then(|path| fs_err::read_to_string(path).ok())
+            .unwrap_or_default();
         let has = |name: &str| {
             unified.split_whitespace().any(|one| one == name)
                 || self.old.iter().any(|(one, _)| one == name)
         };
-        ["memory", "pids", "cpu"].into_iter().filter(|name| !has(name)).collect()
+        ["memory", "pids", "cpu"]
+            .into_iter()
+            .filter(|name| !has(name))
+            .collect()
     }
 }
 
@@ -140,7 +151,12 @@ impl Group {
             }
             made.push(group);
         }
-        if let Some(unified) = self.hierarchies.unified.as_ref().filter(|_| !self.hierarchies.systemd) {
+        if let Some(unified) = self
+            .hierarchies
+            .unified
+            .as_ref()
+            .filter(|_| !self.hierarchies.systemd)
+        {
             let group = unified.join(&self.own);
             fs_err::create_dir_all(&group)?;
             if self.hierarchies.is_pure() {
@@ -171,8 +187,16 @@ impl Group {
 
     /// Returns the group in version 2, where its processes are not allowed beside groups.
     pub(super) fn split(&self) -> Option<PathBuf> {
-        let unified = self.hierarchies.unified.as_ref().filter(|_| self.hierarchies.is_pure())?;
-        let below = if self.hierarchies.systemd { &self.unit } else { &self.own };
+        let unified = self
+            .hierarchies
+            .unified
+            .as_ref()
+            .filter(|_| self.hierarchies.is_pure())?;
+        let below = if self.hierarchies.systemd {
+            &self.unit
+        } else {
+            &self.own
+        };
         Some(unified.join(below))
     }
 
@@ -183,7 +207,11 @@ impl Group {
             collect(&top, &mut found);
         }
         let alive = |pid: &i32| !is_zombie(*pid);
-        found.into_iter().filter(alive).filter_map(Pid::from_raw).collect()
+        found
+            .into_iter()
+            .filter(alive)
+            .filter_map(Pid::from_raw)
+            .collect()
     }
 
     /// Ends every process at once.
@@ -294,7 +322,9 @@ fn remove_groups(group: &Path) {
 /// One that has ended and that nobody has asked about runs no more.
 fn is_zombie(pid: i32) -> bool {
     let text = fs_err::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    let state = text
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
     matches!(state, None | Some('Z' | 'X'))
 }
 
@@ -314,7 +344,10 @@ mod tests {
     #[test]
     fn both_versions_are_found_where_both_are_mounted() {
         let found = Hierarchies::read(HYBRID);
-        assert_eq!(found.unified.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
+        assert_eq!(
+            found.unified.as_deref(),
+            Some(Path::new("/sys/fs/cgroup/unified"))
+        );
         let names: Vec<&str> = found.old.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["systemd", "memory", "cpu"]);
         assert!(!found.is_pure());
@@ -334,6 +367,8 @@ mod tests {
     #[test]
     fn a_process_that_is_gone_does_not_run() {
         assert!(is_zombie(i32::MAX));
-        assert!(!is_zombie(i32::try_from(std::process::id()).expect("a pid")));
+        assert!(!is_zombie(
+            i32::try_from(std::process::id()).expect("a pid")
+        ));
     }
 }

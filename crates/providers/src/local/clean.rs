@@ -44,7 +44,10 @@ impl Local {
     /// Looks for what belongs to no node.
     pub fn leftovers(&self) -> Result<Vec<Leftover>, PortError> {
         let nodes = node::all(&self.realm)?;
-        let parts: BTreeSet<String> = nodes.iter().map(|node| self.realm.part(node.vmid)).collect();
+        let parts: BTreeSet<String> = nodes
+            .iter()
+            .map(|node| self.realm.part(node.vmid))
+            .collect();
         let alone = |name: &String| !parts.contains(name);
         let mut found: Vec<Leftover> = node::half_made(&self.realm)
             .into_iter()
@@ -55,13 +58,20 @@ impl Local {
         let prefix = format!("hs-{}-", self.realm.name());
         let namespaces = net::namespaces(&prefix).into_iter();
         found.extend(namespaces.filter(alone).map(Leftover::Namespace));
-        found.extend(container::traces(&prefix).into_iter().filter(alone).map(Leftover::Traces));
+        found.extend(
+            container::traces(&prefix)
+                .into_iter()
+                .filter(alone)
+                .map(Leftover::Traces),
+        );
         // Guests inside of nodes have addresses too; only their own host knows them.
         if !nodes.iter().any(|node| node.hosts) {
             let known: BTreeSet<&str> = nodes.iter().map(|node| node.uuid.as_str()).collect();
             let leases = lease::all(&self.realm).into_iter();
             let leases = leases.filter(|(_, holder)| !known.contains(holder.as_str()));
-            found.extend(leases.map(|(address, holder)| Leftover::Address(address.to_string(), holder)));
+            found.extend(
+                leases.map(|(address, holder)| Leftover::Address(address.to_string(), holder)),
+            );
         }
         if nodes.is_empty() && !self.is_attached() && net::is_there(&self.realm) {
             found.push(Leftover::Network);
@@ -77,7 +87,8 @@ impl Local {
             match leftover {
                 Leftover::Directory(path) => node::remove_tree(path).map_err(io)?,
                 Leftover::Group(part) => {
-                    let group = cgroup::Group::new(self.hierarchies.clone(), self.realm.name(), part);
+                    let group =
+                        cgroup::Group::new(self.hierarchies.clone(), self.realm.name(), part);
                     container::stop(&group, Halt::Now);
                     group.remove();
                 }

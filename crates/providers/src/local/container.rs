@@ -54,8 +54,14 @@ pub(super) fn start(
         if systemd { "go" } else { "wait" }.into(),
         directory.display().to_string(),
         tree.display().to_string(),
-        group.split().map_or_else(|| "-".to_owned(), |path| path.display().to_string()),
-        if systemd { joined(&groups) } else { String::new() },
+        group
+            .split()
+            .map_or_else(|| "-".to_owned(), |path| path.display().to_string()),
+        if systemd {
+            joined(&groups)
+        } else {
+            String::new()
+        },
     ];
     arguments.extend(nspawn(realm, node, &part, program));
     let log = console(&directory).map_err(io)?;
@@ -95,7 +101,10 @@ pub(super) fn start(
 }
 
 fn joined(groups: &[PathBuf]) -> String {
-    let groups: Vec<String> = groups.iter().map(|group| group.display().to_string()).collect();
+    let groups: Vec<String> = groups
+        .iter()
+        .map(|group| group.display().to_string())
+        .collect();
     groups.join(" ")
 }
 
@@ -109,13 +118,19 @@ fn run_in_unit(
     // A unit of that name that failed would be in the way.
     let _ = process::run("systemctl", &["reset-failed", &format!("{part}.service")]);
     let log = directory.join("console.log");
-    let mut all: Vec<String> = ["--quiet", "--collect", "--service-type=exec"].map(str::to_owned).into();
+    let mut all: Vec<String> = ["--quiet", "--collect", "--service-type=exec"]
+        .map(str::to_owned)
+        .into();
     all.push(format!("--unit={part}.service"));
     let mut properties = group.properties(limits);
     properties.push("KillMode=mixed".to_owned());
     properties.push(format!("StandardOutput=append:{}", log.display()));
     properties.push(format!("StandardError=append:{}", log.display()));
-    all.extend(properties.into_iter().map(|property| format!("--property={property}")));
+    all.extend(
+        properties
+            .into_iter()
+            .map(|property| format!("--property={property}")),
+    );
     all.extend(["unshare", "--mount", "--propagation", "private", "sh"].map(str::to_owned));
     all.extend(arguments.iter().cloned());
     process::run("systemd-run", &all).map(|_| ())
@@ -147,13 +162,20 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
     arguments.extend(HOSTING.map(str::to_owned));
     let nested = directory.join("nested");
     // A plain directory: an overlay cannot be written to on top of another.
-    arguments.push(format!("--bind={}:{}", nested.display(), super::realm::ROOT));
+    arguments.push(format!(
+        "--bind={}:{}",
+        nested.display(),
+        super::realm::ROOT
+    ));
     arguments.push(format!(
         "--bind-ro={}:{}/images",
         realm.images().display(),
         super::realm::ROOT
     ));
-    arguments.push(format!("--bind-ro={}:/usr/local/bin/homestak", program.display()));
+    arguments.push(format!(
+        "--bind-ro={}:/usr/local/bin/homestak",
+        program.display()
+    ));
     arguments
 }
 
@@ -186,9 +208,12 @@ pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Res
         // Through the node: what is below a mounted overlay is not changed beside it.
         Some(pid) => {
             let pid = pid.as_raw_nonzero().to_string();
-            process::run("nsenter", &["--target", &pid, "--mount", "--", "rm", "-rf", seed])
-                .map(|_| ())
-                .map_err(std::io::Error::other)
+            process::run(
+                "nsenter",
+                &["--target", &pid, "--mount", "--", "rm", "-rf", seed],
+            )
+            .map(|_| ())
+            .map_err(std::io::Error::other)
         }
         None => super::node::remove_tree(&realm.node(&node.uuid).join("upper").join(&seed[1..])),
     }
@@ -252,14 +277,20 @@ fn ended(group: &Group, patience: Duration) -> bool {
 
 fn comm(pid: Pid) -> String {
     let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
-    fs_err::read_to_string(path).unwrap_or_default().trim().to_owned()
+    fs_err::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 /// Removes what nspawn leaves behind when it is killed.
 pub(super) fn sweep(part: &str) {
     for place in ["propagate", "unix-export"] {
         let path = Path::new("/run/systemd/nspawn").join(place).join(part);
-        let _ = process::run("umount", &["--quiet", "--recursive", &path.to_string_lossy()]);
+        let _ = process::run(
+            "umount",
+            &["--quiet", "--recursive", &path.to_string_lossy()],
+        );
         let _ = super::node::remove_tree(&path);
     }
 }

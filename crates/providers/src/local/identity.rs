@@ -27,10 +27,22 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
         put("0644", &path, &content);
     }
     if let Some(key) = &identity.host_key {
-        put("0600", "/etc/ssh/ssh_host_ed25519_key", &lined(&key.private));
-        put("0644", "/etc/ssh/ssh_host_ed25519_key.pub", &lined(&key.public));
+        put(
+            "0600",
+            "/etc/ssh/ssh_host_ed25519_key",
+            &lined(&key.private),
+        );
+        put(
+            "0644",
+            "/etc/ssh/ssh_host_ed25519_key.pub",
+            &lined(&key.public),
+        );
     }
-    put("0600", "/etc/ssh/sshd_config.d/50-cloud-init.conf", "PasswordAuthentication no\n");
+    put(
+        "0600",
+        "/etc/ssh/sshd_config.d/50-cloud-init.conf",
+        "PasswordAuthentication no\n",
+    );
     let user = &identity.user;
     put(
         "0440",
@@ -90,7 +102,10 @@ fn network(identity: &Identity, hosts: bool) -> Vec<(String, String)> {
     let at = |name: &str| format!("/etc/systemd/network/10-homestak-{name}");
     let mut files = Vec::new();
     if !hosts {
-        files.push((at("lan.network"), format!("[Match]\nMACAddress={mac}\n\n{own}")));
+        files.push((
+            at("lan.network"),
+            format!("[Match]\nMACAddress={mac}\n\n{own}"),
+        ));
         return files;
     }
     // As on a hypervisor: what runs on it is on the same network.
@@ -98,8 +113,14 @@ fn network(identity: &Identity, hosts: bool) -> Vec<(String, String)> {
         at("bridge.netdev"),
         format!("[NetDev]\nName={BRIDGE}\nKind=bridge\nMACAddress={mac}\n\n[Bridge]\nSTP=no\nForwardDelaySec=0\n"),
     ));
-    files.push((at("port.network"), format!("[Match]\nName=eth0\n\n[Network]\nBridge={BRIDGE}\n")));
-    files.push((at("bridge.network"), format!("[Match]\nName={BRIDGE}\n\n{own}")));
+    files.push((
+        at("port.network"),
+        format!("[Match]\nName=eth0\n\n[Network]\nBridge={BRIDGE}\n"),
+    ));
+    files.push((
+        at("bridge.network"),
+        format!("[Match]\nName={BRIDGE}\n\n{own}"),
+    ));
     files
 }
 

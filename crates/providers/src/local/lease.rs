@@ -68,7 +68,10 @@ pub(super) fn all(realm: &Realm) -> Vec<(Ipv4Addr, String)> {
     let entries = entries.filter_map(Result::ok);
     let read = |entry: fs_err::DirEntry| {
         let holder = fs_err::read_to_string(entry.path()).ok()?;
-        Some((entry.file_name().to_str()?.parse().ok()?, holder.trim().to_owned()))
+        Some((
+            entry.file_name().to_str()?.parse().ok()?,
+            holder.trim().to_owned(),
+        ))
     };
     entries.filter_map(read).collect()
 }
@@ -90,7 +93,10 @@ fn fixed(
     if !network.offers(address) {
         return Err(PortError::refused(
             &doing,
-            format!("the network of the local host is {network}, with {} as gateway", network.gateway()),
+            format!(
+                "the network of the local host is {network}, with {} as gateway",
+                network.gateway()
+            ),
             "write another address, or leave it out to have one chosen",
         ));
     }
@@ -149,11 +155,17 @@ mod tests {
             for n in 0..200 {
                 let address = take(realm, network, &uuid(n), None).expect("an address");
                 assert!(seen.insert(address), "{address} twice");
-                assert_eq!(take(realm, network, &uuid(n), None).expect("again"), address);
+                assert_eq!(
+                    take(realm, network, &uuid(n), None).expect("again"),
+                    address
+                );
             }
             let first = take(realm, network, &uuid(7), None).expect("an address");
             release(realm, &uuid(7)).expect("released");
-            assert_eq!(take(realm, network, &uuid(7), None).expect("an address"), first);
+            assert_eq!(
+                take(realm, network, &uuid(7), None).expect("an address"),
+                first
+            );
         });
     }
 
@@ -165,9 +177,18 @@ mod tests {
             take(realm, network, &uuid(1), Some(asked)).expect("it is its own");
             let error = take(realm, network, &uuid(2), Some(asked)).expect_err("it is taken");
             assert!(error.detail.contains("another node"), "{error}");
-            for foreign in ["192.0.2.9", "10.77.0.1", "10.77.0.0", "10.77.15.255", "fd00::1"] {
+            for foreign in [
+                "192.0.2.9",
+                "10.77.0.1",
+                "10.77.0.0",
+                "10.77.15.255",
+                "fd00::1",
+            ] {
                 let asked = foreign.parse().expect("an address");
-                assert!(take(realm, network, &uuid(3), Some(asked)).is_err(), "{foreign}");
+                assert!(
+                    take(realm, network, &uuid(3), Some(asked)).is_err(),
+                    "{foreign}"
+                );
             }
         });
     }

@@ -150,13 +150,19 @@ impl Local {
 
     /// Finds a node by its identity.
     fn find(&self, guest: &GuestRef, doing: &str) -> Result<Node, PortError> {
-        node::read(&self.realm, &guest.uuid)?
-            .ok_or_else(|| fault::missing(doing, format!("there is no node with identity {}", guest.uuid)))
+        node::read(&self.realm, &guest.uuid)?.ok_or_else(|| {
+            fault::missing(
+                doing,
+                format!("there is no node with identity {}", guest.uuid),
+            )
+        })
     }
 
     fn everything(&self) -> Result<Observed, PortError> {
         let nodes = self.nodes()?;
-        let guests = nodes.iter().map(|(node, running)| node.observed(HOST, *running));
+        let guests = nodes
+            .iter()
+            .map(|(node, running)| node.observed(HOST, *running));
         let space = rustix::fs::statvfs(existing(self.realm.root())).ok();
         let system = rustix::system::sysinfo();
         let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
@@ -174,7 +180,9 @@ impl Local {
                 name: STORAGE.to_owned(),
                 host: HOST.to_owned(),
                 active: true,
-                content: ["images", "import", "iso", "vztmpl", "rootdir"].map(str::to_owned).into(),
+                content: ["images", "import", "iso", "vztmpl", "rootdir"]
+                    .map(str::to_owned)
+                    .into(),
                 available: space.map(|space| space.f_bavail * space.f_frsize),
                 shared: false,
             }],
@@ -217,9 +225,10 @@ impl Local {
         let image = image_of(&new.source).map_err(|detail| {
             PortError::refused(&doing, detail, "name an image: homestak image list")
         })?;
-        let tree = self.images.present(&image).ok_or_else(|| {
-            fault::missing(&doing, format!("the image `{image}` is not there"))
-        })?;
+        let tree = self
+            .images
+            .present(&image)
+            .ok_or_else(|| fault::missing(&doing, format!("the image `{image}` is not there")))?;
         let Some(seed) = &new.seed else {
             return Err(PortError::bug(&doing, &"there is no first-boot data"));
         };
@@ -276,7 +285,10 @@ impl Local {
     /// Chooses what a node runs in.
     fn engine(&self, new: &NewGuest) -> Engine {
         use homestak_engine::ports::GuestKind;
-        if new.kind == GuestKind::Vm && !new.hosts_guests && self.settings.vm_engine == VmEngine::Auto {
+        if new.kind == GuestKind::Vm
+            && !new.hosts_guests
+            && self.settings.vm_engine == VmEngine::Auto
+        {
             self.warn(
                 Some(&new.uuid),
                 "this machine cannot run virtual machines at full speed: `vm` nodes are containers (--vm-engine qemu emulates them)",
@@ -300,7 +312,9 @@ impl Local {
                     "write another `vmid`, or leave it out to have one chosen",
                 )),
             },
-            None => Ok((FIRST_VMID..).find(|id| !taken.contains_key(id)).unwrap_or(FIRST_VMID)),
+            None => Ok((FIRST_VMID..)
+                .find(|id| !taken.contains_key(id))
+                .unwrap_or(FIRST_VMID)),
         }
     }
 
@@ -324,9 +338,20 @@ impl Local {
         };
         let group = self.group(node.vmid);
         let part = self.realm.part(node.vmid);
-        net::plug(outer.as_deref(), &part, &format!("v{}", node.vmid), &node.identity.mac)?;
+        net::plug(
+            outer.as_deref(),
+            &part,
+            &format!("v{}", node.vmid),
+            &node.identity.mac,
+        )?;
         let program = (node.tree.as_path(), self.settings.program.as_path());
-        container::start(&self.realm, &node, program, &group, self.hierarchies.systemd)
+        container::start(
+            &self.realm,
+            &node,
+            program,
+            &group,
+            self.hierarchies.systemd,
+        )
     }
 
     fn reach(&self, guest: &GuestRef) -> Result<Option<std::net::IpAddr>, PortError> {
@@ -338,7 +363,10 @@ impl Local {
                 ..PortError::refused(
                     &format!("reach `{}`", node.name),
                     "it has ended",
-                    format!("homestak logs {} shows more; apply again starts it", node.name),
+                    format!(
+                        "homestak logs {} shows more; apply again starts it",
+                        node.name
+                    ),
                 )
             });
         }
@@ -425,7 +453,11 @@ impl Local {
             net::down(&self.realm)?;
         }
         let io = |error: std::io::Error| fault::io("take the local host down", &error);
-        for directory in [self.realm.nodes(), self.realm.leases(), self.realm.root().join("locks")] {
+        for directory in [
+            self.realm.nodes(),
+            self.realm.leases(),
+            self.realm.root().join("locks"),
+        ] {
             node::remove_tree(&directory).map_err(io)?;
         }
         let _ = fs_err::remove_file(self.realm.root().join("realm.lock"));
@@ -440,16 +472,19 @@ impl Local {
 fn image_of(source: &DiskSource) -> Result<String, String> {
     match source {
         DiskSource::Image(file) | DiskSource::Template(file) => Ok(image_name(file).to_owned()),
-        DiskSource::Clone { vmid, .. } => {
-            Err(format!("the local host makes no copies of guests, such as of {vmid}"))
-        }
+        DiskSource::Clone { vmid, .. } => Err(format!(
+            "the local host makes no copies of guests, such as of {vmid}"
+        )),
     }
 }
 
 /// Returns the name of an image from the name of its file.
 fn image_name(file: &str) -> &str {
     let endings = [".qcow2", ".tar.zst", ".tar.xz", ".tar.gz", ".img"];
-    endings.iter().find_map(|ending| file.strip_suffix(ending)).unwrap_or(file)
+    endings
+        .iter()
+        .find_map(|ending| file.strip_suffix(ending))
+        .unwrap_or(file)
 }
 
 /// Returns the nearest directory that exists.

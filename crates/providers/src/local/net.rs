@@ -103,7 +103,8 @@ pub(super) fn choose(realm: &Realm) -> Result<Network, PortError> {
     };
     let text = serde_json::to_vec(&network).map_err(|error| PortError::bug(doing, &error))?;
     let beside = realm.network().with_extension("new");
-    let written = fs_err::write(&beside, text).and_then(|()| fs_err::rename(&beside, realm.network()));
+    let written =
+        fs_err::write(&beside, text).and_then(|()| fs_err::rename(&beside, realm.network()));
     written.map_err(|error| fault::io(doing, &error))?;
     Ok(network)
 }
@@ -132,7 +133,11 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
             ));
         }
         None => {
-            run("ip", &["-n", &netns, "link", "add", BRIDGE, "type", "bridge"]).map_err(program)?;
+            run(
+                "ip",
+                &["-n", &netns, "link", "add", BRIDGE, "type", "bridge"],
+            )
+            .map_err(program)?;
         }
     }
     run("ip", &["-n", &netns, "link", "set", BRIDGE, "up"]).map_err(program)?;
@@ -149,11 +154,17 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
         run("ip", &["link", "delete", &uplink]).map_err(program)?;
     }
     if !leads_in {
-        let add = ["link", "add", &uplink, "type", "veth", "peer", "name", "up0", "netns", &netns];
+        let add = [
+            "link", "add", &uplink, "type", "veth", "peer", "name", "up0", "netns", &netns,
+        ];
         run("ip", &add).map_err(program)?;
     }
     run("ip", &["link", "set", &uplink, "alias", &mark(realm)]).map_err(program)?;
-    run("ip", &["-n", &netns, "link", "set", "up0", "master", BRIDGE, "up"]).map_err(program)?;
+    run(
+        "ip",
+        &["-n", &netns, "link", "set", "up0", "master", BRIDGE, "up"],
+    )
+    .map_err(program)?;
     let own = format!("{}/{PREFIX}", network.gateway());
     run("ip", &["address", "replace", &own, "dev", &uplink]).map_err(program)?;
     run("ip", &["link", "set", &uplink, "up"]).map_err(program)?;
@@ -238,7 +249,9 @@ pub(super) fn name_servers() -> Vec<IpAddr> {
     // Where a resolver on the machine itself is named, it knows the real ones.
     for file in ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"] {
         let text = fs_err::read_to_string(file).unwrap_or_default();
-        let named = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+        let named = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("nameserver"));
         let servers: Vec<IpAddr> = named
             .filter_map(|rest| rest.trim().parse().ok())
             .filter(|address: &IpAddr| !address.is_loopback() && address.is_ipv4())
@@ -315,8 +328,19 @@ fn networks(routes: &str) -> Vec<(Ipv4Addr, u8)> {
         let mut words = line.split_whitespace();
         let first = words.next()?;
         // Such as `local 192.0.2.2 dev eth0`.
-        let typed = ["local", "broadcast", "unreachable", "blackhole", "prohibit", "multicast"];
-        if typed.contains(&first) { words.next() } else { Some(first) }
+        let typed = [
+            "local",
+            "broadcast",
+            "unreachable",
+            "blackhole",
+            "prohibit",
+            "multicast",
+        ];
+        if typed.contains(&first) {
+            words.next()
+        } else {
+            Some(first)
+        }
     });
     words
         .filter_map(|word| match word.split_once('/') {
@@ -336,7 +360,10 @@ fn forward(realm: &Realm) -> Result<(), PortError> {
     let doing = "let packets through";
     let io = |error: std::io::Error| fault::io(doing, &error);
     let _turn = shared_lock(doing)?;
-    let (realms, before) = (Path::new(SHARED).join("realms"), Path::new(SHARED).join("forward"));
+    let (realms, before) = (
+        Path::new(SHARED).join("realms"),
+        Path::new(SHARED).join("forward"),
+    );
     fs_err::create_dir_all(&realms).map_err(io)?;
     if !before.exists() {
         let now = fs_err::read_to_string(FORWARD).map_err(io)?;
@@ -402,7 +429,10 @@ mod tests {
     fn neither_the_gateway_nor_the_ends_are_given_to_nodes() {
         let network = Network::new(Ipv4Addr::new(10, 77, 0, 0));
         assert_eq!(network.nth(0), Ipv4Addr::new(10, 77, 0, 2));
-        assert_eq!(network.nth(network.places() - 1), Ipv4Addr::new(10, 77, 15, 254));
+        assert_eq!(
+            network.nth(network.places() - 1),
+            Ipv4Addr::new(10, 77, 15, 254)
+        );
         assert!(!network.offers(network.gateway()));
     }
 }

@@ -21,7 +21,14 @@ pub const PACKAGES: [(&str, &str); 7] = [
     ("mount", "mount"),
 ];
 /// Where programs are, also for those whose own list is short.
-const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const PLACES: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
 /// Room that an image and a few nodes take.
 const ROOM: u64 = 2 << 30;
 const OVERLAY: u64 = 0x794c_7630;
@@ -66,7 +73,11 @@ fn apt(arguments: &[&str]) -> Result<(), String> {
 }
 
 fn missing() -> Vec<&'static str> {
-    let has = |program: &str| PLACES.iter().any(|place| Path::new(place).join(program).exists());
+    let has = |program: &str| {
+        PLACES
+            .iter()
+            .any(|place| Path::new(place).join(program).exists())
+    };
     PACKAGES
         .into_iter()
         .filter(|(_, program)| !has(program))
@@ -100,7 +111,12 @@ fn packages() -> Finding {
     let check = "packages";
     let missing = missing();
     if missing.is_empty() {
-        return finding(Severity::Good, check, "everything is installed".to_owned(), "");
+        return finding(
+            Severity::Good,
+            check,
+            "everything is installed".to_owned(),
+            "",
+        );
     }
     let detail = format!("missing: {}", missing.join(", "));
     if Path::new("/usr/bin/apt-get").exists() {
@@ -114,17 +130,29 @@ fn packages() -> Finding {
 fn kernel() -> Finding {
     let check = "kernel";
     let known = fs_err::read_to_string("/proc/filesystems").unwrap_or_default();
-    let has = |name: &str| known.lines().any(|line| line.split_whitespace().last() == Some(name));
+    let has = |name: &str| {
+        known
+            .lines()
+            .any(|line| line.split_whitespace().last() == Some(name))
+    };
     let mut lacks = Vec::new();
     if !has("overlay") && process::run("modprobe", &["overlay"]).is_err() {
         lacks.push("overlayfs");
     }
     let namespaces = ["mnt", "net", "pid", "uts", "ipc"];
-    if namespaces.iter().any(|name| !Path::new("/proc/self/ns").join(name).exists()) {
+    if namespaces
+        .iter()
+        .any(|name| !Path::new("/proc/self/ns").join(name).exists())
+    {
         lacks.push("namespaces");
     }
     if lacks.is_empty() {
-        return finding(Severity::Good, check, "overlayfs and namespaces are there".to_owned(), "");
+        return finding(
+            Severity::Good,
+            check,
+            "overlayfs and namespaces are there".to_owned(),
+            "",
+        );
     }
     finding(
         Severity::Failure,
@@ -139,21 +167,37 @@ fn limits() -> Finding {
     let hierarchies = Hierarchies::of_machine();
     if hierarchies.unified.is_none() && hierarchies.old.is_empty() {
         let fix = "mount them: mount -t cgroup2 cgroup2 /sys/fs/cgroup";
-        return finding(Severity::Failure, check, "no control groups are mounted".to_owned(), fix);
+        return finding(
+            Severity::Failure,
+            check,
+            "no control groups are mounted".to_owned(),
+            fix,
+        );
     }
     let lacks = hierarchies.lacks();
     if lacks.is_empty() {
-        return finding(Severity::Good, check, "memory, CPU and processes can be limited".to_owned(), "");
+        return finding(
+            Severity::Good,
+            check,
+            "memory, CPU and processes can be limited".to_owned(),
+            "",
+        );
     }
     let detail = format!("nodes are not limited in: {}", lacks.join(", "));
-    finding(Severity::Warning, check, detail, "enable these controllers of control groups")
+    finding(
+        Severity::Warning,
+        check,
+        detail,
+        "enable these controllers of control groups",
+    )
 }
 
 fn storage(realm: &Realm) -> Vec<Finding> {
     let check = "storage";
     let place = super::existing(realm.root());
     let shown = place.display();
-    let kind = rustix::fs::statfs(place).map(|found| u64::try_from(found.f_type).unwrap_or_default());
+    let kind =
+        rustix::fs::statfs(place).map(|found| u64::try_from(found.f_type).unwrap_or_default());
     let space = rustix::fs::statvfs(place).map(|found| found.f_bavail * found.f_frsize);
     let mut found = Vec::new();
     if kind.is_ok_and(|kind| kind == OVERLAY) {
@@ -168,7 +212,11 @@ fn storage(realm: &Realm) -> Vec<Finding> {
         Ok(free) if free < ROOM => found.push(finding(
             Severity::Failure,
             check,
-            format!("{shown} has {} MiB free; an image and a few nodes take {} MiB", free >> 20, ROOM >> 20),
+            format!(
+                "{shown} has {} MiB free; an image and a few nodes take {} MiB",
+                free >> 20,
+                ROOM >> 20
+            ),
             "make room, or set HOMESTAK_LOCAL_ROOT to a larger disk",
         )),
         Ok(free) => found.push(finding(

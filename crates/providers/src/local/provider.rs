@@ -135,7 +135,10 @@ fn unknown(name: &str) -> PortError {
         class: Class::Missing,
         ..PortError::refused(
             &format!("find the image `{name}`"),
-            format!("the local host has no image of that name; it has {}", Images::names().join(", ")),
+            format!(
+                "the local host has no image of that name; it has {}",
+                Images::names().join(", ")
+            ),
             "write one of them in the manifest",
         )
     }

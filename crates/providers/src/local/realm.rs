@@ -119,8 +119,7 @@ impl Realm {
 
     fn take(&self, file: &str) -> Result<Lock, PortError> {
         let path = self.root.join(file);
-        Lock::take(&path)
-            .map_err(|error| fault::io(&format!("lock {}", path.display()), &error))
+        Lock::take(&path).map_err(|error| fault::io(&format!("lock {}", path.display()), &error))
     }
 }
 

@@ -58,7 +58,10 @@ macro_rules! expect {
     ($reply:expr, $kind:path) => {
         match $reply {
             $kind(value) => Ok(value),
-            _ => Err(PortError::bug("ask the host inside a node", &"it answered another call")),
+            _ => Err(PortError::bug(
+                "ask the host inside a node",
+                &"it answered another call",
+            )),
         }
     };
 }
@@ -74,7 +77,10 @@ impl Provider for Remote {
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        expect!(self.ask(&Request::Inspect(guest.clone())).await?, Reply::Inspected)
+        expect!(
+            self.ask(&Request::Inspect(guest.clone())).await?,
+            Reply::Inspected
+        )
     }
 
     async fn lease(
@@ -108,7 +114,8 @@ impl Provider for Remote {
     }
 
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
-        self.done(&Request::Reshape(guest.clone(), cores, memory)).await
+        self.done(&Request::Reshape(guest.clone(), cores, memory))
+            .await
     }
 
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
@@ -125,7 +132,10 @@ impl Provider for Remote {
         if !self.outermost.has_image(image).await? {
             return Ok(false);
         }
-        expect!(self.ask(&Request::HasImage(image.clone())).await?, Reply::HasImage)
+        expect!(
+            self.ask(&Request::HasImage(image.clone())).await?,
+            Reply::HasImage
+        )
     }
 
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {

@@ -73,19 +73,13 @@ impl Local {
         let done = |()| Reply::Done;
         match request {
             Request::Capabilities => self.capabilities().await.map(Reply::Capabilities),
-            Request::Observe => {
-                self.observe().await.map(Reply::Observed)
-            }
+            Request::Observe => self.observe().await.map(Reply::Observed),
             Request::Inspect(guest) => {
                 let seen = self.inspect(&guest).await;
                 seen.map(Reply::Inspected)
             }
-            Request::Create(new) => {
-                self.create(&new).await.map(Reply::Created)
-            }
-            Request::Start(guest) => {
-                self.start(&guest).await.map(done)
-            }
+            Request::Create(new) => self.create(&new).await.map(Reply::Created),
+            Request::Start(guest) => self.start(&guest).await.map(done),
             Request::Address(guest, mac) => {
                 let found = self.address(&guest, &mac).await;
                 found.map(Reply::Address)
@@ -95,12 +89,8 @@ impl Local {
             Request::Reshape(guest, cores, memory) => {
                 self.reshape(&guest, cores, memory).await.map(done)
             }
-            Request::Stop(guest, halt) => {
-                self.stop(&guest, halt).await.map(done)
-            }
-            Request::Destroy(guest) => {
-                self.destroy(&guest).await.map(done)
-            }
+            Request::Stop(guest, halt) => self.stop(&guest, halt).await.map(done),
+            Request::Destroy(guest) => self.destroy(&guest).await.map(done),
             Request::HasImage(image) => self.has_image(&image).await.map(Reply::HasImage),
         }
     }

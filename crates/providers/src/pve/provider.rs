@@ -6,9 +6,9 @@
 use std::net::IpAddr;
 
 use async_trait::async_trait;
-use homestak_engine::ports::{GuestUuid, Leased, 
-    Capabilities, GuestKind, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest,
-    PortError, Provider,
+use homestak_engine::ports::{
+    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
+    ObservedGuest, PortError, Provider,
 };
 use serde_json::Value;
 
