@@ -12,6 +12,7 @@ mod crash;
 mod error;
 #[cfg(debug_assertions)]
 mod hurry;
+mod inside;
 mod local_host;
 mod operator;
 mod places;

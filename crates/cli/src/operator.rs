@@ -59,7 +59,12 @@ impl Bench {
         let hub = Hub::new(observer, clock.clone());
         let sim = (sim_host::directory(settings), settings.sim_speed);
         let local = LocalPlace::new(settings);
-        let places = SitePlaces::new(session.clone(), hub.clone(), sim, local.clone());
+        let places = SitePlaces::new(
+            session.clone(),
+            hub.clone(),
+            sim,
+            (local.clone(), keyring(settings)),
+        );
         Ok(Self {
             operator: Operator {
                 places: Arc::new(places),

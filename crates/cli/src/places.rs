@@ -13,6 +13,9 @@ use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
+use homestak_core::plan::USER;
+use homestak_providers::local::Remote;
+use homestak_providers::ssh::{Keyring, Ssh};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -20,6 +23,7 @@ use tokio::net::TcpStream;
 use crate::clock;
 use crate::connect::{connect, connect_at};
 use crate::error::CommandError;
+use crate::inside::OverSsh;
 use crate::local_host::{LOCAL, LocalPlace};
 use crate::session::Session;
 use crate::sim_host;
@@ -36,6 +40,7 @@ pub(crate) struct SitePlaces {
     /// Where the simulator is kept, and how fast its time goes.
     sim: (PathBuf, f64),
     local: LocalPlace,
+    keyring: Keyring,
     doors: Mutex<BTreeMap<String, Arc<dyn Provider>>>,
 }
 
@@ -45,13 +50,14 @@ impl SitePlaces {
         session: Arc<Session>,
         hub: Arc<Hub>,
         sim: (PathBuf, f64),
-        local: LocalPlace,
+        (local, keyring): (LocalPlace, Keyring),
     ) -> Self {
         Self {
             session,
             hub,
             sim,
             local,
+            keyring,
             doors: Mutex::default(),
         }
     }
@@ -88,6 +94,26 @@ impl SitePlaces {
 
     fn heard(&self, pve: Pve) -> Arc<dyn Provider> {
         Arc::new(pve.listening(self.hub.clone()))
+    }
+
+    /// Opens the host inside a node of this machine, however deep.
+    fn inside_here(&self, node: &str, address: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
+        let outermost = self.this_machine()?;
+        let doing = format!("open the host inside `{node}`");
+        let Some(uuid) = self.local.open()?.holder(address) else {
+            return Err(PortError {
+                class: Class::Unreachable { sent: Sent::No },
+                ..PortError::refused(&doing, format!("nobody has {address}"), "")
+            });
+        };
+        self.opened(format!("inside local {uuid}"), || {
+            let defaults = self.session.catalog.defaults();
+            let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
+            let user = user.map_or(USER, |user| user.as_str());
+            let ssh = Ssh::to(&self.keyring, address, user, uuid.as_str());
+            let carrier = Box::new(OverSsh::new(node, ssh));
+            Ok(Arc::new(Remote::new(carrier, outermost)))
+        })
     }
 
     /// Opens this machine.
@@ -141,6 +167,9 @@ impl Places for SitePlaces {
                 let pve = simulated(&inside.url, &inside.fingerprint, &inside.token)?;
                 Ok(self.heard(pve))
             });
+        }
+        if host == LOCAL {
+            return self.inside_here(node, address);
         }
         if !self.session.catalog.nodes.contains_key(node) {
             return Err(PortError::refused(

@@ -245,6 +245,13 @@ pub enum ImageSource {
 pub enum Remark {
     /// What is being waited for, such as `task qmclone on pve1` or `lock "backup" held by ...`.
     Waiting(String),
+    /// How far an image is that is being made or fetched.
+    Image {
+        /// Its name.
+        name: String,
+        /// How far it is.
+        what: String,
+    },
     /// Something a person should know, although it worked, such as the warnings of a task.
     Warning(String),
 }

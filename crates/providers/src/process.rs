@@ -7,6 +7,9 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+/// Where the machine's programs are.
+const PLACES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failed {
@@ -34,6 +37,8 @@ pub(crate) enum Failed {
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
+    // The machine's own programs, wherever whoever runs this looks for theirs.
+    command.env("PATH", PLACES);
     // Answers are read by us, in the words we know.
     command.env("LC_ALL", "C");
     command

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use homestak_engine::ports::{
     Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
-    Observed, ObservedGuest, PortError, Provider,
+    Observed, ObservedGuest, PortError, Provider, Remark,
 };
 
 use super::{Local, image_name};
@@ -118,7 +118,12 @@ impl Provider for Local {
 
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
         let name = image_name(&image.file);
-        let say = |text: &str| self.say(None, format!("image {name}: {text}"));
+        let say = |text: &str| {
+            if let Some(listener) = &self.listener {
+                let (name, what) = (name.to_owned(), text.to_owned());
+                listener.hear(None, Remark::Image { name, what });
+            }
+        };
         let made = self.images.ensure(name, &say).await;
         made.map(|_| ())
             .map_err(|error| error.into_port(&format!("make the image `{name}`")))
