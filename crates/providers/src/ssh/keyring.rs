@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_engine::ports::{Class, GuestUuid, HostKey, PortError};
 
-use super::process;
+use super::{INSTALL, process, share};
 
 /// How a private key begins that `ssh-keygen` wrote to its end, or as far as anyone can tell.
 const HEAD: &str = "-----BEGIN OPENSSH PRIVATE KEY-----\n";
@@ -41,6 +41,15 @@ impl Keyring {
         self.directory.join("known_hosts")
     }
 
+    /// Returns the file in which guests are known that a person was asked about, by their UUIDs.
+    pub fn seen_hosts(&self) -> PathBuf {
+        self.directory.join("seen_hosts")
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Returns the driver's public key. Makes the pair when there is none.
     pub fn own(&self) -> Result<String, PortError> {
         let doing = "make the driver's SSH key";
@@ -57,7 +66,7 @@ impl Keyring {
         self.ensure(&file, guest.as_str(), &doing)?;
         let made = || -> io::Result<HostKey> {
             let public = public_of(&file)?;
-            self.pin(guest, Some(&public))?;
+            self.pin(&self.known_hosts(), guest, Some(&public))?;
             let private = fs_err::read_to_string(&file)?;
             Ok(HostKey { private, public })
         };
@@ -73,14 +82,16 @@ impl Keyring {
         read().map_err(|error| failed("read who is known", &error))
     }
 
-    /// Forgets the key of a guest that is gone. One that is not known is no error.
+    /// Forgets the keys of a guest that is gone, and ends connections to it. One that is not known is no error.
     pub fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
         let file = self.file_of(guest);
         let forget = || -> io::Result<()> {
             if !self.directory.exists() {
                 return Ok(());
             }
-            self.pin(guest, None)?;
+            share::close(&self.directory, guest.as_str());
+            self.pin(&self.known_hosts(), guest, None)?;
+            self.pin(&self.seen_hosts(), guest, None)?;
             gone(&file)?;
             gone(&public_file(&file))
         };
@@ -128,11 +139,10 @@ impl Keyring {
         fs_err::rename(made, file)
     }
 
-    /// Makes a public key the only one that a guest is known by, or none.
-    fn pin(&self, guest: &GuestUuid, public: Option<&str>) -> io::Result<()> {
-        let file = self.known_hosts();
+    /// Makes a public key the only one that a guest is known by in a file, or none.
+    fn pin(&self, file: &Path, guest: &GuestUuid, public: Option<&str>) -> io::Result<()> {
         let _turn = self.turn()?;
-        let known = read_or_empty(&file)?;
+        let known = read_or_empty(file)?;
         let mut kept: Vec<&str> = known.lines().filter(|line| !is_of(line, guest)).collect();
         let line = public.map(|public| format!("{guest} {}", without_comment(public)));
         kept.extend(line.as_deref());
@@ -145,7 +155,7 @@ impl Keyring {
         }
         let mut new = tempfile::NamedTempFile::new_in(&self.directory)?;
         io::Write::write_all(&mut new, text.as_bytes())?;
-        new.persist(&file)?;
+        new.persist(file)?;
         Ok(())
     }
 
@@ -227,7 +237,7 @@ fn missing(doing: &str, error: &io::Error) -> PortError {
     let mut made = failed(doing, error);
     if error.kind() == io::ErrorKind::NotFound {
         made.detail = "ssh-keygen is not installed".to_owned();
-        made.hint = "apt-get install openssh-client".to_owned();
+        made.hint = INSTALL.to_owned();
     }
     made
 }

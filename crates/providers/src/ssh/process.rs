@@ -17,6 +17,24 @@ pub(super) fn make_key(path: &Path, comment: &str) -> io::Result<Output> {
         .output()
 }
 
+/// Makes the command `ssh`; nothing is started yet.
+pub(super) fn ssh() -> std::process::Command {
+    let mut ssh = command("ssh");
+    // Configurations often send the locale along, and a node rarely has the person's.
+    ssh.env("LC_ALL", "C.UTF-8");
+    ssh
+}
+
+/// Asks the holder of a shared connection to end it.
+pub(super) fn end_master(socket: &Path) -> io::Result<Output> {
+    command("ssh")
+        .args(["-F", "/dev/null", "-O", "exit", "-S"])
+        .arg(socket)
+        .arg("node")
+        .stdin(Stdio::null())
+        .output()
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the module's process.rs")]
 fn command(program: impl AsRef<OsStr>) -> std::process::Command {
     std::process::Command::new(program)
