@@ -83,6 +83,9 @@ pub enum Command {
     /// A simulated Proxmox VE, to try things without hardware
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Real nodes on this machine: set it up, look at it, clean it
+    #[command(subcommand)]
+    Local(LocalCommand),
     /// Build and look at root file systems for nodes on this machine
     #[command(subcommand)]
     Image(ImageCommand),
@@ -374,6 +377,29 @@ pub enum HostCommand {
         #[arg(short = 'M', long, value_name = "NAME")]
         manifest: Option<String>,
     },
+}
+
+/// The host `local`.
+#[derive(Debug, Subcommand)]
+pub enum LocalCommand {
+    /// Check whether this machine can have nodes
+    Check,
+    /// Install what is missing (Debian and Ubuntu)
+    Setup,
+    /// Show the nodes on this machine, with their addresses
+    Show,
+    /// Remove what someone who was killed left behind
+    Clean {
+        /// Remove every node of this machine as well, of whatever manifest
+        #[arg(long)]
+        all: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Carry out one call of a driver outside of this node, read from stdin
+    #[command(hide = true)]
+    Act,
 }
 
 /// What can be done with the simulator.

@@ -20,8 +20,9 @@ use crate::clock;
 use crate::commands::require_sound;
 use crate::connect::failed;
 use crate::error::CommandError;
+use crate::local_host::LocalPlace;
 use crate::places::SitePlaces;
-use crate::seeds::SiteSeeds;
+use crate::seeds::{SiteSeeds, keyring};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::sim_host;
@@ -36,6 +37,8 @@ pub(crate) struct Bench {
     pub(crate) operator: Operator,
     /// Watches.
     pub(crate) screen: Arc<Screen>,
+    /// This machine as a host.
+    pub(crate) local: LocalPlace,
 }
 
 /// Opens the journal alone, for commands that only look.
@@ -55,11 +58,17 @@ impl Bench {
         let observer: Arc<dyn Observer> = screen.clone();
         let hub = Hub::new(observer, clock.clone());
         let sim = (sim_host::directory(settings), settings.sim_speed);
-        let places = SitePlaces::new(session.clone(), hub.clone(), sim);
+        let local = LocalPlace::new(settings);
+        let places = SitePlaces::new(
+            session.clone(),
+            hub.clone(),
+            sim,
+            (local.clone(), keyring(settings)),
+        );
         Ok(Self {
             operator: Operator {
                 places: Arc::new(places),
-                seeds: Arc::new(SiteSeeds::new(session.clone())),
+                seeds: Arc::new(SiteSeeds::new(session.clone(), keyring(settings))),
                 journal: journal(settings)?,
                 hub,
                 clock,
@@ -68,6 +77,7 @@ impl Bench {
             },
             session,
             screen,
+            local,
         })
     }
 

@@ -30,7 +30,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_LOCAL_ROOT",
-        "Where images and nodes of this machine are kept, instead of `/var/lib/homestak`. Each such directory is a realm of its own.",
+        "Where the nodes and images of `-H local` are, instead of `/var/lib/homestak`; another path is another instance.",
+    ),
+    (
+        "HOMESTAK_FIRST_BOOT",
+        "How nodes of `-H local` learn who they are: `direct` (written into them) or `cloud-init` (as on Proxmox VE).",
     ),
     (
         "HOMESTAK_DEBIAN_MIRROR",
@@ -73,9 +77,6 @@ pub const VARIABLES: &[(&str, &str)] = &[
 /// How fast time goes in the simulator behind `-H sim`: a machine boots in two seconds.
 const SIM_SPEED: f64 = 20.0;
 
-/// Where images and nodes of this machine are kept.
-const LOCAL_ROOT: &str = "/var/lib/homestak";
-
 /// Everything that flags and environment decide.
 pub struct Settings {
     /// Where a site may be.
@@ -92,10 +93,12 @@ pub struct Settings {
     pub user: String,
     /// The person's editor.
     pub editor: String,
+    /// Where the nodes of `-H local` are.
+    pub local_root: PathBuf,
+    /// Whether nodes of `-H local` learn who they are from cloud-init.
+    pub cloud_init: bool,
     /// How many times faster time goes in the simulator behind `-H sim`.
     pub sim_speed: f64,
-    /// Where images and nodes of this machine are kept.
-    pub local_root: PathBuf,
     /// Mirror that images are built from; apt's when there is none.
     pub debian_mirror: Option<String>,
     /// At which moment of a run the program ends itself; only tests set it.
@@ -129,11 +132,13 @@ impl Settings {
             editor: variable("VISUAL")
                 .or_else(|| variable("EDITOR"))
                 .unwrap_or_else(|| "vi".into()),
+            local_root: path("HOMESTAK_LOCAL_ROOT")
+                .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
+            cloud_init: variable("HOMESTAK_FIRST_BOOT").is_some_and(|word| word == "cloud-init"),
             sim_speed: variable("HOMESTAK_SIM_SPEED")
                 .and_then(|text| text.parse().ok())
                 .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
                 .unwrap_or(SIM_SPEED),
-            local_root: path("HOMESTAK_LOCAL_ROOT").unwrap_or_else(|| PathBuf::from(LOCAL_ROOT)),
             debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
             #[cfg(debug_assertions)]
             crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),

@@ -16,7 +16,7 @@ use homestak_api::runtime::{Clock as _, SharedClock, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
-use homestak_core::firstboot::first_boot;
+use homestak_core::firstboot::Identity;
 use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted, steps};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer, What};
@@ -24,8 +24,8 @@ use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::{
-    Capabilities, GuestKind, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest,
-    ObservedHost, ObservedStorage, Places, PortError, Power, Provider, Seed, Seeds,
+    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
+    ObservedGuest, ObservedHost, ObservedStorage, Places, PortError, Power, Provider, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -56,16 +56,12 @@ struct Plain;
 
 impl Seeds for Plain {
     fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
-        let made = first_boot(node, wanted, &self.keys());
-        Ok(Seed {
-            user_data: made.user_data,
-            meta_data: made.meta_data,
-            network_config: made.network_config,
-        })
+        let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
+        Ok(Identity::new(node, wanted, keys, None).into())
     }
 
-    fn keys(&self) -> Vec<String> {
-        vec!["ssh-ed25519 AAAA ops@desk".to_owned()]
+    fn forget(&self, _: &GuestUuid) -> Result<(), PortError> {
+        Ok(())
     }
 }
 
@@ -328,6 +324,14 @@ impl Provider for Instantly {
             tags: Vec::new(),
         }))
     }
+    async fn lease(
+        &self,
+        _guest: &GuestUuid,
+        _asked: Option<IpAddr>,
+    ) -> Result<Option<Leased>, PortError> {
+        Ok(None)
+    }
+
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         let made = GuestRef {
             uuid: guest.uuid.clone(),

@@ -10,7 +10,8 @@ use std::time::Duration;
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_engine::ports::{
-    Class, DiskSource, GuestKind, GuestUuid, NewGuest, Nic, PortError, Provider as _, Seed,
+    Class, DiskSource, GuestKind, GuestUuid, Identity, NewGuest, Nic, PortError, Provider as _,
+    Seed,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_sim::{Pace, World};
@@ -189,6 +190,18 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
             user_data: "#cloud-config\n".to_owned(),
             meta_data: format!("instance-id: {uuid}\n"),
             network_config: "version: 2\n".to_owned(),
+            identity: Identity {
+                uuid: uuid.clone(),
+                hostname: format!("node{nth}"),
+                user: "ops".to_owned(),
+                keys: Vec::new(),
+                host_key: None,
+                mac: "bc:24:11:00:00:01".to_owned(),
+                address: None,
+                gateway: None,
+                dns: Vec::new(),
+                packages: Vec::new(),
+            },
         }),
         unprivileged: true,
         ssh_keys: Vec::new(),

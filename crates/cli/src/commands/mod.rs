@@ -6,6 +6,7 @@
 mod explain;
 mod host;
 mod image;
+mod local;
 mod manifest;
 mod pages;
 mod resolve;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Host(command) => host::run(command, settings, printer),
         Command::Sim(command) => sim::run(command, settings, printer),
         Command::Image(command) => image::run(command, settings, printer),
+        Command::Local(command) => local::run(&command, settings, printer),
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),

@@ -79,6 +79,8 @@ impl Shared {
         };
         let begun = self.clock.now();
         let result = persist(&task, self.way).await;
+        // Before the result is written: a step without one is done again, and forgets again.
+        let result = result.and_then(|came| self.forget(at).map(|()| came));
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
         self.moment(Moment::AfterAct);
         let state = self.record(at, &result, seconds).await?;
@@ -188,7 +190,9 @@ impl Shared {
         let record = status.and_then(|status| self.record_of(at, status));
         self.append(at, happened.clone(), record).await?;
         if status == Some(NodeStatus::Destroyed) {
-            self.bury(at, &happened).await?;
+            for record in self.buried(at) {
+                self.append(at, happened.clone(), Some(record)).await?;
+            }
         }
         self.hub.tell(what);
         Ok(state)
@@ -215,14 +219,27 @@ impl Shared {
         }
     }
 
-    /// What could not be seen in a node is gone with it.
-    async fn bury(&self, at: usize, happened: &Happened) -> Result<(), JournalError> {
-        let nodes = &self.plan.nodes;
-        let Some(node) = self.steps[at].node.and_then(|node| nodes.get(node)) else {
+    /// Forgets what was kept for the guests that a step removed.
+    fn forget(&self, at: usize) -> Result<(), PortError> {
+        if self.status_after(at) != Some(NodeStatus::Destroyed) {
             return Ok(());
+        }
+        let gone = self.record_of(at, NodeStatus::Destroyed);
+        for record in gone.iter().chain(&self.buried(at)) {
+            self.seeds.forget(&record.guest.uuid)?;
+        }
+        Ok(())
+    }
+
+    /// What could not be seen in a node is gone with it.
+    fn buried(&self, at: usize) -> Vec<NodeRecord> {
+        let nodes = &self.plan.nodes;
+        let mut records = Vec::new();
+        let Some(node) = self.steps[at].node.and_then(|node| nodes.get(node)) else {
+            return records;
         };
         if !self.board.hosts_others(&node.name) {
-            return Ok(());
+            return records;
         }
         let mut buried = vec![&node.name];
         // Parents come before their children.
@@ -237,7 +254,7 @@ impl Shared {
             let Some(found) = &child.found else {
                 continue;
             };
-            let record = NodeRecord {
+            records.push(NodeRecord {
                 name: child.name.clone(),
                 host: child.host.clone(),
                 place: child.place.clone(),
@@ -245,10 +262,9 @@ impl Shared {
                 status: NodeStatus::Destroyed,
                 source: None,
                 address: None,
-            };
-            self.append(at, happened.clone(), Some(record)).await?;
+            });
         }
-        Ok(())
+        records
     }
 
     /// Returns what is known of a step's node.

@@ -29,7 +29,9 @@ async fn what_is_applied_is_there_once_and_the_next_plan_is_empty() {
     assert!(plan.is_empty(), "{:#?}", plan.nodes);
     assert_eq!(lab.apply(WORKERS).await, Ending::Done, "again");
     assert_eq!(lab.guests().len(), 3);
+    assert_eq!(lab.seeds.n_kept(), 3);
     assert_eq!(lab.destroy(WORKERS).await, Ending::Done);
+    assert_eq!(lab.seeds.n_kept(), 0, "their seeds are forgotten");
     assert_eq!(lab.destroy(WORKERS).await, Ending::Done, "again");
     lab.settle().await;
     assert_eq!(lab.guests(), []);
@@ -113,4 +115,5 @@ async fn what_cannot_be_seen_goes_with_the_node_it_runs_on_and_comes_back_with_i
     let actions: Vec<Action> = plan.nodes.iter().map(|node| node.action).collect();
     assert_eq!(actions, [Action::Create, Action::Create]);
     assert_eq!(plan.nodes[1].found, None, "nothing is remembered of it");
+    assert_eq!(lab.seeds.n_kept(), 0);
 }

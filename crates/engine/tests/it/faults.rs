@@ -97,6 +97,8 @@ async fn rollback_gives_back_the_world_before_with_the_node_that_failed() {
         let (before, after) = case.pictures().await;
         if case.reversible {
             assert_eq!(picture(&lab.world), before, "{}", case.name);
+            let kept = case.lab().await.seeds.n_kept();
+            assert_eq!(lab.seeds.n_kept(), kept, "{}: seeds", case.name);
         }
         let plan = case.plan(&lab).await;
         assert_eq!(lab.carry_out(&plan).await, Ending::Done);

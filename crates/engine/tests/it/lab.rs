@@ -1,6 +1,6 @@
 //! A World, the documents of a small site, and an operator between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use homestak_api::runtime::{Clock, SharedClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
-use homestak_core::firstboot::first_boot;
+use homestak_core::firstboot::Identity;
 use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer};
 use homestak_engine::journal::{Ending, Journal as _, Run, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator, Watcher};
-use homestak_engine::ports::{Class, Places, PortError, Provider, Seed, Seeds, Sent};
+use homestak_engine::ports::{Class, GuestUuid, Places, PortError, Provider, Seed, Seeds, Sent};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
 use jiff::Timestamp;
@@ -146,20 +146,27 @@ impl Places for Doors {
     }
 }
 
-struct Plain;
+/// Seeds that remember for which guests they were asked.
+#[derive(Default)]
+pub struct Plain(Mutex<BTreeSet<GuestUuid>>);
+
+impl Plain {
+    /// Returns how many guests are remembered.
+    pub fn n_kept(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
 
 impl Seeds for Plain {
     fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
-        let made = first_boot(node, wanted, &self.keys());
-        Ok(Seed {
-            user_data: made.user_data,
-            meta_data: made.meta_data,
-            network_config: made.network_config,
-        })
+        self.0.lock().unwrap().insert(wanted.uuid.clone());
+        let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
+        Ok(Identity::new(node, wanted, keys, None).into())
     }
 
-    fn keys(&self) -> Vec<String> {
-        vec!["ssh-ed25519 AAAA ops@desk".to_owned()]
+    fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
+        self.0.lock().unwrap().remove(guest);
+        Ok(())
     }
 }
 
@@ -169,6 +176,7 @@ pub struct Lab {
     pub clock: SharedClock,
     pub places: Arc<dyn Places>,
     pub journal: Memory,
+    pub seeds: Arc<Plain>,
     pub ear: Arc<Ear>,
     pub options: Options,
     pub watcher: Option<Arc<dyn Watcher>>,
@@ -203,6 +211,7 @@ impl Lab {
             clock,
             places: Arc::new(doors),
             journal: Memory::default(),
+            seeds: Arc::default(),
             ear: Arc::new(Ear::default()),
             options: Options::new(Verb::Apply),
             watcher: None,
@@ -212,7 +221,7 @@ impl Lab {
     pub fn operator(&self) -> Operator {
         Operator {
             places: self.places.clone(),
-            seeds: Arc::new(Plain),
+            seeds: self.seeds.clone(),
             journal: Arc::new(self.journal.clone()),
             hub: Hub::new(self.ear.clone(), self.clock.clone()),
             clock: self.clock.clone(),

@@ -12,7 +12,8 @@ use super::sources::Archive;
 /// Counted up when the way of building changes, so that older images count as outdated.
 const METHOD: u32 = 1;
 
-/// Packages of every tree: a whole Debian that boots, is reached, and can host others.
+/// Packages of every tree: a whole Debian that boots, is reached, and can host others. Name
+/// servers come with the network, so there must be someone who takes them from there.
 const PACKAGES: &[&str] = &[
     "ca-certificates",
     "cloud-init",
@@ -29,12 +30,13 @@ const PACKAGES: &[&str] = &[
     "sudo",
     "systemd",
     "systemd-container",
+    "systemd-resolved",
     "systemd-sysv",
     "udev",
 ];
 
 /// Units that are started at boot, beside those that their packages enable.
-pub(super) const ENABLED: &[&str] = &["systemd-networkd.service", "ssh.service"];
+pub(super) const ENABLED: &[&str] = &["systemd-networkd.service", "systemd-resolved.service", "ssh.service"];
 
 /// Units that never start: they hold up a boot, or work in the background when nobody asked.
 pub(super) const MASKED: &[&str] = &[
@@ -52,7 +54,6 @@ pub(super) const MASKED: &[&str] = &[
 pub(super) const FILES: &[(&str, &str)] = &[
     ("etc/hostname", "localhost\n"),
     ("etc/machine-id", ""),
-    ("etc/resolv.conf", ""),
     (
         "etc/cloud/cloud.cfg.d/90-homestak.cfg",
         "# First-boot data comes from a NoCloud seed, or there is none.\n\
@@ -87,7 +88,6 @@ const DISK_PACKAGES: &[&str] = &[
     "e2fsprogs",
     "initramfs-tools",
     "qemu-guest-agent",
-    "systemd-resolved",
     "zstd",
 ];
 

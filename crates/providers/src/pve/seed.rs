@@ -202,6 +202,8 @@ fn both16(number: u16) -> [u8; 4] {
 
 #[cfg(test)]
 mod tests {
+    use homestak_engine::ports::Identity;
+
     use super::*;
 
     fn seed() -> Seed {
@@ -209,6 +211,18 @@ mod tests {
             user_data: format!("#cloud-config\nhostname: n1\n{}", "# filler\n".repeat(500)),
             meta_data: "instance-id: n1\n".to_owned(),
             network_config: String::new(),
+            identity: Identity {
+                uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-00000000000a").expect("a UUID"),
+                hostname: "n1".to_owned(),
+                user: "ops".to_owned(),
+                keys: Vec::new(),
+                host_key: None,
+                mac: "bc:24:11:00:00:01".to_owned(),
+                address: None,
+                gateway: None,
+                dns: Vec::new(),
+                packages: Vec::new(),
+            },
         }
     }
 

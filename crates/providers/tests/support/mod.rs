@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestRef, GuestUuid, NewGuest, Nic, PortError, Seed,
+    DiskSource, GuestKind, GuestRef, GuestUuid, Identity, NewGuest, Nic, PortError, Seed,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings, identity};
 
@@ -90,6 +90,18 @@ pub fn vm(nth: u32) -> NewGuest {
             user_data: "#cloud-config\n".to_owned(),
             meta_data: format!("instance-id: {}\n", uuid(nth)),
             network_config: "version: 2\n".to_owned(),
+            identity: Identity {
+                uuid: uuid(nth),
+                hostname: format!("node{nth}"),
+                user: "ops".to_owned(),
+                keys: Vec::new(),
+                host_key: None,
+                mac: "bc:24:11:00:00:01".to_owned(),
+                address: None,
+                gateway: None,
+                dns: Vec::new(),
+                packages: Vec::new(),
+            },
         }),
         unprivileged: true,
         ssh_keys: vec!["ssh-ed25519 AAAA test".to_owned()],

@@ -1,0 +1,267 @@
+//! Runs commands on a node with the system's `ssh`, so that the person's own configuration counts.
+//!
+//! In: whom to reach, commands. Out: what they printed, line by line or whole, and their codes.
+//! Never: a host key taken on trust; a password asked for where nobody is there to answer.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+
+use super::fault::SshError;
+use super::keyring::Keyring;
+use super::{process, share};
+
+/// How long a connection may take to come about, in seconds.
+const CONNECT: u32 = 10;
+/// How often a silent node is asked whether it is there, in seconds, and how often in vain.
+const ALIVE: (u32, u32) = (5, 3);
+/// How long a connection is kept for the next command, in seconds.
+const PERSIST: u32 = 60;
+/// The code with which `ssh` itself fails.
+const OWN: i32 = 255;
+
+/// Whose word is taken for who a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Its key was made by us: nobody else's will do.
+    Pinned,
+    /// It made its own: a person says once whether it is the right one.
+    Asked,
+}
+
+/// A way to a node.
+#[derive(Clone, Debug)]
+pub struct Ssh {
+    keyring: Keyring,
+    address: IpAddr,
+    user: String,
+    alias: String,
+    trust: Trust,
+    config: Option<PathBuf>,
+}
+
+/// What a command printed, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its exit code.
+    pub status: i32,
+    /// What it printed on stdout.
+    pub stdout: Vec<u8>,
+    /// What it printed on stderr.
+    pub stderr: Vec<u8>,
+}
+
+/// Where a command printed something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// On stdout.
+    Out,
+    /// On stderr.
+    Err,
+}
+
+impl Ssh {
+    /// Goes to a user at an address. `alias` is what the node's host key is pinned under: the UUID
+    /// of its guest.
+    pub fn to(keyring: &Keyring, address: IpAddr, user: &str, alias: &str) -> Self {
+        Self {
+            keyring: keyring.clone(),
+            address,
+            user: user.to_owned(),
+            alias: alias.to_owned(),
+            trust: Trust::Pinned,
+            config: None,
+        }
+    }
+
+    /// Says whose word is taken for who the node is.
+    #[must_use]
+    pub fn trusting(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
+    /// Reads this configuration of `ssh` instead of the person's own.
+    #[must_use]
+    pub fn configured(mut self, file: Option<PathBuf>) -> Self {
+        self.config = file;
+        self
+    }
+
+    /// Returns the arguments of `ssh` for a person at a terminal: options and whom to reach.
+    pub fn arguments(&self) -> Vec<OsString> {
+        self.all_arguments(true)
+    }
+
+    fn all_arguments(&self, person: bool) -> Vec<OsString> {
+        let mut all: Vec<OsString> = Vec::new();
+        if let Some(file) = &self.config {
+            all.extend([OsString::from("-F"), file.into()]);
+        }
+        let mut option = |name: &str, value: OsString| {
+            let mut text = OsString::from(format!("{name}="));
+            text.push(value);
+            all.extend([OsString::from("-o"), text]);
+        };
+        let (known, strict) = match (self.trust, person) {
+            (Trust::Pinned, _) => (self.keyring.known_hosts(), "yes"),
+            (Trust::Asked, true) => (self.keyring.seen_hosts(), "ask"),
+            (Trust::Asked, false) => (self.keyring.seen_hosts(), "yes"),
+        };
+        option("HostKeyAlias", self.alias.clone().into());
+        option("UserKnownHostsFile", quoted(known));
+        option("GlobalKnownHostsFile", "/dev/null".into());
+        option("StrictHostKeyChecking", strict.into());
+        // Only what we wrote there counts.
+        option("UpdateHostKeys", "no".into());
+        option("CheckHostIP", "no".into());
+        option("HashKnownHosts", "no".into());
+        option("IdentityFile", quoted(self.keyring.own_file()));
+        // An agent with many keys would use up the tries.
+        option("IdentitiesOnly", "yes".into());
+        option("ConnectTimeout", CONNECT.to_string().into());
+        option("ServerAliveInterval", ALIVE.0.to_string().into());
+        option("ServerAliveCountMax", ALIVE.1.to_string().into());
+        if !person {
+            option("BatchMode", "yes".into());
+            option("LogLevel", "ERROR".into());
+        }
+        let address = self.address.to_string();
+        let config = self.config.as_ref().map(|file| file.to_string_lossy());
+        let whom = [&address, &self.user, config.as_deref().unwrap_or_default()];
+        if let Some(socket) = share::socket(self.keyring.directory(), &self.alias, &whom) {
+            option("ControlMaster", "auto".into());
+            option("ControlPath", quoted(socket));
+            option("ControlPersist", PERSIST.to_string().into());
+        }
+        all.extend(["-l".into(), self.user.clone().into(), address.into()]);
+        all
+    }
+
+    /// Runs a line of the node's shell, with something on its stdin.
+    pub fn run(&self, line: &str, stdin: &[u8]) -> Result<Output, SshError> {
+        let read = |mut from: Box<dyn Read + Send>| {
+            let mut bytes = Vec::new();
+            _ = from.read_to_end(&mut bytes);
+            bytes
+        };
+        let (status, stdout, stderr) = self.start(line, stdin, read, read)?;
+        Ok(Output {
+            status,
+            stdout,
+            stderr,
+        })
+    }
+
+    /// Runs a line of the node's shell without stdin, and hands out what it prints line by line.
+    /// Returns its exit code.
+    pub fn follow(
+        &self,
+        line: &str,
+        hear: &(dyn Fn(Stream, &str) + Sync),
+    ) -> Result<i32, SshError> {
+        let (status, (), ()) = self.start(
+            line,
+            b"",
+            |from| each_line(from, |text| hear(Stream::Out, text)),
+            |from| each_line(from, |text| hear(Stream::Err, text)),
+        )?;
+        Ok(status)
+    }
+
+    /// Ends the connection that commands share.
+    pub fn close(&self) {
+        share::close(self.keyring.directory(), &self.alias);
+    }
+
+    fn start<A: Send, B: Send>(
+        &self,
+        line: &str,
+        stdin: &[u8],
+        out: impl FnOnce(Box<dyn Read + Send>) -> A + Send,
+        err: impl FnOnce(Box<dyn Read + Send>) -> B + Send,
+    ) -> Result<(i32, A, B), SshError> {
+        let failed = |error: std::io::Error| SshError::Failed {
+            said: error.to_string(),
+        };
+        // What `ssh` says itself goes to a file, so that nobody takes it for the command's words.
+        let log = tempfile::Builder::new()
+            .prefix(".log-")
+            .tempfile_in(self.keyring.directory())
+            .map_err(failed)?;
+        let mut child = process::ssh()
+            .arg("-E")
+            .arg(log.path())
+            .arg("-T")
+            .args(self.all_arguments(false))
+            .arg("--")
+            .arg(line)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| SshError::of_start(&error))?;
+        let (input, output, errors) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let heard = Mutex::new((None, None));
+        std::thread::scope(|scope| {
+            let heard = &heard;
+            if let Some(output) = output {
+                scope.spawn(move || {
+                    let read = out(Box::new(output));
+                    heard.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(read);
+                });
+            }
+            if let Some(errors) = errors {
+                scope.spawn(move || {
+                    let read = err(Box::new(errors));
+                    heard.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(read);
+                });
+            }
+            if let Some(mut input) = input {
+                // A command that does not read to the end is no fault.
+                _ = input.write_all(stdin);
+            }
+        });
+        let ended = child.wait().map_err(failed)?;
+        let heard = heard.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (Some(out), Some(err)) = heard else {
+            let said = "nothing could be read".to_owned();
+            return Err(SshError::Failed { said });
+        };
+        let Some(status) = ended.code() else {
+            let said = format!("ssh was ended ({ended})");
+            return Err(SshError::Failed { said });
+        };
+        if status == OWN {
+            let said = fs_err::read(log.path()).unwrap_or_default();
+            if let Some(error) = SshError::judge(&String::from_utf8_lossy(&said)) {
+                return Err(error);
+            }
+        }
+        Ok((status, out, err))
+    }
+}
+
+/// Hands out lines as they come; what is no text is replaced.
+fn each_line(from: Box<dyn Read + Send>, mut hear: impl FnMut(&str)) {
+    let mut reader = BufReader::new(from);
+    let mut line = Vec::new();
+    while reader
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|read| read > 0)
+    {
+        let text = String::from_utf8_lossy(&line);
+        hear(text.trim_end_matches(['\n', '\r']));
+        line.clear();
+    }
+}
+
+/// Writes a path so that `ssh` takes it as one: a space ends it, and `%` means something.
+fn quoted(path: PathBuf) -> OsString {
+    let text = path.to_string_lossy().replace('%', "%%");
+    format!("\"{text}\"").into()
+}

@@ -1,0 +1,167 @@
+//! Why a command could not be run on a node, told from what `ssh` said.
+//!
+//! In: the words of `ssh` itself, apart from those of the command. Out: [`SshError`].
+//! Never: a guess from what the command printed: that goes elsewhere.
+
+use homestak_engine::ports::{Class, PortError, Sent};
+
+/// Why a command could not be run on a node.
+#[derive(Debug, thiserror::Error)]
+pub enum SshError {
+    /// OpenSSH's client is not there.
+    #[error("ssh is not installed")]
+    NotInstalled,
+    /// Nobody answers, or not any more.
+    #[error("{said}")]
+    Unreachable {
+        /// What `ssh` said.
+        said: String,
+        /// Whether the command may have been run.
+        sent: Sent,
+    },
+    /// Whoever answers has another key than the one that is pinned.
+    #[error("whoever answers has another host key than the one that is pinned")]
+    HostKeyDiffers,
+    /// No key is pinned.
+    #[error("its host key is not known here")]
+    HostKeyUnknown,
+    /// It is the right machine, and does not let us in.
+    #[error("{said}")]
+    Denied {
+        /// What `ssh` said.
+        said: String,
+    },
+    /// Something else.
+    #[error("{said}")]
+    Failed {
+        /// What `ssh` or the system said.
+        said: String,
+    },
+}
+
+/// What `ssh` says when it did not get as far as a connection.
+const NOT_CONNECTED: &[&str] = &[
+    "Connection refused",
+    "Connection timed out",
+    "No route to host",
+    "Network is unreachable",
+    "Could not resolve hostname",
+    "kex_exchange_identification",
+    "banner exchange",
+    "Operation timed out",
+];
+
+/// What it says when there was one that is lost.
+const LOST: &[&str] = &[
+    "Connection closed by",
+    "Connection reset by",
+    "Broken pipe",
+    "not responding",
+    "mux_client",
+    "Session open refused",
+];
+
+impl SshError {
+    /// Judges the words of an `ssh` that ended with 255; `None` when it said nothing, so that 255
+    /// is the command's own code.
+    pub(super) fn judge(log: &str) -> Option<Self> {
+        let has = |words: &[&str]| words.iter().any(|word| log.contains(word));
+        let said = last_words(log)?;
+        // First the key: whatever else follows from it.
+        let error = if has(&["IDENTIFICATION HAS CHANGED", "host key has changed"]) {
+            Self::HostKeyDiffers
+        } else if has(&["host key is known for"]) {
+            Self::HostKeyUnknown
+        } else if has(&["Host key verification failed"]) {
+            Self::HostKeyDiffers
+        } else if has(&["Permission denied (", "Too many authentication failures"]) {
+            Self::Denied { said }
+        } else if has(NOT_CONNECTED) {
+            let sent = Sent::No;
+            Self::Unreachable { said, sent }
+        } else if has(LOST) {
+            let sent = Sent::Maybe;
+            Self::Unreachable { said, sent }
+        } else {
+            Self::Failed { said }
+        };
+        Some(error)
+    }
+
+    pub(super) fn of_start(error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            return Self::NotInstalled;
+        }
+        let said = format!("ssh cannot be started: {error}");
+        Self::Failed { said }
+    }
+
+    /// Returns it as an error of a port.
+    pub fn at_port(&self, doing: &str) -> PortError {
+        let (class, hint) = match self {
+            Self::NotInstalled => (Class::Refused, super::INSTALL),
+            Self::Unreachable { sent, .. } => (Class::Unreachable { sent: *sent }, ""),
+            Self::HostKeyDiffers | Self::HostKeyUnknown | Self::Denied { .. } => {
+                (Class::Refused, "")
+            }
+            Self::Failed { .. } => (Class::Unreachable { sent: Sent::Maybe }, ""),
+        };
+        PortError {
+            class,
+            doing: doing.to_owned(),
+            detail: self.to_string(),
+            log: Vec::new(),
+            hint: hint.to_owned(),
+        }
+    }
+}
+
+/// Returns the last line that says something.
+fn last_words(log: &str) -> Option<String> {
+    let mut lines = log.lines().rev().map(str::trim);
+    let line = lines.find(|line| !line.is_empty())?;
+    Some(line.trim_end_matches('.').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ssh_says_is_told_apart() {
+        let judged = |log: &str| SshError::judge(log).expect("something was said");
+        let changed = "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n@@@\n\
+                       Host key verification failed.\r\n";
+        assert!(matches!(judged(changed), SshError::HostKeyDiffers));
+        let unknown = "No ED25519 host key is known for u and you have requested strict checking.\r\n\
+                       Host key verification failed.\r\n";
+        assert!(matches!(judged(unknown), SshError::HostKeyUnknown));
+        let denied = "ops@10.0.0.7: Permission denied (publickey).\r\n";
+        assert!(matches!(judged(denied), SshError::Denied { .. }));
+        let refused = "ssh: connect to host 10.0.0.7 port 22: Connection refused\r\n";
+        let refused = judged(refused);
+        assert!(matches!(
+            &refused,
+            SshError::Unreachable { sent: Sent::No, .. }
+        ));
+        assert!(refused.to_string().ends_with("port 22: Connection refused"));
+        let lost = "client_loop: send disconnect: Broken pipe\r\n";
+        assert!(matches!(
+            judged(lost),
+            SshError::Unreachable {
+                sent: Sent::Maybe,
+                ..
+            }
+        ));
+        assert!(matches!(
+            judged("Bad configuration option: x\n"),
+            SshError::Failed { .. }
+        ));
+    }
+
+    #[test]
+    fn a_command_that_ends_with_255_is_no_fault_of_ssh() {
+        assert!(SshError::judge("").is_none());
+        assert!(SshError::judge("\r\n").is_none());
+    }
+}

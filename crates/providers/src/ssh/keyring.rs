@@ -1,0 +1,243 @@
+//! Keeps SSH keys: the driver's own, and one for each guest to prove itself with.
+//!
+//! In: a directory, identities of guests. Out: key pairs, the same whenever they are asked for,
+//! whoever asks at the same time; and `known_hosts`, where each guest is known by its UUID.
+//! Never: a key that others may read; a key in the place of one that is in use.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_engine::ports::{Class, GuestUuid, HostKey, PortError};
+
+use super::{INSTALL, process, share};
+
+/// How a private key begins that `ssh-keygen` wrote to its end, or as far as anyone can tell.
+const HEAD: &str = "-----BEGIN OPENSSH PRIVATE KEY-----\n";
+const TAIL: &str = "-----END OPENSSH PRIVATE KEY-----\n";
+
+/// The keys in a directory.
+#[derive(Clone, Debug)]
+pub struct Keyring {
+    directory: PathBuf,
+}
+
+impl Keyring {
+    /// Keeps keys in a directory, which is made when it is needed.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+        }
+    }
+
+    /// Returns the file with the driver's private key.
+    pub fn own_file(&self) -> PathBuf {
+        self.directory.join("id_ed25519")
+    }
+
+    /// Returns the file in which guests are known by their UUIDs.
+    pub fn known_hosts(&self) -> PathBuf {
+        self.directory.join("known_hosts")
+    }
+
+    /// Returns the file in which guests are known that a person was asked about, by their UUIDs.
+    pub fn seen_hosts(&self) -> PathBuf {
+        self.directory.join("seen_hosts")
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Returns the driver's public key. Makes the pair when there is none.
+    pub fn own(&self) -> Result<String, PortError> {
+        let doing = "make the driver's SSH key";
+        let file = self.own_file();
+        self.ensure(&file, "homestak", doing)?;
+        public_of(&file).map_err(|error| failed(doing, &error))
+    }
+
+    /// Returns the key pair that a guest proves itself with, and pins it. Makes the pair when there
+    /// is none.
+    pub fn host_key(&self, guest: &GuestUuid) -> Result<HostKey, PortError> {
+        let doing = format!("make the SSH host key of guest {guest}");
+        let file = self.file_of(guest);
+        self.ensure(&file, guest.as_str(), &doing)?;
+        let made = || -> io::Result<HostKey> {
+            let public = public_of(&file)?;
+            self.pin(&self.known_hosts(), guest, Some(&public))?;
+            let private = fs_err::read_to_string(&file)?;
+            Ok(HostKey { private, public })
+        };
+        made().map_err(|error| failed(&doing, &error))
+    }
+
+    /// Tells whether a guest's key is pinned.
+    pub fn knows(&self, guest: &GuestUuid) -> Result<bool, PortError> {
+        let read = || -> io::Result<bool> {
+            let known = read_or_empty(&self.known_hosts())?;
+            Ok(known.lines().any(|line| is_of(line, guest)))
+        };
+        read().map_err(|error| failed("read who is known", &error))
+    }
+
+    /// Forgets the keys of a guest that is gone, and ends connections to it. One that is not known is no error.
+    pub fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
+        let file = self.file_of(guest);
+        let forget = || -> io::Result<()> {
+            if !self.directory.exists() {
+                return Ok(());
+            }
+            share::close(&self.directory, guest.as_str());
+            self.pin(&self.known_hosts(), guest, None)?;
+            self.pin(&self.seen_hosts(), guest, None)?;
+            gone(&file)?;
+            gone(&public_file(&file))
+        };
+        let doing = format!("forget the SSH host key of guest {guest}");
+        forget().map_err(|error| failed(&doing, &error))
+    }
+
+    fn file_of(&self, guest: &GuestUuid) -> PathBuf {
+        self.directory.join("host-keys").join(guest.as_str())
+    }
+
+    /// Makes a key pair in a file where there is none yet.
+    fn ensure(&self, file: &Path, comment: &str, doing: &str) -> Result<(), PortError> {
+        if is_whole(file) {
+            return Ok(());
+        }
+        let broken = |error: io::Error| failed(doing, &error);
+        let directory = file.parent().unwrap_or(&self.directory);
+        private_directory(&self.directory).map_err(broken)?;
+        private_directory(directory).map_err(broken)?;
+        // Beside its place, so that it gets there in one move.
+        let new = tempfile::Builder::new()
+            .prefix(".new-")
+            .tempdir_in(directory)
+            .map_err(broken)?;
+        let made = new.path().join("key");
+        let output = process::make_key(&made, comment).map_err(|error| missing(doing, &error))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let detail = format!("ssh-keygen failed: {}", said.trim());
+            return Err(refused(doing, detail));
+        }
+        self.place(&made, file).map_err(broken)
+    }
+
+    /// Moves a pair to its place, unless someone else was quicker. The private key comes last: where
+    /// it is, the public one is.
+    fn place(&self, made: &Path, file: &Path) -> io::Result<()> {
+        let _turn = self.turn()?;
+        if is_whole(file) {
+            return Ok(());
+        }
+        fs_err::File::open(made)?.sync_all()?;
+        fs_err::rename(public_file(made), public_file(file))?;
+        fs_err::rename(made, file)
+    }
+
+    /// Makes a public key the only one that a guest is known by in a file, or none.
+    fn pin(&self, file: &Path, guest: &GuestUuid, public: Option<&str>) -> io::Result<()> {
+        let _turn = self.turn()?;
+        let known = read_or_empty(file)?;
+        let mut kept: Vec<&str> = known.lines().filter(|line| !is_of(line, guest)).collect();
+        let line = public.map(|public| format!("{guest} {}", without_comment(public)));
+        kept.extend(line.as_deref());
+        let mut text = kept.join("\n");
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        if text == known {
+            return Ok(());
+        }
+        let mut new = tempfile::NamedTempFile::new_in(&self.directory)?;
+        io::Write::write_all(&mut new, text.as_bytes())?;
+        new.persist(file)?;
+        Ok(())
+    }
+
+    /// Waits until nobody else changes anything here.
+    fn turn(&self) -> io::Result<fs_err::File> {
+        let file = fs_err::OpenOptions::new()
+            .create(true)
+            .mode(0o600)
+            .truncate(false)
+            .write(true)
+            .open(self.directory.join("lock"))?;
+        file.file().lock()?;
+        Ok(file)
+    }
+}
+
+/// Tells whether a private key is there to its end: a machine that lost power may have left less.
+fn is_whole(file: &Path) -> bool {
+    let text = fs_err::read_to_string(file).unwrap_or_default();
+    text.starts_with(HEAD) && text.ends_with(TAIL) && public_file(file).exists()
+}
+
+fn public_file(file: &Path) -> PathBuf {
+    file.with_added_extension("pub")
+}
+
+fn public_of(file: &Path) -> io::Result<String> {
+    Ok(fs_err::read_to_string(public_file(file))?.trim().to_owned())
+}
+
+/// Tells whether a line of `known_hosts` is about a guest.
+fn is_of(line: &str, guest: &GuestUuid) -> bool {
+    line.split(' ').next() == Some(guest.as_str())
+}
+
+fn without_comment(public: &str) -> String {
+    let words: Vec<&str> = public.split_whitespace().take(2).collect();
+    words.join(" ")
+}
+
+fn read_or_empty(file: &Path) -> io::Result<String> {
+    match fs_err::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        read => read,
+    }
+}
+
+fn gone(file: &Path) -> io::Result<()> {
+    match fs_err::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn private_directory(directory: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
+}
+
+fn refused(doing: &str, detail: String) -> PortError {
+    PortError {
+        class: Class::Refused,
+        doing: doing.to_owned(),
+        detail,
+        log: Vec::new(),
+        hint: String::new(),
+    }
+}
+
+fn failed(doing: &str, error: &io::Error) -> PortError {
+    refused(doing, error.to_string())
+}
+
+/// Says what to install.
+fn missing(doing: &str, error: &io::Error) -> PortError {
+    let mut made = failed(doing, error);
+    if error.kind() == io::ErrorKind::NotFound {
+        made.detail = "ssh-keygen is not installed".to_owned();
+        made.hint = INSTALL.to_owned();
+    }
+    made
+}

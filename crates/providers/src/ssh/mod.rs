@@ -1,0 +1,20 @@
+//! SSH with nobody taken on trust: keys, and commands on nodes that prove who they are.
+//!
+//! In: a state directory, guests, commands. Out: keys that are made once, host keys that are pinned,
+//! what commands printed.
+//! Never: a host key that is believed because it was seen first.
+
+mod client;
+mod fault;
+mod keyring;
+mod process;
+mod quote;
+mod share;
+
+pub use client::{Output, Ssh, Stream, Trust};
+pub use fault::SshError;
+pub use keyring::Keyring;
+pub use quote::{quote, shell_line};
+
+/// What installs OpenSSH's client.
+pub const INSTALL: &str = "apt-get install openssh-client";

@@ -1,0 +1,41 @@
+//! The one place that starts programs of OpenSSH.
+//!
+//! In: arguments. Out: what came of it.
+//! Never: a secret in an argument; files and pipes carry those.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+/// Makes a key pair of type ed25519 without a passphrase at a path, and beside it with `.pub`.
+pub(super) fn make_key(path: &Path, comment: &str) -> io::Result<Output> {
+    command("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+}
+
+/// Makes the command `ssh`; nothing is started yet.
+pub(super) fn ssh() -> std::process::Command {
+    let mut ssh = command("ssh");
+    // Configurations often send the locale along, and a node rarely has the person's.
+    ssh.env("LC_ALL", "C.UTF-8");
+    ssh
+}
+
+/// Asks the holder of a shared connection to end it.
+pub(super) fn end_master(socket: &Path) -> io::Result<Output> {
+    command("ssh")
+        .args(["-F", "/dev/null", "-O", "exit", "-S"])
+        .arg(socket)
+        .arg("node")
+        .stdin(Stdio::null())
+        .output()
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the module's process.rs")]
+fn command(program: impl AsRef<OsStr>) -> std::process::Command {
+    std::process::Command::new(program)
+}

@@ -1,0 +1,104 @@
+//! Connections that several commands share, for a minute after the last one.
+//!
+//! In: the directory of the keys, guests. Out: paths of sockets, short enough for Linux.
+//! Never: a socket in a directory that others can write to; one of another guest at the same
+//! address.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use super::process;
+
+/// How long the path of a directory may be: the system allows 108 bytes in all, the name of a
+/// socket has 33, and `ssh` adds 17 while it makes one.
+const LONGEST: usize = 108 - 33 - 17 - 2;
+
+/// Returns the path of the connection to a guest, and makes its directory. `None` when there is no
+/// safe place, so that nothing is shared.
+pub(super) fn socket(keys: &Path, alias: &str, whom: &[&str]) -> Option<PathBuf> {
+    let directory = directory(keys);
+    safe(&directory).ok()?;
+    Some(directory.join(format!("{}-{}", short(&[alias]), short(whom))))
+}
+
+/// Ends every connection to a guest.
+pub(super) fn close(keys: &Path, alias: &str) {
+    let Ok(entries) = fs_err::read_dir(directory(keys)) else {
+        return;
+    };
+    let prefix = format!("{}-", short(&[alias]));
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            // One that does not answer has ended already, and only its socket is left.
+            _ = process::end_master(&entry.path());
+            _ = fs_err::remove_file(entry.path());
+        }
+    }
+}
+
+/// Beside the keys where the path is short enough, otherwise in a place named after it.
+fn directory(keys: &Path) -> PathBuf {
+    let beside = keys.join("shared");
+    if beside.as_os_str().len() <= LONGEST {
+        return beside;
+    }
+    let name = short(&[&keys.to_string_lossy()]);
+    Path::new("/tmp").join(format!("homestak-{name}"))
+}
+
+/// Makes a directory that only we can use, or finds out that it is not one.
+fn safe(directory: &Path) -> io::Result<()> {
+    let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let found = fs_err::symlink_metadata(directory)?;
+            let ours = found.uid() == rustix::process::geteuid().as_raw();
+            if found.is_dir() && ours && found.mode() & 0o077 == 0 {
+                return Ok(());
+            }
+            Err(io::Error::other("it belongs to someone else"))
+        }
+        made => made,
+    }
+}
+
+/// Sixteen characters that stand for texts.
+fn short(parts: &[&str]) -> String {
+    let hash = Sha256::digest(parts.join("\n").as_bytes());
+    hash[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_fit_and_differ_by_guest_and_by_whom() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let long = directory.path().join("x".repeat(90));
+        fs_err::create_dir(&long).expect("made");
+        for keys in [directory.path(), &long] {
+            let socket = |alias, whom: &[&str]| socket(keys, alias, whom).expect("a place");
+            let one = socket("a", &["10.0.0.7", "ops"]);
+            assert!(one.as_os_str().len() + 17 < 108, "{}", one.display());
+            assert_ne!(one, socket("b", &["10.0.0.7", "ops"]));
+            assert_ne!(one, socket("a", &["10.0.0.8", "ops"]));
+            let place = one.parent().expect("a directory").to_owned();
+            fs_err::remove_dir(place).expect("removed");
+        }
+    }
+
+    #[test]
+    fn nothing_is_shared_in_a_directory_that_others_can_use() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().expect("a directory");
+        let shared = directory.path().join("shared");
+        fs_err::create_dir(&shared).expect("made");
+        let open = std::fs::Permissions::from_mode(0o777);
+        fs_err::set_permissions(&shared, open).expect("changed");
+        assert_eq!(socket(directory.path(), "a", &["b"]), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Keys that are made once: by one, by several at once, and again after they are forgotten.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use homestak_engine::ports::GuestUuid;
+use homestak_providers::ssh::Keyring;
+
+fn guest(nth: u32) -> GuestUuid {
+    GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).expect("a UUID")
+}
+
+fn keyring(directory: &Path) -> Keyring {
+    Keyring::new(directory.join("state/ssh"))
+}
+
+fn files(directory: &Path) -> Vec<String> {
+    let entries = fs_err::read_dir(directory).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<String> = names
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn known(keyring: &Keyring) -> String {
+    fs_err::read_to_string(keyring.known_hosts()).expect("known_hosts")
+}
+
+/// Asks OpenSSH itself.
+#[expect(clippy::disallowed_methods, reason = "the real program is asked")]
+fn ssh_keygen(arguments: &[&str]) -> String {
+    let output = Command::new("ssh-keygen").args(arguments).output();
+    let output = output.expect("ssh-keygen; tests/prepare installs it");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_key_is_made_once_and_only_its_owner_may_read_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keyring = keyring(directory.path());
+    let own = keyring.own().expect("made");
+    assert!(own.starts_with("ssh-ed25519 "), "{own}");
+    assert_eq!(keyring.own().expect("again"), own);
+    let one = keyring.host_key(&guest(1)).expect("made");
+    let again = keyring.host_key(&guest(1)).expect("again");
+    let other = keyring.host_key(&guest(2)).expect("made");
+    assert!(one == again && one != other);
+    let ring = directory.path().join("state/ssh");
+    let private = ring.join("host-keys").join(guest(1).as_str());
+    for file in [keyring.own_file(), private.clone()] {
+        let mode = fs_err::metadata(&file).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
+    let mode = fs_err::metadata(&ring).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let public = ssh_keygen(&["-y", "-f", private.to_str().expect("text")]);
+    assert_eq!(public.trim(), one.public, "both parts are of one pair");
+}
+
+#[test]
+fn guests_are_known_by_their_uuid_until_they_are_forgotten() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keyring = keyring(directory.path());
+    keyring.forget(&guest(1)).expect("nothing is known of it");
+    let one = keyring.host_key(&guest(1)).expect("made");
+    keyring.host_key(&guest(2)).expect("made");
+    keyring.host_key(&guest(1)).expect("again");
+    assert_eq!(known(&keyring).lines().count(), 2);
+    let file = keyring.known_hosts();
+    let find = |nth| {
+        ssh_keygen(&[
+            "-F",
+            guest(nth).as_str(),
+            "-f",
+            file.to_str().expect("text"),
+        ])
+    };
+    let key = one.public.split(' ').nth(1).expect("a key");
+    assert!(find(1).contains(key), "OpenSSH finds it");
+    assert!(keyring.knows(&guest(1)).expect("read"));
+    keyring.forget(&guest(1)).expect("forgotten");
+    keyring.forget(&guest(1)).expect("again");
+    assert!(!keyring.knows(&guest(1)).expect("read"));
+    assert_eq!((find(1).as_str(), known(&keyring).lines().count()), ("", 1));
+    let other = guest(2);
+    let left = [other.to_string(), format!("{other}.pub")];
+    assert_eq!(files(&directory.path().join("state/ssh/host-keys")), left);
+    let new = keyring.host_key(&guest(1)).expect("made anew");
+    assert!(new.private != one.private, "a new guest has a new key");
+}
+
+#[test]
+fn several_at_once_have_the_same_keys_and_nobody_is_lost() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let made: Vec<(String, String)> = std::thread::scope(|scope| {
+        let drivers: Vec<_> = (0..12)
+            .map(|nth| {
+                // Each has a ring of its own, as another process has.
+                let keyring = keyring(directory.path());
+                scope.spawn(move || {
+                    let own = keyring.own().expect("made");
+                    let shared = keyring.host_key(&guest(0)).expect("made");
+                    keyring.host_key(&guest(1 + nth)).expect("made");
+                    (own, shared.public.clone())
+                })
+            })
+            .collect();
+        drivers
+            .into_iter()
+            .map(|driver| driver.join().expect("it ends"))
+            .collect()
+    });
+    assert!(made.iter().all(|one| *one == made[0]), "{made:?}");
+    assert_eq!(known(&keyring(directory.path())).lines().count(), 13);
+    let ring = directory.path().join("state/ssh");
+    let names = [
+        "host-keys",
+        "id_ed25519",
+        "id_ed25519.pub",
+        "known_hosts",
+        "lock",
+    ];
+    assert_eq!(files(&ring), names);
+    assert_eq!(files(&ring.join("host-keys")).len(), 26, "no rest of a try");
+}
+
+#[test]
+fn a_key_that_was_cut_short_is_made_anew() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keyring = keyring(directory.path());
+    keyring.own().expect("made");
+    let whole = fs_err::read_to_string(keyring.own_file()).expect("text");
+    fs_err::write(keyring.own_file(), &whole[..80]).expect("cut");
+    let own = keyring.own().expect("made anew");
+    let file = keyring.own_file();
+    let public = ssh_keygen(&["-y", "-f", file.to_str().expect("text")]);
+    assert_eq!(public.trim(), own);
+}
