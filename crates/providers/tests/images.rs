@@ -38,7 +38,10 @@ fn a_tree_is_a_whole_debian_that_has_never_booted() {
     assert!(text(root, "etc/os-release").contains("VERSION_CODENAME=bookworm"));
     assert_eq!(text(root, "etc/machine-id"), "");
     let resolver = fs_err::read_link(root.join("etc/resolv.conf")).unwrap();
-    assert_eq!(resolver, Path::new("../run/systemd/resolve/stub-resolv.conf"));
+    assert_eq!(
+        resolver,
+        Path::new("../run/systemd/resolve/stub-resolv.conf")
+    );
     for program in [
         "usr/bin/systemd-nspawn",
         "usr/bin/cloud-init",

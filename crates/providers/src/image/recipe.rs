@@ -36,7 +36,11 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// Units that are started at boot, beside those that their packages enable.
-pub(super) const ENABLED: &[&str] = &["systemd-networkd.service", "systemd-resolved.service", "ssh.service"];
+pub(super) const ENABLED: &[&str] = &[
+    "systemd-networkd.service",
+    "systemd-resolved.service",
+    "ssh.service",
+];
 
 /// Units that never start: they hold up a boot, or work in the background when nobody asked.
 pub(super) const MASKED: &[&str] = &[
@@ -84,12 +88,7 @@ pub(super) const APT: &[&str] = &[
 ];
 
 /// Packages that a tree needs to be a machine of its own.
-const DISK_PACKAGES: &[&str] = &[
-    "e2fsprogs",
-    "initramfs-tools",
-    "qemu-guest-agent",
-    "zstd",
-];
+const DISK_PACKAGES: &[&str] = &["e2fsprogs", "initramfs-tools", "qemu-guest-agent", "zstd"];
 
 /// Modules of the first file system: what is needed to find the disk. All others are on it.
 pub(super) const DISK_MODULES: &[&str] = &[
