@@ -3,10 +3,12 @@
 //! In: arguments. Out: typed commands; help, completions and man pages are made from here.
 //! Never: defaults that depend on the environment; those are in `settings`.
 
+mod image;
 mod operate;
 
 use std::path::PathBuf;
 
+pub use image::ImageCommand;
 pub use operate::{
     ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
 };
@@ -84,6 +86,9 @@ pub enum Command {
     /// Real nodes on this machine: set it up, look at it, clean it
     #[command(subcommand)]
     Local(LocalCommand),
+    /// Build and look at root file systems for nodes on this machine
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Export resolved values for other tools
     #[command(subcommand)]
     Resolve(ResolveCommand),

@@ -44,7 +44,11 @@ impl Carrier for OverSsh {
         let said = said.trim().lines().last().unwrap_or("it said nothing");
         Err(PortError {
             class: Class::Unreachable { sent: Sent::Maybe },
-            ..PortError::refused(&doing, format!("it ended with {}: {said}", output.status), "")
+            ..PortError::refused(
+                &doing,
+                format!("it ended with {}: {said}", output.status),
+                "",
+            )
         })
     }
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::plan::USER;
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
-use homestak_core::plan::USER;
 use homestak_providers::local::Remote;
-use homestak_providers::ssh::{Keyring, Ssh};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use homestak_providers::ssh::{Keyring, Ssh};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 

@@ -37,6 +37,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "How nodes of `-H local` learn who they are: `direct` (written into them) or `cloud-init` (as on Proxmox VE).",
     ),
     (
+        "HOMESTAK_DEBIAN_MIRROR",
+        "Mirror that images are built from, instead of the one apt uses on this machine; after a space, that of security updates.",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -95,6 +99,8 @@ pub struct Settings {
     pub cloud_init: bool,
     /// How many times faster time goes in the simulator behind `-H sim`.
     pub sim_speed: f64,
+    /// Mirror that images are built from; apt's when there is none.
+    pub debian_mirror: Option<String>,
     /// At which moment of a run the program ends itself; only tests set it.
     #[cfg(debug_assertions)]
     pub crash_at: Option<u64>,
@@ -133,6 +139,7 @@ impl Settings {
                 .and_then(|text| text.parse().ok())
                 .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
                 .unwrap_or(SIM_SPEED),
+            debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
             #[cfg(debug_assertions)]
             crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
         }

@@ -13,6 +13,7 @@ mod father;
 mod faults;
 mod flags;
 mod hosts;
+mod images;
 mod kept;
 mod look;
 mod on_sim;

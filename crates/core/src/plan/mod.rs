@@ -24,6 +24,8 @@ pub use types::{
     Wanted,
 };
 
+pub use wanted::USER;
+
 use crate::catalog::Catalog;
 use crate::observed::Observed;
 use crate::resolve::Resolved;

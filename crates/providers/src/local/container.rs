@@ -182,6 +182,11 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
 /// Writes down what a node is told on its first start.
 pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std::io::Result<()> {
     let directory = realm.node(&node.uuid);
+    // Trees of containers have no resolver of their own, and an empty file in its place.
+    let servers = node.identity.dns.iter();
+    let servers: String = servers.map(|one| format!("nameserver {one}\n")).collect();
+    fs_err::create_dir_all(directory.join("upper/etc"))?;
+    fs_err::write(directory.join("upper/etc/resolv.conf"), servers)?;
     match node.first_boot {
         FirstBoot::Direct => {
             let script = super::identity::script(&node.identity, node.hosts, false);
