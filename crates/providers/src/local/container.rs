@@ -46,11 +46,11 @@ pub(super) fn start(
     let groups = group.make(limits).map_err(io)?;
     let directory = realm.node(&node.uuid);
     let part = realm.part(node.vmid);
+    // From a file: systemd has its own meaning for `$` and `%` among arguments.
+    let keeper = directory.join(format!("homestak-node-{}", node.name));
+    fs_err::write(&keeper, KEEPER).map_err(io)?;
     let mut arguments: Vec<String> = vec![
-        "-c".into(),
-        KEEPER.into(),
-        // What it is called in lists of processes.
-        format!("homestak-node-{}", node.name),
+        keeper.display().to_string(),
         if systemd { "go" } else { "wait" }.into(),
         directory.display().to_string(),
         tree.display().to_string(),
