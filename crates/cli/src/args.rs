@@ -3,10 +3,12 @@
 //! In: arguments. Out: typed commands; help, completions and man pages are made from here.
 //! Never: defaults that depend on the environment; those are in `settings`.
 
+mod node;
 mod operate;
 
 use std::path::PathBuf;
 
+pub use node::{ExecArgs, NodeArgs, SshArgs};
 pub use operate::{
     ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
 };
@@ -81,6 +83,10 @@ pub enum Command {
     /// A simulated Proxmox VE, to try things without hardware
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Open a shell on a node, or run one command there
+    Ssh(SshArgs),
+    /// Run a command on many nodes at once
+    Exec(ExecArgs),
     /// Export resolved values for other tools
     #[command(subcommand)]
     Resolve(ResolveCommand),

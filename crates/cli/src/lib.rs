@@ -12,6 +12,7 @@ mod crash;
 mod error;
 #[cfg(debug_assertions)]
 mod hurry;
+mod nodes;
 mod operator;
 mod places;
 mod process;

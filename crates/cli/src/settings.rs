@@ -29,6 +29,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "How many times faster time goes in the simulator behind `-H sim`, when it is started; 20 when not set.",
     ),
     (
+        "HOMESTAK_SSH_CONFIG",
+        "Configuration file of `ssh` for `homestak ssh` and `homestak exec`, instead of your own (`~/.ssh/config`).",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -81,6 +85,8 @@ pub struct Settings {
     pub user: String,
     /// The person's editor.
     pub editor: String,
+    /// Configuration of `ssh`, instead of the person's own.
+    pub ssh_config: Option<PathBuf>,
     /// How many times faster time goes in the simulator behind `-H sim`.
     pub sim_speed: f64,
     /// At which moment of a run the program ends itself; only tests set it.
@@ -114,6 +120,7 @@ impl Settings {
             editor: variable("VISUAL")
                 .or_else(|| variable("EDITOR"))
                 .unwrap_or_else(|| "vi".into()),
+            ssh_config: path("HOMESTAK_SSH_CONFIG"),
             sim_speed: variable("HOMESTAK_SIM_SPEED")
                 .and_then(|text| text.parse().ok())
                 .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)

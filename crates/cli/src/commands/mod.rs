@@ -6,6 +6,7 @@
 mod explain;
 mod host;
 mod manifest;
+mod node;
 mod pages;
 mod resolve;
 mod schema;
@@ -39,6 +40,8 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Site(command) => site::run(command, settings, printer),
         Command::Host(command) => host::run(command, settings, printer),
         Command::Sim(command) => sim::run(command, settings, printer),
+        Command::Ssh(args) => node::ssh::run(&args, settings),
+        Command::Exec(args) => node::exec::run(&args, settings, printer),
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),

@@ -14,7 +14,7 @@ use super::{Inputs, identity};
 /// What every machine gets on first boot, so that its address can be asked for.
 const AGENT: &str = "qemu-guest-agent";
 /// The user that is made when the site names none.
-const USER: &str = "homestak";
+pub const USER: &str = "homestak";
 
 /// Turns a resolved node into what a provider makes. Images are added to the plan's.
 pub(super) fn wanted(
