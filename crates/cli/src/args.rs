@@ -3,11 +3,13 @@
 //! In: arguments. Out: typed commands; help, completions and man pages are made from here.
 //! Never: defaults that depend on the environment; those are in `settings`.
 
+mod image;
 mod node;
 mod operate;
 
 use std::path::PathBuf;
 
+pub use image::ImageCommand;
 pub use node::{ExecArgs, NodeArgs, SshArgs};
 pub use operate::{
     ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
@@ -83,6 +85,12 @@ pub enum Command {
     /// A simulated Proxmox VE, to try things without hardware
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Real nodes on this machine: set it up, look at it, clean it
+    #[command(subcommand)]
+    Local(LocalCommand),
+    /// Build and look at root file systems for nodes on this machine
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Open a shell on a node, or run one command there
     Ssh(SshArgs),
     /// Run a command on many nodes at once
@@ -375,6 +383,29 @@ pub enum HostCommand {
         #[arg(short = 'M', long, value_name = "NAME")]
         manifest: Option<String>,
     },
+}
+
+/// The host `local`.
+#[derive(Debug, Subcommand)]
+pub enum LocalCommand {
+    /// Check whether this machine can have nodes
+    Check,
+    /// Install what is missing (Debian and Ubuntu)
+    Setup,
+    /// Show the nodes on this machine, with their addresses
+    Show,
+    /// Remove what someone who was killed left behind
+    Clean {
+        /// Remove every node of this machine as well, of whatever manifest
+        #[arg(long)]
+        all: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Carry out one call of a driver outside of this node, read from stdin
+    #[command(hide = true)]
+    Act,
 }
 
 /// What can be done with the simulator.

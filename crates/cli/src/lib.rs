@@ -12,6 +12,8 @@ mod crash;
 mod error;
 #[cfg(debug_assertions)]
 mod hurry;
+mod inside;
+mod local_host;
 mod nodes;
 mod operator;
 mod places;

@@ -14,14 +14,12 @@ use homestak_providers::ssh::{INSTALL, Ssh, SshError, Trust};
 
 use crate::args::NodeArgs;
 use crate::error::CommandError;
+use crate::local_host::LOCAL;
 use crate::operator::scopes_of;
 use crate::places::SIM;
 use crate::seeds::keyring;
 use crate::session::Session;
 use crate::settings::Settings;
-
-/// The host that is this machine.
-pub(crate) const LOCAL: &str = "local";
 
 /// A node that was made, or is being made.
 #[derive(Clone, Debug)]

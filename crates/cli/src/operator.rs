@@ -20,6 +20,7 @@ use crate::clock;
 use crate::commands::require_sound;
 use crate::connect::failed;
 use crate::error::CommandError;
+use crate::local_host::LocalPlace;
 use crate::places::SitePlaces;
 use crate::seeds::{SiteSeeds, keyring};
 use crate::session::Session;
@@ -36,6 +37,8 @@ pub(crate) struct Bench {
     pub(crate) operator: Operator,
     /// Watches.
     pub(crate) screen: Arc<Screen>,
+    /// This machine as a host.
+    pub(crate) local: LocalPlace,
 }
 
 /// Opens the journal alone, for commands that only look.
@@ -55,7 +58,13 @@ impl Bench {
         let observer: Arc<dyn Observer> = screen.clone();
         let hub = Hub::new(observer, clock.clone());
         let sim = (sim_host::directory(settings), settings.sim_speed);
-        let places = SitePlaces::new(session.clone(), hub.clone(), sim);
+        let local = LocalPlace::new(settings);
+        let places = SitePlaces::new(
+            session.clone(),
+            hub.clone(),
+            sim,
+            (local.clone(), keyring(settings)),
+        );
         Ok(Self {
             operator: Operator {
                 places: Arc::new(places),
@@ -68,6 +77,7 @@ impl Bench {
             },
             session,
             screen,
+            local,
         })
     }
 

@@ -11,15 +11,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::plan::USER;
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
+use homestak_providers::local::Remote;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use homestak_providers::ssh::{Keyring, Ssh};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 use crate::clock;
 use crate::connect::{connect, connect_at};
 use crate::error::CommandError;
+use crate::inside::OverSsh;
+use crate::local_host::{LOCAL, LocalPlace};
 use crate::session::Session;
 use crate::sim_host;
 
@@ -34,16 +39,25 @@ pub(crate) struct SitePlaces {
     hub: Arc<Hub>,
     /// Where the simulator is kept, and how fast its time goes.
     sim: (PathBuf, f64),
+    local: LocalPlace,
+    keyring: Keyring,
     doors: Mutex<BTreeMap<String, Arc<dyn Provider>>>,
 }
 
 impl SitePlaces {
     /// Finds places through a site's documents.
-    pub(crate) fn new(session: Arc<Session>, hub: Arc<Hub>, sim: (PathBuf, f64)) -> Self {
+    pub(crate) fn new(
+        session: Arc<Session>,
+        hub: Arc<Hub>,
+        sim: (PathBuf, f64),
+        (local, keyring): (LocalPlace, Keyring),
+    ) -> Self {
         Self {
             session,
             hub,
             sim,
+            local,
+            keyring,
             doors: Mutex::default(),
         }
     }
@@ -52,13 +66,13 @@ impl SitePlaces {
     fn opened(
         &self,
         key: String,
-        open: impl FnOnce() -> Result<Pve, PortError>,
+        open: impl FnOnce() -> Result<Arc<dyn Provider>, PortError>,
     ) -> Result<Arc<dyn Provider>, PortError> {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(door) = doors.get(&key) {
             return Ok(door.clone());
         }
-        let door: Arc<dyn Provider> = Arc::new(open()?.listening(self.hub.clone()));
+        let door = open()?;
         doors.insert(key, door.clone());
         Ok(door)
     }
@@ -73,7 +87,39 @@ impl SitePlaces {
             .map_err(|error| as_port("open the simulator", &error))?;
         let key = format!("sim {}", endpoint.url);
         self.opened(key, || {
-            simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)
+            let pve = simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)?;
+            Ok(self.heard(pve))
+        })
+    }
+
+    fn heard(&self, pve: Pve) -> Arc<dyn Provider> {
+        Arc::new(pve.listening(self.hub.clone()))
+    }
+
+    /// Opens the host inside a node of this machine, however deep.
+    fn inside_here(&self, node: &str, address: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
+        let outermost = self.this_machine()?;
+        let doing = format!("open the host inside `{node}`");
+        let Some(uuid) = self.local.open()?.holder(address) else {
+            return Err(PortError {
+                class: Class::Unreachable { sent: Sent::No },
+                ..PortError::refused(&doing, format!("nobody has {address}"), "")
+            });
+        };
+        self.opened(format!("inside local {uuid}"), || {
+            let defaults = self.session.catalog.defaults();
+            let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
+            let user = user.map_or(USER, |user| user.as_str());
+            let ssh = Ssh::to(&self.keyring, address, user, uuid.as_str());
+            let carrier = Box::new(OverSsh::new(node, ssh));
+            Ok(Arc::new(Remote::new(carrier, outermost)))
+        })
+    }
+
+    /// Opens this machine.
+    fn this_machine(&self) -> Result<Arc<dyn Provider>, PortError> {
+        self.opened("local".to_owned(), || {
+            Ok(Arc::new(self.local.open()?.listening(self.hub.clone())))
         })
     }
 }
@@ -84,9 +130,13 @@ impl Places for SitePlaces {
         if name == SIM {
             return self.simulator().await;
         }
+        if name == LOCAL {
+            return self.this_machine();
+        }
         self.opened(format!("host {name}"), || {
             let doing = format!("open host `{name}`");
-            connect(name, &self.session).map_err(|error| as_port(&doing, &error))
+            let pve = connect(name, &self.session).map_err(|error| as_port(&doing, &error))?;
+            Ok(self.heard(pve))
         })
     }
 
@@ -114,8 +164,12 @@ impl Places for SitePlaces {
                 });
             };
             return self.opened(format!("sim {}", inside.url), || {
-                simulated(&inside.url, &inside.fingerprint, &inside.token)
+                let pve = simulated(&inside.url, &inside.fingerprint, &inside.token)?;
+                Ok(self.heard(pve))
             });
+        }
+        if host == LOCAL {
+            return self.inside_here(node, address);
         }
         if !self.session.catalog.nodes.contains_key(node) {
             return Err(PortError::refused(
@@ -129,7 +183,8 @@ impl Places for SitePlaces {
             ));
         }
         self.opened(format!("inside {host} {node} {address}"), || {
-            connect_at(node, Some(address), &self.session).map_err(|error| as_port(&doing, &error))
+            let pve = connect_at(node, Some(address), &self.session);
+            Ok(self.heard(pve.map_err(|error| as_port(&doing, &error))?))
         })
     }
 

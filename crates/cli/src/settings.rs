@@ -29,6 +29,18 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "How many times faster time goes in the simulator behind `-H sim`, when it is started; 20 when not set.",
     ),
     (
+        "HOMESTAK_LOCAL_ROOT",
+        "Where the nodes and images of `-H local` are, instead of `/var/lib/homestak`; another path is another instance.",
+    ),
+    (
+        "HOMESTAK_FIRST_BOOT",
+        "How nodes of `-H local` learn who they are: `direct` (written into them) or `cloud-init` (as on Proxmox VE).",
+    ),
+    (
+        "HOMESTAK_DEBIAN_MIRROR",
+        "Mirror that images are built from, instead of the one apt uses on this machine; after a space, that of security updates.",
+    ),
+    (
         "HOMESTAK_SSH_CONFIG",
         "Configuration file of `ssh` for `homestak ssh` and `homestak exec`, instead of your own (`~/.ssh/config`).",
     ),
@@ -85,10 +97,16 @@ pub struct Settings {
     pub user: String,
     /// The person's editor.
     pub editor: String,
+    /// Where the nodes of `-H local` are.
+    pub local_root: PathBuf,
+    /// Whether nodes of `-H local` learn who they are from cloud-init.
+    pub cloud_init: bool,
     /// Configuration of `ssh`, instead of the person's own.
     pub ssh_config: Option<PathBuf>,
     /// How many times faster time goes in the simulator behind `-H sim`.
     pub sim_speed: f64,
+    /// Mirror that images are built from; apt's when there is none.
+    pub debian_mirror: Option<String>,
     /// At which moment of a run the program ends itself; only tests set it.
     #[cfg(debug_assertions)]
     pub crash_at: Option<u64>,
@@ -120,11 +138,15 @@ impl Settings {
             editor: variable("VISUAL")
                 .or_else(|| variable("EDITOR"))
                 .unwrap_or_else(|| "vi".into()),
+            local_root: path("HOMESTAK_LOCAL_ROOT")
+                .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
+            cloud_init: variable("HOMESTAK_FIRST_BOOT").is_some_and(|word| word == "cloud-init"),
             ssh_config: path("HOMESTAK_SSH_CONFIG"),
             sim_speed: variable("HOMESTAK_SIM_SPEED")
                 .and_then(|text| text.parse().ok())
                 .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
                 .unwrap_or(SIM_SPEED),
+            debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
             #[cfg(debug_assertions)]
             crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
         }

@@ -63,7 +63,7 @@ pub enum GuestKind {
 }
 
 /// Whether a guest runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Power {
     /// It runs.
     Running,
@@ -87,7 +87,7 @@ pub struct GuestRef {
 }
 
 /// A guest as observed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedGuest {
     /// What it is.
     pub kind: GuestKind,
@@ -118,7 +118,7 @@ pub struct ObservedGuest {
 }
 
 /// A storage as observed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedStorage {
     /// Its name.
     pub name: String,
@@ -135,7 +135,7 @@ pub struct ObservedStorage {
 }
 
 /// A host as observed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedHost {
     /// Its name.
     pub name: String,
@@ -148,7 +148,7 @@ pub struct ObservedHost {
 }
 
 /// Everything at a place, from one look.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
     /// Hosts, sorted by name.
     pub hosts: Vec<ObservedHost>,

@@ -24,7 +24,7 @@ use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::{
-    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, NewGuest, Observed,
+    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
     ObservedGuest, ObservedHost, ObservedStorage, Places, PortError, Power, Provider, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
@@ -324,6 +324,14 @@ impl Provider for Instantly {
             tags: Vec::new(),
         }))
     }
+    async fn lease(
+        &self,
+        _guest: &GuestUuid,
+        _asked: Option<IpAddr>,
+    ) -> Result<Option<Leased>, PortError> {
+        Ok(None)
+    }
+
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         let made = GuestRef {
             uuid: guest.uuid.clone(),

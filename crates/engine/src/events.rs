@@ -140,6 +140,8 @@ pub struct Hub {
 struct Now {
     run: Option<RunId>,
     names: BTreeMap<GuestUuid, String>,
+    /// What images are called in events, by their names.
+    images: BTreeMap<String, String>,
 }
 
 impl Hub {
@@ -153,10 +155,16 @@ impl Hub {
     }
 
     /// Says which run events are of from here on.
-    pub(crate) fn enter(&self, run: RunId, names: BTreeMap<GuestUuid, String>) {
+    pub(crate) fn enter(
+        &self,
+        run: RunId,
+        names: BTreeMap<GuestUuid, String>,
+        images: BTreeMap<String, String>,
+    ) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         now.run = Some(run);
         now.names = names;
+        now.images = images;
     }
 
     /// Tells an event.
@@ -183,6 +191,14 @@ impl Listener for Hub {
             // Nobody knows whose wait it is; the step itself says what it does.
             Remark::Waiting(_) if subject.is_empty() => {}
             Remark::Waiting(what) => self.tell(What::Waiting { subject, what }),
+            Remark::Image { name, what } => {
+                let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+                let subject = now.images.get(&name).cloned();
+                drop(now);
+                if let Some(subject) = subject {
+                    self.tell(What::Waiting { subject, what });
+                }
+            }
             Remark::Warning(text) => self.tell(What::Warning { subject, text }),
         }
     }

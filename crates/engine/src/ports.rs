@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 pub use homestak_core::firstboot::{HostKey, Identity};
 pub use homestak_core::observed::{
@@ -14,7 +15,7 @@ pub use homestak_core::observed::{
 };
 
 /// What the caller can reasonably do about an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// The request was understood and refused. Trying again changes nothing.
     Refused,
@@ -34,7 +35,7 @@ pub enum Class {
 }
 
 /// Whether the other side may have acted on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sent {
     /// It never left, or was refused before anything happened.
     No,
@@ -43,7 +44,7 @@ pub enum Sent {
 }
 
 /// An error that crossed a port.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[error("{doing}: {detail}")]
 pub struct PortError {
     /// What can be done about it.
@@ -83,7 +84,7 @@ impl PortError {
 }
 
 /// What a place can do, and how much at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Name and version of what is there, such as `Proxmox VE 9.1.7`.
     pub product: String,
@@ -96,7 +97,7 @@ pub struct Capabilities {
 }
 
 /// Where a guest's disk comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DiskSource {
     /// A disk image by its name in the storage, such as `debian-12.qcow2`.
     Image(String),
@@ -112,7 +113,7 @@ pub enum DiskSource {
 }
 
 /// First-boot data: what the guest is told before anyone can reach it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seed {
     /// cloud-init's user-data. May hold a token, so there is no `Debug`.
     pub user_data: String,
@@ -137,7 +138,7 @@ impl From<Identity> for Seed {
 }
 
 /// A guest's place on the network.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
     /// Its MAC address, lower case.
     pub mac: String,
@@ -153,7 +154,7 @@ pub struct Nic {
 
 /// A guest to be made. It contains every choice; making it makes none but the id, and that only
 /// when it is left open.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewGuest {
     /// Its identity.
     pub uuid: GuestUuid,
@@ -191,8 +192,21 @@ pub struct NewGuest {
     pub hosts_guests: bool,
 }
 
+/// An address that a place gave out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leased {
+    /// The address.
+    pub address: IpAddr,
+    /// Bits of its network.
+    pub prefix: u8,
+    /// The way out.
+    pub gateway: IpAddr,
+    /// Name servers.
+    pub dns: Vec<IpAddr>,
+}
+
 /// How a guest is brought to a halt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Halt {
     /// It is asked first, and switched off when it has not ended by then.
     Graceful(Duration),
@@ -201,7 +215,7 @@ pub enum Halt {
 }
 
 /// An image or template that must be in a storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageWanted {
     /// Its file name in the storage.
     pub file: String,
@@ -218,7 +232,7 @@ pub struct ImageWanted {
 }
 
 /// Where an image comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImageSource {
     /// A file here, sent over.
     File(std::path::PathBuf),
@@ -231,6 +245,13 @@ pub enum ImageSource {
 pub enum Remark {
     /// What is being waited for, such as `task qmclone on pve1` or `lock "backup" held by ...`.
     Waiting(String),
+    /// How far an image is that is being made or fetched.
+    Image {
+        /// Its name.
+        name: String,
+        /// How far it is.
+        what: String,
+    },
     /// Something a person should know, although it worked, such as the warnings of a task.
     Warning(String),
 }
@@ -254,6 +275,13 @@ pub trait Provider: Send + Sync {
     async fn observe(&self) -> Result<Observed, PortError>;
     /// Looks at one guest; `None` when it is nowhere.
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError>;
+    /// Gives out an address, where the place does so itself: the one asked for, or one that is the
+    /// guest's from now on until it is destroyed. `None` where others do, such as a DHCP server.
+    async fn lease(
+        &self,
+        guest: &GuestUuid,
+        asked: Option<IpAddr>,
+    ) -> Result<Option<Leased>, PortError>;
     /// Makes a guest and leaves it stopped. A guest of that UUID that is already there is
     /// completed, not doubled.
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError>;

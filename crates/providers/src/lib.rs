@@ -3,5 +3,9 @@
 //! In: calls of the engine's ports. Out: requests to the place, and what came of them.
 //! Never: decisions about what should exist; another module's idea of a guest than the port's.
 
+pub mod finding;
+pub mod image;
+pub mod local;
+mod process;
 pub mod pve;
 pub mod ssh;

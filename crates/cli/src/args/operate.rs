@@ -109,9 +109,26 @@ pub struct CarryArgs {
     /// Do not check the hosts first
     #[arg(long)]
     pub skip_preflight: bool,
+    /// Install first what this machine lacks for the host `local` (Debian and Ubuntu)
+    #[arg(long)]
+    pub setup: bool,
+    /// What `vm` nodes on the host `local` run in
+    #[arg(long, value_enum, value_name = "ENGINE")]
+    pub vm_engine: Option<VmEngineArg>,
     /// Print every event as a line of JSON on stdout
     #[arg(long)]
     pub events: bool,
+}
+
+/// What `vm` nodes on the host `local` run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VmEngineArg {
+    /// Virtual machines where the processor can, containers otherwise
+    Auto,
+    /// Virtual machines, emulated where the processor cannot
+    Qemu,
+    /// Containers
+    Container,
 }
 
 /// What happens to the rest when a node fails.

@@ -5,6 +5,8 @@
 
 mod explain;
 mod host;
+mod image;
+mod local;
 mod manifest;
 mod node;
 mod pages;
@@ -40,6 +42,8 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Site(command) => site::run(command, settings, printer),
         Command::Host(command) => host::run(command, settings, printer),
         Command::Sim(command) => sim::run(command, settings, printer),
+        Command::Image(command) => image::run(command, settings, printer),
+        Command::Local(command) => local::run(&command, settings, printer),
         Command::Ssh(args) => node::ssh::run(&args, settings),
         Command::Exec(args) => node::exec::run(&args, settings, printer),
         Command::Resolve(command) => resolve::run(command, settings, printer),

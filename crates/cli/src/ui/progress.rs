@@ -19,6 +19,9 @@ use super::{Printer, Shape};
 /// Time between two pictures.
 const BETWEEN: SignedDuration = SignedDuration::from_millis(100);
 
+/// Time between two lines about an image.
+const BETWEEN_LINES: SignedDuration = SignedDuration::from_secs(5);
+
 /// Shows what happens.
 pub(crate) struct Screen {
     printer: Printer,
@@ -33,6 +36,8 @@ struct Now {
     begun: Option<Timestamp>,
     drawn: usize,
     last: Option<Timestamp>,
+    /// When it was last said how far an image is.
+    said: Option<Timestamp>,
 }
 
 impl Screen {
@@ -142,17 +147,17 @@ impl Observer for Screen {
         if self.live {
             if matches!(event.what, What::Warning { .. } | What::RunStarted { .. }) {
                 erase(&mut now);
-                self.say(event, &now);
+                self.say(event, &mut now);
             }
             self.draw(&mut now, event.at);
         } else {
-            self.say(event, &now);
+            self.say(event, &mut now);
         }
     }
 }
 
 impl Screen {
-    fn say(&self, event: &Event, now: &Now) {
+    fn say(&self, event: &Event, now: &mut Now) {
         let passed = now
             .begun
             .map_or(0.0, |begun| event.at.duration_since(begun).as_secs_f64());
@@ -166,7 +171,19 @@ impl Screen {
             self.printer
                 .say(&format!("Run {}: {verb} `{manifest}`", event.run));
         }
-        if let Some(text) = words(&event.what, self.printer.shape.verbose > 0) {
+        let mut more = self.printer.shape.verbose > 0;
+        // Images take minutes; everything else is over in seconds or says what it waits for.
+        if let What::Waiting { subject, .. } = &event.what
+            && subject.starts_with("image ")
+        {
+            let last = now.said.replace(event.at);
+            let soon = |last| event.at.duration_since(last) < BETWEEN_LINES;
+            match last.filter(|last| soon(*last)) {
+                Some(last) => now.said = Some(last),
+                None => more = true,
+            }
+        }
+        if let Some(text) = words(&event.what, more) {
             let stamp = format!("[{passed:7.1} s]");
             self.printer.say(&format!("{} {text}", stamp.dimmed()));
         }
@@ -187,6 +204,9 @@ fn words(what: &What, more: bool) -> Option<String> {
         What::StepStarted { undo: true, .. } => return None,
         What::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
         What::Waiting { .. } if !more => return None,
+        What::Waiting { subject, what } if subject.starts_with("image ") => {
+            format!("{subject}: {what}")
+        }
         What::Waiting { subject, what } => format!("{subject}: waits for {what}"),
         What::Warning { subject, text } if subject.is_empty() => format!("warning: {text}"),
         What::Warning { subject, text } => format!("warning: {subject}: {text}"),

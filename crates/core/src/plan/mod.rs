@@ -19,12 +19,12 @@ use std::collections::BTreeMap;
 pub use estimate::Paces;
 pub use record::{NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};
-pub use wanted::USER;
-
 pub use types::{
     Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal, Verb,
     Wanted,
 };
+
+pub use wanted::USER;
 
 use crate::catalog::Catalog;
 use crate::observed::Observed;

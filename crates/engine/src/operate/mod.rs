@@ -14,6 +14,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{OnError, Plan, Step, steps};
 
@@ -204,7 +205,11 @@ impl Operator {
                 names.extend(uuid.map(|uuid| (uuid.clone(), node.name.clone())));
             }
         }
-        self.hub.enter(id, names);
+        let images = stage.steps.iter().filter_map(|step| {
+            let image = stage.plan.images.get(step.image?)?;
+            Some((image.name.clone(), subject(&stage.plan, step)))
+        });
+        self.hub.enter(id, names, images.collect());
         let mut n_steps = vec![0; stage.plan.nodes.len()];
         for node in stage.steps.iter().filter_map(|step| step.node) {
             n_steps[node] += 1;

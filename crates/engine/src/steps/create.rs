@@ -3,8 +3,10 @@
 //! In: a step with its node. Out: which guest it is.
 //! Never: a second guest for one node.
 
+use homestak_core::plan::Wanted;
+
 use super::{Came, Task};
-use crate::ports::{DiskSource, GuestKind, Halt, NewGuest, Nic, PortError, Power};
+use crate::ports::{DiskSource, GuestKind, Halt, NewGuest, Nic, PortError, Power, Provider};
 
 /// A guest that is there may still be half-made: only making it completes it.
 pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
@@ -12,8 +14,9 @@ pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
 }
 
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
-    let new = new_guest(task)?;
     let provider = task.provider().await?;
+    let wanted = addressed(&*provider, task.wanted()?).await?;
+    let new = new_guest(task, &wanted)?;
     let guest = provider.create(&new).await?;
     Ok(Came {
         changed: true,
@@ -38,9 +41,20 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
     Ok(Came::changed())
 }
 
-fn new_guest(task: &Task) -> Result<NewGuest, PortError> {
+/// Gives the guest its address, where the place gives out addresses itself.
+async fn addressed(provider: &dyn Provider, wanted: &Wanted) -> Result<Wanted, PortError> {
+    let asked = wanted.address.map(|(address, _)| address);
+    let mut wanted = wanted.clone();
+    if let Some(leased) = provider.lease(&wanted.uuid, asked).await? {
+        wanted.address = Some((leased.address, leased.prefix));
+        wanted.gateway = Some(leased.gateway);
+        wanted.dns = leased.dns;
+    }
+    Ok(wanted)
+}
+
+fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
     let node = task.node()?;
-    let wanted = task.wanted()?;
     let image = wanted.image.and_then(|at| task.plan.images.get(at));
     let file = image.map_or_else(|| wanted.source.clone(), |image| image.file.clone());
     let source = match wanted.kind {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Class, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest, Places,
-    PortError, Provider,
+    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
+    ObservedGuest, Places, PortError, Provider,
 };
 
 /// When a change fails.
@@ -106,6 +106,13 @@ impl Provider for Door {
     }
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         self.whole.inspect(guest).await
+    }
+    async fn lease(
+        &self,
+        guest: &GuestUuid,
+        asked: Option<IpAddr>,
+    ) -> Result<Option<Leased>, PortError> {
+        self.whole.lease(guest, asked).await
     }
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         self.change(self.whole.create(guest)).await

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, GuestKind, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest,
-    PortError, Provider,
+    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
+    ObservedGuest, PortError, Provider,
 };
 use serde_json::Value;
 
@@ -72,6 +72,15 @@ impl Provider for Pve {
         describe(about(&guest.uuid, self.look_at(guest)).await, || {
             format!("look at {}", guest_name(guest))
         })
+    }
+
+    async fn lease(
+        &self,
+        _guest: &GuestUuid,
+        _asked: Option<IpAddr>,
+    ) -> Result<Option<Leased>, PortError> {
+        // Addresses come from a DHCP server, or are written in the manifest.
+        Ok(None)
     }
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {

@@ -32,7 +32,7 @@ pub(super) fn run(command: HostCommand, settings: &Settings, printer: &Printer) 
             role::run(name.as_deref(), pve_version, &who, &session, printer)
         }
         HostCommand::Preflight { name, manifest } => {
-            preflight::run(&name, manifest.as_deref(), &session, printer)
+            preflight::run(&name, manifest.as_deref(), &session, settings, printer)
         }
     }
 }

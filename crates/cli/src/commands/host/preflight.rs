@@ -11,10 +11,13 @@ use homestak_providers::pve::preflight::{
 use homestak_providers::pve::role::Abilities;
 use serde_json::json;
 
+use crate::commands::local::check_machine;
 use crate::commands::{Outcome, require_sound};
 use crate::connect::{block_on, connect, document};
 use crate::error::CommandError;
+use crate::local_host::{LOCAL, LocalPlace};
 use crate::session::Session;
+use crate::settings::Settings;
 use crate::ui::{Printer, count};
 
 /// Storage of images and seeds, as every Proxmox VE has it.
@@ -25,15 +28,24 @@ pub(super) fn run(
     name: &str,
     wanted_manifest: Option<&str>,
     session: &Session,
+    settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
+    if name == LOCAL {
+        return report(name, &check_machine(&LocalPlace::new(settings))?, printer);
+    }
     let resolved = wanted_manifest
         .map(|wanted| resolve(wanted, name, session, printer))
         .transpose()?;
     let wanted = wanted(name, resolved.as_ref(), session)?;
     printer.detail(&format!("asking {name}"));
     let findings = block_on(findings(name, &wanted, session))??;
-    let failed = worst(&findings) == Severity::Failure;
+    report(name, &findings, printer)
+}
+
+/// Shows what was found. A failure makes it fail.
+pub(in crate::commands) fn report(name: &str, findings: &[Finding], printer: &Printer) -> Outcome {
+    let failed = worst(findings) == Severity::Failure;
     if printer.shape.json {
         let findings: Vec<_> = findings
             .iter()
@@ -44,7 +56,7 @@ pub(super) fn run(
             json!({ "success": !failed, "host": name, "findings": findings }),
         );
     } else {
-        show(name, &findings, printer);
+        show(name, findings, printer);
     }
     Ok(ExitCode::from(u8::from(failed)))
 }

@@ -17,7 +17,9 @@ use super::select::{Selected, request, select};
 use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, WishArgs};
 use crate::commands::Outcome;
 use crate::commands::host::preflight::before_a_run;
+use crate::commands::local::{check_machine, install};
 use crate::error::CommandError;
+use crate::local_host::LOCAL;
 use crate::operator::{Bench, hold, scopes};
 use crate::places::SIM;
 use crate::settings::Settings;
@@ -160,6 +162,9 @@ impl<'a> Job<'a> {
 
     /// Checks every real host, unless that is not wanted.
     pub(super) async fn preflight(&self, plan: &Plan) -> Result<(), CommandError> {
+        if self.carry.setup && plan.hosts.iter().any(|host| host == LOCAL) {
+            install(self.printer)?;
+        }
         if self.carry.skip_preflight {
             return Ok(());
         }
@@ -167,7 +172,12 @@ impl<'a> Job<'a> {
         let mut failures = Vec::new();
         for host in plan.hosts.iter().filter(|host| *host != SIM) {
             self.printer.detail(&format!("checking {host}"));
-            for finding in before_a_run(host, makes, &self.bench.session).await? {
+            let findings = if host == LOCAL {
+                check_machine(&self.bench.local)?
+            } else {
+                before_a_run(host, makes, &self.bench.session).await?
+            };
+            for finding in findings {
                 let text = format!("{host}: {}: {}", finding.check, finding.detail);
                 match finding.severity {
                     Severity::Good => {}

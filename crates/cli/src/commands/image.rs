@@ -1,0 +1,245 @@
+//! `homestak image`: root file systems and disks for nodes on this machine.
+
+use std::process::ExitCode;
+
+use homestak_core::error::chain;
+use homestak_providers::image::{ImageError, ImageInfo, Images, Verdict};
+use serde_json::{Value as Json, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Outcome;
+use crate::args::ImageCommand;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::settings::Settings;
+use crate::ui::{Printer, count, table};
+
+/// Runs an image command.
+pub(super) fn run(command: ImageCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    let images =
+        Images::new(settings.local_root.join("images")).with_mirror(settings.debian_mirror.clone());
+    match command {
+        ImageCommand::Build { names, disk } => build(&images, &names, disk, printer),
+        ImageCommand::List => {
+            list(&images.list(), printer);
+            Ok(ExitCode::SUCCESS)
+        }
+        ImageCommand::Verify { name } => verify(&images, name.as_deref(), printer),
+        ImageCommand::Remove { names, outdated } => remove(&images, names, outdated, printer),
+    }
+}
+
+fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Outcome {
+    if let Some(unknown) = names.iter().find(|name| !Images::knows(name)) {
+        let names = Images::names();
+        return Err(CommandError::unknown("image", unknown, names.into_iter()));
+    }
+    let say = |line: &str| printer.say(line);
+    let building = async {
+        for name in names {
+            images.ensure(name, &say).await?;
+            if disk {
+                images.disk(name, &say).await?;
+            }
+        }
+        Ok(())
+    };
+    let built = block_on(async {
+        // Dropping a build ends it and removes what it had made.
+        tokio::select! {
+            built = building => Some(built),
+            () = interrupted() => None,
+        }
+    })?;
+    let Some(built) = built else {
+        printer.say("Interrupted; what was half-built is removed.");
+        return Ok(ExitCode::from(130));
+    };
+    built.map_err(worded)?;
+    let keys: Vec<String> = names
+        .iter()
+        .filter_map(|name| Some(images.present(name)?.key))
+        .collect();
+    let made: Vec<Json> = images
+        .list()
+        .iter()
+        .filter(|image| keys.contains(&image.key) || disk && is_disk_of(image, names))
+        .map(json_of)
+        .collect();
+    if printer.shape.json {
+        printer.json("image.build", json!({ "success": true, "images": made }));
+    } else {
+        for image in &made {
+            printer.data(&format!("{}\n", image["path"].as_str().unwrap_or_default()));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_disk_of(image: &ImageInfo, names: &[String]) -> bool {
+    let tree = image.name.strip_suffix("-disk");
+    image.current && tree.is_some_and(|tree| names.iter().any(|name| Images::plain(name) == tree))
+}
+
+/// Waits for Ctrl-C, or for the end that a service manager asks for.
+async fn interrupted() {
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+fn list(images: &[ImageInfo], printer: &Printer) {
+    if printer.shape.json {
+        let images: Vec<Json> = images.iter().map(json_of).collect();
+        printer.json("image.list", json!({ "images": images }));
+        return;
+    }
+    if images.is_empty() {
+        let names = Images::names().join(", ");
+        return printer.say(&format!(
+            "No image is built. `homestak image build NAME` builds one of: {names}."
+        ));
+    }
+    let rows = images.iter().map(|image| {
+        let state = match (image.current, image.in_use) {
+            (true, true) => "in use",
+            (true, false) => "current",
+            (false, true) => "outdated, in use",
+            (false, false) => "outdated",
+        };
+        vec![
+            image.name.clone(),
+            image.key.clone(),
+            image.made.strftime("%Y-%m-%d %H:%M").to_string(),
+            format!("{} MiB", image.bytes >> 20),
+            image.files.to_string(),
+            state.to_owned(),
+        ]
+    });
+    let headings = ["name", "key", "made", "size", "files", "state"];
+    printer.data(&table::render(&headings, rows.collect()));
+}
+
+fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
+    let names: Vec<String> = match name {
+        Some(name) => vec![name.to_owned()],
+        None => images.list().iter().map(ImageInfo::id).collect(),
+    };
+    let verdicts = block_on(async {
+        let mut verdicts: Vec<Verdict> = Vec::new();
+        for name in &names {
+            printer.detail(&format!("reading {name}"));
+            verdicts.extend(images.verify(name).await?);
+        }
+        Ok(verdicts)
+    })?;
+    let verdicts = verdicts.map_err(worded)?;
+    let damaged: Vec<String> = verdicts
+        .iter()
+        .filter(|verdict| !verdict.sound())
+        .map(|verdict| verdict.info.id())
+        .collect();
+    if printer.shape.json {
+        let checked: Vec<Json> = verdicts
+            .iter()
+            .map(|verdict| {
+                let mut image = json_of(&verdict.info);
+                image["sound"] = verdict.sound().into();
+                image["found"] = verdict.found.as_str().into();
+                image
+            })
+            .collect();
+        let body = json!({ "success": damaged.is_empty(), "images": checked });
+        printer.json("image.verify", body);
+        return Ok(ExitCode::from(u8::from(!damaged.is_empty())));
+    }
+    for verdict in &verdicts {
+        let word = if verdict.sound() { "sound" } else { "CHANGED" };
+        printer.data(&format!("{word:<8} {}\n", verdict.info.id()));
+    }
+    if damaged.is_empty() {
+        printer.say(&format!("{} as built.", count(verdicts.len(), "image")));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let error = CommandError::failed(format!(
+        "{} not as built: {}.",
+        count(damaged.len(), "image"),
+        damaged.join(", ")
+    ));
+    Err(damaged.iter().fold(error, |error, id| {
+        let name = id.rsplit_once('-').map_or(&**id, |(name, _)| name);
+        let name = name.trim_end_matches("-disk");
+        error.hint(format!(
+            "homestak image remove {id} && homestak image build {name}"
+        ))
+    }))
+}
+
+fn remove(images: &Images, names: Vec<String>, outdated: bool, printer: &Printer) -> Outcome {
+    let names = if outdated {
+        let list = images.list();
+        let outdated = list.iter().filter(|image| !image.current);
+        outdated.map(ImageInfo::id).collect()
+    } else {
+        names
+    };
+    let removed = block_on(async {
+        let mut removed: Vec<ImageInfo> = Vec::new();
+        for name in &names {
+            removed.extend(images.remove(name).await?);
+        }
+        Ok(removed)
+    })?;
+    let removed = removed.map_err(worded)?;
+    if printer.shape.json {
+        let images: Vec<Json> = removed.iter().map(json_of).collect();
+        printer.json("image.remove", json!({ "success": true, "images": images }));
+    } else {
+        let bytes: u64 = removed.iter().map(|image| image.bytes).sum();
+        printer.say(&format!(
+            "Removed {}, {} MiB.",
+            count(removed.len(), "image"),
+            bytes >> 20
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json_of(image: &ImageInfo) -> Json {
+    json!({
+        "name": image.name,
+        "key": image.key,
+        "path": image.path.display().to_string(),
+        "made": image.made.to_string(),
+        "mirror": image.mirror,
+        "bytes": image.bytes,
+        "files": image.files,
+        "checksum": format!("sha256:{}", image.checksum),
+        "current": image.current,
+        "in_use": image.in_use,
+    })
+}
+
+/// Words an error for a person.
+fn worded(error: ImageError) -> CommandError {
+    let text = chain(&error);
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    let text: String = first.into_iter().chain(letters).collect();
+    let made = match error {
+        // Nothing is wrong with the image; it is the wrong moment.
+        ImageError::InUse { .. } => CommandError::refused(format!("{text}.")),
+        _ => CommandError::failed(format!("{text}.")),
+    };
+    let log = error.log().iter().map(|line| format!("log: {line}"));
+    let made = log.fold(made, CommandError::hint);
+    match error.hint() {
+        hint if hint.is_empty() => made,
+        hint => made.hint(hint),
+    }
+}

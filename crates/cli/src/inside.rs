@@ -1,0 +1,54 @@
+//! The way to a host inside a node of the host `local`: over SSH, with its pinned key.
+//!
+//! In: a node's address. Out: a carrier of calls.
+//! Never: a connection without verification.
+
+use async_trait::async_trait;
+use homestak_engine::ports::{Class, PortError, Sent};
+use homestak_providers::local::Carrier;
+use homestak_providers::ssh::Ssh;
+
+/// What is run inside.
+const PROGRAM: &str = "sudo -n /usr/local/bin/homestak local act";
+
+/// Carries calls over SSH.
+pub(crate) struct OverSsh {
+    node: String,
+    ssh: Ssh,
+}
+
+impl OverSsh {
+    /// Goes to a node.
+    pub(crate) fn new(node: &str, ssh: Ssh) -> Self {
+        Self {
+            node: node.to_owned(),
+            ssh,
+        }
+    }
+}
+
+#[async_trait]
+impl Carrier for OverSsh {
+    async fn carry(&self, text: String) -> Result<String, PortError> {
+        let doing = format!("ask the host inside `{}`", self.node);
+        let ssh = self.ssh.clone();
+        // Cancel safety: what was sent is carried out there; the next who asks finds it done.
+        let ran = tokio::task::spawn_blocking(move || ssh.run(PROGRAM, text.as_bytes())).await;
+        let output = ran
+            .map_err(|error| PortError::bug(&doing, &error))?
+            .map_err(|error| error.at_port(&doing))?;
+        if output.status == 0 {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().lines().last().unwrap_or("it said nothing");
+        Err(PortError {
+            class: Class::Unreachable { sent: Sent::Maybe },
+            ..PortError::refused(
+                &doing,
+                format!("it ended with {}: {said}", output.status),
+                "",
+            )
+        })
+    }
+}

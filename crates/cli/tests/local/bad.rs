@@ -1,0 +1,96 @@
+//! What is wrong is said, and leaves nothing.
+
+use crate::bed::{Bed, text};
+
+#[test]
+fn an_image_that_is_unknown_is_named_with_those_there_are() {
+    let Some(bed) = Bed::new() else { return };
+    bed.manifest("odd", "  - {name: a, image: debian-7}\n");
+    let said = bed.manifest_run("apply", "odd", &["--yes"]).bad();
+    assert!(
+        said.contains("debian-7") && said.contains("debian-12"),
+        "{said}"
+    );
+    bed.manifest_run("rollback", "odd", &["--yes"]);
+    bed.destroy("odd");
+    bed.is_as_before();
+}
+
+#[test]
+fn an_address_outside_of_the_network_or_taken_is_refused_and_nothing_is_left() {
+    let Some(bed) = Bed::new() else { return };
+    bed.manifest("far", "  - {name: a, ip: 192.0.2.77/24}\n");
+    let said = bed
+        .manifest_run("apply", "far", &["--yes", "--on-error", "rollback"])
+        .bad();
+    assert!(said.contains("the network of the local host is"), "{said}");
+    assert_eq!(bed.names(), [""; 0]);
+    bed.peers("first", 1);
+    bed.apply("first");
+    let taken = text(&bed.nodes()[0]["address"]);
+    bed.manifest("second", &format!("  - {{name: b, ip: {taken}/20}}\n"));
+    let said = bed
+        .manifest_run("apply", "second", &["--yes", "--on-error", "rollback"])
+        .bad();
+    assert!(said.contains("another node has this address"), "{said}");
+    assert_eq!(bed.names(), ["peer-1"]);
+    bed.destroy("first");
+    bed.destroy("second");
+    bed.is_as_before();
+}
+
+#[test]
+fn a_link_of_the_bridges_name_that_is_not_ours_is_left_alone() {
+    let Some(bed) = Bed::new() else { return };
+    let name = homestak_providers::local::Realm::at(&bed.root()).unwrap();
+    let link = format!("hs-{}", name.name());
+    let ip = |arguments: &[&str]| {
+        let done = std::process::Command::new("/usr/sbin/ip")
+            .args(arguments)
+            .status();
+        done.is_ok_and(|status| status.success())
+    };
+    assert!(ip(&["link", "add", &link, "type", "dummy"]));
+    bed.peers("blocked", 1);
+    let said = bed
+        .manifest_run("apply", "blocked", &["--yes", "--on-error", "rollback"])
+        .bad();
+    assert!(said.contains("which is not ours"), "{said}");
+    assert!(ip(&["link", "show", &link]), "it was removed");
+    bed.destroy("blocked");
+    bed.run(&["local", "clean", "--yes"]);
+    assert!(ip(&["link", "delete", &link]));
+    bed.is_as_before();
+}
+
+#[test]
+fn a_node_whose_processes_were_killed_is_stopped_and_starts_again() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("killed", 1);
+    bed.apply("killed");
+    let root = bed.root();
+    let mut ended = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if line.contains("systemd-nspawn") && line.contains(&*root.to_string_lossy()) {
+            let pid: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            ended += u32::from(
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok(),
+            );
+        }
+    }
+    assert!(ended > 0, "nothing was killed");
+    for _ in 0..100 {
+        if bed.nodes()[0]["running"] == false {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(bed.nodes()[0]["running"], false);
+    bed.apply("killed");
+    bed.inside("peer-1", "true").good();
+    bed.destroy("killed");
+    bed.is_as_before();
+}

@@ -1,0 +1,263 @@
+//! A local host of its own for each test, and the machine compared before and after.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::machine::picture;
+
+/// A local host of its own: root directory, state, site.
+pub struct Bed {
+    place: TempDir,
+    before: BTreeSet<String>,
+    environment: Vec<(String, String)>,
+    _turn: std::fs::File,
+}
+
+/// What a run printed, and its exit code.
+pub struct Run {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+/// Tells whether nodes can be made here. Where tests must run (`make test`), they do.
+fn is_possible() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let nspawn = Path::new("/usr/bin/systemd-nspawn").exists();
+    let must = std::env::var_os("HOMESTAK_TEST_REQUIRE").is_some();
+    if !(root && nspawn) && !(must && root) {
+        println!("skipped: real nodes need root and systemd-nspawn (tests/prepare installs it)");
+        return false;
+    }
+    true
+}
+
+impl Bed {
+    /// Makes a local host, or says why not.
+    pub fn new() -> Option<Self> {
+        if !is_possible() {
+            return None;
+        }
+        let shared = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        // One test at a time, whoever runs them.
+        let turn = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(shared.join("local.lock"))
+            .unwrap();
+        turn.lock().unwrap();
+        let images = std::env::var_os("HOMESTAK_TEST_IMAGES")
+            .map_or_else(|| shared.join("images"), PathBuf::from);
+        std::fs::create_dir_all(&images).unwrap();
+        let place = tempfile::Builder::new()
+            .prefix("bed")
+            .tempdir_in(&shared)
+            .unwrap();
+        let root = place.path().join("root");
+        for directory in [
+            &root,
+            &place.path().join("site/manifests"),
+            &place.path().join("home"),
+        ] {
+            std::fs::create_dir_all(directory).unwrap();
+        }
+        std::os::unix::fs::symlink(images, root.join("images")).unwrap();
+        std::fs::write(
+            place.path().join("site/site.yaml"),
+            "schema_version: 1\ndefaults: {vm_user: ops, image: debian-12, preset: tiny}\n",
+        )
+        .unwrap();
+        std::fs::create_dir_all(place.path().join("site/presets")).unwrap();
+        std::fs::write(
+            place.path().join("site/presets/tiny.yaml"),
+            "cores: 1\nmemory: 512\ndisk: 4\n",
+        )
+        .unwrap();
+        let mut bed = Self {
+            before: BTreeSet::new(),
+            place,
+            environment: Vec::new(),
+            _turn: turn,
+        };
+        // The image first: it stays, and is not what is looked at.
+        bed.run(&["image", "build", "debian-12"]).good();
+        bed.before = picture(&bed.root());
+        Some(bed)
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.place.path().join("root")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.place.path().join("state")
+    }
+
+    /// Sets a variable for every run from here on.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Writes a manifest.
+    pub fn manifest(&self, name: &str, nodes: &str) {
+        let path = self
+            .place
+            .path()
+            .join(format!("site/manifests/{name}.yaml"));
+        std::fs::write(
+            path,
+            format!("schema_version: 2\nname: {name}\nnodes:\n{nodes}"),
+        )
+        .unwrap();
+    }
+
+    /// Writes so many peers.
+    pub fn peers(&self, name: &str, count: usize) {
+        let nodes: String = (1..=count)
+            .map(|n| format!("  - {{name: peer-{n}}}\n"))
+            .collect();
+        self.manifest(name, &nodes);
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_homestak"));
+        command
+            .args(arguments)
+            .current_dir(self.place.path())
+            .env_clear()
+            .env("HOME", self.place.path().join("home"))
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOMESTAK_SITE_CONFIG", self.place.path().join("site"))
+            .env("HOMESTAK_STATE", self.state())
+            .env("HOMESTAK_LOCAL_ROOT", self.root())
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Run {
+        self.command(arguments).output().map(Run::from).unwrap()
+    }
+
+    /// Runs a command on a manifest of this host.
+    pub fn manifest_run(&self, verb: &str, name: &str, more: &[&str]) -> Run {
+        let mut arguments = vec!["manifest", verb, "-M", name, "-H", "local"];
+        arguments.extend(more);
+        self.run(&arguments)
+    }
+
+    pub fn apply(&self, name: &str) {
+        self.manifest_run("apply", name, &["--yes"]).good();
+    }
+
+    pub fn destroy(&self, name: &str) {
+        self.manifest_run("destroy", name, &["--yes"]).good();
+    }
+
+    /// Returns the nodes of the host.
+    pub fn nodes(&self) -> Vec<Value> {
+        let shown = self.run(&["local", "show", "--json-output"]).json();
+        shown["nodes"].as_array().unwrap().clone()
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        let nodes = self.nodes();
+        let mut names: Vec<String> = nodes.iter().map(|node| text(&node["name"])).collect();
+        names.sort();
+        names
+    }
+
+    /// Runs a command in a node, over SSH with its pinned key.
+    pub fn inside(&self, node: &str, command: &str) -> Run {
+        let found = self
+            .nodes()
+            .into_iter()
+            .find(|one| one["name"] == node)
+            .unwrap();
+        self.at(&text(&found["address"]), &text(&found["uuid"]), command)
+    }
+
+    pub fn at(&self, address: &str, uuid: &str, command: &str) -> Run {
+        let ssh = self.state().join("ssh");
+        let option = |text: String| ["-o".to_owned(), text];
+        let known = format!("UserKnownHostsFile={}", ssh.join("known_hosts").display());
+        let mut ssh_command = Command::new("ssh");
+        ssh_command
+            .arg("-i")
+            .arg(ssh.join("id_ed25519"))
+            .args(option(known))
+            .args(option(format!("HostKeyAlias={uuid}")))
+            .args(option("StrictHostKeyChecking=yes".to_owned()))
+            .args(option("BatchMode=yes".to_owned()))
+            .args(option("ConnectTimeout=10".to_owned()))
+            .args(["-F", "/dev/null"])
+            .arg(format!("ops@{address}"))
+            .arg(command)
+            .stdin(Stdio::null());
+        ssh_command.output().map(Run::from).unwrap()
+    }
+
+    /// Requires that the machine is as it was.
+    pub fn is_as_before(&self) {
+        let now = picture(&self.root());
+        let left: Vec<&String> = now.difference(&self.before).collect();
+        let gone: Vec<&String> = self.before.difference(&now).collect();
+        // The root directory itself may have gone with the last node.
+        let gone: Vec<_> = gone
+            .iter()
+            .filter(|line| !line.starts_with("file: "))
+            .collect();
+        assert!(
+            left.is_empty() && gone.is_empty(),
+            "left: {left:#?}\ngone: {gone:#?}"
+        );
+    }
+}
+
+impl Drop for Bed {
+    /// A test that failed leaves nothing to the next.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.command(&["local", "clean", "--all", "--yes"]).output();
+        }
+    }
+}
+
+impl From<Output> for Run {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Run {
+    /// Requires success and returns stdout.
+    pub fn good(self) -> String {
+        assert_eq!(self.code, 0, "{}\n{}", self.out, self.err);
+        self.out
+    }
+
+    /// Requires success and returns stdout as JSON.
+    pub fn json(self) -> Value {
+        serde_json::from_str(&self.good()).unwrap()
+    }
+
+    /// Requires failure, and returns what was said.
+    pub fn bad(self) -> String {
+        assert_ne!(self.code, 0, "{}\n{}", self.out, self.err);
+        self.err
+    }
+}
+
+/// Returns a JSON text.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}

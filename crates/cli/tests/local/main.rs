@@ -1,0 +1,20 @@
+//! Real nodes on this machine, through the real program.
+//!
+//! In: small manifests. Out: Debian systems, and a machine that is as before when they are gone.
+//! Never: two tests at once: each compares the whole machine before and after.
+#![expect(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test may panic, says how much it tried, and is told how much to try"
+)]
+
+mod bad;
+mod bed;
+mod crash;
+mod equal;
+mod life;
+mod limits;
+mod machine;
+mod nested;

@@ -1,0 +1,138 @@
+//! What every way of building shares: its programs, its room, its voice.
+//!
+//! In: a recipe and a place. Out: programs run to their end, or the reason why not.
+//! Never: a program started that could not have worked: root, programs and room come first.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::error::{ImageError, Room};
+use super::process::{self, Running};
+use super::progress::Progress;
+use super::recipe::{Make, Recipe};
+use super::sources::{Archive, KEYRING};
+use super::store::Store;
+
+/// How many lines are looked at when a program fails.
+const REMEMBERED: usize = 400;
+
+/// Programs by the Debian package that has them.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("mmdebstrap", "mmdebstrap"),
+    ("unshare", "util-linux"),
+    ("setpriv", "util-linux"),
+];
+const DISK_PROGRAMS: &[(&str, &str)] = &[
+    ("unshare", "util-linux"),
+    ("setpriv", "util-linux"),
+    ("mke2fs", "e2fsprogs"),
+    ("qemu-img", "qemu-utils"),
+];
+
+/// Builds one image.
+pub(super) struct Builder<'b> {
+    pub(super) recipe: &'b Recipe,
+    pub(super) archive: &'b Archive,
+    pub(super) store: &'b Store,
+    pub(super) progress: Progress<'b>,
+}
+
+impl Builder<'_> {
+    /// Refuses what cannot work.
+    pub(super) fn check(&self) -> Result<(), ImageError> {
+        let programs = match self.recipe.make {
+            Make::Tree => PROGRAMS,
+            Make::Disk => DISK_PROGRAMS,
+            #[cfg(test)]
+            Make::Script(_) => &[],
+        };
+        for (program, package) in programs {
+            if process::find(program).is_none() {
+                return Err(ImageError::Missing {
+                    what: (*program).to_owned(),
+                    package,
+                });
+            }
+        }
+        if !programs.is_empty() && !Path::new(KEYRING).exists() {
+            return Err(ImageError::Missing {
+                what: KEYRING.to_owned(),
+                package: "debian-archive-keyring",
+            });
+        }
+        let free = self.store.free();
+        if free < self.needed() {
+            return Err(ImageError::Full {
+                name: self.recipe.name.to_owned(),
+                path: self.store.directory.clone(),
+                free,
+                needed: self.needed(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Bytes that building takes at its peak, as measured and rounded up.
+    fn needed(&self) -> u64 {
+        match self.recipe.make {
+            Make::Tree => 500 << 20,
+            Make::Disk => 1800 << 20,
+            #[cfg(test)]
+            Make::Script(_) => 1 << 20,
+        }
+    }
+
+    /// Runs a program to its end. Cancel-safe: dropping it kills the program.
+    pub(super) async fn run(
+        &mut self,
+        program: &str,
+        command: Vec<OsString>,
+    ) -> Result<(), ImageError> {
+        let mut lines: Vec<String> = Vec::new();
+        let progress = &mut self.progress;
+        let running = Running::start(command, &proxies());
+        let ended = running
+            .follow(|line| {
+                progress.hear(line);
+                if lines.len() == REMEMBERED {
+                    lines.remove(0);
+                }
+                lines.push(line.to_owned());
+            })
+            .await;
+        let status = match ended {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        let room = Room {
+            path: self.store.directory.clone(),
+            free: self.store.free(),
+            needed: self.needed(),
+        };
+        Err(ImageError::of_build(
+            self.recipe.name,
+            program,
+            &status,
+            &self.archive.main,
+            lines,
+            room,
+        ))
+    }
+}
+
+/// Returns the proxies that apt uses on this machine. Those of the environment are inherited.
+fn proxies() -> Vec<(&'static str, String)> {
+    let asked = [
+        ("http_proxy", "Acquire::http::Proxy"),
+        ("https_proxy", "Acquire::https::Proxy"),
+    ];
+    asked
+        .into_iter()
+        .filter_map(|(variable, option)| {
+            let text = process::ask("apt-config", &["dump", "--format", "%v%n", option])?;
+            let value = text.lines().next()?.trim();
+            (!value.is_empty()).then(|| (variable, value.to_owned()))
+        })
+        .collect()
+}

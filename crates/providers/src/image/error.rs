@@ -1,0 +1,259 @@
+//! What can go wrong with images: what, where, why, and what to do next.
+//!
+//! In: what was found out. Out: [`ImageError`], its hint, and the port's view of it.
+//! Never: a guess where the cause is not known; then the last lines of the program are the cause.
+
+use std::path::PathBuf;
+
+use homestak_engine::ports::{Class, PortError, Sent};
+
+/// How many lines of a program's output are kept.
+pub(super) const LAST_LINES: usize = 12;
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// There is no recipe of that name.
+    #[error("there is no image `{name}`")]
+    Unknown {
+        /// The name that was asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<&'static str>,
+    },
+    /// It is not in the cache.
+    #[error("image `{name}` is not in `{}`", directory.display())]
+    Absent {
+        /// Its name.
+        name: String,
+        /// Where it was looked for.
+        directory: PathBuf,
+    },
+    /// Only root can do it.
+    #[error("{doing} needs root")]
+    NotRoot {
+        /// What was tried.
+        doing: String,
+    },
+    /// A program or file is not installed.
+    #[error("`{what}` is not on this machine")]
+    Missing {
+        /// The program or file.
+        what: String,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// There is no room.
+    #[error(
+        "not enough room in `{}` to build `{name}`: {} MiB are free and about {} MiB are needed",
+        path.display(), free >> 20, needed >> 20
+    )]
+    Full {
+        /// What was built.
+        name: String,
+        /// Where.
+        path: PathBuf,
+        /// Free bytes when it was noticed.
+        free: u64,
+        /// Bytes that building takes.
+        needed: u64,
+    },
+    /// Packages cannot be fetched.
+    #[error("building `{name}`: packages cannot be fetched from {mirror}")]
+    Unreachable {
+        /// What was built.
+        name: String,
+        /// Where packages come from.
+        mirror: String,
+        /// The last lines that were printed.
+        log: Vec<String>,
+    },
+    /// The keys on this machine do not fit the archive.
+    #[error("building `{name}`: the signature of {mirror} cannot be checked")]
+    Untrusted {
+        /// What was built.
+        name: String,
+        /// Where packages come from.
+        mirror: String,
+        /// The last lines that were printed.
+        log: Vec<String>,
+    },
+    /// A program failed in another way.
+    #[error("building `{name}`: `{program}` ended with {status}")]
+    Failed {
+        /// What was built.
+        name: String,
+        /// The program.
+        program: String,
+        /// How it ended.
+        status: String,
+        /// The last lines that were printed.
+        log: Vec<String>,
+    },
+    /// Nodes use it.
+    #[error("image `{name}` is in use")]
+    InUse {
+        /// Its name with its key.
+        name: String,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {doing} `{}`", path.display())]
+    File {
+        /// What was done.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+impl ImageError {
+    /// Returns what a person can do next.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unknown { known, .. } => format!("there is: {}", known.join(", ")),
+            Self::Absent { name, .. } => format!("homestak image build {name}"),
+            Self::NotRoot { .. } => {
+                "run it as root, or try `-H sim`, which needs no privileges".into()
+            }
+            Self::Missing { package, .. } => format!(
+                "homestak local setup, or: apt-get install --no-install-recommends {package}"
+            ),
+            Self::Full { path, .. } => format!(
+                "free space in `{}`, or remove images that are not needed: homestak image list",
+                path.display()
+            ),
+            Self::Unreachable { .. } => "check the network and the Debian entries in /etc/apt; \
+                `HOMESTAK_DEBIAN_MIRROR` names another mirror, `http_proxy` a proxy"
+                .into(),
+            Self::Untrusted { .. } => {
+                "apt-get install debian-archive-keyring (a newer one, when it is there); \
+                 a mirror must be a copy of Debian's archive"
+                    .into()
+            }
+            Self::Failed { .. } => "the lines above say why; nothing was left behind".into(),
+            Self::InUse { .. } => {
+                "destroy the nodes that use it first: homestak manifest status".into()
+            }
+            Self::File { source, path, .. } => match source.kind() {
+                std::io::ErrorKind::PermissionDenied => "run it as root".into(),
+                std::io::ErrorKind::StorageFull => format!("free space in `{}`", path.display()),
+                _ => String::new(),
+            },
+        }
+    }
+
+    /// Returns the last lines of the program that failed, oldest first.
+    pub fn log(&self) -> &[String] {
+        match self {
+            Self::Unreachable { log, .. }
+            | Self::Untrusted { log, .. }
+            | Self::Failed { log, .. } => log,
+            Self::Unknown { .. }
+            | Self::Absent { .. }
+            | Self::NotRoot { .. }
+            | Self::Missing { .. }
+            | Self::Full { .. }
+            | Self::InUse { .. }
+            | Self::File { .. } => &[],
+        }
+    }
+
+    /// Makes the port's error of it.
+    pub fn into_port(self, doing: &str) -> PortError {
+        let class = match &self {
+            Self::Unknown { .. } | Self::Absent { .. } => Class::Missing,
+            Self::NotRoot { .. }
+            | Self::Missing { .. }
+            | Self::Full { .. }
+            | Self::Untrusted { .. }
+            | Self::Failed { .. } => Class::Refused,
+            Self::Unreachable { .. } => Class::Unreachable { sent: Sent::No },
+            Self::InUse { .. } => Class::Busy,
+            Self::File { .. } => Class::Broken,
+        };
+        PortError {
+            class,
+            doing: doing.to_owned(),
+            detail: homestak_core::error::chain(&self),
+            log: self.log().to_vec(),
+            hint: self.hint(),
+        }
+    }
+
+    /// Finds out why building failed, from what was printed.
+    pub(super) fn of_build(
+        name: &str,
+        program: &str,
+        status: &str,
+        mirror: &str,
+        log: Vec<String>,
+        room: Room,
+    ) -> Self {
+        let said = |words: &[&str]| {
+            log.iter()
+                .any(|line| words.iter().any(|word| line.contains(word)))
+        };
+        let name = name.to_owned();
+        if said(NO_ROOM) {
+            return Self::Full {
+                name,
+                path: room.path,
+                free: room.free,
+                needed: room.needed,
+            };
+        }
+        let mirror = mirror.to_owned();
+        if said(NOT_SIGNED) {
+            return Self::Untrusted {
+                name,
+                mirror,
+                log: last(log),
+            };
+        }
+        if said(NOT_FETCHED) {
+            return Self::Unreachable {
+                name,
+                mirror,
+                log: last(log),
+            };
+        }
+        Self::Failed {
+            name,
+            program: program.to_owned(),
+            status: status.to_owned(),
+            log: last(log),
+        }
+    }
+}
+
+/// The room there was when something failed.
+pub(super) struct Room {
+    pub(super) path: PathBuf,
+    pub(super) free: u64,
+    pub(super) needed: u64,
+}
+
+const NO_ROOM: &[&str] = &[
+    "No space left on device",
+    "You don't have enough free space",
+    "Disk quota exceeded",
+];
+
+const NOT_SIGNED: &[&str] = &["NO_PUBKEY", "is not signed", "EXPKEYSIG", "BADSIG"];
+
+const NOT_FETCHED: &[&str] = &[
+    "Failed to fetch",
+    "Could not connect",
+    "Could not resolve",
+    "Temporary failure resolving",
+    "Connection timed out",
+    "does not have a Release file",
+    "Unable to connect",
+];
+
+fn last(mut log: Vec<String>) -> Vec<String> {
+    log.retain(|line| !line.trim().is_empty());
+    log.split_off(log.len().saturating_sub(LAST_LINES))
+}

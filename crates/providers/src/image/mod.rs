@@ -1,0 +1,374 @@
+//! MAKES IMAGES: root file systems and disks of Debian, built once and kept.
+//!
+//! In: names. Out: [`Tree`]s and [`Disk`]s that are whole, checksummed, and never change.
+//! Never: knowledge of nodes; whoever uses an image holds it.
+
+mod builder;
+mod checksum;
+mod disk;
+mod error;
+mod process;
+mod progress;
+mod recipe;
+mod sources;
+mod store;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::path::{Path, PathBuf};
+
+use homestak_api::runtime::{Clock as _, WallClock};
+
+use builder::Builder;
+pub use error::ImageError;
+use progress::Progress;
+use recipe::{Make, Recipe, plain};
+use sources::Archive;
+use store::{RECORD, Record, Store, file};
+
+/// Where apt is told about archives.
+const APT: &str = "/etc/apt";
+
+/// Hears how building goes, a line at a time.
+pub type Say<'s> = &'s (dyn Fn(&str) + Send + Sync);
+
+/// The images of a realm.
+#[derive(Clone, Debug)]
+pub struct Images {
+    store: Store,
+    mirror: Option<String>,
+}
+
+/// A root file system that is never changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// Key of the recipe it was made by.
+    pub key: String,
+    /// Its root directory.
+    pub path: PathBuf,
+}
+
+/// A disk that is never changed, with the kernel that boots from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Key of the recipe it was made by.
+    pub key: String,
+    /// The disk: one ext4 file system with the label `root`.
+    pub qcow2: PathBuf,
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// Its first file system.
+    pub initrd: PathBuf,
+}
+
+/// What is known of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageInfo {
+    /// Name of its recipe.
+    pub name: String,
+    /// Key of its recipe.
+    pub key: String,
+    /// When it was made.
+    pub made: jiff::Timestamp,
+    /// Where its packages came from.
+    pub mirror: String,
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// Files, directories and everything else.
+    pub files: u64,
+    /// What it added up to when it was made.
+    pub checksum: String,
+    /// Whether the recipe is still the same.
+    pub current: bool,
+    /// Whether a node holds it now.
+    pub in_use: bool,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// What looking at every byte of an image showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The image.
+    pub info: ImageInfo,
+    /// What it adds up to now.
+    pub found: String,
+}
+
+impl ImageInfo {
+    /// Returns its name with its key, which is its name on the disk.
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.name, self.key)
+    }
+}
+
+impl Verdict {
+    /// Returns whether it is as it was made.
+    pub fn sound(&self) -> bool {
+        self.found == self.info.checksum
+    }
+}
+
+impl Tree {
+    /// Holds the tree against removal, for as long as the file is open in any process.
+    pub fn hold(&self) -> std::io::Result<std::fs::File> {
+        store::hold(self.path.parent().unwrap_or(&self.path))
+    }
+}
+
+impl Disk {
+    /// Holds the disk against removal, for as long as the file is open in any process.
+    pub fn hold(&self) -> std::io::Result<std::fs::File> {
+        store::hold(self.qcow2.parent().unwrap_or(&self.qcow2))
+    }
+}
+
+impl Images {
+    /// Keeps images in a directory, which need not be there yet.
+    pub fn new(directory: PathBuf) -> Self {
+        Self {
+            store: Store { directory },
+            mirror: None,
+        }
+    }
+
+    /// Builds from this mirror instead of the one that apt uses on this machine.
+    #[must_use]
+    pub fn with_mirror(self, mirror: Option<String>) -> Self {
+        Self { mirror, ..self }
+    }
+
+    /// Returns whether there is a tree of that name, built or not.
+    pub fn knows(name: &str) -> bool {
+        Recipe::tree(name).is_some()
+    }
+
+    /// Returns the names of trees.
+    pub fn names() -> Vec<&'static str> {
+        Recipe::names()
+    }
+
+    /// Returns the own name of a tree that has several.
+    pub fn plain(name: &str) -> &str {
+        plain(name)
+    }
+
+    /// Returns a tree that is built and current. It looks at names only, not at every byte.
+    pub fn present(&self, name: &str) -> Option<Tree> {
+        let recipe = Recipe::tree(name)?;
+        let key = recipe.key(&self.archive());
+        let place = self.finished(&recipe, &key)?;
+        Some(Tree {
+            key,
+            path: place.join("root"),
+        })
+    }
+
+    /// Returns a tree, and builds it first when it is missing or its recipe has changed.
+    /// Cancel-safe: a build that is dropped ends at once and leaves nothing.
+    pub async fn ensure(&self, name: &str, say: Say<'_>) -> Result<Tree, ImageError> {
+        let recipe = Recipe::tree(name).ok_or_else(|| unknown(name))?;
+        let (key, place) = self.make(&recipe, None, say).await?;
+        Ok(Tree {
+            key,
+            path: place.join("root"),
+        })
+    }
+
+    /// Returns the disk that belongs to a tree, and makes it of the tree when it is missing.
+    /// Cancel-safe like [`Self::ensure`].
+    pub async fn disk(&self, name: &str, say: Say<'_>) -> Result<Disk, ImageError> {
+        let recipe = Recipe::disk(name).ok_or_else(|| unknown(name))?;
+        let key = recipe.key(&self.archive());
+        let tree = match self.finished(&recipe, &key) {
+            Some(_) => None,
+            None => Some(self.ensure(name, say).await?),
+        };
+        let (key, place) = self.make(&recipe, tree.as_ref(), say).await?;
+        Ok(Disk {
+            key,
+            qcow2: place.join(disk::DISK),
+            kernel: place.join(disk::KERNEL),
+            initrd: place.join(disk::INITRD),
+        })
+    }
+
+    /// Returns every image that is there, outdated ones included.
+    pub fn list(&self) -> Vec<ImageInfo> {
+        let archive = self.archive();
+        let images = self.store.images().into_iter();
+        images
+            .map(|(place, record)| info(place, record, &archive))
+            .collect()
+    }
+
+    /// Adds up every byte of the images of a name, or of the one with this name and key, and
+    /// compares with what it was when they were made.
+    pub async fn verify(&self, name: &str) -> Result<Vec<Verdict>, ImageError> {
+        let mut verdicts = Vec::new();
+        for info in self.find(name)? {
+            let found = add_up(info.path.clone()).await?.checksum;
+            verdicts.push(Verdict { info, found });
+        }
+        Ok(verdicts)
+    }
+
+    /// Removes the images of a name, or the one with this name and key. One that a node holds stays,
+    /// and so do all others then.
+    pub async fn remove(&self, name: &str) -> Result<Vec<ImageInfo>, ImageError> {
+        let images = self.find(name)?;
+        if !rustix::process::geteuid().is_root() {
+            return Err(ImageError::NotRoot {
+                doing: format!("removing image `{name}`"),
+            });
+        }
+        if let Some(held) = images.iter().find(|image| image.in_use) {
+            return Err(ImageError::InUse { name: held.id() });
+        }
+        for image in &images {
+            let lock = self.store.lock(&image.name, || ()).await?;
+            self.store.remove(&image.path, &image.id())?;
+            drop(lock);
+        }
+        Ok(images)
+    }
+
+    /// Removes what builders left that were killed, and returns how many pieces.
+    pub fn sweep(&self) -> Result<usize, ImageError> {
+        self.store.sweep_all()
+    }
+
+    fn archive(&self) -> Archive {
+        Archive::choose(self.mirror.as_deref(), Path::new(APT))
+    }
+
+    /// Returns where a finished image is.
+    fn finished(&self, recipe: &Recipe, key: &str) -> Option<PathBuf> {
+        let place = self.store.place(recipe.name, key);
+        let record = self.store.record(&place)?;
+        (record.name == recipe.name && record.key == key).then_some(place)
+    }
+
+    fn find(&self, name: &str) -> Result<Vec<ImageInfo>, ImageError> {
+        let own = plain(name);
+        let mut images = self.list();
+        images.retain(|image| image.name == own || image.id() == name);
+        if !images.is_empty() {
+            return Ok(images);
+        }
+        let known = Recipe::named(own).is_some() || Self::knows(name);
+        if !known {
+            return Err(unknown(name));
+        }
+        Err(ImageError::Absent {
+            name: name.to_owned(),
+            directory: self.store.directory.clone(),
+        })
+    }
+
+    /// Returns the key and place of an image, and builds it when it is missing.
+    async fn make(
+        &self,
+        recipe: &Recipe,
+        tree: Option<&Tree>,
+        say: Say<'_>,
+    ) -> Result<(String, PathBuf), ImageError> {
+        let archive = self.archive();
+        let key = recipe.key(&archive);
+        if let Some(place) = self.finished(recipe, &key) {
+            return Ok((key, place));
+        }
+        let name = recipe.name;
+        if !rustix::process::geteuid().is_root() {
+            return Err(ImageError::NotRoot {
+                doing: format!("building image `{name}`"),
+            });
+        }
+        let waiting = || say(&format!("{name}: waiting for another build of it"));
+        let lock = self.store.lock(name, waiting).await?;
+        // Whoever had the lock may have built it.
+        if let Some(place) = self.finished(recipe, &key) {
+            return Ok((key, place));
+        }
+        self.store.sweep(name)?;
+        let mut builder = Builder {
+            recipe,
+            archive: &archive,
+            store: &self.store,
+            progress: Progress::new(name, say),
+        };
+        builder.check()?;
+        let workplace = self.store.begin(name)?;
+        let path = workplace.path();
+        match recipe.make {
+            Make::Tree => tree::build(&mut builder, &path.join("root")).await?,
+            Make::Disk => {
+                let tree = tree.ok_or_else(|| unknown(name))?;
+                let held = tree.hold();
+                let held = held.map_err(|source| file("hold", &tree.path, source))?;
+                disk::build(&mut builder, &tree.path, &path).await?;
+                drop(held);
+            }
+            #[cfg(test)]
+            Make::Script(script) => {
+                let words = ["sh", "-euc", script, "sh"].map(Into::into);
+                let words = words.into_iter().chain([path.clone().into()]);
+                builder.run("sh", words.collect()).await?;
+            }
+        }
+        builder.progress.phase("adding up");
+        let sum = add_up(path).await?;
+        let record = Record {
+            version: 1,
+            name: name.to_owned(),
+            key: key.clone(),
+            made: WallClock.now(),
+            archive: archive.clone(),
+            checksum: sum.checksum,
+            bytes: sum.bytes,
+            files: sum.files,
+        };
+        let place = self.store.finish(workplace, &record)?;
+        drop(lock);
+        say(&format!(
+            "{name}: ready after {} s: {} MiB in {} files",
+            builder.progress.seconds(),
+            sum.bytes >> 20,
+            sum.files
+        ));
+        Ok((key, place))
+    }
+}
+
+fn info(path: PathBuf, record: Record, archive: &Archive) -> ImageInfo {
+    let recipe = Recipe::named(&record.name);
+    ImageInfo {
+        current: recipe.is_some_and(|recipe| recipe.key(archive) == record.key),
+        in_use: store::held(&path),
+        name: record.name,
+        key: record.key,
+        made: record.made,
+        mirror: record.archive.main,
+        bytes: record.bytes,
+        files: record.files,
+        checksum: record.checksum,
+        path,
+    }
+}
+
+fn unknown(name: &str) -> ImageError {
+    ImageError::Unknown {
+        name: name.to_owned(),
+        known: Recipe::names(),
+    }
+}
+
+/// Adds up an image. It reads every byte, so it has a thread of its own.
+async fn add_up(path: PathBuf) -> Result<checksum::Sum, ImageError> {
+    let at = path.clone();
+    let added = tokio::task::spawn_blocking(move || checksum::sum(&at, RECORD)).await;
+    added
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(|source| file("read", &path, source))
+}

@@ -1,0 +1,166 @@
+//! Starts the programs that build images, so that none outlives us.
+//!
+//! In: a program with arguments. Out: its lines as they come, and how it ended.
+//! Never: a process that goes on when nobody waits for it, or when this program is killed.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// Where programs are looked for. What a person has elsewhere does not build images.
+const PROGRAMS: &[&str] = &[
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+
+/// Runs a program in namespaces of its own, so that its mounts and its children end with it.
+const APART: &[&str] = &[
+    "setpriv",
+    "--pdeathsig=KILL",
+    "unshare",
+    "--mount",
+    "--propagation=private",
+    "--pid",
+    "--fork",
+    "--kill-child=KILL",
+    "--mount-proc",
+];
+
+/// Returns where a program is.
+pub(super) fn find(program: &str) -> Option<PathBuf> {
+    PROGRAMS
+        .iter()
+        .map(|directory| PathBuf::from(directory).join(program))
+        .find(|path| path.is_file())
+}
+
+/// What a running program does.
+enum Event {
+    Line(String),
+    Ended(std::io::Result<ExitStatus>),
+}
+
+/// A program that runs. Dropping it kills it with all its children, and waits until they are gone.
+pub(super) struct Running {
+    events: UnboundedReceiver<Event>,
+    handle: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts a program with its mounts and children apart from everyone else's.
+    pub(super) fn start(command: Vec<OsString>, environment: &[(&str, String)]) -> Self {
+        let (sender, events) = unbounded_channel();
+        let (told, handle) = std::sync::mpsc::sync_channel(1);
+        let environment: Vec<(String, String)> = environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect();
+        // The kernel kills the program when the thread that started it ends: it stays to the end.
+        let thread = std::thread::spawn(move || {
+            let ended = attend(&command, &environment, &sender, |pidfd| {
+                _ = told.send(pidfd);
+            });
+            _ = sender.send(Event::Ended(ended));
+        });
+        Self {
+            events,
+            handle: handle.recv().ok().flatten(),
+            thread: Some(thread),
+        }
+    }
+
+    /// Hands over every line and returns how it ended. Cancel-safe: dropping this kills it.
+    pub(super) async fn follow(
+        mut self,
+        mut hear: impl FnMut(&str) + Send,
+    ) -> std::io::Result<ExitStatus> {
+        loop {
+            match self.events.recv().await {
+                Some(Event::Line(line)) => hear(&line),
+                Some(Event::Ended(ended)) => return ended,
+                None => return Err(std::io::Error::other("it was lost from sight")),
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.handle {
+            // Fails when it has ended already, which is as good.
+            _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+/// Starts the program, passes on its lines and waits for it.
+fn attend(
+    command: &[OsString],
+    environment: &[(String, String)],
+    sender: &UnboundedSender<Event>,
+    told: impl FnOnce(Option<OwnedFd>),
+) -> std::io::Result<ExitStatus> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut apart = program(APART[0]);
+    apart
+        .args(&APART[1..])
+        .args(command)
+        .env("PATH", PROGRAMS.join(":"))
+        .env("LC_ALL", "C.UTF-8")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .envs(environment.iter().cloned())
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    let mut child = match apart.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            told(None);
+            return Err(error);
+        }
+    };
+    // It holds our ends of the pipe, which would never close.
+    drop(apart);
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    told(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()));
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        let text = String::from_utf8_lossy(&line);
+        _ = sender.send(Event::Line(text.trim_end().to_owned()));
+        line.clear();
+    }
+    child.wait()
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is a process.rs")]
+fn program(name: &str) -> std::process::Command {
+    std::process::Command::new(find(name).unwrap_or_else(|| name.into()))
+}
+
+/// Runs a small program and returns what it printed, or `None` when it could not say.
+pub(super) fn ask(name: &str, arguments: &[&str]) -> Option<String> {
+    let output = program(name)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then_some(text)
+}

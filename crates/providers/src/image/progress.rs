@@ -1,0 +1,146 @@
+//! Condenses what builders print to a line every other second.
+//!
+//! In: lines of mmdebstrap, apt and dpkg. Out: what is being done, how far it is, since when.
+//! Never: more lines than a person reads.
+
+use std::time::Duration;
+
+use homestak_api::runtime::{Clock as _, WallClock};
+use jiff::Timestamp;
+
+/// How long one line stands at least.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// What builders say at the start of a phase, and what people are told.
+const PHASES: &[(&str, &str)] = &[
+    ("I: running apt-get update", "reading package lists"),
+    ("I: downloading packages", "fetching packages"),
+    ("I: extracting archives", "unpacking the base"),
+    ("I: installing essential packages", "installing the base"),
+    ("I: installing remaining packages", "installing packages"),
+    ("I: running --customize-hook", "preparing"),
+    ("I: cleaning package lists", "cleaning up"),
+    (
+        "update-initramfs: Generating",
+        "making the first file system",
+    ),
+];
+
+/// Follows a build and tells about it.
+pub(super) struct Progress<'s> {
+    name: &'s str,
+    say: &'s (dyn Fn(&str) + Send + Sync),
+    started: Timestamp,
+    told: Option<Timestamp>,
+    phase: &'static str,
+    packages: usize,
+    steps: usize,
+}
+
+impl<'s> Progress<'s> {
+    /// Starts now.
+    pub(super) fn new(name: &'s str, say: &'s (dyn Fn(&str) + Send + Sync)) -> Self {
+        Self {
+            name,
+            say,
+            started: WallClock.now(),
+            told: None,
+            phase: "",
+            packages: 0,
+            steps: 0,
+        }
+    }
+
+    /// Says that something begins.
+    pub(super) fn phase(&mut self, phase: &'static str) {
+        self.phase = phase;
+        self.tell(WallClock.now());
+    }
+
+    /// Hears a line of a builder.
+    pub(super) fn hear(&mut self, line: &str) {
+        self.hear_at(line, WallClock.now());
+    }
+
+    fn hear_at(&mut self, line: &str, now: Timestamp) {
+        if let Some((_, phase)) = PHASES.iter().find(|(start, _)| line.starts_with(start)) {
+            self.phase = phase;
+            return self.tell(now);
+        }
+        if let Some(count) = newly_installed(line) {
+            self.packages += count;
+        } else if line.starts_with("Unpacking ") || line.starts_with("Setting up ") {
+            self.steps += 1;
+        }
+        let passed = self.told.map(|told| now.duration_since(told));
+        if passed.is_some_and(|passed| passed.unsigned_abs() >= PAUSE) {
+            self.tell(now);
+        }
+    }
+
+    /// Returns how long it has taken, in whole seconds.
+    pub(super) fn seconds(&self) -> i64 {
+        WallClock.now().duration_since(self.started).as_secs()
+    }
+
+    fn tell(&mut self, now: Timestamp) {
+        self.told = Some(now);
+        let (name, phase) = (self.name, self.phase);
+        let seconds = now.duration_since(self.started).as_secs();
+        let far = if self.phase.starts_with("installing") && self.packages > 0 {
+            // Each is unpacked and then set up. What is counted on the way can be less, never more.
+            let percent = (self.steps * 50 / self.packages).min(100);
+            format!(", {percent} %")
+        } else {
+            String::new()
+        };
+        (self.say)(&format!("{name}: {phase}{far} ({seconds} s)"));
+    }
+}
+
+/// Reads `0 upgraded, 69 newly installed, 0 to remove and 0 not upgraded.`
+fn newly_installed(line: &str) -> Option<usize> {
+    let (before, _) = line.split_once(" newly installed")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_long_build_is_told_in_few_lines() {
+        let lines = Mutex::new(Vec::new());
+        let say = |line: &str| lines.lock().unwrap().push(line.to_owned());
+        let mut progress = Progress::new("debian-12", &say);
+        let start = progress.started;
+        let mut hear = |seconds: i64, line: &str| {
+            let now = start + jiff::SignedDuration::from_secs(seconds);
+            progress.hear_at(line, now);
+        };
+        hear(0, "I: running apt-get update...");
+        hear(
+            1,
+            "Get:1 http://deb.debian.org/debian bookworm InRelease [151 kB]",
+        );
+        hear(
+            2,
+            "0 upgraded, 3 newly installed, 0 to remove and 0 not upgraded.",
+        );
+        hear(4, "I: installing essential packages...");
+        hear(5, "Unpacking libc6:amd64 (2.36-9+deb12u13) ...");
+        hear(6, "Setting up libc6:amd64 (2.36-9+deb12u13) ...");
+        hear(7, "Unpacking dpkg (1.21.22) ...");
+        hear(7, "Processing triggers for libc-bin (2.36-9+deb12u13) ...");
+        assert_eq!(
+            *lines.lock().unwrap(),
+            [
+                "debian-12: reading package lists (0 s)",
+                "debian-12: installing the base, 0 % (4 s)",
+                "debian-12: installing the base, 50 % (7 s)",
+            ]
+        );
+    }
+}

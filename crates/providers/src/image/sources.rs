@@ -1,0 +1,245 @@
+//! Which Debian archive images are built from: the one this machine uses.
+//!
+//! In: a mirror that was asked for, the directory of apt's settings. Out: [`Archive`].
+//! Never: entries of others; a repository that is not Debian's own does not get into images.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// Where Debian is when the machine does not say, as on Ubuntu.
+const MAIN: &str = "http://deb.debian.org/debian";
+const SECURITY: &str = "http://deb.debian.org/debian-security";
+
+/// The keys of Debian, in the package `debian-archive-keyring`.
+pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Debian's archive and its security updates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Archive {
+    /// Address of the archive.
+    pub(super) main: String,
+    /// Address of the security updates.
+    pub(super) security: String,
+}
+
+impl Archive {
+    /// Returns the archive to build from. A mirror that was asked for may name its security
+    /// updates after a space; otherwise they are beside it, under the usual name.
+    pub(super) fn choose(mirror: Option<&str>, apt: &Path) -> Self {
+        if let Some(mirror) = mirror {
+            let mut words = mirror.split_whitespace().map(trim);
+            if let Some(main) = words.next() {
+                let security = words.next().unwrap_or_else(|| format!("{main}-security"));
+                return Self { main, security };
+            }
+        }
+        let entries = entries(apt);
+        let pick = |ending: &str| {
+            let found = entries.iter().find(|uri| uri.ends_with(ending));
+            found.cloned()
+        };
+        Self {
+            main: pick("/debian").unwrap_or_else(|| MAIN.to_owned()),
+            security: pick("/debian-security").unwrap_or_else(|| SECURITY.to_owned()),
+        }
+    }
+
+    /// Returns the sources of a suite for apt, one stanza per archive.
+    pub(super) fn render(&self, suite: &str) -> String {
+        let stanza = |uri: &str, suites: &str| {
+            format!(
+                "Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n"
+            )
+        };
+        let main = stanza(&self.main, &format!("{suite} {suite}-updates"));
+        let security = stanza(&self.security, &format!("{suite}-security"));
+        format!("{main}\n{security}")
+    }
+}
+
+/// Returns the addresses of Debian's archives that apt has been told, in its order.
+fn entries(apt: &Path) -> Vec<String> {
+    let mut files = vec![apt.join("sources.list")];
+    let more = fs_err::read_dir(apt.join("sources.list.d"));
+    let more = more.into_iter().flatten().flatten().map(|file| file.path());
+    let mut more: Vec<_> = more.collect();
+    more.sort();
+    files.extend(more);
+    let mut found = Vec::new();
+    for file in files {
+        let Ok(text) = fs_err::read_to_string(&file) else {
+            continue;
+        };
+        match file.extension().and_then(|ending| ending.to_str()) {
+            Some("list") => found.extend(text.lines().filter_map(one_line)),
+            Some("sources") => found.extend(text.split("\n\n").flat_map(stanza)),
+            _ => {}
+        }
+    }
+    found.into_iter().filter_map(|uri| archive(&uri)).collect()
+}
+
+/// Reads `deb [options] URI suite components`.
+fn one_line(line: &str) -> Option<String> {
+    let line = line.split('#').next()?.trim().strip_prefix("deb")?;
+    let line = line.strip_prefix(char::is_whitespace)?.trim_start();
+    let line = match line.strip_prefix('[') {
+        Some(options) => options.split_once(']')?.1,
+        None => line,
+    };
+    let mut words = line.split_whitespace();
+    let uri = words.next()?;
+    words
+        .skip(1)
+        .any(|component| component == "main")
+        .then(|| uri.to_owned())
+}
+
+/// Reads a paragraph of a `.sources` file.
+fn stanza(text: &str) -> Vec<String> {
+    let field = |name: &str| -> Vec<&str> {
+        let mut words = Vec::new();
+        let mut inside = false;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let rest = match line.split_once(':') {
+                _ if line.starts_with(char::is_whitespace) => line,
+                Some((key, rest)) => {
+                    inside = key.eq_ignore_ascii_case(name);
+                    rest
+                }
+                None => continue,
+            };
+            if inside {
+                words.extend(rest.split_whitespace());
+            }
+        }
+        words
+    };
+    let wanted = field("Types").contains(&"deb")
+        && field("Components").contains(&"main")
+        && !field("Enabled").contains(&"no");
+    if !wanted {
+        return Vec::new();
+    }
+    field("URIs").into_iter().map(str::to_owned).collect()
+}
+
+/// Returns an address when it is one of Debian's archives, by the names they have everywhere.
+fn archive(uri: &str) -> Option<String> {
+    // Cloud images of Debian name a file that holds the address.
+    let uri = match uri.strip_prefix("mirror+file:") {
+        Some(file) => {
+            let path = format!("/{}", file.trim_start_matches('/'));
+            let text = fs_err::read_to_string(path).ok()?;
+            let line = text.lines().find(|line| line.starts_with("http"))?;
+            trim(line.split_whitespace().next()?)
+        }
+        None => trim(uri),
+    };
+    let (scheme, rest) = uri.split_once("://")?;
+    let known = matches!(scheme, "http" | "https")
+        && !rest.starts_with("download.docker.com/")
+        && (rest.ends_with("/debian") || rest.ends_with("/debian-security"));
+    // The old name of the security archive has another path.
+    match rest.strip_prefix("security.debian.org") {
+        Some("" | "/") => Some(format!("{scheme}://security.debian.org/debian-security")),
+        _ => known.then_some(uri),
+    }
+}
+
+fn trim(uri: &str) -> String {
+    uri.trim_end_matches('/').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(files: &[(&str, &str)]) -> Archive {
+        let apt = tempfile::tempdir().unwrap();
+        fs_err::create_dir(apt.path().join("sources.list.d")).unwrap();
+        for (name, text) in files {
+            fs_err::write(apt.path().join(name), text).unwrap();
+        }
+        Archive::choose(None, apt.path())
+    }
+
+    fn archive_of(main: &str, security: &str) -> Archive {
+        Archive {
+            main: main.to_owned(),
+            security: security.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_mirror_in_either_form_of_apts_sources_is_used() {
+        let lines = "# deb http://old.example/debian bookworm main\ndeb [arch=amd64 signed-by=/k] https://mirror.example/debian/ bookworm main contrib\ndeb http://security.debian.org bookworm-security main\ndeb-src http://src.example/debian bookworm main\n";
+        assert_eq!(
+            chosen(&[("sources.list", lines)]),
+            archive_of(
+                "https://mirror.example/debian",
+                "http://security.debian.org/debian-security"
+            )
+        );
+        let stanzas = "Types: deb deb-src\n# a remark\nURIs: http://near.example/debian\n http://far.example/debian\nSuites: trixie\nComponents: main\n\nTypes: deb\nURIs: http://near.example/debian-security\nSuites: trixie-security\nComponents: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n";
+        assert_eq!(
+            chosen(&[("sources.list.d/debian.sources", stanzas)]),
+            archive_of(
+                "http://near.example/debian",
+                "http://near.example/debian-security"
+            )
+        );
+    }
+
+    #[test]
+    fn repositories_of_others_are_left_out() {
+        let others = "deb https://download.docker.com/linux/debian bookworm main\ndeb https://apt.releases.hashicorp.com bookworm main\ndeb http://archive.ubuntu.com/ubuntu noble main\ndeb http://x.example/debian bookworm stable\ndeb cdrom:[Debian]/debian bookworm main\n";
+        assert_eq!(
+            chosen(&[("sources.list", others)]),
+            archive_of(MAIN, SECURITY)
+        );
+        let off = "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: bookworm\nComponents: main\n";
+        assert_eq!(
+            chosen(&[
+                ("sources.list.d/a.sources", off),
+                (
+                    "sources.list.d/b.list.disabled",
+                    "deb http://b.example/debian bookworm main"
+                )
+            ]),
+            archive_of(MAIN, SECURITY)
+        );
+    }
+
+    #[test]
+    fn a_file_of_mirrors_is_followed() {
+        let list = tempfile::NamedTempFile::new().unwrap();
+        fs_err::write(list.path(), "https://deb.example/debian\tpriority:1\n").unwrap();
+        let line = format!("deb mirror+file://{} trixie main\n", list.path().display());
+        assert_eq!(
+            chosen(&[("sources.list", &line)]).main,
+            "https://deb.example/debian"
+        );
+    }
+
+    #[test]
+    fn a_mirror_that_is_asked_for_comes_first() {
+        let nowhere = Path::new("/nonexistent");
+        assert_eq!(
+            Archive::choose(Some("http://m.example/debian/"), nowhere),
+            archive_of(
+                "http://m.example/debian",
+                "http://m.example/debian-security"
+            )
+        );
+        assert_eq!(
+            Archive::choose(Some("http://m.example/d http://s.example/s"), nowhere),
+            archive_of("http://m.example/d", "http://s.example/s")
+        );
+        assert_eq!(
+            Archive::choose(Some(" "), nowhere),
+            archive_of(MAIN, SECURITY)
+        );
+    }
+}

@@ -1,0 +1,285 @@
+//! Where images are kept, who builds one, and who uses it.
+//!
+//! In: the directory of images. Out: finished images, locks, places to build in.
+//! Never: a half-made image under a name that counts; one is renamed when it is whole.
+
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use homestak_api::runtime::{Clock as _, WallClock};
+use serde::{Deserialize, Serialize};
+
+use super::error::ImageError;
+use super::sources::Archive;
+
+/// The file that makes a directory an image. It is written last.
+pub(super) const RECORD: &str = "image.json";
+
+/// Start of the names of directories that are being built, or being removed.
+const BUILDING: &str = ".build-";
+const LEAVING: &str = ".remove-";
+const LOCK: &str = ".lock-";
+
+/// How often a lock that someone else has is tried.
+const TRY_EVERY: Duration = Duration::from_millis(300);
+
+/// What is known of an image, beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Version of this form.
+    pub(super) version: u32,
+    /// Name of the recipe.
+    pub(super) name: String,
+    /// Key of the recipe.
+    pub(super) key: String,
+    /// When it was made.
+    pub(super) made: jiff::Timestamp,
+    /// Where its packages came from.
+    pub(super) archive: Archive,
+    /// What it adds up to.
+    pub(super) checksum: String,
+    /// Bytes on the disk.
+    pub(super) bytes: u64,
+    /// Files, directories and everything else.
+    pub(super) files: u64,
+}
+
+/// The directory of images.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    pub(super) directory: PathBuf,
+}
+
+impl Store {
+    /// Returns where an image is, or would be.
+    pub(super) fn place(&self, name: &str, key: &str) -> PathBuf {
+        self.directory.join(format!("{name}-{key}"))
+    }
+
+    /// Reads what is known of a finished image.
+    pub(super) fn record(&self, place: &Path) -> Option<Record> {
+        let text = fs_err::read_to_string(place.join(RECORD)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Returns every finished image, sorted by name.
+    pub(super) fn images(&self) -> Vec<(PathBuf, Record)> {
+        let mut images: Vec<(PathBuf, Record)> = self
+            .names("")
+            .into_iter()
+            .filter(|name| !name.starts_with('.'))
+            .filter_map(|name| {
+                let place = self.directory.join(name);
+                let record = self.record(&place)?;
+                Some((place, record))
+            })
+            .collect();
+        images.sort_by(|one, other| one.0.cmp(&other.0));
+        images
+    }
+
+    /// Takes the right to build an image, and waits for whoever has it. `notice` is called once
+    /// when there is someone. Cancel-safe: dropping it gives up the wait.
+    pub(super) async fn lock(&self, name: &str, notice: impl FnOnce()) -> Result<File, ImageError> {
+        fs_err::create_dir_all(&self.directory)
+            .map_err(|source| file("make directory", &self.directory, source))?;
+        let path = self.directory.join(format!("{LOCK}{name}"));
+        let failed = |source| file("lock", &path, source);
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(failed)?;
+        let mut notice = Some(notice);
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(lock),
+                Err(TryLockError::WouldBlock) => {
+                    if let Some(notice) = notice.take() {
+                        notice();
+                    }
+                    WallClock.sleep(TRY_EVERY).await;
+                }
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
+        }
+    }
+
+    /// Makes a place to build an image in. The caller has its lock.
+    pub(super) fn begin(&self, name: &str) -> Result<Workplace, ImageError> {
+        let unique = uuid::Uuid::new_v4().simple();
+        let path = self.directory.join(format!("{BUILDING}{name}-{unique}"));
+        fs_err::create_dir(&path).map_err(|source| file("make directory", &path, source))?;
+        Ok(Workplace { path: Some(path) })
+    }
+
+    /// Makes what was built an image: writes what is known of it, and renames.
+    pub(super) fn finish(
+        &self,
+        mut workplace: Workplace,
+        record: &Record,
+    ) -> Result<PathBuf, ImageError> {
+        let Some(path) = workplace.path.clone() else {
+            return Ok(self.place(&record.name, &record.key));
+        };
+        let text = serde_json::to_string_pretty(record).unwrap_or_default();
+        let at = path.join(RECORD);
+        fs_err::write(&at, format!("{text}\n"))
+            .and_then(|()| fs_err::File::open(&at)?.sync_all())
+            .map_err(|source| file("write", &at, source))?;
+        let place = self.place(&record.name, &record.key);
+        // Something that is there and does not count is in the way.
+        if fs_err::symlink_metadata(&place).is_ok() {
+            self.discard(&place)?;
+        }
+        fs_err::rename(&path, &place).map_err(|source| file("make", &place, source))?;
+        workplace.path = None;
+        Ok(place)
+    }
+
+    /// Removes an image that nobody uses.
+    pub(super) fn remove(&self, place: &Path, name: &str) -> Result<(), ImageError> {
+        let at = place.join(RECORD);
+        let record = fs_err::File::open(&at).map_err(|source| file("open", &at, source))?;
+        let record = record.into_parts().0;
+        match record.try_lock() {
+            Ok(()) => self.discard(place),
+            Err(TryLockError::WouldBlock) => Err(ImageError::InUse {
+                name: name.to_owned(),
+            }),
+            Err(TryLockError::Error(source)) => Err(file("lock", &at, source)),
+        }
+    }
+
+    /// Takes a directory out of sight at once, then removes it.
+    fn discard(&self, place: &Path) -> Result<(), ImageError> {
+        let unique = uuid::Uuid::new_v4().simple();
+        let leaving = self.directory.join(format!("{LEAVING}{unique}"));
+        fs_err::rename(place, &leaving).map_err(|source| file("remove", place, source))?;
+        clear(&leaving).map_err(|source| file("remove", &leaving, source))
+    }
+
+    /// Removes what builders of this image left that were killed. The caller has its lock.
+    pub(super) fn sweep(&self, name: &str) -> Result<usize, ImageError> {
+        let mut swept = 0;
+        let start = format!("{BUILDING}{name}-");
+        for left in self.names(&start) {
+            // `debian-12` is not `debian-12-disk`.
+            let ours = left[start.len()..]
+                .bytes()
+                .all(|one| one.is_ascii_hexdigit());
+            if ours {
+                let path = self.directory.join(left);
+                clear(&path).map_err(|source| file("remove", &path, source))?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Removes what builders left that were killed, except of images that are being built now.
+    pub(super) fn sweep_all(&self) -> Result<usize, ImageError> {
+        let mut swept = 0;
+        for lock in self.names(LOCK) {
+            let path = self.directory.join(&lock);
+            let held = File::options()
+                .write(true)
+                .open(&path)
+                .map_err(|source| file("open", &path, source))?;
+            if held.try_lock().is_ok() {
+                swept += self.sweep(&lock[LOCK.len()..])?;
+            }
+        }
+        for left in self.names(LEAVING) {
+            let path = self.directory.join(left);
+            clear(&path).map_err(|source| file("remove", &path, source))?;
+            swept += 1;
+        }
+        Ok(swept)
+    }
+
+    fn names(&self, start: &str) -> Vec<String> {
+        let entries = fs_err::read_dir(&self.directory).into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let mut names: Vec<String> = names
+            .filter_map(|name| name.into_string().ok())
+            .filter(|name| name.starts_with(start))
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Returns how many bytes are free for images.
+    pub(super) fn free(&self) -> u64 {
+        rustix::fs::statvfs(&self.directory)
+            .map_or(u64::MAX, |room| room.f_bavail.saturating_mul(room.f_frsize))
+    }
+}
+
+/// A place to build in. It is removed when building does not come to its end.
+pub(super) struct Workplace {
+    path: Option<PathBuf>,
+}
+
+impl Workplace {
+    /// Returns where it is.
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.clone().unwrap_or_default()
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // The next builder finds what could not be removed.
+            _ = clear(path);
+        }
+    }
+}
+
+/// Holds an image against removal, for as long as the file is open in any process.
+pub(super) fn hold(place: &Path) -> std::io::Result<File> {
+    let at = place.join(RECORD);
+    let record = fs_err::File::open(&at)?.into_parts().0;
+    record.lock_shared()?;
+    // Removed between opening and locking.
+    fs_err::symlink_metadata(&at)?;
+    Ok(record)
+}
+
+/// Returns whether someone holds an image.
+pub(super) fn held(place: &Path) -> bool {
+    let record = fs_err::File::open(place.join(RECORD));
+    record.is_ok_and(|record| matches!(record.file().try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Removes a directory with everything in it. Processes that were killed a moment ago may still
+/// put something into it.
+fn clear(path: &Path) -> std::io::Result<()> {
+    let mut tries = 0;
+    loop {
+        match fs_err::remove_dir_all(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty && tries < 20 => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Makes an error about a file.
+pub(super) fn file(doing: &'static str, path: &Path, source: std::io::Error) -> ImageError {
+    ImageError::File {
+        doing,
+        path: path.to_owned(),
+        // The path is named already; the operating system's words are the rest.
+        source: source
+            .raw_os_error()
+            .map_or(source, std::io::Error::from_raw_os_error),
+    }
+}

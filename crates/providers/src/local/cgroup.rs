@@ -1,0 +1,374 @@
+//! Control groups: what keeps a node's processes together and within its limits.
+//!
+//! In: what the machine has mounted (version 1, 2 or both), a node. Out: groups with limits.
+//! Never: a group that is not ours; a limit that is set and not enforced without a word.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal};
+
+/// How many processes and threads a node may have for each CPU, and at least.
+const TASKS_PER_CORE: u64 = 2_048;
+const TASKS: u64 = 4_096;
+/// Version 1 hierarchies that a node has a group in, beside systemd's.
+const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "freezer"];
+const PERIOD: u64 = 100_000;
+
+/// What a node may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Memory in MiB.
+    pub(super) memory: u64,
+    /// CPUs.
+    pub(super) cores: u32,
+}
+
+impl Limits {
+    /// Returns how many processes and threads there may be.
+    pub(super) fn tasks(&self) -> u64 {
+        TASKS.max(u64::from(self.cores) * TASKS_PER_CORE)
+    }
+
+    fn quota(&self) -> u64 {
+        u64::from(self.cores) * PERIOD
+    }
+}
+
+/// What the machine has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hierarchies {
+    /// Where version 2 is mounted.
+    pub(super) unified: Option<PathBuf>,
+    /// Version 1, by controller; `systemd` is the one without.
+    pub(super) old: Vec<(String, PathBuf)>,
+    /// Whether systemd runs the machine and is asked for groups.
+    pub(super) systemd: bool,
+}
+
+impl Hierarchies {
+    /// Looks at the machine.
+    pub(super) fn of_machine() -> Self {
+        let mounts = fs_err::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Self {
+            systemd: Path::new("/run/systemd/system").is_dir(),
+            ..Self::read(&mounts)
+        }
+    }
+
+    fn read(mounts: &str) -> Self {
+        let mut found = Self::default();
+        for line in mounts.lines() {
+            let Some((before, after)) = line.split_once(" - ") else {
+                continue;
+            };
+            let Some(path) = before.split(' ').nth(4).map(PathBuf::from) else {
+                continue;
+            };
+            let mut after = after.split(' ');
+            let (kind, options) = (
+                after.next().unwrap_or_default(),
+                after.nth(1).unwrap_or_default(),
+            );
+            match kind {
+                "cgroup2" => found.unified = Some(path),
+                "cgroup" => {
+                    for option in options.split(',') {
+                        let name = option.strip_prefix("name=").unwrap_or(option);
+                        if name == "systemd" || CONTROLLERS.contains(&name) {
+                            found.old.push((name.to_owned(), path.clone()));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Tells whether version 2 is all there is, with its rule that a group has either processes
+    /// or groups.
+    pub(super) fn is_pure(&self) -> bool {
+        self.unified.is_some() && self.old.is_empty()
+    }
+
+    /// Says which limits the machine cannot enforce.
+    pub(super) fn lacks(&self) -> Vec<&'static str> {
+        let unified = self
+            .unified
+            .as_ref()
+            .map(|path| path.join("cgroup.controllers"));
+        let unified = unified
+            .and_then(|path| fs_err::read_to_string(path).ok())
+            .unwrap_or_default();
+        let has = |name: &str| {
+            unified.split_whitespace().any(|one| one == name)
+                || self.old.iter().any(|(one, _)| one == name)
+        };
+        ["memory", "pids", "cpu"]
+            .into_iter()
+            .filter(|name| !has(name))
+            .collect()
+    }
+}
+
+/// The groups of one node.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    hierarchies: Hierarchies,
+    /// Below a hierarchy, where we make groups ourselves.
+    own: PathBuf,
+    /// Below a hierarchy, where systemd makes them for us.
+    unit: PathBuf,
+}
+
+impl Group {
+    /// Names the groups of a node; nothing is made yet.
+    pub(super) fn new(hierarchies: Hierarchies, realm: &str, part: &str) -> Self {
+        Self {
+            hierarchies,
+            own: Path::new(&format!("homestak-{realm}")).join(part),
+            unit: Path::new("system.slice").join(format!("{part}.service")),
+        }
+    }
+
+    /// Makes the groups that are ours to make, with their limits, and returns those that the
+    /// node's first process must be put into.
+    pub(super) fn make(&self, limits: Limits) -> std::io::Result<Vec<PathBuf>> {
+        let mut made = Vec::new();
+        for (controller, path) in &self.hierarchies.old {
+            if controller == "systemd" && self.hierarchies.systemd {
+                continue;
+            }
+            let group = path.join(&self.own);
+            match make_writable(path, &group) {
+                Ok(()) => {}
+                // Without its limit a node would still run, and preflight says so.
+                Err(_) if controller == "freezer" => continue,
+                Err(error) => return Err(error),
+            }
+            for (file, value) in old_limits(controller, limits) {
+                write(&group.join(file), &value)?;
+            }
+            made.push(group);
+        }
+        if let Some(unified) = self
+            .hierarchies
+            .unified
+            .as_ref()
+            .filter(|_| !self.hierarchies.systemd)
+        {
+            let group = unified.join(&self.own);
+            fs_err::create_dir_all(&group)?;
+            if self.hierarchies.is_pure() {
+                let parent = group.parent().unwrap_or(unified);
+                for above in [unified.as_path(), parent] {
+                    for controller in ["+memory", "+pids", "+cpu"] {
+                        let _ = write(&above.join("cgroup.subtree_control"), controller);
+                    }
+                }
+                for (file, value) in new_limits(limits) {
+                    write(&group.join(file), &value)?;
+                }
+            }
+            made.push(group);
+        }
+        Ok(made)
+    }
+
+    /// Returns the properties of the unit that systemd runs the node in.
+    pub(super) fn properties(&self, limits: Limits) -> Vec<String> {
+        vec![
+            "Delegate=yes".to_owned(),
+            format!("MemoryMax={}M", limits.memory),
+            format!("TasksMax={}", limits.tasks()),
+            format!("CPUQuota={}%", u64::from(limits.cores) * 100),
+        ]
+    }
+
+    /// Returns the group in version 2, where its processes are not allowed beside groups.
+    pub(super) fn split(&self) -> Option<PathBuf> {
+        let unified = self
+            .hierarchies
+            .unified
+            .as_ref()
+            .filter(|_| self.hierarchies.is_pure())?;
+        let below = if self.hierarchies.systemd {
+            &self.unit
+        } else {
+            &self.own
+        };
+        Some(unified.join(below))
+    }
+
+    /// Returns every process in the groups.
+    pub(super) fn processes(&self) -> Vec<Pid> {
+        let mut found = std::collections::BTreeSet::new();
+        for top in self.places() {
+            collect(&top, &mut found);
+        }
+        let alive = |pid: &i32| !is_zombie(*pid);
+        found
+            .into_iter()
+            .filter(alive)
+            .filter_map(Pid::from_raw)
+            .collect()
+    }
+
+    /// Ends every process at once.
+    pub(super) fn kill(&self) {
+        for pid in self.processes() {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Removes the groups, once they are empty.
+    pub(super) fn remove(&self) {
+        for top in self.places() {
+            remove_groups(&top);
+            if let Some(parent) = top.parent().filter(|_| top.ends_with(&self.own)) {
+                // Refused while other nodes are there.
+                let _ = fs_err::remove_dir(parent);
+            }
+        }
+    }
+
+    /// Returns every place where the node may have a group.
+    fn places(&self) -> Vec<PathBuf> {
+        let tops = self.hierarchies.old.iter().map(|(_, path)| path);
+        let tops = tops.chain(&self.hierarchies.unified);
+        tops.flat_map(|top| [top.join(&self.own), top.join(&self.unit)])
+            .filter(|path| path.is_dir())
+            .collect()
+    }
+}
+
+/// Returns the names of nodes that have groups of ours.
+pub(super) fn parts(hierarchies: &Hierarchies, realm: &str) -> Vec<String> {
+    let tops = hierarchies.old.iter().map(|(_, path)| path);
+    let tops = tops.chain(&hierarchies.unified);
+    let mut names: Vec<String> = tops
+        .filter_map(|top| fs_err::read_dir(top.join(format!("homestak-{realm}"))).ok())
+        .flatten()
+        .filter_map(|entry| entry.ok().filter(|entry| entry.path().is_dir()))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn old_limits(controller: &str, limits: Limits) -> Vec<(&'static str, String)> {
+    match controller {
+        "memory" => vec![("memory.limit_in_bytes", (limits.memory << 20).to_string())],
+        "pids" => vec![("pids.max", limits.tasks().to_string())],
+        "cpu" => vec![
+            ("cpu.cfs_period_us", PERIOD.to_string()),
+            ("cpu.cfs_quota_us", limits.quota().to_string()),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+fn new_limits(limits: Limits) -> [(&'static str, String); 3] {
+    [
+        ("memory.max", (limits.memory << 20).to_string()),
+        ("pids.max", limits.tasks().to_string()),
+        ("cpu.max", format!("{} {PERIOD}", limits.quota())),
+    ]
+}
+
+/// Makes a group. Inside a node the hierarchies are shown read-only; they are its own all the
+/// same.
+fn make_writable(hierarchy: &Path, group: &Path) -> std::io::Result<()> {
+    match fs_err::create_dir_all(group) {
+        Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+            let path = hierarchy.to_string_lossy();
+            crate::process::run("mount", &["-o", "remount,rw,bind", &path])
+                .map_err(std::io::Error::other)?;
+            fs_err::create_dir_all(group)
+        }
+        other => other,
+    }
+}
+
+fn write(path: &Path, value: &str) -> std::io::Result<()> {
+    fs_err::write(path, value)
+}
+
+fn collect(group: &Path, found: &mut std::collections::BTreeSet<i32>) {
+    let text = fs_err::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    let Ok(entries) = fs_err::read_dir(group) else {
+        return;
+    };
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&entry.path(), found);
+        }
+    }
+}
+
+fn remove_groups(group: &Path) {
+    if let Ok(entries) = fs_err::read_dir(group) {
+        for entry in entries.filter_map(Result::ok) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                remove_groups(&entry.path());
+            }
+        }
+    }
+    let _ = fs_err::remove_dir(group);
+}
+
+/// One that has ended and that nobody has asked about runs no more.
+fn is_zombie(pid: i32) -> bool {
+    let text = fs_err::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = text
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    matches!(state, None | Some('Z' | 'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+25 24 0:21 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755
+26 25 0:22 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+27 25 0:23 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
+28 25 0:24 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+29 25 0:25 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+";
+    const PURE: &str = "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    #[test]
+    fn both_versions_are_found_where_both_are_mounted() {
+        let found = Hierarchies::read(HYBRID);
+        assert_eq!(
+            found.unified.as_deref(),
+            Some(Path::new("/sys/fs/cgroup/unified"))
+        );
+        let names: Vec<&str> = found.old.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["systemd", "memory", "cpu"]);
+        assert!(!found.is_pure());
+    }
+
+    #[test]
+    fn version_two_alone_is_pure() {
+        let found = Hierarchies::read(PURE);
+        assert!(found.is_pure());
+        let group = Group::new(found, "local", "hs-local-100");
+        assert_eq!(
+            group.split().as_deref(),
+            Some(Path::new("/sys/fs/cgroup/homestak-local/hs-local-100"))
+        );
+    }
+
+    #[test]
+    fn a_process_that_is_gone_does_not_run() {
+        assert!(is_zombie(i32::MAX));
+        assert!(!is_zombie(
+            i32::try_from(std::process::id()).expect("a pid")
+        ));
+    }
+}

@@ -1,0 +1,124 @@
+//! Finds and removes what someone who was killed left behind.
+//!
+//! In: the machine as it is. Out: what belongs to no node, and its end.
+//! Never: a node, unless every node is asked for; anything that does not carry our name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use homestak_engine::ports::{GuestUuid, Halt, PortError};
+
+use super::{Local, cgroup, container, fault, lease, net, node};
+
+/// Something that belongs to no node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// A directory of a node that was being made or removed.
+    Directory(std::path::PathBuf),
+    /// Processes and control groups, by the part's name.
+    Group(String),
+    /// A network namespace.
+    Namespace(String),
+    /// An address that was given out.
+    Address(String, String),
+    /// The bridge, the pair that leads there, rules and settings.
+    Network,
+    /// Directories of nspawn.
+    Traces(String),
+}
+
+impl fmt::Display for Leftover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(path) => write!(f, "half-made node in {}", path.display()),
+            Self::Group(part) => write!(f, "processes and control groups of {part}"),
+            Self::Namespace(name) => write!(f, "network namespace {name}"),
+            Self::Address(address, _) => write!(f, "address {address}"),
+            Self::Network => write!(f, "bridge, links and rules"),
+            Self::Traces(part) => write!(f, "directories of systemd-nspawn for {part}"),
+        }
+    }
+}
+
+impl Local {
+    /// Looks for what belongs to no node.
+    pub fn leftovers(&self) -> Result<Vec<Leftover>, PortError> {
+        let nodes = node::all(&self.realm)?;
+        let parts: BTreeSet<String> = nodes
+            .iter()
+            .map(|node| self.realm.part(node.vmid))
+            .collect();
+        let alone = |name: &String| !parts.contains(name);
+        let mut found: Vec<Leftover> = node::half_made(&self.realm)
+            .into_iter()
+            .map(Leftover::Directory)
+            .collect();
+        let groups = cgroup::parts(&self.hierarchies, self.realm.name());
+        found.extend(groups.into_iter().filter(alone).map(Leftover::Group));
+        let prefix = format!("hs-{}-", self.realm.name());
+        let namespaces = net::namespaces(&prefix).into_iter();
+        found.extend(namespaces.filter(alone).map(Leftover::Namespace));
+        found.extend(
+            container::traces(&prefix)
+                .into_iter()
+                .filter(alone)
+                .map(Leftover::Traces),
+        );
+        // Guests inside of nodes have addresses too; only their own host knows them.
+        if !nodes.iter().any(|node| node.hosts) {
+            let known: BTreeSet<&str> = nodes.iter().map(|node| node.uuid.as_str()).collect();
+            let leases = lease::all(&self.realm).into_iter();
+            let leases = leases.filter(|(_, holder)| !known.contains(holder.as_str()));
+            found.extend(
+                leases.map(|(address, holder)| Leftover::Address(address.to_string(), holder)),
+            );
+        }
+        if nodes.is_empty() && !self.is_attached() && net::is_there(&self.realm) {
+            found.push(Leftover::Network);
+        }
+        Ok(found)
+    }
+
+    /// Removes what belongs to no node.
+    pub fn clean(&self) -> Result<Vec<Leftover>, PortError> {
+        let found = self.leftovers()?;
+        let io = |error: std::io::Error| fault::io("clean up", &error);
+        for leftover in &found {
+            match leftover {
+                Leftover::Directory(path) => node::remove_tree(path).map_err(io)?,
+                Leftover::Group(part) => {
+                    let group =
+                        cgroup::Group::new(self.hierarchies.clone(), self.realm.name(), part);
+                    container::stop(&group, Halt::Now);
+                    group.remove();
+                }
+                Leftover::Namespace(name) => net::unplug(name)?,
+                Leftover::Traces(part) => container::sweep(part),
+                Leftover::Address(_, holder) => {
+                    if let Some(uuid) = GuestUuid::new(holder) {
+                        lease::release(&self.realm, &uuid)?;
+                    }
+                }
+                // Taken down below, when nothing uses it.
+                Leftover::Network => {}
+            }
+        }
+        let turn = self.realm.lock()?;
+        if node::all(&self.realm)?.is_empty() {
+            for (_, holder) in lease::all(&self.realm) {
+                if let Some(uuid) = GuestUuid::new(&holder) {
+                    lease::release(&self.realm, &uuid)?;
+                }
+            }
+            self.leave(turn)?;
+        }
+        Ok(found)
+    }
+
+    /// Stops and removes a node, whatever manifest it is of.
+    pub fn remove(&self, node: &super::Node) -> Result<(), PortError> {
+        let guest = node.reference(super::HOST);
+        self.end(&guest, Halt::Graceful(std::time::Duration::from_secs(10)))?;
+        self.take_away(&guest)
+    }
+}

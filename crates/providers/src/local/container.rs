@@ -1,0 +1,329 @@
+//! Nodes that are containers: a whole Debian in systemd-nspawn, on an overlay over its image.
+//!
+//! In: a node. Out: its processes, in their own group, namespaces and mounts.
+//! Never: a mount outside of the node's own mount namespace, so that none is left when its
+//! processes end, however they end.
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use homestak_engine::ports::{Halt, PortError};
+use rustix::process::{Pid, Signal};
+
+use super::cgroup::{Group, Limits};
+use super::fault;
+use super::node::{FirstBoot, Node};
+use super::realm::Realm;
+use crate::process;
+
+/// What the node's own keeper does: waits until it is in its group, mounts, tells the node who it
+/// is on its first start, and starts it again when it reboots.
+const KEEPER: &str = include_str!("keeper.sh");
+/// How often it is looked whether a node has ended.
+const BETWEEN: Duration = Duration::from_millis(30);
+/// System calls and capabilities of a node that others run on.
+const HOSTING: [&str; 2] = [
+    "--capability=all",
+    "--system-call-filter=@mount @keyring @privileged @raw-io @module bpf perf_event_open",
+];
+
+/// Starts a node that does not run.
+pub(super) fn start(
+    realm: &Realm,
+    node: &Node,
+    (tree, program): (&Path, &Path),
+    group: &Group,
+    systemd: bool,
+) -> Result<(), PortError> {
+    let doing = format!("start `{}`", node.name);
+    let io = |error: std::io::Error| fault::io(&doing, &error);
+    let limits = Limits {
+        memory: node.memory,
+        cores: node.cores,
+    };
+    let groups = group.make(limits).map_err(io)?;
+    let directory = realm.node(&node.uuid);
+    let part = realm.part(node.vmid);
+    let mut arguments: Vec<String> = vec![
+        "-c".into(),
+        KEEPER.into(),
+        // What it is called in lists of processes.
+        format!("homestak-node-{}", node.name),
+        if systemd { "go" } else { "wait" }.into(),
+        directory.display().to_string(),
+        tree.display().to_string(),
+        group
+            .split()
+            .map_or_else(|| "-".to_owned(), |path| path.display().to_string()),
+        if systemd {
+            joined(&groups)
+        } else {
+            String::new()
+        },
+    ];
+    arguments.extend(nspawn(realm, node, &part, program));
+    let log = console(&directory).map_err(io)?;
+    if systemd {
+        return run_in_unit(&part, group, limits, &directory, &arguments)
+            .map_err(|error| fault::program(&doing, &error));
+    }
+    let mut command = process::command("setsid");
+    command
+        .arg("unshare")
+        .args(["--mount", "--propagation", "private", "sh"])
+        .args(&arguments)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().map_err(io)?)
+        .stderr(log);
+    let mut child = command.spawn().map_err(|error| {
+        fault::program(
+            &doing,
+            &process::Failed::NotStarted {
+                program: "setsid".to_owned(),
+                error,
+            },
+        )
+    })?;
+    // It waits until it is in its groups; should we die before, it ends by itself.
+    for group in &groups {
+        fs_err::write(group.join("cgroup.procs"), child.id().to_string()).map_err(io)?;
+    }
+    let told = match child.stdin.take() {
+        Some(mut stdin) => std::io::Write::write_all(&mut stdin, b"go\n"),
+        None => Ok(()),
+    };
+    // As long as this program runs, it is the one to be told how the node ended.
+    std::thread::spawn(move || child.wait());
+    told.map_err(io)
+}
+
+fn joined(groups: &[PathBuf]) -> String {
+    let groups: Vec<String> = groups
+        .iter()
+        .map(|group| group.display().to_string())
+        .collect();
+    groups.join(" ")
+}
+
+fn run_in_unit(
+    part: &str,
+    group: &Group,
+    limits: Limits,
+    directory: &Path,
+    arguments: &[String],
+) -> Result<(), process::Failed> {
+    // A unit of that name that failed would be in the way.
+    let _ = process::run("systemctl", &["reset-failed", &format!("{part}.service")]);
+    let log = directory.join("console.log");
+    let mut all: Vec<String> = ["--quiet", "--collect", "--service-type=exec"]
+        .map(str::to_owned)
+        .into();
+    all.push(format!("--unit={part}.service"));
+    let mut properties = group.properties(limits);
+    properties.push("KillMode=mixed".to_owned());
+    properties.push(format!("StandardOutput=append:{}", log.display()));
+    properties.push(format!("StandardError=append:{}", log.display()));
+    all.extend(
+        properties
+            .into_iter()
+            .map(|property| format!("--property={property}")),
+    );
+    all.extend(["unshare", "--mount", "--propagation", "private", "sh"].map(str::to_owned));
+    all.extend(arguments.iter().cloned());
+    process::run("systemd-run", &all).map(|_| ())
+}
+
+/// The arguments of nspawn.
+fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String> {
+    let directory = realm.node(&node.uuid);
+    let mut arguments: Vec<String> = [
+        "--quiet",
+        "--keep-unit",
+        "--register=no",
+        "--boot",
+        "--console=read-only",
+        "--resolv-conf=off",
+        "--timezone=off",
+        "--link-journal=no",
+    ]
+    .map(str::to_owned)
+    .into();
+    arguments.push(format!("--machine={part}"));
+    arguments.push(format!("--uuid={}", node.uuid));
+    arguments.push(format!("--directory={}", directory.join("root").display()));
+    arguments.push(format!("--network-namespace-path=/run/netns/{part}"));
+    if !node.hosts {
+        arguments.push("--capability=CAP_NET_ADMIN".to_owned());
+        return arguments;
+    }
+    arguments.extend(HOSTING.map(str::to_owned));
+    let nested = directory.join("nested");
+    // A plain directory: an overlay cannot be written to on top of another.
+    arguments.push(format!(
+        "--bind={}:{}",
+        nested.display(),
+        super::realm::ROOT
+    ));
+    arguments.push(format!(
+        "--bind-ro={}:{}/images",
+        realm.images().display(),
+        super::realm::ROOT
+    ));
+    arguments.push(format!(
+        "--bind-ro={}:/usr/local/bin/homestak",
+        program.display()
+    ));
+    arguments
+}
+
+/// Writes down what a node is told on its first start.
+pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std::io::Result<()> {
+    let directory = realm.node(&node.uuid);
+    // Trees of containers have no resolver of their own, and an empty file in its place.
+    let servers = node.identity.dns.iter();
+    let servers: String = servers.map(|one| format!("nameserver {one}\n")).collect();
+    fs_err::create_dir_all(directory.join("upper/etc"))?;
+    fs_err::write(directory.join("upper/etc/resolv.conf"), servers)?;
+    match node.first_boot {
+        FirstBoot::Direct => {
+            let script = super::identity::script(&node.identity, node.hosts, false);
+            secret(&directory.join("first-boot"), &script)
+        }
+        FirstBoot::CloudInit => {
+            let place = directory.join("upper/var/lib/cloud/seed/nocloud");
+            fs_err::create_dir_all(&place)?;
+            for (name, text) in seed {
+                secret(&place.join(name), text)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Takes away what it was told.
+pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Result<()> {
+    let seed = "/var/lib/cloud/seed/nocloud";
+    if node.first_boot == FirstBoot::Direct {
+        return Ok(());
+    }
+    match init(group) {
+        // Through the node: what is below a mounted overlay is not changed beside it.
+        Some(pid) => {
+            let pid = pid.as_raw_nonzero().to_string();
+            process::run(
+                "nsenter",
+                &["--target", &pid, "--mount", "--", "rm", "-rf", seed],
+            )
+            .map(|_| ())
+            .map_err(std::io::Error::other)
+        }
+        None => super::node::remove_tree(&realm.node(&node.uuid).join("upper").join(&seed[1..])),
+    }
+}
+
+/// Returns the first process inside of a node.
+pub(super) fn init(group: &Group) -> Option<Pid> {
+    let is_first = |pid: &Pid| {
+        let text = fs_err::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+        let text = text.unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        // Its number in the innermost namespace; one of a node within the node is further in.
+        line.is_some_and(|line| {
+            let numbers: Vec<&str> = line.split_whitespace().collect();
+            numbers.last() == Some(&"1") && numbers.len() == own_depth() + 1
+        })
+    };
+    group.processes().into_iter().find(is_first)
+}
+
+fn own_depth() -> usize {
+    let text = fs_err::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    line.map_or(1, |line| line.split_whitespace().count())
+}
+
+/// Brings a node to a halt. Returns what was heard meanwhile to be waited for.
+pub(super) fn stop(group: &Group, halt: Halt) {
+    if let Halt::Graceful(patience) = halt {
+        let is_nspawn = |pid: &&Pid| comm(**pid) == "systemd-nspawn";
+        let processes = group.processes();
+        // It passes the wish on to the node's first process.
+        for pid in processes.iter().filter(is_nspawn) {
+            let _ = rustix::process::kill_process(*pid, Signal::TERM);
+        }
+        if ended(group, patience) {
+            return;
+        }
+    }
+    // Until nothing is left: processes make new ones.
+    for _ in 0..200 {
+        group.kill();
+        if ended(group, BETWEEN) {
+            return;
+        }
+    }
+}
+
+fn ended(group: &Group, patience: Duration) -> bool {
+    let looks = patience.as_millis() / BETWEEN.as_millis();
+    for look in 0..=looks {
+        if group.processes().is_empty() {
+            return true;
+        }
+        if look < looks {
+            std::thread::sleep(BETWEEN);
+        }
+    }
+    false
+}
+
+fn comm(pid: Pid) -> String {
+    let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    fs_err::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// Removes what nspawn leaves behind when it is killed.
+pub(super) fn sweep(part: &str) {
+    for place in ["propagate", "unix-export"] {
+        let path = Path::new("/run/systemd/nspawn").join(place).join(part);
+        let _ = process::run(
+            "umount",
+            &["--quiet", "--recursive", &path.to_string_lossy()],
+        );
+        let _ = super::node::remove_tree(&path);
+    }
+}
+
+/// Returns parts that nspawn left something of.
+pub(super) fn traces(prefix: &str) -> Vec<String> {
+    let Ok(entries) = fs_err::read_dir("/run/systemd/nspawn/propagate") else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// Opens the file that a node's console goes to.
+fn console(directory: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(directory.join("console.log"))
+}
+
+fn secret(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)?;
+    std::io::Write::write_all(&mut file, text.as_bytes())
+}

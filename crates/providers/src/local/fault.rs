@@ -1,0 +1,35 @@
+//! Errors of the local host, in the words of the port.
+//!
+//! In: what failed. Out: [`PortError`] with what can be done about it.
+//! Never: an error without the thing it happened to.
+
+use homestak_engine::ports::{Class, PortError};
+
+use crate::process::Failed;
+
+/// A file or directory could not be used.
+pub(super) fn io(doing: &str, error: &std::io::Error) -> PortError {
+    let hint = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "the local host needs root: repeat it with sudo",
+        std::io::ErrorKind::StorageFull => "make room, then repeat",
+        _ => "",
+    };
+    PortError::refused(doing, error.to_string(), hint)
+}
+
+/// A program failed.
+pub(super) fn program(doing: &str, error: &Failed) -> PortError {
+    let hint = match error {
+        Failed::NotStarted { .. } => "homestak local setup installs what is missing",
+        Failed::Ended { .. } => "",
+    };
+    PortError::refused(doing, error.to_string(), hint)
+}
+
+/// What was named is not there.
+pub(super) fn missing(doing: &str, detail: impl Into<String>) -> PortError {
+    PortError {
+        class: Class::Missing,
+        ..PortError::refused(doing, detail, "")
+    }
+}

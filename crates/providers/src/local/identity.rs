@@ -1,0 +1,148 @@
+//! Tells a node directly who it is, without waiting for cloud-init: the same in the end.
+//!
+//! In: an identity. Out: a script for a shell in the node's tree, which may run twice.
+//! Never: a value that the shell could take for anything but a text.
+
+use std::fmt::Write as _;
+
+use homestak_core::firstboot::Identity;
+
+use super::realm::BRIDGE;
+
+/// Returns the script. A node that `hosts` others has its address on a bridge. One that is `up`
+/// already takes everything over at once.
+pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
+    let mut text = String::from(
+        "set -eu\n\
+         umask 022\n\
+         put() { mkdir -p \"${2%/*}\"; printf '%s' \"$3\" >\"$2.new\"; chmod \"$1\" \"$2.new\"; mv -f \"$2.new\" \"$2\"; }\n",
+    );
+    let mut put = |mode: &str, path: &str, content: &str| {
+        let _ = writeln!(text, "put {mode} {path} {}", quoted(content));
+    };
+    let name = &identity.hostname;
+    put("0644", "/etc/hostname", &format!("{name}\n"));
+    put("0644", "/etc/hosts", &hosts_file(name));
+    for (path, content) in network(identity, hosts) {
+        put("0644", &path, &content);
+    }
+    if let Some(key) = &identity.host_key {
+        put(
+            "0600",
+            "/etc/ssh/ssh_host_ed25519_key",
+            &lined(&key.private),
+        );
+        put(
+            "0644",
+            "/etc/ssh/ssh_host_ed25519_key.pub",
+            &lined(&key.public),
+        );
+    }
+    put(
+        "0600",
+        "/etc/ssh/sshd_config.d/50-cloud-init.conf",
+        "PasswordAuthentication no\n",
+    );
+    let user = &identity.user;
+    put(
+        "0440",
+        "/etc/sudoers.d/90-cloud-init-users",
+        &format!("{user} ALL=(ALL) NOPASSWD:ALL\n"),
+    );
+    put("0644", "/etc/cloud/cloud-init.disabled", "");
+    let who = quoted(user);
+    let keys: String = identity.keys.iter().map(|key| lined(key)).collect();
+    let _ = write!(
+        text,
+        "id -u {who} >/dev/null 2>&1 || useradd --create-home --shell /bin/bash {who}\n\
+         usermod --append --groups sudo {who}\n\
+         home=$(getent passwd {who} | cut -d: -f6)\n\
+         put 0600 \"$home/.ssh/authorized_keys\" {}\n\
+         chmod 0700 \"$home/.ssh\"\n\
+         chown -R {who}: \"$home/.ssh\"\n",
+        quoted(&keys)
+    );
+    if up {
+        let _ = write!(
+            text,
+            "hostname {}\n\
+             systemctl restart systemd-networkd ssh\n",
+            quoted(name)
+        );
+    }
+    text
+}
+
+fn hosts_file(name: &str) -> String {
+    format!(
+        "127.0.1.1 {name} {name}\n\
+         127.0.0.1 localhost\n\
+         ::1 localhost ip6-localhost ip6-loopback\n\
+         ff02::1 ip6-allnodes\n\
+         ff02::2 ip6-allrouters\n"
+    )
+}
+
+/// The files of systemd-networkd.
+fn network(identity: &Identity, hosts: bool) -> Vec<(String, String)> {
+    let mac = &identity.mac;
+    let mut own = String::from("[Network]\n");
+    match identity.address {
+        Some((address, prefix)) => {
+            let _ = writeln!(own, "Address={address}/{prefix}");
+        }
+        None => own.push_str("DHCP=ipv4\n"),
+    }
+    if let Some(gateway) = identity.gateway {
+        let _ = writeln!(own, "Gateway={gateway}");
+    }
+    for server in &identity.dns {
+        let _ = writeln!(own, "DNS={server}");
+    }
+    let at = |name: &str| format!("/etc/systemd/network/10-homestak-{name}");
+    let mut files = Vec::new();
+    if !hosts {
+        files.push((
+            at("lan.network"),
+            format!("[Match]\nMACAddress={mac}\n\n{own}"),
+        ));
+        return files;
+    }
+    // As on a hypervisor: what runs on it is on the same network.
+    files.push((
+        at("bridge.netdev"),
+        format!("[NetDev]\nName={BRIDGE}\nKind=bridge\nMACAddress={mac}\n\n[Bridge]\nSTP=no\nForwardDelaySec=0\n"),
+    ));
+    files.push((
+        at("port.network"),
+        format!("[Match]\nName=eth0\n\n[Network]\nBridge={BRIDGE}\n"),
+    ));
+    files.push((
+        at("bridge.network"),
+        format!("[Match]\nName={BRIDGE}\n\n{own}"),
+    ));
+    files
+}
+
+/// Ends a text with one line end.
+fn lined(text: &str) -> String {
+    format!("{}\n", text.trim_end())
+}
+
+/// Writes a text so that a shell takes it as it is.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_takes_any_text_as_it_is() {
+        for text in ["plain", "it's", "$(reboot)", "a\nb", "\\", "'"] {
+            let echoed = crate::process::run("sh", &["-c", &format!("printf %s {}", quoted(text))]);
+            assert_eq!(echoed.expect("it runs"), text);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Addresses of nodes: given out once, the same for the same node.
+//!
+//! In: a node's identity, the network. Out: an address that nobody else has.
+//! Never: a choice by chance; the gateway's address.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use homestak_engine::ports::{GuestUuid, PortError};
+use sha2::{Digest as _, Sha256};
+
+use super::fault;
+use super::net::Network;
+use super::realm::Realm;
+
+/// Returns the address of a node, the one it asks for if it asks. The caller holds the realm.
+pub(super) fn take(
+    realm: &Realm,
+    network: &Network,
+    uuid: &GuestUuid,
+    asked: Option<IpAddr>,
+) -> Result<Ipv4Addr, PortError> {
+    let doing = "give out an address";
+    let io = |error: std::io::Error| fault::io(doing, &error);
+    fs_err::create_dir_all(realm.leases()).map_err(io)?;
+    if let Some(asked) = asked {
+        return fixed(realm, network, uuid, asked);
+    }
+    if let Some(known) = of(realm, uuid) {
+        return Ok(known);
+    }
+    let first = wish(network, uuid);
+    for step in 0..network.places() {
+        let address = network.nth((first + step) % network.places());
+        if claim(realm, address, uuid).map_err(io)? {
+            return Ok(address);
+        }
+    }
+    Err(PortError::refused(
+        doing,
+        format!("all addresses of {network} are taken"),
+        "destroy nodes that are not needed: homestak local show lists them",
+    ))
+}
+
+/// Returns the address a node has, if it has one.
+pub(super) fn of(realm: &Realm, uuid: &GuestUuid) -> Option<Ipv4Addr> {
+    let entries = fs_err::read_dir(realm.leases()).ok()?;
+    let mut held = entries.filter_map(Result::ok).filter(|entry| {
+        fs_err::read_to_string(entry.path()).is_ok_and(|holder| holder.trim() == uuid.as_str())
+    });
+    held.find_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Gives up what a node has.
+pub(super) fn release(realm: &Realm, uuid: &GuestUuid) -> Result<(), PortError> {
+    while let Some(address) = of(realm, uuid) {
+        let path = realm.leases().join(address.to_string());
+        fs_err::remove_file(&path).map_err(|error| fault::io("give up an address", &error))?;
+    }
+    Ok(())
+}
+
+/// Returns every lease.
+pub(super) fn all(realm: &Realm) -> Vec<(Ipv4Addr, String)> {
+    let Ok(entries) = fs_err::read_dir(realm.leases()) else {
+        return Vec::new();
+    };
+    let entries = entries.filter_map(Result::ok);
+    let read = |entry: fs_err::DirEntry| {
+        let holder = fs_err::read_to_string(entry.path()).ok()?;
+        Some((
+            entry.file_name().to_str()?.parse().ok()?,
+            holder.trim().to_owned(),
+        ))
+    };
+    entries.filter_map(read).collect()
+}
+
+fn fixed(
+    realm: &Realm,
+    network: &Network,
+    uuid: &GuestUuid,
+    asked: IpAddr,
+) -> Result<Ipv4Addr, PortError> {
+    let doing = format!("give out {asked}");
+    let IpAddr::V4(address) = asked else {
+        return Err(PortError::refused(
+            &doing,
+            "the local host has IPv4 only",
+            format!("write an address of {network}, or leave it out to have one chosen"),
+        ));
+    };
+    if !network.offers(address) {
+        return Err(PortError::refused(
+            &doing,
+            format!(
+                "the network of the local host is {network}, with {} as gateway",
+                network.gateway()
+            ),
+            "write another address, or leave it out to have one chosen",
+        ));
+    }
+    let held = of(realm, uuid);
+    if held == Some(address) {
+        return Ok(address);
+    }
+    if !claim(realm, address, uuid).map_err(|error| fault::io(&doing, &error))? {
+        return Err(PortError::refused(
+            &doing,
+            "another node has this address",
+            "write another address, or leave it out; homestak local show lists who has which",
+        ));
+    }
+    Ok(address)
+}
+
+/// Puts a node's name on an address; `false` when someone else's is there.
+fn claim(realm: &Realm, address: Ipv4Addr, uuid: &GuestUuid) -> std::io::Result<bool> {
+    let path = realm.leases().join(address.to_string());
+    if fs_err::read_to_string(&path).is_ok_and(|holder| !holder.trim().is_empty()) {
+        return Ok(false);
+    }
+    // One that is empty was left by someone who was killed.
+    let beside = realm.leases().join(format!(".{address}"));
+    fs_err::write(&beside, uuid.as_str())?;
+    fs_err::rename(&beside, &path)?;
+    Ok(true)
+}
+
+/// Where a node would like to be: always the same place.
+fn wish(network: &Network, uuid: &GuestUuid) -> u32 {
+    let hash = Sha256::digest(uuid.as_str().as_bytes());
+    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % network.places()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uuid(last: u32) -> GuestUuid {
+        GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{last:012}")).expect("a UUID")
+    }
+
+    fn with_realm(test: impl FnOnce(&Realm, &Network)) {
+        let root = tempfile::tempdir().expect("a directory");
+        let plain = root.path().join("realm");
+        let realm = Realm::at(&plain).expect("a realm");
+        test(&realm, &Network::new(Ipv4Addr::new(10, 77, 0, 0)));
+    }
+
+    #[test]
+    fn a_node_has_the_same_address_whoever_came_before_and_nobody_elses() {
+        with_realm(|realm, network| {
+            let mut seen = std::collections::BTreeSet::new();
+            for n in 0..200 {
+                let address = take(realm, network, &uuid(n), None).expect("an address");
+                assert!(seen.insert(address), "{address} twice");
+                assert_eq!(
+                    take(realm, network, &uuid(n), None).expect("again"),
+                    address
+                );
+            }
+            let first = take(realm, network, &uuid(7), None).expect("an address");
+            release(realm, &uuid(7)).expect("released");
+            assert_eq!(
+                take(realm, network, &uuid(7), None).expect("an address"),
+                first
+            );
+        });
+    }
+
+    #[test]
+    fn an_address_that_is_taken_or_foreign_is_refused() {
+        with_realm(|realm, network| {
+            let asked = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 9));
+            take(realm, network, &uuid(1), Some(asked)).expect("it is free");
+            take(realm, network, &uuid(1), Some(asked)).expect("it is its own");
+            let error = take(realm, network, &uuid(2), Some(asked)).expect_err("it is taken");
+            assert!(error.detail.contains("another node"), "{error}");
+            for foreign in [
+                "192.0.2.9",
+                "10.77.0.1",
+                "10.77.0.0",
+                "10.77.15.255",
+                "fd00::1",
+            ] {
+                let asked = foreign.parse().expect("an address");
+                assert!(
+                    take(realm, network, &uuid(3), Some(asked)).is_err(),
+                    "{foreign}"
+                );
+            }
+        });
+    }
+}

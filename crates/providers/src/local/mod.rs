@@ -1,0 +1,263 @@
+//! Real nodes on this machine: Debian systems in containers or virtual machines.
+//!
+//! In: calls of the engine's port. Out: processes, links and files of this machine.
+//! Never: a trace left when the last node is gone; anything touched that is not ours.
+
+mod cgroup;
+mod clean;
+mod container;
+mod fault;
+mod identity;
+mod lease;
+mod life;
+mod lock;
+mod net;
+mod node;
+mod preflight;
+mod provider;
+mod realm;
+mod remote;
+mod wire;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use homestak_engine::ports::{
+    GuestRef, GuestUuid, Leased, Listener, Observed, ObservedGuest, ObservedHost, ObservedStorage,
+    PortError, Remark,
+};
+
+pub use clean::Leftover;
+pub use node::{Engine, FirstBoot, Node};
+pub use preflight::{PACKAGES, check, setup};
+pub use realm::{ROOT, Realm};
+pub use remote::{Carrier, Remote};
+pub use wire::{Reply, Request};
+
+use crate::image::Images;
+use cgroup::{Group, Hierarchies};
+
+/// What the machine is called in plans.
+pub const HOST: &str = "local";
+/// The storage there is.
+const STORAGE: &str = "local";
+
+/// What virtual machines run in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VmEngine {
+    /// Virtual machines where the processor can, containers otherwise.
+    #[default]
+    Auto,
+    /// Virtual machines, emulated where the processor cannot.
+    Qemu,
+    /// Containers.
+    Container,
+}
+
+/// How nodes are made.
+#[derive(Clone, Debug, Default)]
+pub struct LocalSettings {
+    /// What virtual machines run in.
+    pub vm_engine: VmEngine,
+    /// How nodes learn who they are.
+    pub first_boot: FirstBoot,
+    /// The program that hosts inside nodes are driven with: this one.
+    pub program: PathBuf,
+}
+
+/// This machine as a place where nodes live.
+#[derive(Clone)]
+pub struct Local {
+    realm: Realm,
+    images: Images,
+    settings: LocalSettings,
+    hierarchies: Hierarchies,
+    listener: Option<Arc<dyn Listener>>,
+    warned: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Local {
+    /// Opens the local host of a realm. Nothing is made yet.
+    pub fn open(realm: Realm, settings: LocalSettings) -> Self {
+        Self {
+            images: Images::new(realm.images()),
+            realm,
+            settings,
+            hierarchies: Hierarchies::of_machine(),
+            listener: None,
+            warned: Arc::default(),
+        }
+    }
+
+    /// Lets someone hear what is being done.
+    #[must_use]
+    pub fn listening(mut self, listener: Arc<dyn Listener>) -> Self {
+        self.listener = Some(listener);
+        self
+    }
+
+    /// Returns the realm.
+    pub fn realm(&self) -> &Realm {
+        &self.realm
+    }
+
+    /// Returns the nodes that are there, each with whether it runs.
+    pub fn nodes(&self) -> Result<Vec<(Node, bool)>, PortError> {
+        let nodes = node::all(&self.realm)?.into_iter();
+        Ok(nodes
+            .map(|node| {
+                let running = self.runs(&node);
+                (node, running)
+            })
+            .collect())
+    }
+
+    /// Returns the network that nodes are on, once there is one.
+    pub fn network(&self) -> Option<String> {
+        net::chosen(&self.realm).map(|network| network.to_string())
+    }
+
+    /// Returns who has an address, also inside of nodes.
+    pub fn holder(&self, address: std::net::IpAddr) -> Option<GuestUuid> {
+        let leases = lease::all(&self.realm).into_iter();
+        let mut held = leases.filter(|(held, _)| std::net::IpAddr::V4(*held) == address);
+        GuestUuid::new(&held.next()?.1)
+    }
+
+    /// Returns the number of a node's first process, for those who want to look inside.
+    pub fn init(&self, node: &Node) -> Option<u32> {
+        let pid = container::init(&self.group(node.vmid))?;
+        u32::try_from(pid.as_raw_nonzero().get()).ok()
+    }
+
+    fn group(&self, vmid: u32) -> Group {
+        let part = self.realm.part(vmid);
+        Group::new(self.hierarchies.clone(), self.realm.name(), &part)
+    }
+
+    fn runs(&self, node: &Node) -> bool {
+        !self.group(node.vmid).processes().is_empty()
+    }
+
+    /// Whether this host is inside a node of another, whose network it uses.
+    fn is_attached(&self) -> bool {
+        self.realm.attached().exists()
+    }
+
+    /// Says something that holds for every node, once.
+    fn warn_once(&self, text: &str) {
+        let said = self.warned.swap(true, std::sync::atomic::Ordering::Relaxed);
+        if let Some(listener) = self.listener.as_ref().filter(|_| !said) {
+            listener.hear(None, Remark::Warning(text.to_owned()));
+        }
+    }
+
+    /// Finds a node by its identity.
+    fn find(&self, guest: &GuestRef, doing: &str) -> Result<Node, PortError> {
+        node::read(&self.realm, &guest.uuid)?.ok_or_else(|| {
+            fault::missing(
+                doing,
+                format!("there is no node with identity {}", guest.uuid),
+            )
+        })
+    }
+
+    fn everything(&self) -> Result<Observed, PortError> {
+        let nodes = self.nodes()?;
+        let guests = nodes
+            .iter()
+            .map(|(node, running)| node.observed(HOST, *running));
+        let space = rustix::fs::statvfs(existing(self.realm.root())).ok();
+        let system = rustix::system::sysinfo();
+        let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
+        Ok(Observed {
+            hosts: vec![ObservedHost {
+                name: HOST.to_owned(),
+                online: true,
+                cores: std::thread::available_parallelism()
+                    .ok()
+                    .and_then(|cores| u32::try_from(cores.get()).ok()),
+                memory: Some(memory),
+            }],
+            guests: guests.collect(),
+            storages: vec![ObservedStorage {
+                name: STORAGE.to_owned(),
+                host: HOST.to_owned(),
+                active: true,
+                content: ["images", "import", "iso", "vztmpl", "rootdir"]
+                    .map(str::to_owned)
+                    .into(),
+                available: space.map(|space| space.f_bavail * space.f_frsize),
+                shared: false,
+            }],
+            requests: 1,
+        })
+    }
+
+    fn one(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        let node = node::read(&self.realm, &guest.uuid)?;
+        Ok(node.map(|node| node.observed(HOST, self.runs(&node))))
+    }
+
+    fn leased(
+        &self,
+        uuid: &GuestUuid,
+        asked: Option<std::net::IpAddr>,
+    ) -> Result<Option<Leased>, PortError> {
+        if self.is_attached() {
+            // Addresses are given out by the host that this one is inside of.
+            return Ok(None);
+        }
+        let _turn = self.realm.lock()?;
+        let network = net::choose(&self.realm)?;
+        let address = lease::take(&self.realm, &network, uuid, asked)?;
+        Ok(Some(Leased {
+            address: address.into(),
+            prefix: network.prefix(),
+            gateway: network.gateway().into(),
+            dns: net::name_servers(),
+        }))
+    }
+
+    fn reach(&self, guest: &GuestRef) -> Result<Option<std::net::IpAddr>, PortError> {
+        let node = self.find(guest, "look for an address")?;
+        if !self.runs(&node) {
+            let log = self.console(&node, 8);
+            return Err(PortError {
+                log,
+                ..PortError::refused(
+                    &format!("reach `{}`", node.name),
+                    "it has ended",
+                    format!(
+                        "homestak logs {} shows more; apply again starts it",
+                        node.name
+                    ),
+                )
+            });
+        }
+        Ok(Some(node.address.0))
+    }
+
+    /// Returns the last lines of a node's console.
+    pub fn console(&self, node: &Node, lines: usize) -> Vec<String> {
+        let path = self.realm.node(&node.uuid).join("console.log");
+        let text = fs_err::read(path).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let kept: Vec<&str> = text.lines().rev().take(lines).collect();
+        kept.into_iter().rev().map(str::to_owned).collect()
+    }
+}
+
+/// Returns the name of an image from the name of its file.
+fn image_name(file: &str) -> &str {
+    let endings = [".qcow2", ".tar.zst", ".tar.xz", ".tar.gz", ".img"];
+    endings
+        .iter()
+        .find_map(|ending| file.strip_suffix(ending))
+        .unwrap_or(file)
+}
+
+/// Returns the nearest directory that exists.
+fn existing(path: &std::path::Path) -> &std::path::Path {
+    path.ancestors().find(|path| path.exists()).unwrap_or(path)
+}

@@ -1,0 +1,438 @@
+//! The network of the local host: a bridge in a namespace of its own, one pair that leads there,
+//! and a way out for packages.
+//!
+//! In: a realm. Out: links, rules and settings of the machine, and their end.
+//! Never: a link, namespace or rule that is not ours touched; the machine's own networks shadowed.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use homestak_engine::ports::PortError;
+use serde::{Deserialize, Serialize};
+
+use super::fault;
+use super::lock::Lock;
+use super::realm::{BRIDGE, Realm};
+use crate::process::{run, run_with};
+
+/// Bits of the network's own part.
+const PREFIX: u8 = 20;
+/// What all local hosts of a machine share.
+const SHARED: &str = "/run/homestak";
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+
+/// The addresses of the local host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Network {
+    base: Ipv4Addr,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{PREFIX}", self.base)
+    }
+}
+
+impl Network {
+    pub(super) const fn new(base: Ipv4Addr) -> Self {
+        Self { base }
+    }
+
+    pub(super) fn prefix(&self) -> u8 {
+        PREFIX
+    }
+
+    /// Returns the machine's own address on the bridge.
+    pub(super) fn gateway(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.base) + 1)
+    }
+
+    /// Returns how many nodes it has room for.
+    pub(super) fn places(&self) -> u32 {
+        (1 << (32 - u32::from(PREFIX))) - 3
+    }
+
+    /// Returns the address of a place.
+    pub(super) fn nth(&self, place: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.base) + 2 + place)
+    }
+
+    /// Tells whether a node can have an address.
+    pub(super) fn offers(&self, address: Ipv4Addr) -> bool {
+        let (low, high) = (self.nth(0), self.nth(self.places() - 1));
+        (low..=high).contains(&address)
+    }
+
+    fn overlaps(&self, address: Ipv4Addr, prefix: u8) -> bool {
+        let mask = u32::MAX
+            .checked_shl(32 - u32::from(prefix.min(PREFIX)))
+            .unwrap_or(0);
+        u32::from(self.base) & mask == u32::from(address) & mask
+    }
+}
+
+/// Returns the network of a realm, if it was chosen.
+pub(super) fn chosen(realm: &Realm) -> Option<Network> {
+    serde_json::from_slice(&fs_err::read(realm.network()).ok()?).ok()
+}
+
+/// Chooses a network that the machine does not use, once. The caller holds the realm.
+pub(super) fn choose(realm: &Realm) -> Result<Network, PortError> {
+    if let Some(network) = chosen(realm) {
+        return Ok(network);
+    }
+    let doing = "choose a network";
+    // Two local hosts that begin at the same time see each other's choice.
+    let _turn = shared_lock(doing)?;
+    let routes = run("ip", &["-4", "-o", "route", "show", "table", "all"])
+        .map_err(|error| fault::program(doing, &error))?;
+    let taken = networks(&routes);
+    let free = |network: &Network| {
+        let clash = |(address, prefix): &(Ipv4Addr, u8)| network.overlaps(*address, *prefix);
+        !taken.iter().any(clash)
+    };
+    // 10.77 first, then on through 10.64 to 10.127.
+    let mut candidates = (0..64).map(|n| Network::new(Ipv4Addr::new(10, 64 + (13 + n) % 64, 0, 0)));
+    let Some(network) = candidates.find(free) else {
+        return Err(PortError::refused(
+            doing,
+            "the machine has routes to every network between 10.64.0.0 and 10.127.0.0",
+            "`ip route` shows them",
+        ));
+    };
+    let text = serde_json::to_vec(&network).map_err(|error| PortError::bug(doing, &error))?;
+    let beside = realm.network().with_extension("new");
+    let written =
+        fs_err::write(&beside, text).and_then(|()| fs_err::rename(&beside, realm.network()));
+    written.map_err(|error| fault::io(doing, &error))?;
+    Ok(network)
+}
+
+/// Makes the network, as far as it is not there. The caller holds the realm.
+pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
+    let network = choose(realm)?;
+    let doing = "set up the network of the local host";
+    let (netns, uplink, table) = (realm.netns(), realm.uplink(), realm.table());
+    let program = |error| fault::program(doing, &error);
+    if !has_namespace(&netns) {
+        run("ip", &["netns", "add", &netns]).map_err(program)?;
+        run("ip", &["-n", &netns, "link", "set", "lo", "up"]).map_err(program)?;
+    }
+    let inside = links(Some(&netns)).map_err(program)?;
+    match inside.iter().find(|link| link.name == BRIDGE) {
+        Some(link) if link.kind == "bridge" => {}
+        Some(link) => {
+            return Err(PortError::refused(
+                doing,
+                format!(
+                    "the namespace `{netns}` has a link `{BRIDGE}` that is no bridge ({})",
+                    link.kind
+                ),
+                format!("ip -n {netns} link delete {BRIDGE}"),
+            ));
+        }
+        None => {
+            run(
+                "ip",
+                &["-n", &netns, "link", "add", BRIDGE, "type", "bridge"],
+            )
+            .map_err(program)?;
+        }
+    }
+    run("ip", &["-n", &netns, "link", "set", BRIDGE, "up"]).map_err(program)?;
+    let leads_in = inside.iter().any(|link| link.name == "up0");
+    if Path::new("/sys/class/net").join(&uplink).exists() && !leads_in {
+        if alias(&uplink) != mark(realm) {
+            return Err(PortError::refused(
+                doing,
+                format!("the machine has a link `{uplink}` already, which is not ours"),
+                "rename or remove it (ip link), or set HOMESTAK_LOCAL_ROOT to another path",
+            ));
+        }
+        // Half of a pair whose other half is gone.
+        run("ip", &["link", "delete", &uplink]).map_err(program)?;
+    }
+    if !leads_in {
+        let add = [
+            "link", "add", &uplink, "type", "veth", "peer", "name", "up0", "netns", &netns,
+        ];
+        run("ip", &add).map_err(program)?;
+    }
+    run("ip", &["link", "set", &uplink, "alias", &mark(realm)]).map_err(program)?;
+    run(
+        "ip",
+        &["-n", &netns, "link", "set", "up0", "master", BRIDGE, "up"],
+    )
+    .map_err(program)?;
+    let own = format!("{}/{PREFIX}", network.gateway());
+    run("ip", &["address", "replace", &own, "dev", &uplink]).map_err(program)?;
+    run("ip", &["link", "set", &uplink, "up"]).map_err(program)?;
+    run_with("nft", &["-f", "-"], &rules(&table, &uplink, &network)).map_err(program)?;
+    forward(realm)?;
+    Ok(network)
+}
+
+/// Takes the network down. What is gone already is no error. The caller holds the realm.
+pub(super) fn down(realm: &Realm) -> Result<(), PortError> {
+    let doing = "take down the network of the local host";
+    let program = |error| fault::program(doing, &error);
+    let (netns, uplink, table) = (realm.netns(), realm.uplink(), realm.table());
+    let _ = run("nft", &["delete", "table", "ip", &table]);
+    if Path::new("/sys/class/net").join(&uplink).exists() && alias(&uplink) == mark(realm) {
+        run("ip", &["link", "delete", &uplink]).map_err(program)?;
+    }
+    if has_namespace(&netns) {
+        run("ip", &["netns", "delete", &netns]).map_err(program)?;
+    }
+    forward_back(realm)?;
+    match fs_err::remove_file(realm.network()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(doing, &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Gives a node its namespace with a card on the bridge. `outer` is the bridge's own namespace;
+/// none where the bridge is the machine's, as inside a node.
+pub(super) fn plug(
+    outer: Option<&str>,
+    part: &str,
+    link: &str,
+    mac: &str,
+) -> Result<(), PortError> {
+    let doing = format!("connect `{part}` to the network");
+    let program = |error| fault::program(&doing, &error);
+    unplug(part)?;
+    run("ip", &["netns", "add", part]).map_err(program)?;
+    run("ip", &["-n", part, "link", "set", "lo", "up"]).map_err(program)?;
+    let outside = |arguments: &[&str]| {
+        let namespace = outer.map_or_else(Vec::new, |outer| vec!["-n", outer]);
+        run("ip", &[&namespace, arguments].concat()).map_err(program)
+    };
+    outside(&[
+        "link", "add", link, "type", "veth", "peer", "name", "eth0", "address", mac, "netns", part,
+    ])?;
+    outside(&["link", "set", link, "master", BRIDGE, "up"])?;
+    Ok(())
+}
+
+/// Takes a node's namespace away, and with it both ends of its pair.
+pub(super) fn unplug(part: &str) -> Result<(), PortError> {
+    if !has_namespace(part) {
+        return Ok(());
+    }
+    let doing = format!("disconnect `{part}` from the network");
+    run("ip", &["netns", "delete", part])
+        .map(|_| ())
+        .map_err(|error| fault::program(&doing, &error))
+}
+
+/// Returns the namespaces whose name begins so.
+pub(super) fn namespaces(prefix: &str) -> Vec<String> {
+    let Ok(entries) = fs_err::read_dir("/run/netns") else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// Tells whether anything of the network is there.
+pub(super) fn is_there(realm: &Realm) -> bool {
+    has_namespace(&realm.netns())
+        || Path::new("/sys/class/net").join(realm.uplink()).exists()
+        || Path::new(SHARED).join("realms").join(realm.name()).exists()
+        || run("nft", &["list", "table", "ip", &realm.table()]).is_ok()
+}
+
+/// Returns the machine's name servers, as far as others can ask them.
+pub(super) fn name_servers() -> Vec<IpAddr> {
+    // Where a resolver on the machine itself is named, it knows the real ones.
+    for file in ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"] {
+        let text = fs_err::read_to_string(file).unwrap_or_default();
+        let named = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("nameserver"));
+        let servers: Vec<IpAddr> = named
+            .filter_map(|rest| rest.trim().parse().ok())
+            .filter(|address: &IpAddr| !address.is_loopback() && address.is_ipv4())
+            .collect();
+        if !servers.is_empty() {
+            return servers;
+        }
+    }
+    Vec::new()
+}
+
+/// Nodes reach the outside for packages and names, and nobody reaches them from there.
+fn rules(table: &str, uplink: &str, network: &Network) -> String {
+    format!(
+        "table ip {table}\n\
+         delete table ip {table}\n\
+         table ip {table} {{\n\
+           chain out {{\n\
+             type nat hook postrouting priority srcnat; policy accept;\n\
+             ip saddr {network} oifname != \"{uplink}\" masquerade\n\
+           }}\n\
+           chain through {{\n\
+             type filter hook forward priority filter; policy accept;\n\
+             iifname \"{uplink}\" oifname \"{uplink}\" accept\n\
+             iifname \"{uplink}\" ct state established,related accept\n\
+             iifname \"{uplink}\" tcp dport {{ 53, 80, 443 }} accept\n\
+             iifname \"{uplink}\" udp dport {{ 53, 123 }} accept\n\
+             iifname \"{uplink}\" icmp type echo-request accept\n\
+             iifname \"{uplink}\" reject\n\
+             oifname \"{uplink}\" ct state established,related accept\n\
+             oifname \"{uplink}\" drop\n\
+           }}\n\
+         }}\n"
+    )
+}
+
+struct Link {
+    name: String,
+    kind: String,
+}
+
+fn links(namespace: Option<&str>) -> Result<Vec<Link>, crate::process::Failed> {
+    let mut arguments = namespace.map_or_else(Vec::new, |name| vec!["-n", name]);
+    arguments.extend(["-d", "-j", "link", "show"]);
+    let text = run("ip", &arguments)?;
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
+    let word = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    Ok(rows
+        .iter()
+        .map(|row| Link {
+            name: word(&row["ifname"]),
+            kind: word(&row["linkinfo"]["info_kind"]),
+        })
+        .collect())
+}
+
+fn has_namespace(name: &str) -> bool {
+    Path::new("/run/netns").join(name).exists()
+}
+
+fn mark(realm: &Realm) -> String {
+    format!("homestak {}", realm.root().display())
+}
+
+fn alias(link: &str) -> String {
+    let path = Path::new("/sys/class/net").join(link).join("ifalias");
+    let text = fs_err::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Reads the networks in a list of routes.
+fn networks(routes: &str) -> Vec<(Ipv4Addr, u8)> {
+    let words = routes.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let first = words.next()?;
+        // Such as `local 192.0.2.2 dev eth0`.
+        let typed = [
+            "local",
+            "broadcast",
+            "unreachable",
+            "blackhole",
+            "prohibit",
+            "multicast",
+        ];
+        if typed.contains(&first) {
+            words.next()
+        } else {
+            Some(first)
+        }
+    });
+    words
+        .filter_map(|word| match word.split_once('/') {
+            Some((address, prefix)) => Some((address.parse().ok()?, prefix.parse().ok()?)),
+            None => Some((word.parse().ok()?, 32)),
+        })
+        .filter(|(_, prefix)| *prefix > 0)
+        .collect()
+}
+
+fn shared_lock(doing: &str) -> Result<Lock, PortError> {
+    Lock::take(&Path::new(SHARED).join("lock")).map_err(|error| fault::io(doing, &error))
+}
+
+/// Lets the machine forward. What it was before is kept by the first local host that does.
+fn forward(realm: &Realm) -> Result<(), PortError> {
+    let doing = "let packets through";
+    let io = |error: std::io::Error| fault::io(doing, &error);
+    let _turn = shared_lock(doing)?;
+    let (realms, before) = (
+        Path::new(SHARED).join("realms"),
+        Path::new(SHARED).join("forward"),
+    );
+    fs_err::create_dir_all(&realms).map_err(io)?;
+    if !before.exists() {
+        let now = fs_err::read_to_string(FORWARD).map_err(io)?;
+        let beside = before.with_extension("new");
+        fs_err::write(&beside, now).map_err(io)?;
+        fs_err::rename(&beside, &before).map_err(io)?;
+    }
+    fs_err::write(realms.join(realm.name()), "").map_err(io)?;
+    fs_err::write(FORWARD, "1").map_err(io)
+}
+
+/// Gives the setting back when no local host needs it any more.
+fn forward_back(realm: &Realm) -> Result<(), PortError> {
+    let doing = "give back what the machine lets through";
+    let io = |error: std::io::Error| fault::io(doing, &error);
+    let shared = Path::new(SHARED);
+    if !shared.exists() {
+        return Ok(());
+    }
+    let _turn = shared_lock(doing)?;
+    let _ = fs_err::remove_file(shared.join("realms").join(realm.name()));
+    let others = fs_err::read_dir(shared.join("realms")).map_or(0, Iterator::count);
+    if others > 0 {
+        return Ok(());
+    }
+    if let Ok(before) = fs_err::read_to_string(shared.join("forward")) {
+        fs_err::write(FORWARD, before.trim()).map_err(io)?;
+    }
+    super::node::remove_tree(shared).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_of_the_machine_are_read() {
+        let text = "default via 192.0.2.1 dev eth0 \n10.0.0.0/8 dev vpn \nlocal 10.77.0.1 dev x table local\nbroadcast 10.1.2.255 dev y\n";
+        let found = networks(text);
+        let address = |text: &str| text.parse::<Ipv4Addr>().expect("an address");
+        assert_eq!(
+            found,
+            [
+                (address("10.0.0.0"), 8),
+                (address("10.77.0.1"), 32),
+                (address("10.1.2.255"), 32)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_network_clashes_with_wider_and_narrower_ones() {
+        let network = Network::new(Ipv4Addr::new(10, 77, 0, 0));
+        let clash = |text: &str, prefix| network.overlaps(text.parse().expect("one"), prefix);
+        assert!(clash("10.0.0.0", 8));
+        assert!(clash("10.77.3.0", 24));
+        assert!(clash("10.77.15.255", 32));
+        assert!(!clash("10.77.16.0", 20));
+        assert!(!clash("192.168.0.0", 16));
+    }
+
+    #[test]
+    fn neither_the_gateway_nor_the_ends_are_given_to_nodes() {
+        let network = Network::new(Ipv4Addr::new(10, 77, 0, 0));
+        assert_eq!(network.nth(0), Ipv4Addr::new(10, 77, 0, 2));
+        assert_eq!(
+            network.nth(network.places() - 1),
+            Ipv4Addr::new(10, 77, 15, 254)
+        );
+        assert!(!network.offers(network.gateway()));
+    }
+}

@@ -1,0 +1,227 @@
+//! What is known of a node: one directory each, which is all the state there is.
+//!
+//! In: nodes to be kept. Out: nodes that are there.
+//! Never: a half-written record: a directory appears whole, by its final name.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use homestak_core::firstboot::Identity;
+use homestak_engine::ports::{GuestKind, GuestRef, GuestUuid, ObservedGuest, PortError, Power};
+use serde::{Deserialize, Serialize};
+
+use super::fault;
+use super::realm::Realm;
+
+/// What a node runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// A container.
+    Container,
+    /// A virtual machine.
+    Machine,
+}
+
+/// How a node learns who it is on its first boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FirstBoot {
+    /// It is written into its tree before it starts.
+    #[default]
+    Direct,
+    /// cloud-init reads it from a seed, as on Proxmox VE.
+    CloudInit,
+}
+
+/// A node. There is no `Debug`: the identity holds a private key.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Node {
+    /// Its identity among guests.
+    pub uuid: GuestUuid,
+    /// Its name.
+    pub name: String,
+    /// The manifest it belongs to.
+    pub manifest: String,
+    /// Its id.
+    pub vmid: u32,
+    /// What it is to the plan.
+    pub kind: GuestKind,
+    /// What it runs in.
+    pub engine: Engine,
+    /// How it learns who it is.
+    pub first_boot: FirstBoot,
+    /// CPUs.
+    pub cores: u32,
+    /// Memory in MiB.
+    pub memory: u64,
+    /// Disk in GiB.
+    pub disk: u64,
+    /// Its address with prefix.
+    pub address: (IpAddr, u8),
+    /// The image's name.
+    pub image: String,
+    /// Where its tree is: a newer one of the same name does not move under the node.
+    pub tree: PathBuf,
+    /// Whether guests run on it.
+    pub hosts: bool,
+    /// What it is told on first boot.
+    pub identity: Identity,
+}
+
+impl Node {
+    /// Returns how the engine refers to it.
+    pub fn reference(&self, host: &str) -> GuestRef {
+        GuestRef {
+            uuid: self.uuid.clone(),
+            kind: self.kind,
+            vmid: self.vmid,
+            host: host.to_owned(),
+        }
+    }
+
+    /// Returns it as it is seen.
+    pub(super) fn observed(&self, host: &str, running: bool) -> ObservedGuest {
+        ObservedGuest {
+            kind: self.kind,
+            vmid: self.vmid,
+            host: host.to_owned(),
+            name: self.name.clone(),
+            uuid: Some(self.uuid.clone()),
+            manifest: Some(self.manifest.clone()),
+            power: if running {
+                Power::Running
+            } else {
+                Power::Stopped
+            },
+            template: false,
+            lock: None,
+            cores: Some(self.cores),
+            memory: Some(self.memory << 20),
+            disk: Some(self.disk << 30),
+            tags: Vec::new(),
+        }
+    }
+}
+
+/// Returns every node that is there, by id.
+pub(super) fn all(realm: &Realm) -> Result<Vec<Node>, PortError> {
+    let doing = "look at the nodes";
+    let entries = match fs_err::read_dir(realm.nodes()) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(fault::io(doing, &error)),
+    };
+    let mut nodes = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| fault::io(doing, &error))?;
+        let name = entry.file_name();
+        // What is being made or removed has another name.
+        if let Some(uuid) = name.to_str().and_then(GuestUuid::new)
+            && let Some(node) = read(realm, &uuid)?
+        {
+            nodes.push(node);
+        }
+    }
+    nodes.sort_by_key(|node| node.vmid);
+    Ok(nodes)
+}
+
+/// Returns a node, if it is there.
+pub(super) fn read(realm: &Realm, uuid: &GuestUuid) -> Result<Option<Node>, PortError> {
+    let path = realm.node(uuid).join("node.json");
+    let doing = format!("read {}", path.display());
+    let text = match fs_err::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(fault::io(&doing, &error)),
+    };
+    let node = serde_json::from_slice(&text).map_err(|error| {
+        PortError::refused(
+            &doing,
+            format!("it is damaged ({error})"),
+            "homestak local clean removes what belongs to it",
+        )
+    })?;
+    Ok(Some(node))
+}
+
+/// Makes the directory of a node, whole or not at all.
+pub(super) fn make(realm: &Realm, node: &Node) -> Result<(), PortError> {
+    let doing = format!("make node `{}`", node.name);
+    let io = |error: std::io::Error| fault::io(&doing, &error);
+    let new = realm.nodes().join(format!(".new-{}", node.uuid));
+    // What a killed one left there.
+    remove_tree(&new).map_err(io)?;
+    for part in ["upper", "work", "root"] {
+        fs_err::create_dir_all(new.join(part)).map_err(io)?;
+    }
+    if node.hosts {
+        fs_err::create_dir_all(new.join("nested/images")).map_err(io)?;
+    }
+    set_mode(&new, 0o700).map_err(io)?;
+    write_record(&new.join("node.json"), node).map_err(io)?;
+    fs_err::rename(&new, realm.node(&node.uuid)).map_err(io)
+}
+
+/// Changes the record of a node.
+pub(super) fn change(realm: &Realm, node: &Node) -> Result<(), PortError> {
+    let doing = format!("change node `{}`", node.name);
+    let path = realm.node(&node.uuid).join("node.json");
+    let beside = path.with_extension("new");
+    let io = |error: std::io::Error| fault::io(&doing, &error);
+    write_record(&beside, node).map_err(io)?;
+    fs_err::rename(&beside, &path).map_err(io)
+}
+
+/// Removes the directory of a node: it is gone from the list first.
+pub(super) fn remove(realm: &Realm, uuid: &GuestUuid) -> std::io::Result<()> {
+    let gone = realm.nodes().join(format!(".gone-{uuid}"));
+    remove_tree(&gone)?;
+    match fs_err::rename(realm.node(uuid), &gone) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    remove_tree(&gone)
+}
+
+/// Removes a directory with all that is in it; one that is gone is no error.
+pub(super) fn remove_tree(path: &std::path::Path) -> std::io::Result<()> {
+    match fs_err::remove_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Returns directories of nodes that were being made or removed when someone was killed.
+pub(super) fn half_made(realm: &Realm) -> Vec<PathBuf> {
+    let Ok(entries) = fs_err::read_dir(realm.nodes()) else {
+        return Vec::new();
+    };
+    let entries = entries.filter_map(Result::ok);
+    let half = |name: &str| name.starts_with(".new-") || name.starts_with(".gone-");
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(half))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn write_record(path: &std::path::Path, node: &Node) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)?;
+    let text = serde_json::to_vec_pretty(node).map_err(std::io::Error::other)?;
+    file.write_all(&text)?;
+    file.sync_all()
+}
+
+fn set_mode(path: &std::path::Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}

@@ -1,0 +1,254 @@
+//! What the machine needs before nodes can be made on it, and how it gets there.
+//!
+//! In: the machine as it is. Out: findings, each failure with the command that mends it.
+//! Never: anything installed without being asked.
+
+use std::path::Path;
+
+use super::cgroup::Hierarchies;
+use super::realm::Realm;
+use crate::finding::{Finding, Severity};
+use crate::process;
+
+/// Debian packages that are needed, and the program that shows that each is there.
+pub const PACKAGES: [(&str, &str); 7] = [
+    ("systemd-container", "systemd-nspawn"),
+    ("iproute2", "ip"),
+    ("nftables", "nft"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("openssh-client", "ssh-keygen"),
+    ("util-linux", "unshare"),
+    ("mount", "mount"),
+];
+/// Where programs are, also for those whose own list is short.
+const PLACES: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+/// Room that an image and a few nodes take.
+const ROOM: u64 = 2 << 30;
+const OVERLAY: u64 = 0x794c_7630;
+
+/// Checks the machine.
+pub fn check(realm: &Realm) -> Vec<Finding> {
+    let mut found = vec![root(), packages()];
+    found.push(kernel());
+    found.push(limits());
+    found.extend(storage(realm));
+    found.push(names());
+    found
+}
+
+/// Installs what is missing; returns what was installed.
+pub fn setup() -> Result<Vec<&'static str>, String> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(missing);
+    }
+    let mut wanted = missing.clone();
+    if is_like("ubuntu") {
+        wanted.push("debian-archive-keyring");
+    }
+    apt(&["update", "-q"])?;
+    let mut install = vec!["install", "-y", "-q", "--no-install-recommends"];
+    install.extend(&wanted);
+    apt(&install)?;
+    Ok(wanted)
+}
+
+fn apt(arguments: &[&str]) -> Result<(), String> {
+    let mut command = process::command("apt-get");
+    command
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped());
+    let done = process::finish(command, "apt-get", "");
+    done.map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn missing() -> Vec<&'static str> {
+    let has = |program: &str| {
+        PLACES
+            .iter()
+            .any(|place| Path::new(place).join(program).exists())
+    };
+    PACKAGES
+        .into_iter()
+        .filter(|(_, program)| !has(program))
+        .map(|(package, _)| package)
+        .collect()
+}
+
+fn finding(severity: Severity, check: &'static str, detail: String, fix: &str) -> Finding {
+    Finding {
+        severity,
+        check,
+        detail,
+        fix: fix.to_owned(),
+    }
+}
+
+fn root() -> Finding {
+    let check = "privileges";
+    if rustix::process::geteuid().is_root() {
+        return finding(Severity::Good, check, "running as root".to_owned(), "");
+    }
+    finding(
+        Severity::Failure,
+        check,
+        "nodes on this machine need root: they have namespaces, mounts and links".to_owned(),
+        "repeat it with sudo; without root, `-H sim` simulates a host and needs nothing",
+    )
+}
+
+fn packages() -> Finding {
+    let check = "packages";
+    let missing = missing();
+    if missing.is_empty() {
+        return finding(
+            Severity::Good,
+            check,
+            "everything is installed".to_owned(),
+            "",
+        );
+    }
+    let detail = format!("missing: {}", missing.join(", "));
+    if Path::new("/usr/bin/apt-get").exists() {
+        let fix = "homestak local setup installs them (or --setup)";
+        return finding(Severity::Failure, check, detail, fix);
+    }
+    let fix = "nodes on this machine need Debian or Ubuntu; `-H sim` works everywhere";
+    finding(Severity::Failure, check, detail, fix)
+}
+
+fn kernel() -> Finding {
+    let check = "kernel";
+    let known = fs_err::read_to_string("/proc/filesystems").unwrap_or_default();
+    let has = |name: &str| {
+        known
+            .lines()
+            .any(|line| line.split_whitespace().last() == Some(name))
+    };
+    let mut lacks = Vec::new();
+    if !has("overlay") && process::run("modprobe", &["overlay"]).is_err() {
+        lacks.push("overlayfs");
+    }
+    let namespaces = ["mnt", "net", "pid", "uts", "ipc"];
+    if namespaces
+        .iter()
+        .any(|name| !Path::new("/proc/self/ns").join(name).exists())
+    {
+        lacks.push("namespaces");
+    }
+    if lacks.is_empty() {
+        return finding(
+            Severity::Good,
+            check,
+            "overlayfs and namespaces are there".to_owned(),
+            "",
+        );
+    }
+    finding(
+        Severity::Failure,
+        check,
+        format!("the kernel lacks {}", lacks.join(", ")),
+        "use a Debian kernel, or `-H sim`",
+    )
+}
+
+fn limits() -> Finding {
+    let check = "limits";
+    let hierarchies = Hierarchies::of_machine();
+    if hierarchies.unified.is_none() && hierarchies.old.is_empty() {
+        let fix = "mount them: mount -t cgroup2 cgroup2 /sys/fs/cgroup";
+        return finding(
+            Severity::Failure,
+            check,
+            "no control groups are mounted".to_owned(),
+            fix,
+        );
+    }
+    let lacks = hierarchies.lacks();
+    if lacks.is_empty() {
+        return finding(
+            Severity::Good,
+            check,
+            "memory, CPU and processes can be limited".to_owned(),
+            "",
+        );
+    }
+    let detail = format!("nodes are not limited in: {}", lacks.join(", "));
+    finding(
+        Severity::Warning,
+        check,
+        detail,
+        "enable these controllers of control groups",
+    )
+}
+
+fn storage(realm: &Realm) -> Vec<Finding> {
+    let check = "storage";
+    let place = super::existing(realm.root());
+    let shown = place.display();
+    let kind =
+        rustix::fs::statfs(place).map(|found| u64::try_from(found.f_type).unwrap_or_default());
+    let space = rustix::fs::statvfs(place).map(|found| found.f_bavail * found.f_frsize);
+    let mut found = Vec::new();
+    if kind.is_ok_and(|kind| kind == OVERLAY) {
+        found.push(finding(
+            Severity::Failure,
+            check,
+            format!("{shown} is on an overlay, on which no other overlay can be written"),
+            "set HOMESTAK_LOCAL_ROOT to a directory of a plain file system (ext4, xfs, btrfs, tmpfs)",
+        ));
+    }
+    match space {
+        Ok(free) if free < ROOM => found.push(finding(
+            Severity::Failure,
+            check,
+            format!(
+                "{shown} has {} MiB free; an image and a few nodes take {} MiB",
+                free >> 20,
+                ROOM >> 20
+            ),
+            "make room, or set HOMESTAK_LOCAL_ROOT to a larger disk",
+        )),
+        Ok(free) => found.push(finding(
+            Severity::Good,
+            check,
+            format!("{shown} has {} MiB free", free >> 20),
+            "",
+        )),
+        Err(error) => found.push(finding(
+            Severity::Unknown,
+            check,
+            format!("{shown} cannot be looked at: {error}"),
+            "",
+        )),
+    }
+    found
+}
+
+fn names() -> Finding {
+    let check = "name servers";
+    let servers = super::net::name_servers();
+    if servers.is_empty() {
+        let detail = "the machine names no name server that nodes could ask".to_owned();
+        let fix = "write one into /etc/resolv.conf, or nodes cannot install packages";
+        return finding(Severity::Warning, check, detail, fix);
+    }
+    let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    finding(Severity::Good, check, servers.join(", "), "")
+}
+
+fn is_like(name: &str) -> bool {
+    let text = fs_err::read_to_string("/etc/os-release").unwrap_or_default();
+    let mut words = text.lines().filter_map(|line| line.strip_prefix("ID="));
+    words.any(|word| word.trim_matches('"') == name)
+}

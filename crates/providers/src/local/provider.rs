@@ -1,0 +1,150 @@
+//! The port's calls, each carried out on a thread of its own: the machine is asked with system
+//! calls and programs, which wait.
+//!
+//! In: calls of the port. Out: what came of them.
+//! Never: anything done here but carrying over.
+
+use std::net::IpAddr;
+
+use async_trait::async_trait;
+use homestak_engine::ports::{
+    Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
+    Observed, ObservedGuest, PortError, Provider, Remark,
+};
+
+use super::{Local, image_name};
+use crate::image::Images;
+
+/// How many nodes are changed at once.
+const AT_ONCE: usize = 8;
+
+impl Local {
+    /// Carries a call out on a thread that may wait. A caller that is dropped does not stop it, as
+    /// it would not stop a hypervisor.
+    async fn off<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
+    ) -> Result<T, PortError> {
+        let own = self.clone();
+        tokio::task::spawn_blocking(move || call(&own))
+            .await
+            .map_err(|error| PortError::bug("ask the local host", &error))?
+    }
+}
+
+#[async_trait]
+impl Provider for Local {
+    async fn capabilities(&self) -> Result<Capabilities, PortError> {
+        Ok(Capabilities {
+            product: "this machine".to_owned(),
+            kinds: vec![GuestKind::Vm, GuestKind::Ct],
+            parallel_changes: AT_ONCE,
+            writable: true,
+        })
+    }
+
+    async fn observe(&self) -> Result<Observed, PortError> {
+        self.off(Self::everything).await
+    }
+
+    async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.one(&guest)).await
+    }
+
+    async fn lease(
+        &self,
+        uuid: &GuestUuid,
+        asked: Option<IpAddr>,
+    ) -> Result<Option<Leased>, PortError> {
+        let uuid = uuid.clone();
+        self.off(move |local| local.leased(&uuid, asked)).await
+    }
+
+    async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.make(&guest)).await
+    }
+
+    async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.boot(&guest)).await
+    }
+
+    async fn address(&self, guest: &GuestRef, _mac: &str) -> Result<Option<IpAddr>, PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.reach(&guest)).await
+    }
+
+    async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.discard(&guest)).await
+    }
+
+    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.change(&guest, |node| node.disk = node.disk.max(gib)))
+            .await
+    }
+
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+        let guest = guest.clone();
+        self.off(move |local| {
+            local.change(&guest, |node| {
+                node.cores = cores;
+                node.memory = memory;
+            })
+        })
+        .await
+    }
+
+    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.end(&guest, halt)).await
+    }
+
+    async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
+        let guest = guest.clone();
+        self.off(move |local| local.take_away(&guest)).await
+    }
+
+    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+        let name = image_name(&image.file);
+        if !Images::knows(name) {
+            return Err(unknown(name));
+        }
+        Ok(self.images.present(name).is_some())
+    }
+
+    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+        let name = image_name(&image.file);
+        let say = |text: &str| {
+            if let Some(listener) = &self.listener {
+                let (name, what) = (name.to_owned(), text.to_owned());
+                listener.hear(None, Remark::Image { name, what });
+            }
+        };
+        let made = self.images.ensure(name, &say).await;
+        made.map(|_| ())
+            .map_err(|error| error.into_port(&format!("make the image `{name}`")))
+    }
+
+    async fn sweep(&self) -> Result<usize, PortError> {
+        // First-boot data is in the node's own directory and goes with it.
+        Ok(0)
+    }
+}
+
+fn unknown(name: &str) -> PortError {
+    PortError {
+        class: Class::Missing,
+        ..PortError::refused(
+            &format!("find the image `{name}`"),
+            format!(
+                "the local host has no image of that name; it has {}",
+                Images::names().join(", ")
+            ),
+            "write one of them in the manifest",
+        )
+    }
+}

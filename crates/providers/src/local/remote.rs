@@ -1,0 +1,149 @@
+//! A local host inside a node: its calls are carried there and its answers back.
+//!
+//! In: calls of the port. Out: what the host inside says.
+//! Never: an address given out inside; the outermost host gives out all of them, because all
+//! nodes are on its network.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use homestak_engine::ports::{
+    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
+    ObservedGuest, PortError, Provider, Sent,
+};
+
+use super::wire::{Reply, Request};
+
+/// Carries a text into a node and the answer back.
+#[async_trait]
+pub trait Carrier: Send + Sync {
+    /// Hands a text to the program inside and returns what it prints.
+    async fn carry(&self, text: String) -> Result<String, PortError>;
+}
+
+/// A local host inside a node.
+pub struct Remote {
+    carrier: Box<dyn Carrier>,
+    outermost: Arc<dyn Provider>,
+}
+
+impl Remote {
+    /// Opens the host behind a carrier. Addresses and images come from the outermost host.
+    pub fn new(carrier: Box<dyn Carrier>, outermost: Arc<dyn Provider>) -> Self {
+        Self { carrier, outermost }
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Reply, PortError> {
+        let doing = "ask the host inside a node";
+        let text = serde_json::to_string(request).map_err(|error| PortError::bug(doing, &error))?;
+        let answer = self.carrier.carry(text).await?;
+        match serde_json::from_str(answer.trim()) {
+            Ok(Reply::Failed(error)) => Err(error),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(PortError {
+                class: Class::Unreachable { sent: Sent::Maybe },
+                ..PortError::refused(doing, format!("its answer makes no sense ({error})"), "")
+            }),
+        }
+    }
+
+    async fn done(&self, request: &Request) -> Result<(), PortError> {
+        self.ask(request).await.map(|_| ())
+    }
+}
+
+/// Takes the answer that belongs to the call.
+macro_rules! expect {
+    ($reply:expr, $kind:path) => {
+        match $reply {
+            $kind(value) => Ok(value),
+            _ => Err(PortError::bug(
+                "ask the host inside a node",
+                &"it answered another call",
+            )),
+        }
+    };
+}
+
+#[async_trait]
+impl Provider for Remote {
+    async fn capabilities(&self) -> Result<Capabilities, PortError> {
+        expect!(self.ask(&Request::Capabilities).await?, Reply::Capabilities)
+    }
+
+    async fn observe(&self) -> Result<Observed, PortError> {
+        expect!(self.ask(&Request::Observe).await?, Reply::Observed)
+    }
+
+    async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        expect!(
+            self.ask(&Request::Inspect(guest.clone())).await?,
+            Reply::Inspected
+        )
+    }
+
+    async fn lease(
+        &self,
+        uuid: &GuestUuid,
+        asked: Option<IpAddr>,
+    ) -> Result<Option<Leased>, PortError> {
+        self.outermost.lease(uuid, asked).await
+    }
+
+    async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
+        let request = Request::Create(Box::new(guest.clone()));
+        expect!(self.ask(&request).await?, Reply::Created)
+    }
+
+    async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.done(&Request::Start(guest.clone())).await
+    }
+
+    async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
+        let request = Request::Address(guest.clone(), mac.to_owned());
+        expect!(self.ask(&request).await?, Reply::Address)
+    }
+
+    async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.done(&Request::DiscardSeed(guest.clone())).await
+    }
+
+    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+        self.done(&Request::GrowDisk(guest.clone(), gib)).await
+    }
+
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+        self.done(&Request::Reshape(guest.clone(), cores, memory))
+            .await
+    }
+
+    async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+        self.done(&Request::Stop(guest.clone(), halt)).await
+    }
+
+    async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.done(&Request::Destroy(guest.clone())).await?;
+        // What it had of the outermost host: there it is only an address.
+        self.outermost.destroy(guest).await
+    }
+
+    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+        if !self.outermost.has_image(image).await? {
+            return Ok(false);
+        }
+        expect!(
+            self.ask(&Request::HasImage(image.clone())).await?,
+            Reply::HasImage
+        )
+    }
+
+    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+        // Every host inside sees the images of the outermost.
+        self.outermost.ensure_image(image).await
+    }
+
+    async fn sweep(&self) -> Result<usize, PortError> {
+        Ok(0)
+    }
+}

@@ -1,0 +1,97 @@
+//! What is said between a driver and a host inside a node: one call, one answer, as JSON.
+//!
+//! In: calls of the port. Out: the same on the other side.
+//! Never: a call that the port does not have.
+
+use homestak_engine::ports::{
+    Capabilities, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest, PortError,
+    Provider as _,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Local;
+
+/// A call.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// What it can do.
+    Capabilities,
+    /// Everything there is.
+    Observe,
+    /// One guest.
+    Inspect(GuestRef),
+    /// Make a guest.
+    Create(Box<NewGuest>),
+    /// Start it.
+    Start(GuestRef),
+    /// Its address.
+    Address(GuestRef, String),
+    /// Take its first-boot data away.
+    DiscardSeed(GuestRef),
+    /// Grow its disk.
+    GrowDisk(GuestRef, u64),
+    /// Other CPUs and memory.
+    Reshape(GuestRef, u32, u64),
+    /// Bring it to a halt.
+    Stop(GuestRef, Halt),
+    /// Remove it.
+    Destroy(GuestRef),
+    /// Is an image there.
+    HasImage(ImageWanted),
+}
+
+/// An answer.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// It was done.
+    Done,
+    /// What it can do.
+    Capabilities(Capabilities),
+    /// Everything there is.
+    Observed(Observed),
+    /// One guest.
+    Inspected(Option<ObservedGuest>),
+    /// Which guest was made.
+    Created(GuestRef),
+    /// An address.
+    Address(Option<std::net::IpAddr>),
+    /// Whether an image is there.
+    HasImage(bool),
+    /// It failed.
+    Failed(PortError),
+}
+
+impl Local {
+    /// Carries out a call that came from elsewhere.
+    pub async fn answer(&self, request: Request) -> Reply {
+        self.carry_out(request).await.unwrap_or_else(Reply::Failed)
+    }
+
+    async fn carry_out(&self, request: Request) -> Result<Reply, PortError> {
+        let done = |()| Reply::Done;
+        match request {
+            Request::Capabilities => self.capabilities().await.map(Reply::Capabilities),
+            Request::Observe => self.observe().await.map(Reply::Observed),
+            Request::Inspect(guest) => {
+                let seen = self.inspect(&guest).await;
+                seen.map(Reply::Inspected)
+            }
+            Request::Create(new) => self.create(&new).await.map(Reply::Created),
+            Request::Start(guest) => self.start(&guest).await.map(done),
+            Request::Address(guest, mac) => {
+                let found = self.address(&guest, &mac).await;
+                found.map(Reply::Address)
+            }
+            Request::DiscardSeed(guest) => self.discard_seed(&guest).await.map(done),
+            Request::GrowDisk(guest, gib) => self.grow_disk(&guest, gib).await.map(done),
+            Request::Reshape(guest, cores, memory) => {
+                self.reshape(&guest, cores, memory).await.map(done)
+            }
+            Request::Stop(guest, halt) => self.stop(&guest, halt).await.map(done),
+            Request::Destroy(guest) => self.destroy(&guest).await.map(done),
+            Request::HasImage(image) => self.has_image(&image).await.map(Reply::HasImage),
+        }
+    }
+}
