@@ -4,11 +4,13 @@
 //! Never: defaults that depend on the environment; those are in `settings`.
 
 mod image;
+mod node;
 mod operate;
 
 use std::path::PathBuf;
 
 pub use image::ImageCommand;
+pub use node::{ExecArgs, NodeArgs, SshArgs};
 pub use operate::{
     ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
 };
@@ -89,6 +91,10 @@ pub enum Command {
     /// Build and look at root file systems for nodes on this machine
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Open a shell on a node, or run one command there
+    Ssh(SshArgs),
+    /// Run a command on many nodes at once
+    Exec(ExecArgs),
     /// Export resolved values for other tools
     #[command(subcommand)]
     Resolve(ResolveCommand),

@@ -14,6 +14,7 @@ mod error;
 mod hurry;
 mod inside;
 mod local_host;
+mod nodes;
 mod operator;
 mod places;
 mod process;

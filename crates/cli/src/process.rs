@@ -1,5 +1,5 @@
-//! The one place of the command line that starts other programs: the editor, a key command, and
-//! this program again.
+//! The one place of the command line that starts other programs: the editor, a key command, `ssh`,
+//! and this program again.
 //!
 //! In: a command line as the environment gives it. Out: how it ended, or what it printed.
 //! Never: a secret in an argument; files and pipes carry those.
@@ -53,6 +53,11 @@ pub(crate) fn start_again(arguments: &[OsString], log: &Path) -> io::Result<Chil
         .stderr(said)
         .process_group(0)
         .spawn()
+}
+
+/// Becomes another program, with the same terminal; returns only when that fails.
+pub(crate) fn become_program(program: &str, arguments: &[OsString]) -> io::Error {
+    command(program).args(arguments).exec()
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]

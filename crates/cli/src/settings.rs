@@ -41,6 +41,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "Mirror that images are built from, instead of the one apt uses on this machine; after a space, that of security updates.",
     ),
     (
+        "HOMESTAK_SSH_CONFIG",
+        "Configuration file of `ssh` for `homestak ssh` and `homestak exec`, instead of your own (`~/.ssh/config`).",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -97,6 +101,8 @@ pub struct Settings {
     pub local_root: PathBuf,
     /// Whether nodes of `-H local` learn who they are from cloud-init.
     pub cloud_init: bool,
+    /// Configuration of `ssh`, instead of the person's own.
+    pub ssh_config: Option<PathBuf>,
     /// How many times faster time goes in the simulator behind `-H sim`.
     pub sim_speed: f64,
     /// Mirror that images are built from; apt's when there is none.
@@ -135,6 +141,7 @@ impl Settings {
             local_root: path("HOMESTAK_LOCAL_ROOT")
                 .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
             cloud_init: variable("HOMESTAK_FIRST_BOOT").is_some_and(|word| word == "cloud-init"),
+            ssh_config: path("HOMESTAK_SSH_CONFIG"),
             sim_speed: variable("HOMESTAK_SIM_SPEED")
                 .and_then(|text| text.parse().ok())
                 .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)

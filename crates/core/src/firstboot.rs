@@ -12,6 +12,9 @@ use zeroize::Zeroize as _;
 use crate::observed::GuestUuid;
 use crate::plan::Wanted;
 
+/// The name of a machine's network card.
+const CARD: &str = "eth0";
+
 /// Who a node is. There is no `Debug`: it may hold a private key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,7 +112,12 @@ impl Identity {
             "ssh_pwauth": false,
             "package_update": true,
             "packages": self.packages,
-            "runcmd": [["systemctl", "enable", "--now", "qemu-guest-agent"]],
+            "runcmd": [
+                "systemctl enable --now qemu-guest-agent || true",
+                // The seed is taken away once the machine is reached. Without it, the next boot
+                // would look like that of another machine, with new host keys.
+                ["touch", "/etc/cloud/cloud-init.disabled"],
+            ],
         });
         if let Some(key) = &self.host_key {
             // Keys of the image go first: whoever has the image has those too. While `ssh_keys` is
@@ -124,14 +132,22 @@ impl Identity {
         data
     }
 
-    /// Matched by MAC, because names of network cards depend on the machine.
+    /// Matched by MAC, because names of network cards depend on the machine. The name is set all
+    /// the same: one of cloud-init's renderers matches by the entry's own name too.
     fn network_config(&self) -> Json {
-        let mut card = json!({ "match": { "macaddress": self.mac } });
+        let mut card = json!({ "match": { "macaddress": self.mac }, "set-name": CARD });
         match self.address {
             Some((address, prefix)) => {
                 card["addresses"] = json!([format!("{address}/{prefix}")]);
                 if let Some(gateway) = self.gateway {
-                    card["routes"] = json!([{ "to": "default", "via": gateway.to_string() }]);
+                    // The renderer of Debian 12 refuses `default`, and the machine then has no
+                    // network at all.
+                    let to = if gateway.is_ipv4() {
+                        "0.0.0.0/0"
+                    } else {
+                        "::/0"
+                    };
+                    card["routes"] = json!([{ "to": to, "via": gateway.to_string() }]);
                 }
             }
             None => card["dhcp4"] = true.into(),
@@ -140,7 +156,7 @@ impl Identity {
             let dns: Vec<String> = self.dns.iter().map(ToString::to_string).collect();
             card["nameservers"] = json!({ "addresses": dns });
         }
-        json!({ "version": 2, "ethernets": { "lan": card } })
+        json!({ "version": 2, "ethernets": { CARD: card } })
     }
 }
 

@@ -95,7 +95,7 @@ fn whoever_makes_its_own_key_is_believed_only_when_a_person_says_so() {
 fn a_node_that_does_not_answer_or_does_not_let_in_is_told_apart() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
-    let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
+    let mut sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
     let ssh = way(&keyring, &sshd, 1, directory.path());
     // Another driver's key opens nothing.
     let other = Keyring::new(directory.path().join("other"));
@@ -103,7 +103,7 @@ fn a_node_that_does_not_answer_or_does_not_let_in_is_told_apart() {
     fs_err::copy(other.own_file(), keyring.own_file()).expect("copied");
     let error = ssh.run("true", b"").expect_err("it does not let in");
     assert!(matches!(error, SshError::Denied { .. }), "{error}");
-    drop(sshd);
+    sshd.stop();
     let error = ssh.run("true", b"").expect_err("it is gone");
     let SshError::Unreachable { said, sent } = error else {
         panic!("{error}");

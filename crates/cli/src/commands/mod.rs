@@ -8,6 +8,7 @@ mod host;
 mod image;
 mod local;
 mod manifest;
+mod node;
 mod pages;
 mod resolve;
 mod schema;
@@ -43,6 +44,8 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Sim(command) => sim::run(command, settings, printer),
         Command::Image(command) => image::run(command, settings, printer),
         Command::Local(command) => local::run(&command, settings, printer),
+        Command::Ssh(args) => node::ssh::run(&args, settings),
+        Command::Exec(args) => node::exec::run(&args, settings, printer),
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),

@@ -5,6 +5,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod diagnostic;
+pub(crate) mod line;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod result;

@@ -16,6 +16,7 @@ mod hosts;
 mod images;
 mod kept;
 mod look;
+mod nodes;
 mod on_sim;
 mod operate;
 mod runs;

@@ -5,6 +5,10 @@ use crate::bed::{Bed, text};
 #[test]
 fn an_image_that_is_unknown_is_named_with_those_there_are() {
     let Some(bed) = Bed::new() else { return };
+    bed.write(
+        "images/debian-7.yaml",
+        "source: https://192.0.2.1/debian-7.qcow2\n",
+    );
     bed.manifest("odd", "  - {name: a, image: debian-7}\n");
     let said = bed.manifest_run("apply", "odd", &["--yes"]).bad();
     assert!(
@@ -50,7 +54,7 @@ fn a_link_of_the_bridges_name_that_is_not_ours_is_left_alone() {
             .status();
         done.is_ok_and(|status| status.success())
     };
-    assert!(ip(&["link", "add", &link, "type", "dummy"]));
+    assert!(ip(&["link", "add", &link, "type", "bridge"]));
     bed.peers("blocked", 1);
     let said = bed
         .manifest_run("apply", "blocked", &["--yes", "--on-error", "rollback"])

@@ -116,6 +116,13 @@ impl Bed {
         .unwrap();
     }
 
+    /// Writes a file of the site.
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.place.path().join("site").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
     /// Writes so many peers.
     pub fn peers(&self, name: &str, count: usize) {
         let nodes: String = (1..=count)

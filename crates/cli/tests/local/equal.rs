@@ -7,7 +7,7 @@ const FACTS: &str = "hostname; hostname -f; getent passwd ops; id ops; sudo -n -
     sudo sha256sum /home/ops/.ssh/authorized_keys /etc/ssh/ssh_host_ed25519_key | cut -c1-64; \
     ls /etc/ssh | grep host_key; stat -c '%a %U %n' /home/ops/.ssh /home/ops/.ssh/authorized_keys; \
     ip -o -4 address show scope global | awk '{print $2, $4}'; ip route show default; \
-    cat /sys/class/net/eth0/address; resolvectl dns eth0 | sed 's/^[^:]*//'; \
+    cat /sys/class/net/eth0/address; cat /etc/resolv.conf; \
     sudo sshd -T | grep -i '^passwordauthentication'; sudo passwd -S ops | cut -d' ' -f2; \
     grep -v '^#' /etc/hosts | grep 127.0.1.1; cat /etc/machine-id";
 

@@ -23,6 +23,7 @@ pub use types::{
     Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal, Verb,
     Wanted,
 };
+
 pub use wanted::USER;
 
 use crate::catalog::Catalog;

@@ -45,4 +45,7 @@ pub struct NodeRecord {
     /// Its address when it was last reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
+    /// The user that was made on first boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }

@@ -262,6 +262,7 @@ impl Shared {
                 status: NodeStatus::Destroyed,
                 source: None,
                 address: None,
+                user: None,
             });
         }
         records
@@ -289,6 +290,7 @@ impl Shared {
             status,
             source: node.wanted.as_ref().map(|wanted| wanted.source.clone()),
             address: self.board.address(&node.name),
+            user: node.wanted.as_ref().map(|wanted| wanted.user.clone()),
         })
     }
 }

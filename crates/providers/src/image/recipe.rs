@@ -12,8 +12,7 @@ use super::sources::Archive;
 /// Counted up when the way of building changes, so that older images count as outdated.
 const METHOD: u32 = 1;
 
-/// Packages of every tree: a whole Debian that boots, is reached, and can host others. Name
-/// servers come with the network, so there must be someone who takes them from there.
+/// Packages of every tree: a whole Debian that boots, is reached, and can host others.
 const PACKAGES: &[&str] = &[
     "ca-certificates",
     "cloud-init",
@@ -30,17 +29,12 @@ const PACKAGES: &[&str] = &[
     "sudo",
     "systemd",
     "systemd-container",
-    "systemd-resolved",
     "systemd-sysv",
     "udev",
 ];
 
 /// Units that are started at boot, beside those that their packages enable.
-pub(super) const ENABLED: &[&str] = &[
-    "systemd-networkd.service",
-    "systemd-resolved.service",
-    "ssh.service",
-];
+pub(super) const ENABLED: &[&str] = &["systemd-networkd.service", "ssh.service"];
 
 /// Units that never start: they hold up a boot, or work in the background when nobody asked.
 pub(super) const MASKED: &[&str] = &[
@@ -58,6 +52,7 @@ pub(super) const MASKED: &[&str] = &[
 pub(super) const FILES: &[(&str, &str)] = &[
     ("etc/hostname", "localhost\n"),
     ("etc/machine-id", ""),
+    ("etc/resolv.conf", ""),
     (
         "etc/cloud/cloud.cfg.d/90-homestak.cfg",
         "# First-boot data comes from a NoCloud seed, or there is none.\n\
@@ -88,7 +83,13 @@ pub(super) const APT: &[&str] = &[
 ];
 
 /// Packages that a tree needs to be a machine of its own.
-const DISK_PACKAGES: &[&str] = &["e2fsprogs", "initramfs-tools", "qemu-guest-agent", "zstd"];
+const DISK_PACKAGES: &[&str] = &[
+    "e2fsprogs",
+    "initramfs-tools",
+    "qemu-guest-agent",
+    "systemd-resolved",
+    "zstd",
+];
 
 /// Modules of the first file system: what is needed to find the disk. All others are on it.
 pub(super) const DISK_MODULES: &[&str] = &[

@@ -66,10 +66,6 @@ fn prepare(root: &Path, sources: &str) -> Result<(), ImageError> {
     for (path, text) in FILES {
         write(&root.join(path), text)?;
     }
-    let resolver = root.join("etc/resolv.conf");
-    remove(&resolver)?;
-    fs_err::os::unix::fs::symlink("../run/systemd/resolve/stub-resolv.conf", &resolver)
-        .map_err(|source| file("make", &resolver, source))?;
     for unit in MASKED {
         let path = root.join("etc/systemd/system").join(unit);
         remove(&path)?;

@@ -21,6 +21,21 @@ use crate::process;
 /// What the node's own keeper does: waits until it is in its group, mounts, tells the node who it
 /// is on its first start, and starts it again when it reboots.
 const KEEPER: &str = include_str!("keeper.sh");
+/// Runs the keeper in namespaces of its own: when it ends, however it ends, the kernel ends every
+/// process of the node and takes its mounts away.
+const APART: [&str; 8] = [
+    "unshare",
+    "--mount",
+    "--propagation=private",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "sh",
+];
+/// How many namespaces of processes there are between us and the inside of a node: the keeper's
+/// and nspawn's.
+const LEVELS: usize = 2;
 /// How often it is looked whether a node has ended.
 const BETWEEN: Duration = Duration::from_millis(30);
 /// System calls and capabilities of a node that others run on.
@@ -46,22 +61,18 @@ pub(super) fn start(
     let groups = group.make(limits).map_err(io)?;
     let directory = realm.node(&node.uuid);
     let part = realm.part(node.vmid);
+    // From a file: systemd has its own meaning for `$` and `%` among arguments.
+    let keeper = directory.join(format!("homestak-node-{}", node.name));
+    fs_err::write(&keeper, KEEPER).map_err(io)?;
     let mut arguments: Vec<String> = vec![
-        "-c".into(),
-        KEEPER.into(),
-        // What it is called in lists of processes.
-        format!("homestak-node-{}", node.name),
+        keeper.display().to_string(),
         if systemd { "go" } else { "wait" }.into(),
         directory.display().to_string(),
         tree.display().to_string(),
         group
             .split()
             .map_or_else(|| "-".to_owned(), |path| path.display().to_string()),
-        if systemd {
-            joined(&groups)
-        } else {
-            String::new()
-        },
+        joined(&groups),
     ];
     arguments.extend(nspawn(realm, node, &part, program));
     let log = console(&directory).map_err(io)?;
@@ -71,8 +82,7 @@ pub(super) fn start(
     }
     let mut command = process::command("setsid");
     command
-        .arg("unshare")
-        .args(["--mount", "--propagation", "private", "sh"])
+        .args(APART)
         .args(&arguments)
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -87,7 +97,8 @@ pub(super) fn start(
             },
         )
     })?;
-    // It waits until it is in its groups; should we die before, it ends by itself.
+    // It waits until it is told to go on; should we die before, it ends by itself. Its parent is
+    // put into the groups here, so that the node counts as running from now on.
     for group in &groups {
         fs_err::write(group.join("cgroup.procs"), child.id().to_string()).map_err(io)?;
     }
@@ -131,7 +142,7 @@ fn run_in_unit(
             .into_iter()
             .map(|property| format!("--property={property}")),
     );
-    all.extend(["unshare", "--mount", "--propagation", "private", "sh"].map(str::to_owned));
+    all.extend(APART.map(str::to_owned));
     all.extend(arguments.iter().cloned());
     process::run("systemd-run", &all).map(|_| ())
 }
@@ -182,6 +193,11 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
 /// Writes down what a node is told on its first start.
 pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std::io::Result<()> {
     let directory = realm.node(&node.uuid);
+    // Trees of containers have no resolver of their own, and an empty file in its place.
+    let servers = node.identity.dns.iter();
+    let servers: String = servers.map(|one| format!("nameserver {one}\n")).collect();
+    fs_err::create_dir_all(directory.join("upper/etc"))?;
+    fs_err::write(directory.join("upper/etc/resolv.conf"), servers)?;
     match node.first_boot {
         FirstBoot::Direct => {
             let script = super::identity::script(&node.identity, node.hosts, false);
@@ -228,7 +244,7 @@ pub(super) fn init(group: &Group) -> Option<Pid> {
         // Its number in the innermost namespace; one of a node within the node is further in.
         line.is_some_and(|line| {
             let numbers: Vec<&str> = line.split_whitespace().collect();
-            numbers.last() == Some(&"1") && numbers.len() == own_depth() + 1
+            numbers.last() == Some(&"1") && numbers.len() == own_depth() + LEVELS
         })
     };
     group.processes().into_iter().find(is_first)

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use homestak_core::firstboot::Identity;
 
 use super::realm::BRIDGE;
+use crate::ssh::quote;
 
 /// Returns the script. A node that `hosts` others has its address on a bridge. One that is `up`
 /// already takes everything over at once.
@@ -18,7 +19,7 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
          put() { mkdir -p \"${2%/*}\"; printf '%s' \"$3\" >\"$2.new\"; chmod \"$1\" \"$2.new\"; mv -f \"$2.new\" \"$2\"; }\n",
     );
     let mut put = |mode: &str, path: &str, content: &str| {
-        let _ = writeln!(text, "put {mode} {path} {}", quoted(content));
+        let _ = writeln!(text, "put {mode} {path} {}", quote(content));
     };
     let name = &identity.hostname;
     put("0644", "/etc/hostname", &format!("{name}\n"));
@@ -50,7 +51,7 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
         &format!("{user} ALL=(ALL) NOPASSWD:ALL\n"),
     );
     put("0644", "/etc/cloud/cloud-init.disabled", "");
-    let who = quoted(user);
+    let who = quote(user);
     let keys: String = identity.keys.iter().map(|key| lined(key)).collect();
     let _ = write!(
         text,
@@ -60,14 +61,14 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
          put 0600 \"$home/.ssh/authorized_keys\" {}\n\
          chmod 0700 \"$home/.ssh\"\n\
          chown -R {who}: \"$home/.ssh\"\n",
-        quoted(&keys)
+        quote(&keys)
     );
     if up {
         let _ = write!(
             text,
             "hostname {}\n\
              systemctl restart systemd-networkd ssh\n",
-            quoted(name)
+            quote(name)
         );
     }
     text
@@ -127,22 +128,4 @@ fn network(identity: &Identity, hosts: bool) -> Vec<(String, String)> {
 /// Ends a text with one line end.
 fn lined(text: &str) -> String {
     format!("{}\n", text.trim_end())
-}
-
-/// Writes a text so that a shell takes it as it is.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shell_takes_any_text_as_it_is() {
-        for text in ["plain", "it's", "$(reboot)", "a\nb", "\\", "'"] {
-            let echoed = crate::process::run("sh", &["-c", &format!("printf %s {}", quoted(text))]);
-            assert_eq!(echoed.expect("it runs"), text);
-        }
-    }
 }

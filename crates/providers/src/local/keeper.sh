@@ -1,23 +1,25 @@
-# Keeps one node: its mounts are its own, so they end with it, however it ends.
+# Keeps one node. It is the first process of a namespace of its own, and so are its mounts: when it
+# ends, however it ends, the kernel ends everything else of the node.
 # Arguments: wait|go, the node's directory, its image, its group in version 2 or -, groups to
 # join, then nspawn's own.
 set -u
 mode=$1 dir=$2 tree=$3 split=$4 groups=$5
 shift 5
 if [ "$mode" = wait ]; then
-    # Told to go once this process is in its groups; whoever started it may be gone before.
+    # Whoever started it may be gone before it is told to go.
     read -r word && [ "$word" = go ] || exit 1
 fi
 exec </dev/null
 for group in $groups; do
-    echo $$ >"$group/cgroup.procs" || exit 1
+    # 0 is whoever writes it: the number in here is another one than outside.
+    echo 0 >"$group/cgroup.procs" || exit 1
 done
 run() { "$@"; }
 if [ "$split" != - ]; then
     # Version 2 alone: processes and groups do not mix in one group.
     mkdir -p "$split/keeper" "$split/node"
-    echo $$ >"$split/keeper/cgroup.procs" || exit 1
-    run() { sh -c 'echo $$ >"$0/node/cgroup.procs" && exec "$@"' "$split" "$@"; }
+    echo 0 >"$split/keeper/cgroup.procs" || exit 1
+    run() { sh -c 'echo 0 >"$0/node/cgroup.procs" && exec "$@"' "$split" "$@"; }
 fi
 mount -t overlay overlay -o "lowerdir=$tree,upperdir=$dir/upper,workdir=$dir/work" "$dir/root" || exit 1
 if [ -e "$dir/first-boot" ]; then

@@ -33,7 +33,6 @@ pub mod discover;
 pub mod facts;
 pub mod fault;
 pub mod identity;
-pub mod network;
 pub mod preflight;
 pub mod property;
 pub mod quirks;

@@ -22,8 +22,7 @@ pub(crate) struct Sshd {
 
 impl Drop for Sshd {
     fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
+        self.stop();
     }
 }
 
@@ -42,6 +41,12 @@ pub(crate) fn user() -> String {
 }
 
 impl Sshd {
+    /// Ends it; nobody answers at its port any more.
+    pub(crate) fn stop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+
     /// Starts a server at 127.0.0.N with the host key of a guest in a keyring.
     pub(crate) fn start(keyring: &Keyring, nth: u8, guest: &GuestUuid, directory: &Path) -> Self {
         let key = keyring.host_key(guest).expect("a host key");

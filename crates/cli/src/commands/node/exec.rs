@@ -1,0 +1,174 @@
+//! `homestak exec`: one command on many nodes at once.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use homestak_providers::ssh::{SshError, Stream, shell_line};
+use serde_json::{Value as Json, json};
+
+use crate::args::ExecArgs;
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::nodes::{self, Known, Way};
+use crate::operator::journal;
+use crate::places::SIM;
+use crate::settings::Settings;
+use crate::ui::{Printer, count, line};
+
+/// What came of it on one node.
+#[derive(Default)]
+struct Came {
+    exit: Option<i32>,
+    error: Option<CommandError>,
+    out: String,
+    err: String,
+}
+
+/// Runs a command on nodes.
+pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let journal = journal(settings)?;
+    let (manifest, host) = (args.manifest.as_deref(), args.host.as_deref());
+    let known = block_on(nodes::all(&*journal, manifest, host))??;
+    let wanted = if args.all {
+        &["*".to_owned()]
+    } else {
+        &*args.nodes
+    };
+    let chosen = nodes::select(&known, wanted)?;
+    refuse_simulated(&chosen)?;
+    let labels = nodes::labels(&chosen);
+    let line = shell_line(&args.command);
+    let came = on_each(&chosen, &labels, &line, args.parallel, settings, printer);
+    let success = came.iter().all(|came| came.exit == Some(0));
+    if printer.shape.json {
+        let results = labels.iter().zip(&came);
+        let results: Vec<Json> = results.map(|(label, came)| as_json(label, came)).collect();
+        printer.json("exec", json!({ "success": success, "results": results }));
+    } else {
+        summarize(&labels, &came, printer);
+    }
+    Ok(ExitCode::from(u8::from(!success)))
+}
+
+/// Nodes that run nothing are named before anything is run on the others.
+fn refuse_simulated(chosen: &[Known]) -> Result<(), CommandError> {
+    let simulated = chosen.iter().filter(|node| node.scope.host == SIM);
+    let names: Vec<String> = simulated.map(|node| format!("`{}`", node.name())).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let are = if names.len() == 1 { "is" } else { "are" };
+    let names = names.join(", ");
+    Err(CommandError::refused(format!(
+        "{names} {are} simulated, so there is no SSH and nothing was run."
+    ))
+    .hint("-H HOST takes the nodes of another host only"))
+}
+
+/// Runs a line on each node, so many at once. Lines are printed as they come, unless JSON is.
+fn on_each(
+    chosen: &[Known],
+    labels: &[String],
+    line: &str,
+    parallel: u32,
+    settings: &Settings,
+    printer: &Printer,
+) -> Vec<Came> {
+    let next = AtomicUsize::new(0);
+    let came: Vec<Mutex<Came>> = chosen.iter().map(|_| Mutex::default()).collect();
+    let width = labels.iter().map(|label| label.chars().count()).max();
+    let width = width.unwrap_or_default();
+    // One line at a time, whoever it is from.
+    let turn = Mutex::new(());
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(node) = chosen.get(at) else {
+                return;
+            };
+            let hear = |stream: Stream, text: &str| {
+                let mut came = came[at].lock().unwrap_or_else(PoisonError::into_inner);
+                let kept = match stream {
+                    Stream::Out => &mut came.out,
+                    Stream::Err => &mut came.err,
+                };
+                if printer.shape.json {
+                    kept.push_str(text);
+                    kept.push('\n');
+                    return;
+                }
+                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+                let shown = line::of_node(&labels[at], at, width, text);
+                match stream {
+                    Stream::Out => printer.data(&format!("{shown}\n")),
+                    Stream::Err => printer.say(&shown),
+                }
+            };
+            let ended = match nodes::way(node, settings) {
+                Ok(way) => follow(&way, line, &hear),
+                Err(error) => Err(error),
+            };
+            let mut came = came[at].lock().unwrap_or_else(PoisonError::into_inner);
+            match ended {
+                Ok(exit) => came.exit = Some(exit),
+                Err(error) => came.error = Some(error),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers = chosen.len().min(parallel as usize);
+        for _ in 0..workers {
+            scope.spawn(work);
+        }
+    });
+    came.into_iter()
+        .map(|came| came.into_inner().unwrap_or_else(PoisonError::into_inner))
+        .collect()
+}
+
+fn follow(
+    way: &Way,
+    line: &str,
+    hear: &(dyn Fn(Stream, &str) + Sync),
+) -> Result<i32, CommandError> {
+    way.ssh
+        .follow(line, hear)
+        .map_err(|error: SshError| way.word(&error))
+}
+
+fn as_json(label: &str, came: &Came) -> Json {
+    let mut json = json!({
+        "node": label,
+        "exit": came.exit,
+        "stdout": came.out,
+        "stderr": came.err,
+    });
+    if let Some(error) = &came.error {
+        json["error"] = json!({ "message": error.message, "hints": error.hints });
+    }
+    json
+}
+
+/// Says where it did not work, and how many there were.
+fn summarize(labels: &[String], came: &[Came], printer: &Printer) {
+    for (label, came) in labels.iter().zip(came) {
+        match (&came.error, came.exit) {
+            (Some(error), _) => {
+                printer.say(&format!("{label}: {}", error.message));
+                for hint in &error.hints {
+                    printer.say(&format!("  hint: {hint}"));
+                }
+            }
+            (None, Some(0) | None) => {}
+            (None, Some(exit)) => printer.say(&format!("{label}: ended with {exit}.")),
+        }
+    }
+    let good = came.iter().filter(|came| came.exit == Some(0)).count();
+    if good == came.len() {
+        printer.detail(&format!("Done on {}.", count(good, "node")));
+    } else {
+        printer.say(&format!("Done on {good} of {}.", count(came.len(), "node")));
+    }
+}

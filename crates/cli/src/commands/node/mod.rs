@@ -1,0 +1,4 @@
+//! Commands on nodes that run.
+
+pub(super) mod exec;
+pub(super) mod ssh;

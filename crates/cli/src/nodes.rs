@@ -1,0 +1,324 @@
+//! Nodes that runs have made, by name, and the way to each.
+//!
+//! In: names and patterns, the journal. Out: nodes with what is remembered of them, connections.
+//! Never: a node that is guessed among several.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use homestak_core::observed::GuestKind;
+use homestak_core::plan::{NodeRecord, USER};
+use homestak_engine::journal::{Journal, Scope};
+use homestak_engine::ports::PortError;
+use homestak_providers::ssh::{INSTALL, Ssh, SshError, Trust};
+
+use crate::args::NodeArgs;
+use crate::error::CommandError;
+use crate::local_host::LOCAL;
+use crate::operator::scopes_of;
+use crate::places::SIM;
+use crate::seeds::keyring;
+use crate::session::Session;
+use crate::settings::Settings;
+
+/// A node that was made, or is being made.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// Manifest and host.
+    pub(crate) scope: Scope,
+    /// What is remembered of it.
+    pub(crate) record: NodeRecord,
+}
+
+impl Known {
+    /// Returns its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// Returns the options that mean only this one.
+    pub(crate) fn options(&self) -> String {
+        format!("-M {} -H {}", self.scope.manifest, self.scope.host)
+    }
+
+    /// Whether it is a container of Proxmox VE, which is told nothing on first boot but root's keys.
+    fn is_foreign_container(&self) -> bool {
+        self.record.guest.kind == GuestKind::Ct && self.scope.host != LOCAL
+    }
+}
+
+/// Returns every node, by manifest, host and name.
+pub(crate) async fn all(
+    journal: &dyn Journal,
+    manifest: Option<&str>,
+    host: Option<&str>,
+) -> Result<Vec<Known>, CommandError> {
+    let mut scopes: BTreeSet<Scope> = BTreeSet::new();
+    for head in journal.runs(manifest).await? {
+        scopes.extend(scopes_of(&head));
+    }
+    scopes.retain(|scope| host.is_none_or(|host| host == scope.host));
+    let mut nodes = Vec::new();
+    for scope in scopes {
+        for record in journal.records(&scope).await? {
+            let scope = scope.clone();
+            nodes.push(Known { scope, record });
+        }
+    }
+    Ok(nodes)
+}
+
+/// Returns the one node that is meant.
+pub(crate) async fn one(journal: &dyn Journal, which: &NodeArgs) -> Result<Known, CommandError> {
+    let known = all(journal, which.manifest.as_deref(), which.host.as_deref()).await?;
+    named(&known, &which.node).cloned()
+}
+
+/// Returns the nodes that are meant by names and patterns, each once, in order of all.
+pub(crate) fn select(known: &[Known], wanted: &[String]) -> Result<Vec<Known>, CommandError> {
+    let mut chosen: BTreeSet<usize> = BTreeSet::new();
+    let words = wanted.iter().flat_map(|word| word.split(','));
+    for word in words.map(str::trim).filter(|word| !word.is_empty()) {
+        if !word.contains(['*', '?']) {
+            let one = named(known, word)?;
+            chosen.extend(known.iter().position(|node| std::ptr::eq(node, one)));
+            continue;
+        }
+        let fits = |node: &Known| fits(word, node.name());
+        let fitting = known.iter().enumerate().filter(|(_, node)| fits(node));
+        let fitting: Vec<usize> = fitting.map(|(at, _)| at).collect();
+        if fitting.is_empty() {
+            return Err(none(known, format!("No node is called like `{word}`.")));
+        }
+        chosen.extend(fitting);
+    }
+    if chosen.is_empty() {
+        return Err(none(known, "No node is named.".to_owned()));
+    }
+    Ok(chosen.into_iter().map(|at| known[at].clone()).collect())
+}
+
+fn named<'k>(known: &'k [Known], name: &str) -> Result<&'k Known, CommandError> {
+    let found: Vec<&Known> = known.iter().filter(|node| node.name() == name).collect();
+    match found.as_slice() {
+        [] if known.is_empty() => Err(none(known, format!("There is no node `{name}`."))),
+        [] => {
+            let names: BTreeSet<&str> = known.iter().map(Known::name).collect();
+            Err(CommandError::unknown("node", name, names.into_iter()))
+        }
+        [one] => Ok(one),
+        several => {
+            let error = CommandError::usage(format!("Which `{name}`? There are several."));
+            Err(several
+                .iter()
+                .fold(error, |error, node| error.hint(node.options())))
+        }
+    }
+}
+
+fn none(known: &[Known], message: String) -> CommandError {
+    let error = CommandError::failed(message);
+    if known.is_empty() {
+        return error.hint("no run has made any; homestak manifest apply -M NAME -H HOST does");
+    }
+    let names: BTreeSet<&str> = known.iter().map(Known::name).collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    error.hint(format!("there is: {}", names.join(", ")))
+}
+
+/// Tells whether a name fits a pattern, in which `*` is anything and `?` any one character.
+fn fits(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut at, mut in_name) = (0, 0);
+    // Where to go on when what follows the last star turns out not to fit.
+    let mut again: Option<(usize, usize)> = None;
+    while in_name < name.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                again = Some((at + 1, in_name));
+                at += 1;
+            }
+            Some(one) if *one == '?' || *one == name[in_name] => {
+                at += 1;
+                in_name += 1;
+            }
+            _ => {
+                let Some((after, taken)) = again else {
+                    return false;
+                };
+                again = Some((after, taken + 1));
+                (at, in_name) = (after, taken + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|one| *one == '*')
+}
+
+/// Returns names that tell nodes apart: the name alone where that is enough.
+pub(crate) fn labels(nodes: &[Known]) -> Vec<String> {
+    let count = |same: &dyn Fn(&Known) -> bool| nodes.iter().filter(|node| same(node)).count();
+    let label = |node: &Known| {
+        let (scope, name) = (&node.scope, node.name());
+        if count(&|other| other.name() == name) == 1 {
+            return name.to_owned();
+        }
+        let manifest = &scope.manifest;
+        if count(&|other| other.name() == name && other.scope.manifest == *manifest) == 1 {
+            return format!("{manifest}/{name}");
+        }
+        format!("{manifest}/{}/{name}", scope.host)
+    };
+    nodes.iter().map(label).collect()
+}
+
+/// A node with the way to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    /// The way.
+    pub(crate) ssh: Ssh,
+    /// Whose word is taken for who it is.
+    pub(crate) trust: Trust,
+    node: Known,
+    address: IpAddr,
+    user: String,
+    known_hosts: String,
+    key: String,
+}
+
+/// Finds the way to a node.
+pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError> {
+    let name = node.name();
+    if node.scope.host == SIM {
+        return Err(
+            CommandError::refused(format!("`{name}` is simulated, so it runs no SSH."))
+                .hint("nodes on this machine do: homestak manifest apply -M NAME -H local"),
+        );
+    }
+    let Some(address) = node.record.address else {
+        return Err(
+            CommandError::failed(format!("No address of `{name}` is known yet.")).hint(format!(
+                "homestak manifest status {} shows how far it is",
+                node.options()
+            )),
+        );
+    };
+    let keyring = keyring(settings);
+    let port = |error: PortError| {
+        let made = CommandError::failed(format!("Cannot {}: {}.", error.doing, error.detail));
+        if error.hint.is_empty() {
+            made
+        } else {
+            made.hint(error.hint)
+        }
+    };
+    keyring.own().map_err(port)?;
+    let uuid = &node.record.guest.uuid;
+    let (trust, user) = if node.is_foreign_container() {
+        (Trust::Asked, "root".to_owned())
+    } else {
+        (Trust::Pinned, user(node, settings))
+    };
+    let ssh = Ssh::to(&keyring, address, &user, uuid.as_str())
+        .trusting(trust)
+        .configured(settings.ssh_config.clone());
+    let way = Way {
+        ssh,
+        trust,
+        node: node.clone(),
+        address,
+        user,
+        known_hosts: keyring.known_hosts().display().to_string(),
+        key: format!("{}.pub", keyring.own_file().display()),
+    };
+    if trust == Trust::Pinned && !keyring.knows(uuid).map_err(port)? {
+        return Err(way.word(&SshError::HostKeyUnknown));
+    }
+    Ok(way)
+}
+
+/// Returns the user that was made in a node. Runs of older versions did not write it down.
+fn user(node: &Known, settings: &Settings) -> String {
+    if let Some(user) = &node.record.user {
+        return user.clone();
+    }
+    let session = Session::open(settings).ok();
+    let defaults = session.as_ref().and_then(|one| one.catalog.defaults());
+    let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
+    user.map_or_else(|| USER.to_owned(), ToString::to_string)
+}
+
+impl Way {
+    /// Words an error for a person.
+    pub(crate) fn word(&self, error: &SshError) -> CommandError {
+        let (name, address, user) = (self.node.name(), self.address, &self.user);
+        let uuid = &self.node.record.guest.uuid;
+        let (file, key) = (&self.known_hosts, &self.key);
+        match error {
+            SshError::NotInstalled => CommandError::failed("ssh is not installed.").hint(INSTALL),
+            SshError::Unreachable { said, .. } => {
+                let status = self.node.options();
+                CommandError::failed(format!("`{name}` is not reached at {address}: {said}."))
+                    .hint(format!("homestak manifest status {status} tells how it is"))
+                    .hint(format!("homestak console {name} works without SSH"))
+            }
+            SshError::HostKeyDiffers => CommandError::refused(format!(
+                "Whoever answers at {address} is not `{name}`: the host key is not the one that was made for it."
+            ))
+            .hint("another machine may have that address now; nothing was sent to it")
+            .hint(format!(
+                "if someone gave `{name}` a new key on purpose, write it after `{uuid}` in {file}"
+            )),
+            SshError::HostKeyUnknown if self.trust == Trust::Asked => CommandError::refused(
+                format!("Nobody has said yet whether the host key of `{name}` is the right one."),
+            )
+            .hint(format!("homestak ssh {name} {} asks once", self.node.options())),
+            SshError::HostKeyUnknown => {
+                CommandError::refused(format!("The host key of `{name}` is not known here."))
+                    .hint(format!("another driver made it, or {file} is gone"))
+                    .hint(format!(
+                        "read /etc/ssh/ssh_host_ed25519_key.pub at its console, and write it after `{uuid}` in {file}"
+                    ))
+            }
+            SshError::Denied { said } => {
+                CommandError::failed(format!("`{name}` does not let `{user}` in: {said}.")).hint(
+                    format!("it must have the key of {key}; one that another driver made has another"),
+                )
+            }
+            SshError::Failed { said } => {
+                CommandError::failed(format!("Cannot run anything on `{name}`: {said}."))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn patterns_fit_as_a_shell_takes_them() {
+        let yes = [
+            ("*", ""),
+            ("*", "web"),
+            ("w*", "web"),
+            ("*-1", "worker-1"),
+            ("w*r-?", "worker-1"),
+            ("**b", "web"),
+            ("*a*b*c*", "xaxbxbxc"),
+        ];
+        for (pattern, name) in yes {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        let no = [
+            ("w*", "db"),
+            ("?", ""),
+            ("?", "ab"),
+            ("*a", "ab"),
+            ("a*b", "a"),
+        ];
+        for (pattern, name) in no {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Shells and commands on nodes: real SSH servers on loopback stand for them.
+
+#[path = "../../../providers/tests/support/sshd.rs"]
+mod sshd;
+
+use std::process::Command;
+
+use homestak_core::observed::{GuestKind, GuestRef};
+use homestak_core::plan::{
+    Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Verb,
+};
+use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
+use homestak_providers::ssh::Keyring;
+use jiff::Timestamp;
+use sshd::{Sshd, client_config, guest, user};
+
+use crate::support::{Run, World};
+
+/// A world that remembers nodes, and servers that stand for some of them.
+struct Lab {
+    world: World,
+    servers: Vec<Sshd>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self {
+            world: World::bare(),
+            servers: Vec::new(),
+        }
+    }
+
+    fn state(&self) -> std::path::PathBuf {
+        self.world.home().join(".local/state/homestak")
+    }
+
+    fn keyring(&self) -> Keyring {
+        Keyring::new(self.state().join("ssh"))
+    }
+
+    /// Starts a server with the host key of the n-th guest, at 127.0.0.(10 + n).
+    fn serve(&mut self, nth: u32) {
+        let at = u8::try_from(10 + nth).unwrap();
+        let server = Sshd::start(&self.keyring(), at, &guest(nth), &self.world.work());
+        self.servers.push(server);
+    }
+
+    /// Remembers a run that made nodes; each has the number of its guest.
+    fn remember(&self, manifest: &str, host: &str, nodes: &[(&str, u32)]) {
+        let records = nodes.iter().map(|(name, nth)| NodeRecord {
+            name: (*name).to_owned(),
+            host: host.to_owned(),
+            place: Place::Host(host.to_owned()),
+            guest: GuestRef {
+                uuid: guest(*nth),
+                kind: GuestKind::Vm,
+                vmid: 100 + nth,
+                host: host.to_owned(),
+            },
+            status: NodeStatus::Ready,
+            source: None,
+            address: Some([127, 0, 0, u8::try_from(10 + nth).unwrap()].into()),
+            user: Some(user()),
+        });
+        write_down(self, manifest, host, records.collect());
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let servers: Vec<&Sshd> = self.servers.iter().collect();
+        let mut command = self.world.command(arguments);
+        command.env(
+            "HOMESTAK_SSH_CONFIG",
+            client_config(&self.world.work(), &servers),
+        );
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        self.command(arguments).output().map(Run::from).unwrap()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Connections that were kept end with the test.
+        for nth in 0..8 {
+            _ = self.keyring().forget(&guest(nth));
+        }
+    }
+}
+
+fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
+    let plan = Plan {
+        form: FORM,
+        verb: Verb::Apply,
+        manifest: manifest.to_owned(),
+        hosts: vec![host.to_owned()],
+        on_error: OnError::Stop,
+        parallelism: 1,
+        verify_ssh: true,
+        timeout_buffer: 0,
+        nodes: records.iter().map(planned).collect(),
+        images: Vec::new(),
+        foreign: Vec::new(),
+        refusals: Vec::new(),
+        estimate: 0.0,
+    };
+    let at = Timestamp::UNIX_EPOCH;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let journal = homestak_store::Sqlite::open(&lab.state()).unwrap();
+        let run = journal.begin("apply", &plan, at).await.unwrap();
+        for (step, record) in records.into_iter().enumerate() {
+            let entry = Entry {
+                step,
+                happened: Happened::Done { changed: true },
+                at,
+                record: Some(record),
+            };
+            journal.append(run, &entry).await.unwrap();
+        }
+        journal.end(run, Ending::Done, at).await.unwrap();
+    });
+}
+
+fn planned(record: &NodeRecord) -> NodePlan {
+    NodePlan {
+        name: record.name.clone(),
+        host: record.host.clone(),
+        place: record.place.clone(),
+        depth: 0,
+        action: Action::Create,
+        reasons: Vec::new(),
+        wanted: None,
+        found: None,
+    }
+}
+
+#[test]
+fn a_command_on_one_node_keeps_its_words_its_input_and_its_code() {
+    let mut lab = Lab::new();
+    lab.serve(1);
+    lab.remember("m", "father", &[("web", 1)]);
+    let run = lab.run(&["ssh", "web", "--", "printf", "%s|", "a b", "$HOME", "it's"]);
+    assert_eq!(
+        (run.code, run.out.as_str()),
+        (0, "a b|$HOME|it's|"),
+        "{}",
+        run.err
+    );
+    let run = lab.run(&["ssh", "web", "--", "echo one | tr o O; exit 7"]);
+    assert_eq!((run.code, run.out.as_str()), (7, "One\n"), "{}", run.err);
+    let mut child = lab
+        .command(&["ssh", "web", "--", "cat"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, b"hello").unwrap();
+    drop(input);
+    assert_eq!(Run::from(child.wait_with_output().unwrap()).out, "hello");
+}
+
+#[test]
+fn a_node_with_another_host_key_is_refused_in_clear_words() {
+    let mut lab = Lab::new();
+    lab.serve(1);
+    lab.remember("m", "father", &[("web", 1)]);
+    // It answers with its old key, and another was made for it since.
+    lab.keyring().forget(&guest(1)).unwrap();
+    lab.keyring().host_key(&guest(1)).unwrap();
+    for arguments in [&["ssh", "web"][..], &["ssh", "web", "--", "true"]] {
+        let run = lab.run(arguments);
+        assert_eq!(run.code, 3, "{}", run.err);
+        assert!(
+            run.err
+                .contains("Whoever answers at 127.0.0.11 is not `web`"),
+            "{}",
+            run.err
+        );
+        assert!(run.err.contains("known_hosts"), "{}", run.err);
+    }
+    let run = lab.run(&["exec", "web", "--", "true"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("is not `web`"), "{}", run.err);
+    // Nobody knows it any more.
+    lab.keyring().forget(&guest(1)).unwrap();
+    let run = lab.run(&["ssh", "web"]);
+    assert_eq!(run.code, 3, "{}", run.err);
+    assert!(run.err.contains("is not known here"), "{}", run.err);
+}
+
+#[test]
+fn a_command_on_many_nodes_names_each_line_and_each_code() {
+    let mut lab = Lab::new();
+    lab.serve(1);
+    lab.serve(2);
+    lab.serve(3);
+    lab.servers[2].stop();
+    lab.remember(
+        "m",
+        "father",
+        &[("web", 1), ("worker-2", 2), ("worker-3", 3)],
+    );
+    let line = "echo at $SSH_CONNECTION; echo oh >&2";
+    let run = lab.run(&["exec", "web,worker-2", "--", line]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    let mut lines: Vec<&str> = run.out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines.len(), 2, "{}", run.out);
+    assert!(lines[0].starts_with("web      | at 127."), "{}", run.out);
+    assert!(lines[1].starts_with("worker-2 | at 127."), "{}", run.out);
+    assert!(run.err.contains("web      | oh"), "{}", run.err);
+    // One ends with a code, one does not answer.
+    let line = "case $SSH_CONNECTION in *127.0.0.11*) exit 3;; esac";
+    let run = lab.run(&["exec", "w*", "--parallel", "2", "--", line]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(
+        run.err.contains("worker-3: `worker-3` is not reached"),
+        "{}",
+        run.err
+    );
+    for end in ["web: ended with 3.", "Done on 1 of 3 nodes."] {
+        assert!(run.err.contains(end), "{}", run.err);
+    }
+    let json = lab.run(&["exec", "--all", "--json-output", "--", "echo hi; exit 4"]);
+    assert_eq!(json.code, 1);
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(
+        (&json["kind"], &json["success"]),
+        (&"exec".into(), &false.into())
+    );
+    let results = json["results"].as_array().unwrap();
+    let seen: Vec<_> = results
+        .iter()
+        .map(|one| (one["node"].as_str().unwrap(), one["exit"].as_i64()))
+        .collect();
+    assert_eq!(
+        seen,
+        [("web", Some(4)), ("worker-2", Some(4)), ("worker-3", None)]
+    );
+    assert_eq!(results[0]["stdout"], "hi\n");
+    assert_eq!(results[0]["stderr"], "");
+    assert!(
+        results[2]["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("not reached")
+    );
+}
+
+#[test]
+fn names_that_mean_nothing_or_too_much_are_told() {
+    let lab = Lab::new();
+    let run = lab.run(&["ssh", "web"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("no run has made any"), "{}", run.err);
+    lab.remember("one", "father", &[("web", 1)]);
+    lab.remember("two", "father", &[("web", 2), ("db", 3)]);
+    let run = lab.run(&["ssh", "web"]);
+    assert_eq!(run.code, 2);
+    for which in ["-M one -H father", "-M two -H father"] {
+        assert!(run.err.contains(which), "{}", run.err);
+    }
+    let run = lab.run(&["ssh", "wbe", "-M", "two"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("did you mean `web`?"), "{}", run.err);
+    let run = lab.run(&["exec", "x*", "--", "true"]);
+    assert!(
+        run.err.contains("No node is called like `x*`"),
+        "{}",
+        run.err
+    );
+    assert!(run.err.contains("there is: db, web"), "{}", run.err);
+    assert_eq!(lab.run(&["exec", "--", "true"]).code, 2, "no node is named");
+    assert_eq!(lab.run(&["exec", "web"]).code, 2, "no command is named");
+}
+
+#[test]
+fn nodes_of_the_same_name_are_told_apart_by_their_manifests() {
+    let mut lab = Lab::new();
+    lab.serve(1);
+    lab.serve(2);
+    lab.remember("one", "father", &[("web", 1)]);
+    lab.remember("two", "father", &[("web", 2)]);
+    let run = lab.run(&["exec", "--all", "--", "echo", "hi"]);
+    let mut lines: Vec<&str> = run.out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["one/web | hi", "two/web | hi"], "{}", run.err);
+    let run = lab.run(&["exec", "web", "-M", "two", "--", "echo", "hi"]);
+    assert_eq!(run.out, "web | hi\n");
+}
+
+#[test]
+fn simulated_nodes_run_nothing() {
+    let lab = Lab::new();
+    lab.remember("m", "sim", &[("web", 1)]);
+    for arguments in [&["ssh", "web"][..], &["exec", "--all", "--", "true"]] {
+        let run = lab.run(arguments);
+        assert_eq!(run.code, 3, "{}", run.err);
+        assert!(run.err.contains("`web` is simulated"), "{}", run.err);
+    }
+}
