@@ -70,6 +70,23 @@ fn ten_peers_at_once_each_have_an_address_and_packages_can_be_fetched() {
 }
 
 #[test]
+fn a_node_sees_its_own_network_and_nothing_of_the_machines() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("own", 1);
+    bed.apply("own");
+    assert_eq!(
+        bed.inside("peer-1", "ls /sys/class/net").good(),
+        "eth0\nlo\n"
+    );
+    let planned = bed
+        .inside("peer-1", "cat /sys/class/net/eth0/address")
+        .good();
+    assert!(planned.starts_with("02:"), "{planned}");
+    bed.destroy("own");
+    bed.is_as_before();
+}
+
+#[test]
 fn a_node_that_reboots_comes_back_as_it_was() {
     let Some(bed) = Bed::new() else { return };
     bed.peers("one", 1);

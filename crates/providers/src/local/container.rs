@@ -82,7 +82,7 @@ pub(super) fn start(
     }
     let mut command = process::command("setsid");
     command
-        .args(APART)
+        .args(apart(&part))
         .args(&arguments)
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -142,9 +142,20 @@ fn run_in_unit(
             .into_iter()
             .map(|property| format!("--property={property}")),
     );
-    all.extend(APART.map(str::to_owned));
+    all.extend(apart(part));
     all.extend(arguments.iter().cloned());
     process::run("systemd-run", &all).map(|_| ())
+}
+
+/// Enters the node's network first: nspawn shows the devices of the network it is started in.
+fn apart(part: &str) -> Vec<String> {
+    let mut command = vec![
+        "nsenter".to_owned(),
+        format!("--net=/run/netns/{part}"),
+        "--".to_owned(),
+    ];
+    command.extend(APART.map(str::to_owned));
+    command
 }
 
 /// The arguments of nspawn.
@@ -165,7 +176,6 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
     arguments.push(format!("--machine={part}"));
     arguments.push(format!("--uuid={}", node.uuid));
     arguments.push(format!("--directory={}", directory.join("root").display()));
-    arguments.push(format!("--network-namespace-path=/run/netns/{part}"));
     if !node.hosts {
         arguments.push("--capability=CAP_NET_ADMIN".to_owned());
         return arguments;
