@@ -10,7 +10,7 @@ mod operate;
 use std::path::PathBuf;
 
 pub use image::ImageCommand;
-pub use node::{ExecArgs, NodeArgs, SshArgs};
+pub use node::{ExecArgs, LogsArgs, NodeArgs, SshArgs};
 pub use operate::{
     ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
 };
@@ -95,6 +95,10 @@ pub enum Command {
     Ssh(SshArgs),
     /// Run a command on many nodes at once
     Exec(ExecArgs),
+    /// Open a shell in a node that works when SSH does not
+    Console(NodeArgs),
+    /// Show what a node said: its console and its journal
+    Logs(LogsArgs),
     /// Export resolved values for other tools
     #[command(subcommand)]
     Resolve(ResolveCommand),
