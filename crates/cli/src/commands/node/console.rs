@@ -25,7 +25,6 @@ pub(in crate::commands) fn run(
     let journal = journal(settings)?;
     match block_on(find(&*journal, which, settings))?? {
         Inside::Here(found) => {
-            require_root("A console")?;
             let (local, node) = *found;
             match node.engine {
                 Engine::Container => shell(&local, &node, settings),
@@ -43,6 +42,7 @@ pub(in crate::commands) fn run(
 
 /// Becomes a login shell of root in a container.
 fn shell(local: &Local, node: &Node, settings: &Settings) -> Outcome {
+    require_root("A console")?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let words: &[&str] = if terminal {
         // A terminal of the node's own: ours is unknown in there.
