@@ -6,6 +6,7 @@
 mod cgroup;
 mod clean;
 mod container;
+mod enter;
 mod fault;
 mod identity;
 mod lease;
