@@ -103,6 +103,10 @@ impl Local {
                 Leftover::Network => {}
             }
         }
+        if !self.is_attached() {
+            let swept = self.images.sweep();
+            swept.map_err(|error| error.into_port("clean up images"))?;
+        }
         let turn = self.realm.lock()?;
         if node::all(&self.realm)?.is_empty() {
             for (_, holder) in lease::all(&self.realm) {
