@@ -19,6 +19,7 @@ pub(crate) const LOCAL: &str = "local";
 pub(crate) struct LocalPlace {
     root: PathBuf,
     first_boot: FirstBoot,
+    mirror: Option<String>,
     /// What virtual machines run in.
     pub(crate) vm_engine: VmEngine,
 }
@@ -28,6 +29,7 @@ impl LocalPlace {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             root: settings.local_root.clone(),
+            mirror: settings.debian_mirror.clone(),
             first_boot: if settings.cloud_init {
                 FirstBoot::CloudInit
             } else {
@@ -42,6 +44,7 @@ impl LocalPlace {
         let settings = LocalSettings {
             vm_engine: self.vm_engine,
             first_boot: self.first_boot,
+            mirror: self.mirror.clone(),
             // Hosts inside nodes are driven with the same program.
             program: std::env::current_exe()
                 .unwrap_or_else(|_| PathBuf::from("/usr/local/bin/homestak")),

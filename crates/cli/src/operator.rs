@@ -14,6 +14,7 @@ use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, Sc
 use homestak_engine::look::look;
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::Places;
+use homestak_providers::ssh::Keyring;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock;
@@ -39,6 +40,8 @@ pub(crate) struct Bench {
     pub(crate) screen: Arc<Screen>,
     /// This machine as a host.
     pub(crate) local: LocalPlace,
+    /// The driver's SSH keys.
+    pub(crate) keyring: Keyring,
 }
 
 /// Opens the journal alone, for commands that only look.
@@ -59,16 +62,17 @@ impl Bench {
         let hub = Hub::new(observer, clock.clone());
         let sim = (sim_host::directory(settings), settings.sim_speed);
         let local = LocalPlace::new(settings);
+        let keyring = keyring(settings);
         let places = SitePlaces::new(
             session.clone(),
             hub.clone(),
             sim,
-            (local.clone(), keyring(settings)),
+            (local.clone(), keyring.clone()),
         );
         Ok(Self {
             operator: Operator {
                 places: Arc::new(places),
-                seeds: Arc::new(SiteSeeds::new(session.clone(), keyring(settings))),
+                seeds: Arc::new(SiteSeeds::new(session.clone(), keyring.clone())),
                 journal: journal(settings)?,
                 hub,
                 clock,
@@ -78,6 +82,7 @@ impl Bench {
             session,
             screen,
             local,
+            keyring,
         })
     }
 

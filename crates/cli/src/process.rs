@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Output, Stdio};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 
@@ -53,6 +53,30 @@ pub(crate) fn start_again(arguments: &[OsString], log: &Path) -> io::Result<Chil
         .stderr(said)
         .process_group(0)
         .spawn()
+}
+
+/// Runs a program and returns what it printed.
+pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output> {
+    command(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+}
+
+/// Returns how the terminal takes keys now, in words for [`set_terminal`].
+pub(crate) fn terminal() -> Option<String> {
+    let output = command("stty")
+        .arg("-g")
+        .stdin(Stdio::inherit())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
+
+/// Changes how the terminal takes keys.
+pub(crate) fn set_terminal(words: &[&str]) -> io::Result<ExitStatus> {
+    command("stty").args(words).status()
 }
 
 /// Becomes another program, with the same terminal; returns only when that fails.

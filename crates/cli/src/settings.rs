@@ -71,6 +71,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "EDITOR",
         "Editor of `homestak secrets edit`, when `VISUAL` is not set.",
     ),
+    ("TERM", "Kind of terminal, handed on by `homestak console`."),
     ("HOME", "The person's home directory."),
     (
         "USER",
@@ -101,6 +102,8 @@ pub struct Settings {
     pub local_root: PathBuf,
     /// Whether nodes of `-H local` learn who they are from cloud-init.
     pub cloud_init: bool,
+    /// Kind of terminal.
+    pub terminal: String,
     /// Configuration of `ssh`, instead of the person's own.
     pub ssh_config: Option<PathBuf>,
     /// How many times faster time goes in the simulator behind `-H sim`.
@@ -141,6 +144,7 @@ impl Settings {
             local_root: path("HOMESTAK_LOCAL_ROOT")
                 .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
             cloud_init: variable("HOMESTAK_FIRST_BOOT").is_some_and(|word| word == "cloud-init"),
+            terminal: variable("TERM").unwrap_or_else(|| "dumb".into()),
             ssh_config: path("HOMESTAK_SSH_CONFIG"),
             sim_speed: variable("HOMESTAK_SIM_SPEED")
                 .and_then(|text| text.parse().ok())

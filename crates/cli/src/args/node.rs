@@ -53,3 +53,17 @@ pub struct ExecArgs {
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
+
+/// What `logs` takes.
+#[derive(Debug, Clone, Args)]
+pub struct LogsArgs {
+    /// Which node.
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// How many lines of console and journal are shown, each
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
+    pub lines: usize,
+    /// Go on with what comes, until interrupted
+    #[arg(short, long)]
+    pub follow: bool,
+}

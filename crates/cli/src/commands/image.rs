@@ -4,13 +4,15 @@ use std::process::ExitCode;
 
 use homestak_core::error::chain;
 use homestak_providers::image::{ImageError, ImageInfo, Images, Verdict};
+use homestak_providers::local::Node;
 use serde_json::{Value as Json, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Outcome;
 use crate::args::ImageCommand;
-use crate::connect::block_on;
+use crate::connect::{block_on, failed};
 use crate::error::CommandError;
+use crate::local_host::{LOCAL, LocalPlace};
 use crate::settings::Settings;
 use crate::ui::{Printer, count, table};
 
@@ -25,7 +27,10 @@ pub(super) fn run(command: ImageCommand, settings: &Settings, printer: &Printer)
             Ok(ExitCode::SUCCESS)
         }
         ImageCommand::Verify { name } => verify(&images, name.as_deref(), printer),
-        ImageCommand::Remove { names, outdated } => remove(&images, names, outdated, printer),
+        ImageCommand::Remove { names, outdated } => {
+            let nodes = nodes(settings)?;
+            remove(&images, (names, outdated), &nodes, printer)
+        }
     }
 }
 
@@ -180,12 +185,41 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
     }))
 }
 
-fn remove(images: &Images, names: Vec<String>, outdated: bool, printer: &Printer) -> Outcome {
-    let names = if outdated {
+/// Returns the nodes of this machine: they need their images, also while they are stopped.
+fn nodes(settings: &Settings) -> Result<Vec<Node>, CommandError> {
+    let local = LocalPlace::new(settings).open();
+    let nodes = local.and_then(|local| local.nodes());
+    let nodes = nodes.map_err(|error| failed(LOCAL, &error))?;
+    Ok(nodes.into_iter().map(|(node, _)| node).collect())
+}
+
+fn remove(
+    images: &Images,
+    (names, outdated): (Vec<String>, bool),
+    nodes: &[Node],
+    printer: &Printer,
+) -> Outcome {
+    let needed_by = |image: &ImageInfo| {
+        let of = |node: &&Node| node.tree.starts_with(&image.path);
+        nodes.iter().find(of).map(|node| node.name.clone())
+    };
+    let names: Vec<String> = if outdated {
         let list = images.list();
-        let outdated = list.iter().filter(|image| !image.current);
-        outdated.map(ImageInfo::id).collect()
+        let old = list.iter().filter(|image| !image.current);
+        let free = old.filter(|image| needed_by(image).is_none());
+        free.map(ImageInfo::id).collect()
     } else {
+        for name in &names {
+            for image in images.find(name).map_err(worded)? {
+                if let Some(node) = needed_by(&image) {
+                    return Err(CommandError::refused(format!(
+                        "The image `{}` is what node `{node}` is made of.",
+                        image.id()
+                    ))
+                    .hint("destroy the node first; homestak local show lists them"));
+                }
+            }
+        }
         names
     };
     let removed = block_on(async {

@@ -46,6 +46,8 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Local(command) => local::run(&command, settings, printer),
         Command::Ssh(args) => node::ssh::run(&args, settings),
         Command::Exec(args) => node::exec::run(&args, settings, printer),
+        Command::Console(args) => node::console::run(&args, settings, printer),
+        Command::Logs(args) => node::logs::run(&args, settings, printer),
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),

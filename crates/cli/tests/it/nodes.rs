@@ -10,6 +10,7 @@ use homestak_core::plan::{
     Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Verb,
 };
 use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
+use homestak_providers::local::{Engine, FirstBoot, Node, Realm};
 use homestak_providers::ssh::Keyring;
 use jiff::Timestamp;
 use sshd::{Sshd, client_config, guest, user};
@@ -296,12 +297,148 @@ fn nodes_of_the_same_name_are_told_apart_by_their_manifests() {
 }
 
 #[test]
+fn without_ssh_keygen_nothing_is_made_and_the_package_is_named() {
+    let lab = Lab::new();
+    lab.world.run(&["site", "init", "site"]).good();
+    let apply = ["manifest", "apply", "-M", "n1-push", "-H", "sim", "--yes"];
+    let mut command = lab.command(&apply);
+    command
+        .env("PATH", "/nowhere")
+        .env("HOMESTAK_SITE_CONFIG", "site");
+    let run = command.output().map(Run::from).unwrap();
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(
+        run.err.contains("ssh-keygen is not installed"),
+        "{}",
+        run.err
+    );
+    assert!(
+        run.err.contains("apt-get install openssh-client"),
+        "{}",
+        run.err
+    );
+    assert!(
+        lab.run(&["manifest", "history"]).out.is_empty(),
+        "no run was begun"
+    );
+    lab.run(&["sim", "stop"]).good();
+}
+
+#[test]
 fn simulated_nodes_run_nothing() {
     let lab = Lab::new();
     lab.remember("m", "sim", &[("web", 1)]);
-    for arguments in [&["ssh", "web"][..], &["exec", "--all", "--", "true"]] {
+    let all = [
+        &["ssh", "web"][..],
+        &["exec", "--all", "--", "true"],
+        &["console", "web"],
+        &["logs", "web"],
+    ];
+    for arguments in all {
         let run = lab.run(arguments);
         assert_eq!(run.code, 3, "{}", run.err);
         assert!(run.err.contains("`web` is simulated"), "{}", run.err);
     }
+}
+
+#[test]
+fn the_console_of_a_guest_of_proxmox_ve_is_said_to_be_its_host_s() {
+    let mut lab = Lab::new();
+    lab.serve(1);
+    lab.servers[0].stop();
+    lab.remember("m", "father", &[("web", 1)]);
+    let run = lab.run(&["console", "web"]);
+    assert_eq!(run.code, 3, "{}", run.err);
+    assert!(
+        run.err.contains("on father, as root: qm terminal 101"),
+        "{}",
+        run.err
+    );
+    let run = lab.run(&["logs", "web"]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(run.err.contains("not reached"), "{}", run.err);
+    assert!(run.err.contains("qm terminal 101"), "{}", run.err);
+}
+
+/// Puts a virtual machine on the local host of a world, as far as anyone can see.
+fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
+    let root = lab.world.work().join("root");
+    let wanted = homestak_core::firstboot::Identity {
+        uuid: guest(nth),
+        hostname: name.to_owned(),
+        user: user(),
+        keys: Vec::new(),
+        host_key: None,
+        mac: "02:00:00:00:00:01".to_owned(),
+        address: None,
+        gateway: None,
+        dns: Vec::new(),
+        packages: Vec::new(),
+    };
+    let node = Node {
+        uuid: guest(nth),
+        name: name.to_owned(),
+        manifest: "m".to_owned(),
+        vmid: 100 + nth,
+        kind: GuestKind::Vm,
+        engine: Engine::Machine,
+        first_boot: FirstBoot::CloudInit,
+        cores: 1,
+        memory: 512,
+        disk: 4,
+        address: ([10, 0, 0, 7].into(), 24),
+        image: "debian-12".to_owned(),
+        tree: root.join("images/none"),
+        hosts: false,
+        identity: wanted,
+    };
+    let directory = Realm::at(&root).unwrap().node(&guest(nth));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(
+        directory.join("node.json"),
+        serde_json::to_vec(&node).unwrap(),
+    )
+    .unwrap();
+    directory
+}
+
+#[test]
+fn the_console_of_a_virtual_machine_is_its_serial_line() {
+    use std::io::{Read as _, Write as _};
+    let lab = Lab::new();
+    lab.remember("m", "local", &[("web", 1)]);
+    let directory = machine(&lab, "web", 1);
+    let console = || {
+        let mut command = lab.command(&["console", "web"]);
+        command
+            .env("HOMESTAK_LOCAL_ROOT", lab.world.work().join("root"))
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let off = Run::from(console().wait_with_output().unwrap());
+    assert_eq!(off.code, 1, "{}", off.err);
+    assert!(off.err.contains("does not answer"), "{}", off.err);
+    let line = std::os::unix::net::UnixListener::bind(directory.join("serial.sock")).unwrap();
+    let far = std::thread::spawn(move || {
+        let (mut stream, _) = line.accept().unwrap();
+        stream.write_all(b"web login: ").unwrap();
+        let mut heard = String::new();
+        stream.read_to_string(&mut heard).unwrap();
+        stream.write_all(b"Password: ").unwrap();
+        heard
+    });
+    let mut child = console();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"root\n").unwrap();
+    drop(input);
+    let said = Run::from(child.wait_with_output().unwrap());
+    assert_eq!(
+        (said.code, said.out.as_str()),
+        (0, "web login: Password: "),
+        "{}",
+        said.err
+    );
+    assert_eq!(far.join().unwrap(), "root\n");
 }

@@ -209,6 +209,21 @@ impl Bed {
         ssh_command.output().map(Run::from).unwrap()
     }
 
+    /// Reboots a node and waits until it is back.
+    pub fn reboot(&self, node: &str) {
+        let started = || self.inside(node, "stat -c %Y /proc/1");
+        let before = started().good();
+        self.inside(node, "sudo systemctl reboot");
+        for _ in 0..100 {
+            let now = started();
+            if now.code == 0 && now.out != before {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        panic!("{node} did not come back: {}", started().err);
+    }
+
     /// Requires that the machine is as it was.
     pub fn is_as_before(&self) {
         let now = picture(&self.root());

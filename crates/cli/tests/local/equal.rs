@@ -39,6 +39,8 @@ fn direct_first_boot_and_cloud_init_end_in_the_same() {
     // What it was told is gone from the seed, and it still knows after a reboot.
     bed.inside("peer-1", "sudo test ! -e /var/lib/cloud/seed/nocloud")
         .good();
+    bed.reboot("peer-1");
+    assert_eq!(bed.inside("peer-1", FACTS).good(), told);
     bed.destroy("same");
     bed.is_as_before();
 }

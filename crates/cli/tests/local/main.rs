@@ -14,6 +14,7 @@ mod bad;
 mod bed;
 mod crash;
 mod equal;
+mod handy;
 mod life;
 mod limits;
 mod machine;

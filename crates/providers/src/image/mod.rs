@@ -262,7 +262,8 @@ impl Images {
         (record.name == recipe.name && record.key == key).then_some(place)
     }
 
-    fn find(&self, name: &str) -> Result<Vec<ImageInfo>, ImageError> {
+    /// Returns the images of a name, or the one of a name with its key.
+    pub fn find(&self, name: &str) -> Result<Vec<ImageInfo>, ImageError> {
         let own = plain(name);
         let mut images = self.list();
         images.retain(|image| image.name == own || image.id() == name);

@@ -111,11 +111,12 @@ impl Local {
                 Leftover::Network => {}
             }
         }
-        // What builders of images left, and saved machines of images that are gone.
-        self.images
-            .sweep()
-            .map_err(|error| error.into_port("clean up images"))?;
-        saved::sweep(&self.realm.images(), |place| self.is_base(place)).map_err(io)?;
+        if !self.is_attached() {
+            let swept = self.images.sweep();
+            swept.map_err(|error| error.into_port("clean up images"))?;
+            // Saved machines of images that are gone.
+            saved::sweep(&self.realm.images(), |place| self.is_base(place)).map_err(io)?;
+        }
         let turn = self.realm.lock()?;
         if node::all(&self.realm)?.is_empty() {
             for (_, holder) in lease::all(&self.realm) {

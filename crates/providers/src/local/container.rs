@@ -49,6 +49,8 @@ pub(super) fn start(
         text: KEEPER,
         image: tree,
         limits,
+        // nspawn shows the devices of the network it is started in.
+        netns: Some(part.clone()),
         arguments: nspawn(realm, node, &part, program),
     };
     launch(&keeper, &directory, (&node.name, &part), group, systemd)
@@ -72,7 +74,6 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
     arguments.push(format!("--machine={part}"));
     arguments.push(format!("--uuid={}", node.uuid));
     arguments.push(format!("--directory={}", directory.join("root").display()));
-    arguments.push(format!("--network-namespace-path=/run/netns/{part}"));
     if !node.hosts {
         arguments.push("--capability=CAP_NET_ADMIN".to_owned());
         return arguments;

@@ -140,6 +140,8 @@ pub(super) fn version() -> Option<String> {
 
 /// Makes a disk that keeps only what differs from another.
 pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::Failed> {
+    // By its own name: what leads there may be gone while the disk is still in use.
+    let base = fs_err::canonicalize(base).unwrap_or_else(|_| base.to_owned());
     let (base, disk) = (base.to_string_lossy(), disk.to_string_lossy());
     let words = [
         "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &base, &disk,

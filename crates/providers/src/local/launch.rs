@@ -35,6 +35,8 @@ pub(super) struct Keeper<'k> {
     pub(super) image: &'k Path,
     /// What the node may use.
     pub(super) limits: Limits,
+    /// The network namespace that it is started in, when it is not our own.
+    pub(super) netns: Option<String>,
     /// The rest of what the script is told.
     pub(super) arguments: Vec<String>,
 }
@@ -66,12 +68,12 @@ pub(super) fn launch(
     arguments.extend(keeper.arguments.iter().cloned());
     let log = console(directory).map_err(io)?;
     if systemd {
-        return run_in_unit(part, group, keeper.limits, directory, &arguments)
+        return run_in_unit(part, group, keeper, directory, &arguments)
             .map_err(|error| fault::program(&doing, &error));
     }
     let mut command = process::command("setsid");
     command
-        .args(APART)
+        .args(apart(keeper.netns.as_deref()))
         .args(&arguments)
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -100,6 +102,15 @@ pub(super) fn launch(
     told.map_err(io)
 }
 
+fn apart(netns: Option<&str>) -> Vec<String> {
+    let netns = netns.map(|name| format!("--net=/run/netns/{name}"));
+    let mut command: Vec<String> = netns
+        .map(|netns| vec!["nsenter".to_owned(), netns, "--".to_owned()])
+        .unwrap_or_default();
+    command.extend(APART.map(str::to_owned));
+    command
+}
+
 fn joined(groups: &[PathBuf]) -> String {
     let groups: Vec<String> = groups
         .iter()
@@ -111,7 +122,7 @@ fn joined(groups: &[PathBuf]) -> String {
 fn run_in_unit(
     part: &str,
     group: &Group,
-    limits: Limits,
+    keeper: &Keeper<'_>,
     directory: &Path,
     arguments: &[String],
 ) -> Result<(), process::Failed> {
@@ -122,7 +133,7 @@ fn run_in_unit(
         .map(str::to_owned)
         .into();
     all.push(format!("--unit={part}.service"));
-    let mut properties = group.properties(limits);
+    let mut properties = group.properties(keeper.limits);
     properties.push("KillMode=mixed".to_owned());
     properties.push(format!("StandardOutput=append:{}", log.display()));
     properties.push(format!("StandardError=append:{}", log.display()));
@@ -131,7 +142,7 @@ fn run_in_unit(
             .into_iter()
             .map(|property| format!("--property={property}")),
     );
-    all.extend(APART.map(str::to_owned));
+    all.extend(apart(keeper.netns.as_deref()));
     all.extend(arguments.iter().cloned());
     process::run("systemd-run", &all).map(|_| ())
 }

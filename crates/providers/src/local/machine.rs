@@ -141,8 +141,6 @@ impl Stage<'_> {
             state: state.map(Path::to_owned),
             kernel: "",
         };
-        let mut arguments = vec![self.netns.clone().unwrap_or_else(|| "-".to_owned())];
-        arguments.extend(machine.command());
         let keeper = Keeper {
             text: KEEPER,
             image: &node.tree,
@@ -150,7 +148,8 @@ impl Stage<'_> {
                 memory: node.memory + OVERHEAD,
                 cores: node.cores,
             },
-            arguments,
+            netns: self.netns.clone(),
+            arguments: machine.command(),
         };
         let names = (&*node.name, &*self.part);
         launch(&keeper, &self.directory, names, &self.group, self.systemd)

@@ -1,9 +1,9 @@
 # Keeps one virtual machine. It is the first process of a namespace of its own and becomes QEMU.
 # Arguments: wait|go, the node's directory, its image, its group in version 2 or -, groups to
-# join, the network namespace of the bridge or -, then QEMU with its own.
+# join, then QEMU with its own.
 set -u
-mode=$1 dir=$2 image=$3 split=$4 groups=$5 netns=$6
-shift 6
+mode=$1 dir=$2 image=$3 split=$4 groups=$5
+shift 5
 if [ "$mode" = wait ]; then
     # Whoever started it may be gone before it is told to go.
     read -r word && [ "$word" = go ] || exit 1
@@ -18,5 +18,4 @@ exec 9<"$image/image.json" || exit 1
 flock --shared 9
 cd "$dir" || exit 1
 rm -f qmp.sock agent.sock console.sock
-[ "$netns" = - ] && exec "$@"
-exec nsenter --net="/run/netns/$netns" -- "$@"
+exec "$@"

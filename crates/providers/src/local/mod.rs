@@ -7,6 +7,7 @@ mod cgroup;
 mod clean;
 mod container;
 mod emulator;
+mod enter;
 mod fault;
 mod identity;
 mod kvm;
@@ -67,6 +68,8 @@ pub struct LocalSettings {
     pub vm_engine: VmEngine,
     /// How nodes learn who they are.
     pub first_boot: FirstBoot,
+    /// Mirror that images are built from; apt's when there is none.
+    pub mirror: Option<String>,
     /// The program that hosts inside nodes are driven with: this one.
     pub program: PathBuf,
 }
@@ -86,7 +89,7 @@ impl Local {
     /// Opens the local host of a realm. Nothing is made yet.
     pub fn open(realm: Realm, settings: LocalSettings) -> Self {
         Self {
-            images: Images::new(realm.images()),
+            images: Images::new(realm.images()).with_mirror(settings.mirror.clone()),
             realm,
             settings,
             hierarchies: Hierarchies::of_machine(),

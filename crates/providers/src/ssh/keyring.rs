@@ -210,12 +210,20 @@ fn gone(file: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a directory that only its owner can use, unless it is there.
 fn private_directory(directory: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
+    if let Some(parent) = directory.parent() {
+        fs_err::create_dir_all(parent)?;
+    }
+    let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => {
+            let said = format!("{}: {error}", directory.display());
+            Err(io::Error::new(error.kind(), said))
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 fn refused(doing: &str, detail: String) -> PortError {

@@ -18,6 +18,7 @@ use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, WishArgs};
 use crate::commands::Outcome;
 use crate::commands::host::preflight::before_a_run;
 use crate::commands::local::{check_machine, install};
+use crate::connect::failed;
 use crate::error::CommandError;
 use crate::local_host::LOCAL;
 use crate::operator::{Bench, hold, scopes};
@@ -164,6 +165,11 @@ impl<'a> Job<'a> {
     pub(super) async fn preflight(&self, plan: &Plan) -> Result<(), CommandError> {
         if self.carry.setup && plan.hosts.iter().any(|host| host == LOCAL) {
             install(self.printer)?;
+        }
+        if plan.verb == Verb::Apply {
+            // Before anything is made, rather than in the middle of it.
+            let own = self.bench.keyring.own();
+            own.map_err(|error| failed("the driver", &error))?;
         }
         if self.carry.skip_preflight {
             return Ok(());

@@ -1,17 +1,13 @@
 //! `homestak ssh`: a shell on a node, or one command.
 
-use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use homestak_providers::ssh::Trust;
 
-use homestak_providers::ssh::{Trust, shell_line};
-
+use super::become_ssh;
 use crate::args::SshArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
-use crate::error::CommandError;
 use crate::nodes;
 use crate::operator::journal;
-use crate::process;
 use crate::settings::Settings;
 
 /// Becomes `ssh` to a node; returns only when that fails.
@@ -24,15 +20,5 @@ pub(in crate::commands) fn run(args: &SshArgs, settings: &Settings) -> Outcome {
         // nobody is left to do so later.
         way.ssh.run("true", b"").map_err(|error| way.word(&error))?;
     }
-    let mut arguments: Vec<OsString> = Vec::new();
-    if !args.command.is_empty() && std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
-    {
-        arguments.push("-t".into());
-    }
-    arguments.extend(way.ssh.arguments());
-    if !args.command.is_empty() {
-        arguments.extend(["--".into(), shell_line(&args.command).into()]);
-    }
-    let error = process::become_program("ssh", &arguments);
-    Err(CommandError::failed(format!("Cannot start ssh: {error}.")))
+    become_ssh(&way, &args.command)
 }

@@ -1,0 +1,230 @@
+"""Measures nodes on this machine beside plain systemd-nspawn on the same tree. Needs root.
+
+`figures(binary, runs)` returns a dictionary; `bench/run` puts it into RESULTS.md.
+
+Plain: what a script does: an overlay over the same tree, identity written into it, a pair of links
+on a bridge, `systemd-nspawn --boot`, and a log-in over SSH tried until it works.
+Ours: `homestak manifest apply` until it returns, and the same log-in after it.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+NETNS = "hsbench"
+BRIDGE = "hsbench0"
+GATEWAY = "10.200.0.1"
+
+
+def sh(*words, **more):
+    return subprocess.run([str(word) for word in words], check=True, **more)
+
+
+def ssh(key, user, address, *options):
+    quiet = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=2", "-o", "LogLevel=ERROR", *options]
+    command = ["ssh", "-F", "/dev/null", "-i", key, *quiet, f"{user}@{address}", "true"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+class Plain:
+    """Nodes as a script makes them."""
+
+    def __init__(self, tree, place):
+        self.tree, self.place = Path(tree), Path(place)
+        self.key = self.place / "key"
+        sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key)
+        sh("ip", "netns", "add", NETNS)
+        sh("ip", "-n", NETNS, "link", "add", BRIDGE, "type", "bridge")
+        sh("ip", "-n", NETNS, "link", "set", BRIDGE, "up")
+        sh("ip", "link", "add", "hsbench-up", "type", "veth", "peer", "name", "up0", "netns", NETNS)
+        sh("ip", "-n", NETNS, "link", "set", "up0", "master", BRIDGE, "up")
+        sh("ip", "address", "add", f"{GATEWAY}/24", "dev", "hsbench-up")
+        sh("ip", "link", "set", "hsbench-up", "up")
+        self.started = []
+
+    def close(self):
+        subprocess.run(["ip", "link", "delete", "hsbench-up"])
+        subprocess.run(["ip", "netns", "delete", NETNS])
+
+    def start(self, at):
+        name = f"hsbench-{at}"
+        place = self.place / name
+        for part in ("upper", "work", "root"):
+            (place / part).mkdir(parents=True)
+        sh("ip", "netns", "add", name)
+        link = ["link", "add", f"b{at}", "type", "veth", "peer", "name", "eth0", "netns", name]
+        sh("ip", "-n", NETNS, *link)
+        sh("ip", "-n", NETNS, "link", "set", f"b{at}", "master", BRIDGE, "up")
+        sh("ip", "-n", name, "link", "set", "lo", "up")
+        options = f"lowerdir={self.tree},upperdir={place}/upper,workdir={place}/work"
+        sh("mount", "-t", "overlay", "overlay", "-o", options, place / "root")
+        root = place / "root"
+        (root / "etc/hostname").write_text(name)
+        (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+        (root / "etc/cloud/cloud-init.disabled").write_text("")
+        network = f"[Match]\nName=eth0\n[Network]\nAddress={self.address(at)}/24\nGateway={GATEWAY}\n"
+        (root / "etc/systemd/network/10.network").write_text(network)
+        sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", root / "etc/ssh/ssh_host_ed25519_key")
+        (root / "root/.ssh").mkdir(mode=0o700, exist_ok=True)
+        shutil.copy(f"{self.key}.pub", root / "root/.ssh/authorized_keys")
+        nspawn = ["systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--boot"]
+        nspawn += ["--console=read-only", "--capability=CAP_NET_ADMIN", "--resolv-conf=off"]
+        command = ["nsenter", f"--net=/run/netns/{name}", *nspawn, "-M", name, "-D", str(root)]
+        with open(place / "console", "w") as log:
+            # Each in groups of its own, or nspawn of several nodes gets in its own way.
+            start = "for g in $GROUPS_OF; do mkdir -p $g && echo $$ >$g/cgroup.procs; done; exec \"$@\""
+            groups = " ".join(f"{top}/{name}" for top in hierarchies())
+            process = subprocess.Popen(
+                ["setsid", "sh", "-c", start, "sh", *command],
+                env={**os.environ, "GROUPS_OF": groups},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )
+        self.started.append((at, process))
+
+    @staticmethod
+    def address(at):
+        return f"10.200.0.{10 + at}"
+
+    def wait(self, at):
+        options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        for _ in range(3000):
+            if ssh(self.key, "root", self.address(at), *options):
+                return
+            time.sleep(0.02)
+        raise SystemExit("a plain node did not come up")
+
+    def stop(self):
+        for at, process in self.started:
+            pid = subprocess.run(["pgrep", "-f", f"-M hsbench-{at} "], capture_output=True, text=True).stdout.split()
+            for one in pid:
+                subprocess.run(["kill", "-TERM", one])
+        for at, process in self.started:
+            process.wait()
+            name = f"hsbench-{at}"
+            sh("umount", self.place / name / "root")
+            sh("ip", "netns", "delete", name)
+            shutil.rmtree(self.place / name)
+            for top in hierarchies():
+                subprocess.run(["find", f"{top}/{name}", "-depth", "-type", "d", "-delete"], stderr=subprocess.DEVNULL)
+        self.started = []
+
+
+def hierarchies():
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    found = []
+    for line in lines:
+        before, after = line.split(" - ", 1)
+        kind, _, options = after.split(" ")[:3]
+        wanted = {"memory", "pids", "cpu", "name=systemd"}
+        if kind == "cgroup2" or (kind == "cgroup" and wanted & set(options.split(","))):
+            found.append(before.split(" ")[4])
+    return found
+
+
+class Ours:
+    """Nodes as homestak makes them."""
+
+    def __init__(self, binary, root, place):
+        self.binary, self.place = binary, Path(place)
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.place),
+            "HOMESTAK_LOCAL_ROOT": str(root),
+            "HOMESTAK_STATE": str(self.place / "state"),
+        }
+
+    def run(self, *words):
+        done = subprocess.run(
+            [self.binary, *words], env=self.environment, cwd=self.place, capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(words)}: {done.stderr}")
+        return done.stdout
+
+    def manifest(self, count):
+        path = self.place / f"bench-{count}.yaml"
+        nodes = "".join(
+            f"  - {{name: n{at}, image: debian-12, preset: vm-small}}\n" for at in range(count)
+        )
+        path.write_text(f"schema_version: 2\nname: bench\nnodes:\n{nodes}")
+        return ["--manifest-file", str(path), "-H", "local", "--yes"]
+
+    def apply(self, count):
+        self.run("manifest", "apply", *self.manifest(count), "--skip-preflight")
+
+    def logged_in(self):
+        shown = json.loads(self.run("local", "show", "--json-output"))
+        keys = self.place / "state/ssh"
+        for node in shown["nodes"]:
+            known = ["-o", f"UserKnownHostsFile={keys}/known_hosts", "-o", f"HostKeyAlias={node['uuid']}"]
+            if not ssh(keys / "id_ed25519", "homestak", node["address"], *known):
+                raise SystemExit("one of our nodes cannot be logged in to")
+
+    def memory(self):
+        """MiB of each node, as its control group counts them."""
+        for top in hierarchies():
+            for file in ("memory.usage_in_bytes", "memory.current"):
+                found = list(Path(top).glob(f"homestak-*/*/{file}"))
+                if found:
+                    return statistics.mean(int(path.read_text()) for path in found) / 2**20
+        return None
+
+    def destroy(self, count):
+        self.run("manifest", "destroy", *self.manifest(count))
+
+
+def timed(call, *words):
+    begun = time.monotonic()
+    call(*words)
+    return time.monotonic() - begun
+
+
+def figures(binary, runs=5):
+    if os.geteuid() != 0 or shutil.which("systemd-nspawn") is None:
+        return None
+    root = Path(os.environ.get("HOMESTAK_LOCAL_ROOT", "/var/tmp/homestak-bench"))
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        ours_place = Path(place) / "ours"
+        ours_place.mkdir()
+        ours = Ours(binary, root, ours_place)
+        ours.run("image", "build", "debian-12")
+        images = json.loads(ours.run("image", "list", "--json-output"))["images"]
+        tree = next(image["path"] for image in images if image["name"] == "debian-12" and image["current"])
+        plain = Plain(Path(tree) / "root", place)
+        result = {}
+        try:
+            for count in (1, 10):
+                times = {"plain": [], "ours": [], "destroy": []}
+                memory = None
+                for _ in range(runs):
+                    begun = time.monotonic()
+                    for at in range(count):
+                        plain.start(at)
+                    for at in range(count):
+                        plain.wait(at)
+                    times["plain"].append(time.monotonic() - begun)
+                    plain.stop()
+                    begun = time.monotonic()
+                    ours.apply(count)
+                    ours.logged_in()
+                    times["ours"].append(time.monotonic() - begun)
+                    memory = ours.memory()
+                    times["destroy"].append(timed(ours.destroy, count))
+                result[count] = {name: statistics.median(values) for name, values in times.items()}
+                result[count]["memory"] = memory
+        finally:
+            plain.stop()
+            plain.close()
+        return result
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(json.dumps(figures(sys.argv[1]), indent=2))

@@ -1,0 +1,165 @@
+//! `homestak logs`: what a node said on its console, and its journal.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use homestak_providers::local::{Local, Node};
+use serde_json::json;
+
+use super::inside::{Inside, find, of_host, require_root};
+use super::through;
+use crate::args::LogsArgs;
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::nodes;
+use crate::operator::journal;
+use crate::process;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Shows what a node said.
+pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    if args.follow && printer.shape.json {
+        return Err(CommandError::usage(
+            "`--follow` has no end, so it has no JSON.",
+        ));
+    }
+    let journal = journal(settings)?;
+    match block_on(find(&*journal, &args.node, settings))?? {
+        Inside::Here(found) => {
+            require_root("Reading logs of a node")?;
+            here(&found.0, &found.1, args, settings, printer)
+        }
+        Inside::In(parent, node) => {
+            let lines = args.lines.to_string();
+            let mut words = vec!["logs", &node, "-n", &lines];
+            words.extend(args.follow.then_some("--follow"));
+            words.extend(printer.shape.json.then_some("--json-output"));
+            through(&parent, &words, settings)
+        }
+        Inside::Elsewhere(known) => {
+            let console = format!("its console: {}", of_host(&known));
+            let way = nodes::way(&known, settings).map_err(|error| error.hint(console.clone()))?;
+            over_ssh(&way, args, printer).map_err(|error| error.hint(console))
+        }
+    }
+}
+
+/// Shows what a node of this machine said.
+fn here(
+    local: &Local,
+    node: &Node,
+    args: &LogsArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let console = local.console(node, args.lines);
+    // Colours are for the terminal it was written to.
+    let console: Vec<String> = console
+        .iter()
+        .map(|line| anstream::adapter::strip_str(line.trim_end()).to_string())
+        .collect();
+    if !printer.shape.json {
+        printer.say("Console:");
+        printer.data(&lines(&console));
+        printer.say("Journal:");
+    }
+    let number = args.lines.to_string();
+    let asked = ["--no-pager", "--lines", &number];
+    let mut words = vec!["journalctl"];
+    words.extend(asked);
+    words.extend(args.follow.then_some("--follow"));
+    if let Some(arguments) = local.enter(node, &[], &words) {
+        return show("nsenter", &arguments, &console, args.follow, printer);
+    }
+    if let Some(directory) = local.journal(node) {
+        let mut arguments = vec!["--directory".to_owned(), directory.display().to_string()];
+        arguments.extend(asked.map(str::to_owned));
+        return show("journalctl", &arguments, &console, false, printer);
+    }
+    if nodes_that_only_ssh_opens(node) {
+        // A virtual machine: its journal is inside.
+        let known = block_on(async {
+            let journal = journal(settings)?;
+            nodes::one(&*journal, &args.node).await
+        })??;
+        let way = nodes::way(&known, settings)?;
+        return over_ssh(&way, args, printer);
+    }
+    if printer.shape.json {
+        printer.json("logs", json!({ "console": console, "journal": [] }));
+    } else {
+        printer.say("It does not run, and kept none.");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn nodes_that_only_ssh_opens(node: &Node) -> bool {
+    match node.engine {
+        homestak_providers::local::Engine::Container => false,
+        homestak_providers::local::Engine::Machine => true,
+    }
+}
+
+/// Runs a program that prints the journal.
+fn show(
+    program: &str,
+    arguments: &[String],
+    console: &[String],
+    follow: bool,
+    printer: &Printer,
+) -> Outcome {
+    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+    let failed = |error: &dyn std::fmt::Display| {
+        CommandError::failed(format!("The journal cannot be read: {program}: {error}."))
+            .hint("homestak local check finds what is missing")
+    };
+    if follow {
+        return Err(failed(&process::become_program(program, &arguments)));
+    }
+    let output = process::output(program, &arguments).map_err(|error| failed(&error))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(&said.trim().lines().last().unwrap_or_default()));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    if printer.shape.json {
+        let lines: Vec<&str> = text.lines().collect();
+        printer.json("logs", json!({ "console": console, "journal": lines }));
+    } else {
+        printer.data(&text);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the journal of a node that only SSH reaches.
+fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
+    let follow = if args.follow { " --follow" } else { "" };
+    let asked = format!("journalctl --no-pager --lines {}{follow}", args.lines);
+    // Root's own login may have no sudo.
+    let line = format!("if [ \"$(id -u)\" = 0 ]; then exec {asked}; else exec sudo -n {asked}; fi");
+    let said = std::sync::Mutex::new(Vec::new());
+    let status = way.ssh.follow(&line, &|stream, line| match stream {
+        homestak_providers::ssh::Stream::Err => printer.say(line),
+        homestak_providers::ssh::Stream::Out if printer.shape.json => {
+            let mut said = said
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            said.push(line.to_owned());
+        }
+        homestak_providers::ssh::Stream::Out => printer.data(&format!("{line}\n")),
+    });
+    let status = status.map_err(|error| way.word(&error))?;
+    if printer.shape.json {
+        let said = said
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        printer.json("logs", json!({ "console": [], "journal": said }));
+    }
+    Ok(ExitCode::from(u8::from(status != 0)))
+}
+
+fn lines(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
