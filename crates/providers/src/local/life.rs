@@ -11,7 +11,8 @@ use super::emulator::Accel;
 use super::lock::Lock;
 use super::node::{Engine, Node};
 use super::{
-    HOST, Local, VmEngine, container, fault, image_name, kvm, lease, machine, net, node, saved,
+    HOST, Local, VmEngine, container, emulator, fault, image_name, kvm, lease, machine, net, node,
+    saved,
 };
 
 /// The first id that is given out.
@@ -35,6 +36,9 @@ impl Local {
             return Err(PortError::bug(&doing, &"there is no address"));
         };
         let engine = self.engine(new, &image);
+        if engine == Engine::Machine && emulator::version().is_none() {
+            return Err(saved::missing(&doing));
+        }
         let tree = match engine {
             Engine::Container => self.images.present(&image).map(|tree| tree.path),
             Engine::Machine => self.disk(&image),

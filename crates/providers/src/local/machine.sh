@@ -17,5 +17,5 @@ done
 exec 9<"$image/image.json" || exit 1
 flock --shared 9
 cd "$dir" || exit 1
-rm -f qmp.sock agent.sock console.sock
+rm -f qmp.sock agent.sock serial.sock
 exec "$@"

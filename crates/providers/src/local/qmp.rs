@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 /// Names of sockets in a node's directory.
 pub(super) const QMP: &str = "qmp.sock";
 pub(super) const AGENT: &str = "agent.sock";
-pub(super) const SERIAL: &str = "console.sock";
+pub(super) const SERIAL: &str = "serial.sock";
 
 /// How long one answer may take. QEMU answers at once; an emulated machine that boots does not.
 const PATIENCE: Duration = Duration::from_secs(10);
