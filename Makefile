@@ -21,7 +21,7 @@ test: ## Run every test; installs what tests need
 	HOMESTAK_TEST_REQUIRE=1 $(TESTS)
 
 test-full: ## Run every test with many more random cases, and every fault at every call
-	tests/prepare
+	HOMESTAK_TEST_FULL=1 tests/prepare
 	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_FULL=1 PROPTEST_CASES=4096 $(TESTS)
 
 lint: ## Formatting, clippy, tidy, generated files, documentation

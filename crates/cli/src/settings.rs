@@ -39,7 +39,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_FIRST_BOOT",
-        "How nodes of `-H local` learn who they are: `direct` (written into them) or `cloud-init` (as on Proxmox VE).",
+        "How nodes of `-H local` learn who they are: `direct` (written into containers; virtual machines begin from a saved one and are told by their agent) or `cloud-init` (as on Proxmox VE, from the same first-boot data).",
     ),
     (
         "HOMESTAK_DEBIAN_MIRROR",

@@ -117,6 +117,27 @@ fn boots(accel: Accel, kernel: &Path, patience: Duration) -> bool {
 mod tests {
     use super::*;
 
+    /// The kernel of an image, where one is at hand: building one takes minutes.
+    #[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]
+    fn kernel() -> Option<std::path::PathBuf> {
+        std::env::var_os("HOMESTAK_TEST_FULL")?;
+        version()?;
+        let images = std::env::var_os("HOMESTAK_TEST_IMAGES")?;
+        let disk = crate::image::Images::new(images.into()).present_disk("debian-12")?;
+        Some(disk.kernel)
+    }
+
+    #[test]
+    fn a_kernel_that_comes_to_its_end_is_recognised_and_one_that_does_not_is_given_up() {
+        let Some(kernel) = kernel() else { return };
+        assert!(boots(Accel::Tcg, &kernel, Duration::from_secs(600)));
+        assert!(!boots(Accel::Tcg, &kernel, Duration::from_millis(100)));
+        let dir = tempfile::tempdir().expect("a directory");
+        let garbage = dir.path().join("kernel");
+        fs_err::write(&garbage, [0; 4096]).expect("written");
+        assert!(!boots(Accel::Tcg, &garbage, Duration::from_secs(5)));
+    }
+
     #[test]
     fn an_answer_is_remembered_until_the_machine_boots_again() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -302,8 +302,13 @@ impl Local {
             return Ok(());
         };
         if node.engine == Engine::Machine {
-            let group = self.group(node.vmid);
-            machine::stop(&self.realm.node(&node.uuid), &group, halt);
+            let directory = self.realm.node(&node.uuid);
+            // One that does not know who it is yet has nothing to end well.
+            let halt = match machine::is_untold(&directory) {
+                true => Halt::Now,
+                false => halt,
+            };
+            machine::stop(&directory, &self.group(node.vmid), halt);
         }
         self.halt(node.vmid, halt);
         self.disconnect(&node)

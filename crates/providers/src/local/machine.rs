@@ -64,7 +64,8 @@ pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Re
             // It was saved with another number and another card.
             let before = format!(
                 "set -eu\nrm -f /etc/machine-id\necho {number} >/etc/machine-id\n\
-                 ip link set eth0 down\nip link set eth0 address {mac}\n\
+                 if [ \"$(cat /sys/class/net/eth0/address)\" != {mac} ]; then\n\
+                 ip link set eth0 down\nip link set eth0 address {mac}\nfi\n\
                  systemctl reset-failed\n"
             );
             secret(&directory.join(STILL), (before + &script).as_bytes())

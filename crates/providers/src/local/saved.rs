@@ -143,6 +143,15 @@ pub(super) fn missing(doing: &str) -> PortError {
 
 /// Removes saved machines whose image is gone and that no node uses, and what killed ones left.
 pub(super) fn sweep(images: &Path, used: impl Fn(&Path) -> bool) -> std::io::Result<()> {
+    for half in names(images, HALF) {
+        let name = half.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.strip_prefix(HALF).unwrap_or_default();
+        let lock = fs_err::File::open(images.join(format!(".lock-{name}")));
+        // Whoever is making one holds its lock.
+        if lock.map_or(true, |lock| lock.file().try_lock().is_ok()) {
+            remove_tree(&half)?;
+        }
+    }
     for place in names(images, SAVED) {
         let name = place
             .file_name()
@@ -300,7 +309,16 @@ mod tests {
             made("debian-12-disk-bb"),
             made("debian-12-disk-cc"),
         );
+        let half = |name: &str| {
+            let half = dir.path().join(format!("{HALF}{name}"));
+            fs_err::create_dir(&half).expect("made");
+            half
+        };
+        let (left, making) = (half("left"), half("making"));
+        let turn = Lock::take(&dir.path().join(".lock-making")).expect("a lock");
         sweep(dir.path(), |place| place == used).expect("swept");
         assert!(there.exists() && !gone.exists() && used.exists());
+        assert!(!left.exists() && making.exists());
+        drop(turn);
     }
 }
