@@ -230,8 +230,7 @@ impl Local {
         let _node = self.realm.lock_node(&guest.uuid)?;
         let node = self.find(guest, "start a node")?;
         if self.runs(&node) {
-            let directory = self.realm.node(&node.uuid);
-            if node.engine == Engine::Machine && machine::is_untold(&directory) {
+            if self.is_untold(&node) {
                 // Whoever started it was killed before it was told who it is.
                 return self.stage(&node).tell();
             }
@@ -332,7 +331,7 @@ impl Local {
         {
             let _node = self.realm.lock_node(&guest.uuid)?;
             if let Some(node) = node::read(&self.realm, &guest.uuid)? {
-                if self.runs(&node) {
+                if self.is_up(&node) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),
                         "it runs",
