@@ -99,12 +99,11 @@ class Plain:
         raise SystemExit("a plain node did not come up")
 
     def stop(self):
+        # `setsid`, the shell and `nsenter` have all become nspawn, which asks the node to end.
+        for _, process in self.started:
+            process.terminate()
         for at, process in self.started:
-            pid = subprocess.run(["pgrep", "-f", f"-M hsbench-{at} "], capture_output=True, text=True).stdout.split()
-            for one in pid:
-                subprocess.run(["kill", "-TERM", one])
-        for at, process in self.started:
-            process.wait()
+            process.wait(timeout=60)
             name = f"hsbench-{at}"
             sh("umount", self.place / name / "root")
             sh("ip", "netns", "delete", name)
@@ -227,4 +226,4 @@ def figures(binary, runs=5):
 if __name__ == "__main__":
     import sys
 
-    print(json.dumps(figures(sys.argv[1]), indent=2))
+    print(json.dumps(figures(*sys.argv[1:2], runs=int(sys.argv[2]) if len(sys.argv) > 2 else 5), indent=2))

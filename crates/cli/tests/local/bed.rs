@@ -214,7 +214,8 @@ impl Bed {
         let started = || self.inside(node, "stat -c %Y /proc/1");
         let before = started().good();
         self.inside(node, "sudo systemctl reboot");
-        for _ in 0..100 {
+        // An emulated machine takes minutes where a container takes seconds.
+        for _ in 0..1_000 {
             let now = started();
             if now.code == 0 && now.out != before {
                 return;

@@ -19,3 +19,4 @@ mod life;
 mod limits;
 mod machine;
 mod nested;
+mod qemu;

@@ -6,18 +6,24 @@
 mod cgroup;
 mod clean;
 mod container;
+mod emulator;
 mod enter;
 mod fault;
 mod identity;
+mod kvm;
+mod launch;
 mod lease;
 mod life;
 mod lock;
+mod machine;
 mod net;
 mod node;
 mod preflight;
 mod provider;
+mod qmp;
 mod realm;
 mod remote;
+mod saved;
 mod wire;
 
 use std::path::PathBuf;
