@@ -177,6 +177,24 @@ class Ours:
         self.run("manifest", "destroy", *self.manifest(count))
 
 
+def machines(ours, runs):
+    """Virtual machines: restored from a saved one beside a cold boot from the seed."""
+    if shutil.which("qemu-system-x86_64") is None:
+        return None
+    ours.environment["HOMESTAK_VM_ENGINE"] = "qemu"
+    times = {}
+    # The first one is saved on the way.
+    for name in ("saving", "restored", "cold"):
+        ours.environment["HOMESTAK_FIRST_BOOT"] = "cloud-init" if name == "cold" else "direct"
+        taken = []
+        for _ in range(1 if name == "saving" else runs):
+            taken.append(timed(ours.apply, 1))
+            ours.logged_in()
+            ours.destroy(1)
+        times[name] = statistics.median(taken)
+    return times
+
+
 def timed(call, *words):
     begun = time.monotonic()
     call(*words)
@@ -220,6 +238,7 @@ def figures(binary, runs=5):
         finally:
             plain.stop()
             plain.close()
+        result["machines"] = machines(ours, max(1, runs // 2))
         return result
 
 
