@@ -238,7 +238,7 @@ mod tests {
             serde_json::from_str(&identity.first_boot().network_config).expect("JSON")
         };
         let fixed = network(&identity(None));
-        let card = &fixed["ethernets"]["lan"];
+        let card = &fixed["ethernets"][CARD];
         assert_eq!(card["addresses"], json!(["10.0.0.7/24"]));
         assert_eq!(card["routes"][0]["via"], "10.0.0.1");
         assert_eq!(card["match"]["macaddress"], "02:00:00:00:00:0a");
@@ -246,7 +246,7 @@ mod tests {
             address: None,
             ..identity(None)
         });
-        assert_eq!(floating["ethernets"]["lan"]["dhcp4"], true);
-        assert_eq!(floating["ethernets"]["lan"].get("routes"), None);
+        assert_eq!(floating["ethernets"][CARD]["dhcp4"], true);
+        assert_eq!(floating["ethernets"][CARD].get("routes"), None);
     }
 }
