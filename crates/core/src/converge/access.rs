@@ -1,0 +1,399 @@
+//! Who may log in, how, and who may become root: given, and taken away.
+//!
+//! In: users, keys, rules and settings that are wanted. Out: entries of the ledger.
+//! Never: a user's files removed; a rule that is left because something else wrote it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::change::{Danger, Handling};
+use super::edit;
+use super::facts::{FileFact, UserFact};
+use super::ledger::Ledger;
+use super::resource::{Resource, SudoRule};
+use super::step::Step;
+
+/// Rules of sudo.
+pub const SUDOERS: &str = "/etc/sudoers";
+/// More rules of sudo.
+pub const SUDOERS_D: &str = "/etc/sudoers.d";
+/// Configuration of the SSH server.
+pub const SSHD: &str = "/etc/ssh/sshd_config";
+/// More configuration of the SSH server.
+pub const SSHD_D: &str = "/etc/ssh/sshd_config.d";
+/// Our part of it. The first value of a setting counts, so it is read first.
+pub const SSHD_OWN: &str = "/etc/ssh/sshd_config.d/00-homestak.conf";
+
+const SHELL: &str = "/bin/bash";
+const CLOSED: &[&str] = &[
+    "/usr/sbin/nologin",
+    "/sbin/nologin",
+    "/bin/false",
+    "/usr/bin/false",
+];
+/// Groups whose members may become root by Debian's own rules.
+const ROOT_GROUPS: &[&str] = &["sudo", "admin", "wheel"];
+
+pub(super) fn user(id: &str, name: &str, ledger: &mut Ledger<'_>) {
+    let found = ledger.facts.users.get(name).cloned();
+    let exists = if found.is_some() { "present" } else { "absent" };
+    let made = ledger
+        .last
+        .managed
+        .users
+        .get(name)
+        .copied()
+        .unwrap_or(false)
+        || found.is_none();
+    ledger.managed.users.insert(name.to_owned(), made);
+    let (name, shell) = (name.to_owned(), SHELL.to_owned());
+    if ledger.compare(id, "account", "present", exists, Some(Danger::Users)) {
+        ledger
+            .fields
+            .insert(format!("{id}/login"), "open".to_owned());
+        ledger.steps.insert(Step::CreateUser { name, shell });
+        return;
+    }
+    let Some(found) = found else { return };
+    let state = if found.expired {
+        "closed"
+    } else if CLOSED.contains(&found.shell.as_str()) {
+        "no shell"
+    } else {
+        "open"
+    };
+    if ledger.compare(id, "login", "open", state, Some(Danger::Users)) {
+        ledger.steps.insert(Step::OpenUser { name, shell });
+    }
+}
+
+/// Returns a user as it is, or as it will be made.
+fn user_of(ledger: &Ledger<'_>, name: &str) -> UserFact {
+    let found = ledger.facts.users.get(name).cloned();
+    found.unwrap_or_else(|| UserFact {
+        home: if name == "root" {
+            "/root".to_owned()
+        } else {
+            format!("/home/{name}")
+        },
+        group: name.to_owned(),
+        ..UserFact::default()
+    })
+}
+
+pub(super) fn keys(
+    id: &str,
+    user: &str,
+    wanted: &[String],
+    remove_foreign: bool,
+    ledger: &mut Ledger<'_>,
+) {
+    let account = user_of(ledger, user);
+    let directory = format!("{}/.ssh", account.home);
+    let path = format!("{directory}/authorized_keys");
+    let text = ledger.text(&path).unwrap_or_default().to_owned();
+    let ours: BTreeMap<String, &String> = wanted
+        .iter()
+        .filter_map(|line| Some((edit::key_body(line)?, line)))
+        .collect();
+    let before = ledger
+        .last
+        .managed
+        .keys
+        .get(user)
+        .cloned()
+        .unwrap_or_default();
+    let mut kept: Vec<&str> = Vec::new();
+    let mut present = BTreeSet::new();
+    for line in text.lines() {
+        let Some(body) = edit::key_body(line) else {
+            kept.push(line);
+            continue;
+        };
+        if ours.contains_key(&body) {
+            if present.insert(body) {
+                kept.push(line);
+            }
+            continue;
+        }
+        let label = line.split_whitespace().last().unwrap_or_default();
+        let goes = remove_foreign || before.contains(&body);
+        let handling = if goes {
+            Handling::Enforce
+        } else {
+            Handling::Report
+        };
+        let field = key_field(&body);
+        let found = format!("present ({label})");
+        ledger.note(id, &field, "absent", &found, Some(Danger::Users), handling);
+        if !goes {
+            kept.push(line);
+        }
+    }
+    for body in ours.keys() {
+        let found = if present.contains(body) {
+            "present"
+        } else {
+            "absent"
+        };
+        ledger.compare(id, &key_field(body), "present", found, Some(Danger::Users));
+    }
+    let content: String = if remove_foreign {
+        ours.values().map(|line| format!("{line}\n")).collect()
+    } else {
+        let missing = ours.iter().filter(|(body, _)| !present.contains(*body));
+        kept.iter()
+            .map(|line| format!("{line}\n"))
+            .chain(missing.map(|(_, line)| format!("{line}\n")))
+            .collect()
+    };
+    ledger
+        .managed
+        .keys
+        .insert(user.to_owned(), ours.into_keys().collect());
+    if content.is_empty() && !ledger.facts.files.contains_key(&path) {
+        return;
+    }
+    own_directory(id, &directory, user, &account.group, ledger);
+    let who = (0o600, user, account.group.as_str());
+    ledger.put(id, &path, content, who, Vec::new());
+}
+
+/// A name for a key that is short and stays the same.
+fn key_field(body: &str) -> String {
+    let kind = body.split(' ').next().unwrap_or_default();
+    let end: String = body.chars().rev().take(16).collect();
+    format!("{kind} ...{}", end.chars().rev().collect::<String>())
+}
+
+fn own_directory(id: &str, path: &str, user: &str, group: &str, ledger: &mut Ledger<'_>) {
+    let found = match ledger.facts.files.get(path) {
+        Some(FileFact::Directory { mode, owner, group }) => format!("{mode:04o} {owner}:{group}"),
+        Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) => {
+            ledger.refuse(format!(
+                "`{path}` should be a directory and is something else"
+            ));
+            return;
+        }
+        None => "absent".to_owned(),
+    };
+    let expected = format!("0700 {user}:{group}");
+    if ledger.compare(id, path, &expected, &found, Some(Danger::Users)) {
+        ledger.steps.insert(Step::Directory {
+            path: path.to_owned(),
+            mode: 0o700,
+            owner: user.to_owned(),
+            group: group.to_owned(),
+        });
+    }
+}
+
+/// Returns the file with our rule for a user.
+fn rule_file(user: &str) -> String {
+    format!("{SUDOERS_D}/homestak-{user}")
+}
+
+/// Every file that sudo reads.
+fn sudo_files(ledger: &Ledger<'_>) -> Vec<String> {
+    let inside = |path: &&String| {
+        path.strip_prefix(SUDOERS_D)
+            .and_then(|rest| rest.strip_prefix('/'))
+            // Sudo itself skips names like these.
+            .is_some_and(|name| !name.contains(['.', '/', '~']))
+    };
+    let more = ledger.facts.files.keys().filter(inside).cloned();
+    std::iter::once(SUDOERS.to_owned()).chain(more).collect()
+}
+
+pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>) {
+    let own = rule_file(user);
+    let account = ledger.facts.users.get(user).cloned().unwrap_or_default();
+    let groups: Vec<String> = ROOT_GROUPS
+        .iter()
+        .filter(|group| account.groups.contains(**group))
+        .map(|group| (*group).to_owned())
+        .collect();
+    let mut found = if groups.is_empty() {
+        SudoRule::None
+    } else {
+        SudoRule::Password
+    };
+    for path in sudo_files(ledger) {
+        let text = ledger.facts.files.get(&path).and_then(FileFact::text);
+        for line in edit::logical_lines(text.unwrap_or_default()) {
+            let Some(line) = edit::rule(&line.replace("\\\n", " ")) else {
+                continue;
+            };
+            if line.subjects.iter().any(|subject| subject == user) {
+                let grants = if line.nopasswd {
+                    SudoRule::NoPassword
+                } else {
+                    SudoRule::Password
+                };
+                found = found.max(grants);
+            }
+        }
+    }
+    ledger.compare(id, "rule", rule.word(), found.word(), Some(Danger::Sudo));
+    take_rules(id, user, &own, ledger);
+    let line = match rule {
+        SudoRule::None => {
+            ledger.delete(id, &own, Vec::new());
+            for group in groups {
+                let user = user.to_owned();
+                ledger.steps.insert(Step::LeaveGroup { user, group });
+            }
+            return;
+        }
+        SudoRule::Password => format!("{user} ALL=(ALL:ALL) ALL\n"),
+        SudoRule::NoPassword => format!("{user} ALL=(ALL:ALL) NOPASSWD: ALL\n"),
+    };
+    ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
+}
+
+/// Takes a user's rules out of every file but our own.
+fn take_rules(id: &str, user: &str, own: &str, ledger: &mut Ledger<'_>) {
+    for path in sudo_files(ledger) {
+        if path != own {
+            drop_rules(id, &path, |subject, _| subject == user, ledger);
+        }
+    }
+}
+
+fn drop_rules(
+    id: &str,
+    path: &str,
+    unwanted: impl Fn(&str, bool) -> bool,
+    ledger: &mut Ledger<'_>,
+) -> bool {
+    let Some(text) = ledger.text(path) else {
+        return false;
+    };
+    let Some(left) = edit::without_rules(text, unwanted) else {
+        return false;
+    };
+    if path != SUDOERS && edit::is_idle(&left) {
+        ledger.delete(id, path, Vec::new());
+    } else {
+        ledger.edit(id, path, left, Vec::new());
+    }
+    true
+}
+
+/// Takes rules out that let a whole group, or everyone, become root without a password.
+pub(super) fn sudo_groups(id: &str, allowed: bool, ledger: &mut Ledger<'_>) {
+    if allowed {
+        return;
+    }
+    let mut found = Vec::new();
+    for path in sudo_files(ledger) {
+        let whole = |subject: &str, nopasswd: bool| {
+            nopasswd && (subject == "ALL" || subject.starts_with('%'))
+        };
+        if drop_rules(id, &path, whole, ledger) {
+            found.push(path);
+        }
+    }
+    let found = if found.is_empty() {
+        "none".to_owned()
+    } else {
+        found.join(", ")
+    };
+    ledger.compare(id, "rules", "none", &found, Some(Danger::Sudo));
+}
+
+pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut Ledger<'_>) {
+    for (name, wanted) in settings {
+        let effective = ledger
+            .facts
+            .sshd
+            .as_ref()
+            .and_then(|sshd| sshd.get(&name.to_ascii_lowercase()))
+            .map_or_else(|| "absent".to_owned(), |values| values.join(", "));
+        let found = if edit::same_setting(&effective, wanted) {
+            wanted
+        } else {
+            &effective
+        };
+        ledger.compare(id, name, wanted, &found.clone(), Some(Danger::Sshd));
+    }
+    if ledger.facts.sshd.is_none() {
+        // Not installed yet; everything is looked at again once it is.
+        return;
+    }
+    let lines: String = settings
+        .iter()
+        .map(|(name, value)| format!("{name} {value}\n"))
+        .collect();
+    let content =
+        format!("# Written by homestak; other settings belong into other files.\n{lines}");
+    ledger.put(id, SSHD_OWN, content, (0o644, "root", "root"), Vec::new());
+    let others: Vec<String> = ledger
+        .facts
+        .files
+        .keys()
+        .filter(|path| {
+            path.as_str() == SSHD
+                || path.starts_with(SSHD_D) && path.ends_with(".conf") && *path != SSHD_OWN
+        })
+        .cloned()
+        .collect();
+    for path in others {
+        let Some(text) = ledger.text(&path) else {
+            continue;
+        };
+        let mut right = edit::sshd(text, settings);
+        if path == SSHD {
+            right = edit::sshd_include(&right);
+        }
+        if right != text {
+            ledger.edit(id, &path, right, Vec::new());
+        }
+    }
+}
+
+/// Takes away what an earlier spec gave to users that this one does not name.
+pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
+    let named: BTreeSet<&str> = wanted
+        .iter()
+        .filter_map(|resource| {
+            if let Resource::User { name } = resource {
+                Some(name.as_str())
+            } else {
+                None
+            }
+        })
+        .collect();
+    let last = ledger.last;
+    for (user, made) in &last.managed.users {
+        if named.contains(user.as_str()) || user == "root" {
+            continue;
+        }
+        let Some(account) = ledger.facts.users.get(user).cloned() else {
+            continue;
+        };
+        let id = format!("user:{user}");
+        let path = format!("{}/.ssh/authorized_keys", account.home);
+        sudo(&format!("sudo:{user}"), user, SudoRule::None, ledger);
+        if *made {
+            let state = if account.expired { "closed" } else { "open" };
+            if ledger.compare(&id, "login", "closed", state, Some(Danger::Users)) {
+                let name = user.clone();
+                ledger.steps.insert(Step::CloseUser { name });
+            }
+            ledger.delete(&id, &path, Vec::new());
+            continue;
+        }
+        let before = last.managed.keys.get(user).cloned().unwrap_or_default();
+        let Some(text) = ledger.text(&path) else {
+            continue;
+        };
+        let left: String = text
+            .lines()
+            .filter(|line| edit::key_body(line).is_none_or(|body| !before.contains(&body)))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        if left.lines().count() != text.lines().count() {
+            ledger.edit(&id, &path, left, Vec::new());
+        }
+    }
+}

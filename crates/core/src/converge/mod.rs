@@ -1,0 +1,38 @@
+//! Spec and facts become changes and steps: what differs on a node, and what is done about it.
+//!
+//! In: a [`NodeSpec`], [`Facts`], the [`State`] of the last time. Out: a [`Decision`].
+//! Never: I/O, clock; a step without a change that says why; another order for another order of
+//! the spec.
+//!
+//! [`NodeSpec`]: crate::doc::node_spec::NodeSpec
+
+mod access;
+mod change;
+mod decide;
+mod edit;
+mod facts;
+mod ledger;
+mod platform;
+mod render;
+mod resource;
+mod scope;
+mod state;
+mod step;
+mod system;
+mod wanted;
+
+pub use access::{SSHD, SSHD_D, SSHD_OWN, SUDOERS, SUDOERS_D};
+pub use change::{Change, Danger, Handling, Since};
+pub use decide::{Decision, decide};
+pub use facts::{
+    Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact, UserFact,
+};
+pub use render::render;
+pub use resource::{Resource, SudoRule};
+pub use scope::Scope;
+pub use state::{Managed, State};
+pub use step::Step;
+pub use wanted::wanted;
+
+/// Where nodes keep what is theirs.
+pub const HOME: &str = "/usr/local/etc/homestak";
