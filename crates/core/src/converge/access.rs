@@ -308,7 +308,13 @@ pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut L
             .sshd
             .as_ref()
             .and_then(|sshd| sshd.get(&name.to_ascii_lowercase()))
-            .map_or_else(|| "absent".to_owned(), |values| values.join(", "));
+            .map_or_else(
+                || match ledger.facts.sshd_fault.as_str() {
+                    "" => "absent".to_owned(),
+                    fault => format!("unreadable ({fault})"),
+                },
+                |values| values.join(", "),
+            );
         let found = if edit::same_setting(&effective, wanted) {
             wanted
         } else {

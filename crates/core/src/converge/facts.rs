@@ -26,6 +26,9 @@ pub struct Facts {
     pub units: BTreeMap<String, UnitFact>,
     /// Settings of the SSH server that are in effect, by lower-case name; `None` without a server.
     pub sshd: Option<BTreeMap<String, Vec<String>>>,
+    /// What the SSH server says about a configuration that it cannot read.
+    #[serde(default)]
+    pub sshd_fault: String,
     /// Settings of the kernel.
     pub sysctl: BTreeMap<String, String>,
     /// The network.

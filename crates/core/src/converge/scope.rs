@@ -25,6 +25,8 @@ pub struct Scope {
     pub directories: BTreeSet<String>,
     /// Settings of the kernel.
     pub sysctl: BTreeSet<String>,
+    /// Whether the network is looked at.
+    pub network: bool,
 }
 
 impl Scope {
@@ -49,6 +51,7 @@ impl Scope {
             scope.add(resource);
         }
         let managed = &last.managed;
+        scope.network |= managed.files.contains(NETWORK);
         scope.packages.extend(managed.packages.iter().cloned());
         scope.users.extend(managed.users.keys().cloned());
         scope.users.extend(managed.keys.keys().cloned());
@@ -82,9 +85,9 @@ impl Scope {
             Resource::SubscriptionNotice { .. } => {
                 self.files.insert(NOTICE.to_owned());
             }
+            Resource::Network { .. } => self.network = true,
             Resource::Hostname { .. }
             | Resource::Hosts { .. }
-            | Resource::Network { .. }
             | Resource::SudoGroups { .. }
             | Resource::Sshd { .. }
             | Resource::Fail2ban { .. }

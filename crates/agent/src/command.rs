@@ -1,0 +1,293 @@
+//! The commands, one function each.
+//!
+//! In: arguments. Out: what is printed, an exit code.
+//! Never: a change in `check`, `show`, `status`, `validate` or a dry run.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use homestak_core::converge::{Resource, Step, render, wanted};
+use homestak_core::doc::{Severity, Sources, node_spec};
+use homestak_core::error::chain;
+use serde_json::{Value, json};
+
+use crate::apply::{self, Look};
+use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
+use crate::error::AgentError;
+use crate::{clock, state, ui};
+
+/// Something on the machine differs.
+const DIFFERS: u8 = 3;
+
+/// A spec that was read.
+struct Spec {
+    path: String,
+    text: String,
+    wanted: Vec<Resource>,
+    name: String,
+}
+
+/// Runs a command and returns its exit code.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let json = cli.json_output;
+    let kind = match &cli.command {
+        Command::Config(ConfigCommand::Check(_)) => "config.check",
+        Command::Config(ConfigCommand::Apply { .. }) => "config.apply",
+        Command::Config(ConfigCommand::Show) => "config.show",
+        Command::Spec(SpecCommand::Validate(_)) => "spec.validate",
+        Command::Status => "status",
+    };
+    let result = match cli.command {
+        Command::Config(ConfigCommand::Check(spec)) => check(&spec, json),
+        Command::Config(ConfigCommand::Apply { spec, dry_run }) => {
+            if dry_run {
+                rehearse(&spec, json)
+            } else {
+                apply(&spec, json)
+            }
+        }
+        Command::Config(ConfigCommand::Show) => show(json),
+        Command::Spec(SpecCommand::Validate(spec)) => validate(&spec, json),
+        Command::Status => status(json),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            if json {
+                let message = chain(&error);
+                ui::json(
+                    kind,
+                    json!({ "success": false, "error": error.word(), "message": message }),
+                );
+            }
+            ui::say(&format!("error: {}", chain(&error)));
+            ExitCode::from(error.code())
+        }
+    }
+}
+
+fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
+    let path = args
+        .spec
+        .clone()
+        .unwrap_or_else(|| state::place(state::SPEC));
+    let shown = path.display().to_string();
+    let text = read_text(&path).map_err(|source| AgentError::NoSpec {
+        path: shown.clone(),
+        source,
+    })?;
+    let mut sources = Sources::default();
+    let (spec, faults) = node_spec::read(&shown, &text, &mut sources);
+    let Some(spec) = spec else {
+        let lines = faults.sorted(&sources).into_iter();
+        let lines = lines.filter(|fault| fault.severity == Severity::Error);
+        return Err(AgentError::WrongSpec(
+            lines
+                .map(|fault| {
+                    let at = sources.locate(fault.span);
+                    let hint = fault.hint.as_deref().unwrap_or_default();
+                    format!("{at}: {} ({hint})", fault.message)
+                })
+                .collect(),
+        ));
+    };
+    let name = spec
+        .identity
+        .as_ref()
+        .and_then(|identity| identity.hostname.as_ref());
+    Ok(Spec {
+        name: name.map(ToString::to_string).unwrap_or_default(),
+        path: shown,
+        wanted: wanted(&spec),
+        text,
+    })
+}
+
+fn read_text(path: &Path) -> std::io::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    fs_err::read_to_string(path)
+}
+
+fn require_root() -> Result<(), AgentError> {
+    if rustix::process::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(AgentError::NotRoot)
+    }
+}
+
+fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
+    let spec = read(args)?;
+    require_root()?;
+    let Look { decision, .. } = apply::look(&spec.wanted)?;
+    if json {
+        let settled = decision.is_settled();
+        ui::json(
+            "config.check",
+            json!({ "spec": spec.name, "settled": settled, "changes": decision.changes, "refusals": decision.refusals }),
+        );
+    } else {
+        ui::data(&render(&decision.changes));
+    }
+    if !json {
+        apply::require(&decision)?;
+    }
+    let n_changes = decision.changes.len();
+    if decision.is_settled() {
+        ui::say(&format!("{} is as its spec says.", spec.name));
+        return Ok(0);
+    }
+    ui::say(&format!(
+        "{} differs from its spec in {n_changes} places.",
+        spec.name
+    ));
+    Ok(DIFFERS)
+}
+
+fn rehearse(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
+    let spec = read(args)?;
+    require_root()?;
+    let Look { decision, .. } = apply::look(&spec.wanted)?;
+    apply::require(&decision)?;
+    let steps: Vec<String> = decision.steps.iter().map(Step::words).collect();
+    if json {
+        ui::json(
+            "config.apply",
+            json!({ "spec": spec.name, "spec_path": spec.path, "dry_run": true, "changes": decision.changes, "steps": steps }),
+        );
+    } else {
+        ui::data(&render(&decision.changes));
+        for step in &steps {
+            ui::data(&format!("would {step}\n"));
+        }
+    }
+    Ok(0)
+}
+
+fn apply(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
+    require_root()?;
+    let _turn = state::lock()?;
+    let begun = clock::now();
+    let (spec, done) = match read(args) {
+        Ok(spec) => {
+            let done = converge(&spec, json);
+            (spec.name, done)
+        }
+        Err(error) => (String::new(), Err(error)),
+    };
+    let (look, counts) = match done {
+        Ok(done) => done,
+        Err(error) => {
+            let node = rustix::system::uname();
+            let node = node.nodename().to_string_lossy().into_owned();
+            // The first failure is the one to tell of.
+            _ = state::fail(&error, &node, &spec);
+            return Err(error);
+        }
+    };
+    let n_steps = look.decision.steps.len();
+    if json {
+        let seconds = clock::now().duration_since(begun).as_secs_f64();
+        let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
+        let mut body = json!({
+            "phase": "config", "success": true, "spec": spec, "duration_seconds": seconds,
+            "changes": look.decision.changes, "steps": steps,
+        });
+        merge(&mut body, &counts);
+        ui::json("config.apply", body);
+    }
+    ui::say(&match n_steps {
+        0 => format!("{spec} was as its spec says; nothing was changed."),
+        1 => format!("{spec} is as its spec says after 1 step."),
+        _ => format!("{spec} is as its spec says after {n_steps} steps."),
+    });
+    Ok(0)
+}
+
+fn converge(spec: &Spec, json: bool) -> Result<(Look, Value), AgentError> {
+    let look = apply::look(&spec.wanted)?;
+    if !json {
+        ui::data(&render(&look.decision.changes));
+    }
+    apply::carry_out(&spec.wanted, &look, &|step| ui::say(&step.words()))?;
+    let counts = counts(&spec.wanted);
+    let mut marker = json!({ "phase": "config", "status": "complete", "spec": spec.name });
+    merge(&mut marker, &counts);
+    state::keep_spec(&spec.text)?;
+    state::complete(marker)?;
+    Ok((look, counts))
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    if let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) {
+        into.extend(from.clone());
+    }
+}
+
+/// What markers and results count.
+fn counts(wanted: &[Resource]) -> Value {
+    let count = |is: &dyn Fn(&Resource) -> bool| wanted.iter().filter(|one| is(one)).count();
+    json!({
+        "packages": count(&|one| matches!(one, Resource::Package { .. })),
+        "services_enabled": count(&|one| matches!(one, Resource::Service { enabled: true, .. })),
+        "services_disabled": count(&|one| matches!(one, Resource::Service { enabled: false, .. })),
+        "users": count(&|one| matches!(one, Resource::User { .. })),
+    })
+}
+
+fn show(json: bool) -> Result<u8, AgentError> {
+    require_root()?;
+    let state = state::load()?;
+    if json {
+        ui::json(
+            "config.show",
+            json!({ "fields": state.fields, "managed": state.managed }),
+        );
+    } else {
+        for (field, value) in &state.fields {
+            ui::data(&format!("{field} = {value}\n"));
+        }
+    }
+    Ok(0)
+}
+
+fn validate(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
+    let spec = read(args)?;
+    if json {
+        ui::json(
+            "spec.validate",
+            json!({ "valid": true, "spec": spec.name, "resources": spec.wanted }),
+        );
+    }
+    ui::say(&format!("The spec of {} is valid.", spec.name));
+    Ok(0)
+}
+
+fn status(json: bool) -> Result<u8, AgentError> {
+    let (complete, failed) = state::markers();
+    let word = match (&complete, &failed) {
+        (_, Some(_)) => "failed",
+        (Some(_), None) => "complete",
+        (None, None) => "unknown",
+    };
+    if json {
+        ui::json(
+            "status",
+            json!({ "status": word, "complete": complete, "failed": failed }),
+        );
+    } else {
+        let message = failed
+            .as_ref()
+            .and_then(|failed| failed["message"].as_str());
+        ui::data(&format!("{word}\n"));
+        if let Some(message) = message {
+            ui::data(&format!("{message}\n"));
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,20 @@
+//! What the environment says.
+//!
+//! In: variables. Out: values.
+//! Never: anything that a user needs; these are for tests, and only in debug builds.
+
+/// Returns after how many steps the program dies, so that tests can see what is left.
+#[cfg(debug_assertions)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where the environment is read"
+)]
+pub(crate) fn crash_after() -> Option<usize> {
+    std::env::var("HOMESTAK_CRASH_AFTER").ok()?.parse().ok()
+}
+
+/// Release builds never die on purpose.
+#[cfg(not(debug_assertions))]
+pub(crate) fn crash_after() -> Option<usize> {
+    None
+}

@@ -1,0 +1,145 @@
+//! What this machine remembers of its spec: under `/usr/local/etc/homestak/state`.
+//!
+//! In: spec, state, results. Out: files, each written whole; for root only where they tell more
+//! than that.
+//! Never: a marker of success beside one of failure.
+
+use std::path::PathBuf;
+
+use homestak_core::converge::{HOME, State};
+use serde_json::{Value, json};
+
+use crate::error::AgentError;
+use crate::files::write_whole;
+
+/// The spec that was last asked for.
+pub(crate) const SPEC: &str = "spec.yaml";
+const STATE: &str = "converge.json";
+const COMPLETE: &str = "config-complete.json";
+const FAILED: &str = "config-failed.json";
+
+/// Returns where a file of the state is.
+pub(crate) fn place(name: &str) -> PathBuf {
+    PathBuf::from(format!("{HOME}/state/{name}"))
+}
+
+fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
+    move |source| AgentError::Remember {
+        path: place(name).display().to_string(),
+        source,
+    }
+}
+
+fn write(name: &str, content: &str, mode: u32) -> Result<(), AgentError> {
+    write_whole(&place(name), content, mode).map_err(failed(name))
+}
+
+fn remove(name: &str) -> Result<(), AgentError> {
+    match fs_err::remove_file(place(name)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(name)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Reads what is remembered; nothing when there is nothing.
+pub(crate) fn load() -> Result<State, AgentError> {
+    match fs_err::read_to_string(place(STATE)) {
+        Ok(text) => serde_json::from_str(&text).map_err(|source| AgentError::Look {
+            what: format!("`{}`", place(STATE).display()),
+            source: source.into(),
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+        Err(error) => Err(failed(STATE)(error)),
+    }
+}
+
+/// Remembers.
+pub(crate) fn save(state: &State) -> Result<(), AgentError> {
+    let text = serde_json::to_string(state).map_err(|error| failed(STATE)(error.into()))?;
+    write(STATE, &text, 0o600)
+}
+
+/// Keeps the spec, and the one before it.
+pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
+    if let Ok(before) = fs_err::read_to_string(place(SPEC)) {
+        if before == text {
+            return Ok(());
+        }
+        write("spec.yaml.prev", &before, 0o600)?;
+    }
+    write(SPEC, text, 0o600)
+}
+
+/// Takes one run at a time. Freed when it is dropped, and when its process dies.
+pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
+    let path = place("lock");
+    if let Some(parent) = path.parent() {
+        fs_err::create_dir_all(parent).map_err(failed("lock"))?;
+    }
+    let file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .map_err(failed("lock"))?
+        .into_file();
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(AgentError::Busy),
+        Err(std::fs::TryLockError::Error(error)) => Err(failed("lock")(error)),
+    }
+}
+
+/// Says that the machine is being changed: neither complete nor failed.
+pub(crate) fn begin() -> Result<(), AgentError> {
+    remove(COMPLETE)
+}
+
+/// Says that the machine is complete, unless it was said before with the same words.
+pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
+    remove(FAILED)?;
+    let without_time = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(map) = value.as_object_mut() {
+            map.remove("timestamp");
+        }
+        value
+    };
+    let before = read(COMPLETE);
+    if before.as_ref().map(without_time) == Some(without_time(&marker)) {
+        return Ok(());
+    }
+    marker["timestamp"] = json!(crate::clock::now().to_string());
+    write(COMPLETE, &format!("{marker:#}\n"), 0o644)
+}
+
+/// Says that it failed, and how often.
+pub(crate) fn fail(error: &AgentError, node: &str, spec: &str) -> Result<(), AgentError> {
+    let now = crate::clock::now().to_string();
+    let before = read(FAILED).unwrap_or_default();
+    let attempts = before["attempts"].as_u64().unwrap_or(0) + 1;
+    let first = before["first_attempt"].as_str().unwrap_or(&now);
+    let marker = json!({
+        "phase": "config",
+        "status": "failed",
+        "error": error.word(),
+        "code": error.code(),
+        "message": homestak_core::error::chain(error),
+        "node": node,
+        "spec": spec,
+        "attempts": attempts,
+        "first_attempt": first,
+        "last_attempt": now,
+    });
+    remove(COMPLETE)?;
+    write(FAILED, &format!("{marker:#}\n"), 0o644)
+}
+
+/// Returns both markers.
+pub(crate) fn markers() -> (Option<Value>, Option<Value>) {
+    (read(COMPLETE), read(FAILED))
+}
+
+fn read(name: &str) -> Option<Value> {
+    serde_json::from_str(&fs_err::read_to_string(place(name)).ok()?).ok()
+}
