@@ -11,11 +11,18 @@
 )]
 
 mod bad;
+#[path = "../../../../tests/support/local/bed.rs"]
 mod bed;
 mod crash;
 mod equal;
 mod handy;
 mod life;
 mod limits;
+#[path = "../../../../tests/support/local/machine.rs"]
 mod machine;
 mod nested;
+
+/// Returns where the program is.
+fn program() -> std::path::PathBuf {
+    env!("CARGO_BIN_EXE_homestak").into()
+}

@@ -149,9 +149,9 @@ fn security(list: &mut Vec<Resource>, posture: &Posture) {
     let settings = [
         ("Port", port.to_string()),
         ("PermitRootLogin", root.to_string()),
-        ("PasswordAuthentication", passwords.clone()),
-        // The other way in for passwords.
-        ("KbdInteractiveAuthentication", passwords),
+        ("PasswordAuthentication", passwords),
+        // The other way in for passwords, which Debian closes as well.
+        ("KbdInteractiveAuthentication", "no".to_owned()),
     ];
     list.push(Resource::Sshd {
         settings: settings

@@ -1,6 +1,10 @@
 //! A local host of its own for each test, and the machine compared before and after.
+//!
+//! Used with `#[path = "../../../../tests/support/local/bed.rs"] mod bed;`, beside `machine.rs` and
+//! a function `program` that says where the program `homestak` is.
 
 use std::collections::BTreeSet;
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -8,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::machine::picture;
+use crate::program;
 
 /// A local host of its own: root directory, state, site.
 pub struct Bed {
@@ -132,7 +137,7 @@ impl Bed {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_homestak"));
+        let mut command = Command::new(program());
         command
             .args(arguments)
             .current_dir(self.place.path())
@@ -190,6 +195,24 @@ impl Bed {
     }
 
     pub fn at(&self, address: &str, uuid: &str, command: &str) -> Run {
+        self.ssh(address, uuid, command)
+            .output()
+            .map(Run::from)
+            .unwrap()
+    }
+
+    /// Runs a command in a node that reads its input.
+    pub fn feed(&self, node: &str, command: &str, input: &[u8]) -> Run {
+        let nodes = self.nodes();
+        let found = nodes.iter().find(|one| one["name"] == node).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(input).unwrap();
+        file.rewind().unwrap();
+        let mut ssh = self.ssh(&text(&found["address"]), &text(&found["uuid"]), command);
+        ssh.stdin(file).output().map(Run::from).unwrap()
+    }
+
+    fn ssh(&self, address: &str, uuid: &str, command: &str) -> Command {
         let ssh = self.state().join("ssh");
         let option = |text: String| ["-o".to_owned(), text];
         let known = format!("UserKnownHostsFile={}", ssh.join("known_hosts").display());
@@ -206,7 +229,7 @@ impl Bed {
             .arg(format!("ops@{address}"))
             .arg(command)
             .stdin(Stdio::null());
-        ssh_command.output().map(Run::from).unwrap()
+        ssh_command
     }
 
     /// Reboots a node and waits until it is back.
