@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -19,6 +19,7 @@ pub struct Bed {
     place: TempDir,
     before: BTreeSet<String>,
     environment: Vec<(String, String)>,
+    shared: Option<Child>,
     _turn: std::fs::File,
 }
 
@@ -87,6 +88,7 @@ impl Bed {
             before: BTreeSet::new(),
             place,
             environment: Vec::new(),
+            shared: None,
             _turn: turn,
         };
         // The image first: it stays, and is not what is looked at.
@@ -195,10 +197,27 @@ impl Bed {
     }
 
     pub fn at(&self, address: &str, uuid: &str, command: &str) -> Run {
-        self.ssh(address, uuid, command)
+        self.ssh(address, uuid, command, "ControlPath=none")
             .output()
             .map(Run::from)
             .unwrap()
+    }
+
+    /// Keeps a connection to a node open that later commands share.
+    pub fn share(&mut self, node: &str) {
+        let nodes = self.nodes();
+        let found = nodes.iter().find(|one| one["name"] == node).unwrap();
+        let (address, uuid) = (text(&found["address"]), text(&found["uuid"]));
+        let mut ssh = self.ssh(&address, &uuid, "sleep 3600", "ControlMaster=yes");
+        ssh.stdout(Stdio::null()).stderr(Stdio::null());
+        self.shared = Some(ssh.spawn().unwrap());
+        for _ in 0..200 {
+            if self.place.path().join("shared").exists() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("no connection to {node}");
     }
 
     /// Runs a command in a node that reads its input.
@@ -208,18 +227,27 @@ impl Bed {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(input).unwrap();
         file.rewind().unwrap();
-        let mut ssh = self.ssh(&text(&found["address"]), &text(&found["uuid"]), command);
+        let mut ssh = self.ssh(
+            &text(&found["address"]),
+            &text(&found["uuid"]),
+            command,
+            "ControlMaster=no",
+        );
         ssh.stdin(file).output().map(Run::from).unwrap()
     }
 
-    fn ssh(&self, address: &str, uuid: &str, command: &str) -> Command {
+    /// `sharing` is an option that says how the shared connection is used.
+    fn ssh(&self, address: &str, uuid: &str, command: &str, sharing: &str) -> Command {
         let ssh = self.state().join("ssh");
         let option = |text: String| ["-o".to_owned(), text];
         let known = format!("UserKnownHostsFile={}", ssh.join("known_hosts").display());
         let mut ssh_command = Command::new("ssh");
+        let shared = self.place.path().join("shared");
         ssh_command
             .arg("-i")
             .arg(ssh.join("id_ed25519"))
+            .args(option(sharing.to_owned()))
+            .args(option(format!("ControlPath={}", shared.display())))
             .args(option(known))
             .args(option(format!("HostKeyAlias={uuid}")))
             .args(option("StrictHostKeyChecking=yes".to_owned()))
@@ -267,6 +295,10 @@ impl Bed {
 impl Drop for Bed {
     /// A test that failed leaves nothing to the next.
     fn drop(&mut self) {
+        if let Some(mut shared) = self.shared.take() {
+            let _ = shared.kill();
+            let _ = shared.wait();
+        }
         if std::thread::panicking() {
             let _ = self.command(&["local", "clean", "--all", "--yes"]).output();
         }

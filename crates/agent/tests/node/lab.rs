@@ -20,9 +20,10 @@ pub struct Lab {
 impl Lab {
     /// Makes a node and puts the agent on it.
     pub fn new() -> Option<Self> {
-        let bed = Bed::new()?;
+        let mut bed = Bed::new()?;
         bed.manifest("lab", "  - {name: web}\n");
         bed.apply("lab");
+        bed.share("web");
         let address = text(&bed.nodes()[0]["address"]);
         let agent = std::fs::read(env!("CARGO_BIN_EXE_homestak-agent")).unwrap();
         let put = format!("sudo tee {AGENT} >/dev/null && sudo chmod 755 {AGENT}");
