@@ -50,7 +50,7 @@ const BREAKS: &[(&str, &str, &str)] = &[
     (
         "keys",
         "echo 'ssh-ed25519 AAAAforeign eve' >>/home/alice/.ssh/authorized_keys",
-        "keys:alice/ssh-ed25519 ...h-ed25519 AAAAforeign",
+        "keys:alice/ssh-ed25519 ...5519 AAAAforeign",
     ),
     (
         "keys",

@@ -393,11 +393,18 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
         let Some(text) = ledger.text(&path) else {
             continue;
         };
-        let left: String = text
-            .lines()
-            .filter(|line| edit::key_body(line).is_none_or(|body| !before.contains(&body)))
-            .map(|line| format!("{line}\n"))
-            .collect();
+        let text = text.to_owned();
+        let id = format!("keys:{user}");
+        let mut left = String::new();
+        for line in text.lines() {
+            match edit::key_body(line).filter(|body| before.contains(body)) {
+                Some(body) => {
+                    let field = key_field(&body);
+                    ledger.compare(&id, &field, "absent", "present", Some(Danger::Users));
+                }
+                None => left += &format!("{line}\n"),
+            }
+        }
         if left.lines().count() != text.lines().count() {
             ledger.edit(&id, &path, left, Vec::new());
         }

@@ -265,14 +265,17 @@ impl<'a> Ledger<'a> {
             }
         } else if wanted_text != text {
             differs = true;
-            self.note(
-                resource,
-                &field("content"),
-                &wanted_text,
-                &text,
-                danger,
-                Handling::Enforce,
-            );
+            let handling = Handling::Enforce;
+            let field = field("content");
+            // What the file says besides is not ours, so its fields tell who changed it.
+            let by_spec = self
+                .changes
+                .iter()
+                .any(|change| change.resource == resource && change.since == Since::Spec);
+            self.note(resource, &field, &wanted_text, &text, danger, handling);
+            if let Some(change) = self.changes.last_mut().filter(|_| by_spec) {
+                change.since = Since::Spec;
+            }
         }
         if draft.whole {
             let there = matches!(found, Some(FileFact::Regular { .. }));
