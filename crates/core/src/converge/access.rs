@@ -36,32 +36,23 @@ const ROOT_GROUPS: &[&str] = &["sudo", "admin", "wheel"];
 pub(super) fn user(id: &str, name: &str, ledger: &mut Ledger<'_>) {
     let found = ledger.facts.users.get(name).cloned();
     let exists = if found.is_some() { "present" } else { "absent" };
-    let made = ledger
-        .last
-        .managed
-        .users
-        .get(name)
-        .copied()
-        .unwrap_or(false)
-        || found.is_none();
-    ledger.managed.users.insert(name.to_owned(), made);
-    let (name, shell) = (name.to_owned(), SHELL.to_owned());
-    if ledger.compare(id, "account", "present", exists, Some(Danger::Users)) {
-        ledger
-            .fields
-            .insert(format!("{id}/login"), "open".to_owned());
-        ledger.steps.insert(Step::CreateUser { name, shell });
-        return;
-    }
-    let Some(found) = found else { return };
-    let state = if found.expired {
-        "closed"
-    } else if CLOSED.contains(&found.shell.as_str()) {
-        "no shell"
-    } else {
-        "open"
+    let state = match &found {
+        Some(user) if user.expired => "closed",
+        Some(user) if CLOSED.contains(&user.shell.as_str()) => "no shell",
+        Some(_) | None => "open",
     };
-    if ledger.compare(id, "login", "open", state, Some(Danger::Users)) {
+    // Whoever could not log in before a spec said so cannot when it no longer does.
+    let known = ledger.last.managed.users.get(name).copied();
+    let ours = known.unwrap_or(false) || found.is_none() || state != "open";
+    ledger.managed.users.insert(name.to_owned(), ours);
+    let danger = Some(Danger::Users);
+    let shell = SHELL.to_owned();
+    if ledger.compare(id, "account", "present", exists, danger) {
+        let name = name.to_owned();
+        ledger.steps.insert(Step::CreateUser { name, shell });
+        ledger.compare(id, "login", "open", "open", danger);
+    } else if ledger.compare(id, "login", "open", state, danger) {
+        let name = name.to_owned();
         ledger.steps.insert(Step::OpenUser { name, shell });
     }
 }
@@ -150,7 +141,8 @@ pub(super) fn keys(
         .managed
         .keys
         .insert(user.to_owned(), ours.into_keys().collect());
-    if content.is_empty() && !ledger.facts.files.contains_key(&path) {
+    if content.is_empty() {
+        ledger.delete(id, &path, Vec::new());
         return;
     }
     own_directory(id, &directory, user, &account.group, ledger);
@@ -405,7 +397,10 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
                 None => left += &format!("{line}\n"),
             }
         }
-        if left.lines().count() != text.lines().count() {
+        // Also when it is right as it is: a file with keys of others in it is not ours to remove.
+        if left.is_empty() {
+            ledger.delete(&id, &path, Vec::new());
+        } else {
             ledger.edit(&id, &path, left, Vec::new());
         }
     }

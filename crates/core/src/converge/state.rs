@@ -29,7 +29,7 @@ pub struct State {
 pub struct Managed {
     /// Packages that were not there before.
     pub packages: BTreeSet<String>,
-    /// Users, and whether they were made by us.
+    /// Users, and whether they can log in because of us.
     pub users: BTreeMap<String, bool>,
     /// Keys of users, without comments.
     pub keys: BTreeMap<String, BTreeSet<String>>,
