@@ -4,6 +4,8 @@
 # nextest runs tests in parallel when it is there; plain `cargo test` does the same work.
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 TESTS := $(if $(NEXTEST),cargo nextest run --workspace --locked --no-fail-fast,cargo test --workspace --locked --no-fail-fast)
+# Root file systems that tests share: built once, and kept.
+export HOMESTAK_TEST_IMAGES ?= $(CURDIR)/target/test-images
 # Time each fuzz target runs, in seconds.
 FUZZ_SECONDS ?= 60
 
@@ -21,7 +23,7 @@ test: ## Run every test; installs what tests need
 	HOMESTAK_TEST_REQUIRE=1 $(TESTS)
 
 test-full: ## Run every test with many more random cases, and every fault at every call
-	tests/prepare
+	HOMESTAK_TEST_FULL=1 tests/prepare
 	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_FULL=1 PROPTEST_CASES=4096 $(TESTS)
 
 lint: ## Formatting, clippy, tidy, generated files, documentation

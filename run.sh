@@ -8,7 +8,7 @@ binary=${CARGO_TARGET_DIR:-$here/target}/release/homestak
 outdated() {
     [ -x "$binary" ] || return 0
     [ -n "$(find "$here/crates" "$here/stock-site" "$here/Cargo.toml" "$here/Cargo.lock" \
-        -newer "$binary" -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.lock' \
+        -newer "$binary" -type f \( -name '*.rs' -o -name '*.sh' -o -name '*.toml' -o -name '*.lock' \
         -o -path '*/stock-site/*' \) -not -path '*/tests/*' -print -quit)" ]
 }
 

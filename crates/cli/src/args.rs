@@ -13,7 +13,8 @@ use std::path::PathBuf;
 pub use image::ImageCommand;
 pub use node::{ExecArgs, LogsArgs, NodeArgs, SshArgs};
 pub use operate::{
-    ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, WishArgs,
+    ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, VmEngineArg,
+    WishArgs,
 };
 
 pub use sim::{PaceArg, SimCommand, SimPlaceArgs, SimServeArgs};

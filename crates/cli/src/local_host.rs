@@ -35,7 +35,7 @@ impl LocalPlace {
             } else {
                 FirstBoot::Direct
             },
-            vm_engine: VmEngine::default(),
+            vm_engine: settings.vm_engine,
         }
     }
 

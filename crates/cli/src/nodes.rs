@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::{NodeRecord, USER};
@@ -20,6 +21,11 @@ use crate::places::SIM;
 use crate::seeds::keyring;
 use crate::session::Session;
 use crate::settings::Settings;
+
+/// How often a node is tried that does not let in, and how long is waited in between: cloud-init
+/// starts the server of a new node again, which takes about a second.
+const TRIES: u32 = 7;
+const BETWEEN: Duration = Duration::from_millis(500);
 
 /// A node that was made, or is being made.
 #[derive(Clone, Debug)]
@@ -249,6 +255,21 @@ fn user(node: &Known, settings: &Settings) -> String {
 }
 
 impl Way {
+    /// Does something over SSH, again for a while when the node may just be starting.
+    pub(crate) fn patiently<T>(
+        &self,
+        mut work: impl FnMut(&Ssh) -> Result<T, SshError>,
+    ) -> Result<T, CommandError> {
+        let mut left = TRIES;
+        loop {
+            left -= 1;
+            match work(&self.ssh) {
+                Err(error) if left > 0 && error.may_pass() => std::thread::sleep(BETWEEN),
+                ended => return ended.map_err(|error| self.word(&error)),
+            }
+        }
+    }
+
     /// Words an error for a person.
     pub(crate) fn word(&self, error: &SshError) -> CommandError {
         let (name, address, user) = (self.node.name(), self.address, &self.user);

@@ -14,6 +14,7 @@ use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, Sc
 use homestak_engine::look::look;
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::Places;
+use homestak_providers::local::VmEngine;
 use homestak_providers::ssh::Keyring;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -56,12 +57,23 @@ impl Bench {
         settings: &Settings,
         screen: Screen,
     ) -> Result<Self, CommandError> {
+        Self::with_engine(session, settings, screen, None)
+    }
+
+    /// Puts everything together, with what `vm` nodes of this machine run in.
+    pub(crate) fn with_engine(
+        session: Arc<Session>,
+        settings: &Settings,
+        screen: Screen,
+        engine: Option<VmEngine>,
+    ) -> Result<Self, CommandError> {
         let clock = clock::shared();
         let screen = Arc::new(screen);
         let observer: Arc<dyn Observer> = screen.clone();
         let hub = Hub::new(observer, clock.clone());
         let sim = (sim_host::directory(settings), settings.sim_speed);
-        let local = LocalPlace::new(settings);
+        let mut local = LocalPlace::new(settings);
+        local.vm_engine = engine.unwrap_or(local.vm_engine);
         let keyring = keyring(settings);
         let places = SitePlaces::new(
             session.clone(),

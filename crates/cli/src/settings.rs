@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use homestak_providers::local::VmEngine;
 use homestak_site::Candidates;
 
 use crate::args::GlobalArgs;
@@ -33,8 +34,12 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "Where the nodes and images of `-H local` are, instead of `/var/lib/homestak`; another path is another instance.",
     ),
     (
+        "HOMESTAK_VM_ENGINE",
+        "What `vm` nodes of `-H local` run in, when `--vm-engine` is not given: `auto`, `qemu` or `container`.",
+    ),
+    (
         "HOMESTAK_FIRST_BOOT",
-        "How nodes of `-H local` learn who they are: `direct` (written into them) or `cloud-init` (as on Proxmox VE).",
+        "How nodes of `-H local` learn who they are: `direct` (written into containers; virtual machines begin from a saved one and are told by their agent) or `cloud-init` (as on Proxmox VE, from the same first-boot data).",
     ),
     (
         "HOMESTAK_DEBIAN_MIRROR",
@@ -100,6 +105,8 @@ pub struct Settings {
     pub editor: String,
     /// Where the nodes of `-H local` are.
     pub local_root: PathBuf,
+    /// What `vm` nodes of `-H local` run in.
+    pub vm_engine: VmEngine,
     /// Whether nodes of `-H local` learn who they are from cloud-init.
     pub cloud_init: bool,
     /// Kind of terminal.
@@ -143,6 +150,11 @@ impl Settings {
                 .unwrap_or_else(|| "vi".into()),
             local_root: path("HOMESTAK_LOCAL_ROOT")
                 .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
+            vm_engine: match variable("HOMESTAK_VM_ENGINE").as_deref() {
+                Some("qemu") => VmEngine::Qemu,
+                Some("container") => VmEngine::Container,
+                _ => VmEngine::Auto,
+            },
             cloud_init: variable("HOMESTAK_FIRST_BOOT").is_some_and(|word| word == "cloud-init"),
             terminal: variable("TERM").unwrap_or_else(|| "dumb".into()),
             ssh_config: path("HOMESTAK_SSH_CONFIG"),

@@ -240,7 +240,8 @@ mod tests {
         let fixed = network(&identity(None));
         let card = &fixed["ethernets"][CARD];
         assert_eq!(card["addresses"], json!(["10.0.0.7/24"]));
-        assert_eq!(card["routes"][0]["via"], "10.0.0.1");
+        let route = json!([{ "to": "0.0.0.0/0", "via": "10.0.0.1" }]);
+        assert_eq!(card["routes"], route);
         assert_eq!(card["match"]["macaddress"], "02:00:00:00:00:0a");
         let floating = network(&Identity {
             address: None,

@@ -8,4 +8,5 @@ pub mod image;
 pub mod local;
 mod process;
 pub mod pve;
+pub mod seed;
 pub mod ssh;

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Everything that nodes could leave behind, as lines that can be compared.
+/// Everything that nodes could leave behind, as lines that can be compared. What is named after
+/// another local host of this machine is left out: it comes and goes as it likes.
 pub fn picture(root: &Path) -> BTreeSet<String> {
+    let own = homestak_providers::local::Realm::at(root).unwrap();
+    let own = own.name().to_owned();
     let mut lines = BTreeSet::new();
     let mut add = |kind: &str, text: &str| {
-        lines.extend(
-            text.lines()
-                .map(|line| format!("{kind}: {}", line.trim_end())),
-        );
+        let kept = text.lines().filter(|line| !is_others(line, &own));
+        lines.extend(kept.map(|line| format!("{kind}: {}", line.trim_end())));
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts: Vec<String> = mounts
@@ -29,11 +30,15 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
     add("link", &said("ip", &["-br", "link"]));
     add("address", &said("ip", &["-br", "address"]));
     add("route", &said("ip", &["route", "show", "table", "all"]));
-    add("rules", &said("nft", &["list", "ruleset"]));
-    add(
-        "forward",
-        &std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap(),
-    );
+    add("rules", &said("nft", &["list", "tables"]));
+    let others = said("find", &["/run/homestak/realms", "-mindepth", "1"]);
+    if others.lines().all(|line| line.ends_with(&own)) {
+        let forward = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward");
+        add("forward", &forward.unwrap());
+        add("file", &said("find", &["/run/homestak", "-mindepth", "1"]));
+    } else {
+        add("file", &others);
+    }
     add(
         "group",
         &said(
@@ -41,12 +46,7 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
             &["/sys/fs/cgroup", "-name", "homestak-*", "-type", "d"],
         ),
     );
-    let run = [
-        "/run/homestak",
-        "/run/netns",
-        "/run/systemd/nspawn/propagate",
-    ];
-    for place in run {
+    for place in ["/run/netns", "/run/systemd/nspawn/propagate"] {
         add("file", &said("find", &[place, "-mindepth", "1"]));
     }
     // Images stay, and so does the lock of whoever builds one.
@@ -66,6 +66,22 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
     lines
 }
 
+/// Tells whether a line names another local host: its parts are called `hs-REALM` and
+/// `homestak-REALM`, and its mark in `/run/homestak` is `REALM`.
+fn is_others(line: &str, own: &str) -> bool {
+    ["hs-", "homestak-", "/realms/"].iter().any(|before| {
+        line.match_indices(before).any(|(at, _)| {
+            let rest = &line[at + before.len()..];
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric());
+            let name = &rest[..end.unwrap_or(rest.len())];
+            let hashed = name.len() == 7
+                && name.starts_with('r')
+                && name[1..].chars().all(|c| c.is_ascii_hexdigit());
+            (hashed || name == "local") && name != own
+        })
+    })
+}
+
 /// Processes that have to do with nodes.
 fn processes(root: &Path) -> String {
     let root = root.to_string_lossy();
@@ -75,9 +91,8 @@ fn processes(root: &Path) -> String {
             continue;
         };
         let text = String::from_utf8_lossy(&text).replace('\0', " ");
-        if text.contains("systemd-nspawn")
-            || (text.contains("homestak-node") && text.contains(&*root))
-        {
+        let ours = text.contains(&*root);
+        if ours && (text.contains("systemd-nspawn") || text.contains("homestak-node")) {
             found.push(text.chars().take(120).collect::<String>());
         }
     }

@@ -218,7 +218,7 @@ mod tests {
         fn walk(command: &Command, page: &str) {
             for below in command
                 .get_subcommands()
-                .filter(|below| below.get_name() != "help")
+                .filter(|below| below.get_name() != "help" && !below.is_hide_set())
             {
                 let name = below.get_bin_name().unwrap();
                 assert!(page.contains(&format!("### `{name}`\n")), "{name}");

@@ -21,11 +21,13 @@ const BANNED: &[(&str, &str)] = &[
 
 /// Names that hold such a word and must be written, with the reason.
 const ALLOWED: &[(&str, &str)] = &[
+    ("cgroup.controllers", "a file of the kernel"),
     (
         "kustomize-controller",
         "somebody else's repository, where fixtures come from",
     ),
     ("prop_recursive", "a method of proptest"),
+    ("--recursive", "an option of umount"),
     (
         "recursive-pve-constructor",
         "retired scenario, printed with what replaces it",

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use homestak_providers::local::VmEngine;
 
 use super::ManifestArgs;
 
@@ -129,6 +130,17 @@ pub enum VmEngineArg {
     Qemu,
     /// Containers
     Container,
+}
+
+impl VmEngineArg {
+    /// Returns what the local host understands.
+    pub(crate) fn engine(self) -> VmEngine {
+        match self {
+            Self::Auto => VmEngine::Auto,
+            Self::Qemu => VmEngine::Qemu,
+            Self::Container => VmEngine::Container,
+        }
+    }
 }
 
 /// What happens to the rest when a node fails.

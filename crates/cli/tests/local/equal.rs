@@ -3,13 +3,26 @@
 use crate::bed::Bed;
 
 /// Everything that first-boot data decides, as a node shows it.
-const FACTS: &str = "hostname; hostname -f; getent passwd ops; id ops; sudo -n -l -U ops | tail -n 2; \
+pub const FACTS: &str = "hostname; hostname -f; getent passwd ops; id ops; sudo -n -l -U ops | tail -n 2; \
     sudo sha256sum /home/ops/.ssh/authorized_keys /etc/ssh/ssh_host_ed25519_key | cut -c1-64; \
     ls /etc/ssh | grep host_key; stat -c '%a %U %n' /home/ops/.ssh /home/ops/.ssh/authorized_keys; \
     ip -o -4 address show scope global | awk '{print $2, $4}'; ip route show default; \
     cat /sys/class/net/eth0/address; cat /etc/resolv.conf; \
     sudo sshd -T | grep -i '^passwordauthentication'; sudo passwd -S ops | cut -d' ' -f2; \
     grep -v '^#' /etc/hosts | grep 127.0.1.1; cat /etc/machine-id";
+
+/// Returns the facts without the host key, which is another one when the node before is gone.
+pub fn without_key(text: &str) -> Vec<String> {
+    let mut sums = 0;
+    text.lines()
+        .filter(|line| {
+            let sum = line.len() == 64 && line.chars().all(|c| c.is_ascii_hexdigit());
+            sums += u32::from(sum);
+            !(sum && sums == 2)
+        })
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
 
 #[test]
 fn direct_first_boot_and_cloud_init_end_in_the_same() {
@@ -23,18 +36,6 @@ fn direct_first_boot_and_cloud_init_end_in_the_same() {
     bed.inside("peer-1", "cloud-init status --wait >/dev/null; true")
         .good();
     let told = bed.inside("peer-1", FACTS).good();
-    // The host key is another one: the node before is gone, and so is its key.
-    let without_key = |text: &str| -> Vec<String> {
-        let mut sums = 0;
-        text.lines()
-            .filter(|line| {
-                let sum = line.len() == 64 && line.chars().all(|c| c.is_ascii_hexdigit());
-                sums += u32::from(sum);
-                !(sum && sums == 2)
-            })
-            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-            .collect()
-    };
     assert_eq!(without_key(&direct), without_key(&told));
     // What it was told is gone from the seed, and it still knows after a reboot.
     bed.inside("peer-1", "sudo test ! -e /var/lib/cloud/seed/nocloud")

@@ -22,6 +22,7 @@ mod limits;
 #[path = "../../../../tests/support/local/machine.rs"]
 mod machine;
 mod nested;
+mod qemu;
 
 /// Returns where the program is.
 fn program() -> std::path::PathBuf {

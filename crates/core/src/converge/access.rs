@@ -61,10 +61,9 @@ pub(super) fn user(id: &str, name: &str, ledger: &mut Ledger<'_>) {
 fn user_of(ledger: &Ledger<'_>, name: &str) -> UserFact {
     let found = ledger.facts.users.get(name).cloned();
     found.unwrap_or_else(|| UserFact {
-        home: if name == "root" {
-            "/root".to_owned()
-        } else {
-            format!("/home/{name}")
+        home: match name {
+            "root" => "/root".to_owned(),
+            _ => format!("/home/{name}"), // tidy: where `useradd` of every Debian puts it
         },
         group: name.to_owned(),
         ..UserFact::default()

@@ -56,7 +56,7 @@ pub struct Mode(pub u32);
 
 impl Decode for Mode {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
-        let text = value.scalar().map_or("", |scalar| scalar.text.as_str());
+        let text = cx.text(value)?;
         let octal =
             (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
         let mode = u32::from_str_radix(text, 8).ok().filter(|_| octal);
@@ -72,7 +72,7 @@ impl Decode for Mode {
         mode.map(Self)
     }
     fn schema(_: &mut Definitions) -> serde_json::Value {
-        json!({ "type": ["string", "integer"], "pattern": "^[0-7]{3,4}$" })
+        json!({ "type": "string", "pattern": "^[0-7]{3,4}$" })
     }
 }
 
@@ -127,7 +127,7 @@ impl Decode for KernelValue {
         ))
     }
     fn schema(_: &mut Definitions) -> serde_json::Value {
-        json!({ "type": ["string", "integer"] })
+        json!({ "anyOf": [{ "type": "string" }, { "type": "integer" }] })
     }
 }
 

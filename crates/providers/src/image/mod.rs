@@ -7,7 +7,7 @@ mod builder;
 mod checksum;
 mod disk;
 mod error;
-mod process;
+pub(crate) mod process;
 mod progress;
 mod recipe;
 mod sources;
@@ -118,6 +118,15 @@ impl Tree {
 }
 
 impl Disk {
+    fn at(place: &Path, key: String) -> Self {
+        Self {
+            key,
+            qcow2: place.join(disk::DISK),
+            kernel: place.join(disk::KERNEL),
+            initrd: place.join(disk::INITRD),
+        }
+    }
+
     /// Holds the disk against removal, for as long as the file is open in any process.
     pub fn hold(&self) -> std::io::Result<std::fs::File> {
         store::hold(self.qcow2.parent().unwrap_or(&self.qcow2))
@@ -186,12 +195,15 @@ impl Images {
             None => Some(self.ensure(name, say).await?),
         };
         let (key, place) = self.make(&recipe, tree.as_ref(), say).await?;
-        Ok(Disk {
-            key,
-            qcow2: place.join(disk::DISK),
-            kernel: place.join(disk::KERNEL),
-            initrd: place.join(disk::INITRD),
-        })
+        Ok(Disk::at(&place, key))
+    }
+
+    /// Returns the disk that belongs to a tree, when it is built and current.
+    pub fn present_disk(&self, name: &str) -> Option<Disk> {
+        let recipe = Recipe::disk(name)?;
+        let key = recipe.key(&self.archive());
+        let place = self.finished(&recipe, &key)?;
+        Some(Disk::at(&place, key))
     }
 
     /// Returns every image that is there, outdated ones included.

@@ -11,6 +11,7 @@ use std::process::{ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Where programs are looked for. What a person has elsewhere does not build images.
@@ -37,7 +38,7 @@ const APART: &[&str] = &[
 ];
 
 /// Returns where a program is.
-pub(super) fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     PROGRAMS
         .iter()
         .map(|directory| PathBuf::from(directory).join(program))
@@ -51,7 +52,7 @@ enum Event {
 }
 
 /// A program that runs. Dropping it kills it with all its children, and waits until they are gone.
-pub(super) struct Running {
+pub(crate) struct Running {
     events: UnboundedReceiver<Event>,
     handle: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -59,7 +60,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts a program with its mounts and children apart from everyone else's.
-    pub(super) fn start(command: Vec<OsString>, environment: &[(&str, String)]) -> Self {
+    pub(crate) fn start(command: Vec<OsString>, environment: &[(&str, String)]) -> Self {
         let (sender, events) = unbounded_channel();
         let (told, handle) = std::sync::mpsc::sync_channel(1);
         let environment: Vec<(String, String)> = environment
@@ -80,8 +81,20 @@ impl Running {
         }
     }
 
+    /// Returns the lines that have come since, and whether it has ended.
+    pub(crate) fn heard(&mut self) -> (Vec<String>, bool) {
+        let mut lines = Vec::new();
+        loop {
+            match self.events.try_recv() {
+                Ok(Event::Line(line)) => lines.push(line),
+                Ok(Event::Ended(_)) | Err(TryRecvError::Disconnected) => return (lines, true),
+                Err(TryRecvError::Empty) => return (lines, false),
+            }
+        }
+    }
+
     /// Hands over every line and returns how it ended. Cancel-safe: dropping this kills it.
-    pub(super) async fn follow(
+    pub(crate) async fn follow(
         mut self,
         mut hear: impl FnMut(&str) + Send,
     ) -> std::io::Result<ExitStatus> {
@@ -154,7 +167,7 @@ fn program(name: &str) -> std::process::Command {
 }
 
 /// Runs a small program and returns what it printed, or `None` when it could not say.
-pub(super) fn ask(name: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn ask(name: &str, arguments: &[&str]) -> Option<String> {
     let output = program(name)
         .args(arguments)
         .stdin(Stdio::null())

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 const TASKS_PER_CORE: u64 = 2_048;
 const TASKS: u64 = 4_096;
 /// Version 1 hierarchies that a node has a group in, beside systemd's.
-const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "freezer"];
+const RESOURCES: [&str; 4] = ["memory", "pids", "cpu", "freezer"];
 const PERIOD: u64 = 100_000;
 
 /// What a node may use.
@@ -39,7 +39,7 @@ impl Limits {
 pub(super) struct Hierarchies {
     /// Where version 2 is mounted.
     pub(super) unified: Option<PathBuf>,
-    /// Version 1, by controller; `systemd` is the one without.
+    /// Version 1, by resource; `systemd` is the one without.
     pub(super) old: Vec<(String, PathBuf)>,
     /// Whether systemd runs the machine and is asked for groups.
     pub(super) systemd: bool,
@@ -74,7 +74,7 @@ impl Hierarchies {
                 "cgroup" => {
                     for option in options.split(',') {
                         let name = option.strip_prefix("name=").unwrap_or(option);
-                        if name == "systemd" || CONTROLLERS.contains(&name) {
+                        if name == "systemd" || RESOURCES.contains(&name) {
                             found.old.push((name.to_owned(), path.clone()));
                         }
                     }
@@ -135,18 +135,18 @@ impl Group {
     /// node's first process must be put into.
     pub(super) fn make(&self, limits: Limits) -> std::io::Result<Vec<PathBuf>> {
         let mut made = Vec::new();
-        for (controller, path) in &self.hierarchies.old {
-            if controller == "systemd" && self.hierarchies.systemd {
+        for (resource, path) in &self.hierarchies.old {
+            if resource == "systemd" && self.hierarchies.systemd {
                 continue;
             }
             let group = path.join(&self.own);
             match make_writable(path, &group) {
                 Ok(()) => {}
                 // Without its limit a node would still run, and preflight says so.
-                Err(_) if controller == "freezer" => continue,
+                Err(_) if resource == "freezer" => continue,
                 Err(error) => return Err(error),
             }
-            for (file, value) in old_limits(controller, limits) {
+            for (file, value) in old_limits(resource, limits) {
                 write(&group.join(file), &value)?;
             }
             made.push(group);
@@ -162,8 +162,8 @@ impl Group {
             if self.hierarchies.is_pure() {
                 let parent = group.parent().unwrap_or(unified);
                 for above in [unified.as_path(), parent] {
-                    for controller in ["+memory", "+pids", "+cpu"] {
-                        let _ = write(&above.join("cgroup.subtree_control"), controller);
+                    for resource in ["+memory", "+pids", "+cpu"] {
+                        let _ = write(&above.join("cgroup.subtree_control"), resource);
                     }
                 }
                 for (file, value) in new_limits(limits) {
@@ -257,8 +257,8 @@ pub(super) fn parts(hierarchies: &Hierarchies, realm: &str) -> Vec<String> {
     names
 }
 
-fn old_limits(controller: &str, limits: Limits) -> Vec<(&'static str, String)> {
-    match controller {
+fn old_limits(resource: &str, limits: Limits) -> Vec<(&'static str, String)> {
+    match resource {
         "memory" => vec![("memory.limit_in_bytes", (limits.memory << 20).to_string())],
         "pids" => vec![("pids.max", limits.tasks().to_string())],
         "cpu" => vec![

@@ -8,7 +8,8 @@ use std::fmt;
 
 use homestak_engine::ports::{GuestUuid, Halt, PortError};
 
-use super::{Local, cgroup, container, fault, lease, net, node};
+use super::life::link;
+use super::{Local, cgroup, container, fault, lease, net, node, saved};
 
 /// Something that belongs to no node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum Leftover {
     Network,
     /// Directories of nspawn.
     Traces(String),
+    /// The link of a virtual machine on the bridge.
+    Link(String),
 }
 
 impl fmt::Display for Leftover {
@@ -35,6 +38,7 @@ impl fmt::Display for Leftover {
             Self::Namespace(name) => write!(f, "network namespace {name}"),
             Self::Address(address, _) => write!(f, "address {address}"),
             Self::Network => write!(f, "bridge, links and rules"),
+            Self::Link(name) => write!(f, "link {name} on the bridge"),
             Self::Traces(part) => write!(f, "directories of systemd-nspawn for {part}"),
         }
     }
@@ -64,6 +68,9 @@ impl Local {
                 .filter(alone)
                 .map(Leftover::Traces),
         );
+        let own: BTreeSet<String> = nodes.iter().map(|node| link(node.vmid)).collect();
+        let links = net::taps(self.bridge().as_deref()).into_iter();
+        found.extend(links.filter(|name| !own.contains(name)).map(Leftover::Link));
         // Guests inside of nodes have addresses too; only their own host knows them.
         if !nodes.iter().any(|node| node.hosts) {
             let known: BTreeSet<&str> = nodes.iter().map(|node| node.uuid.as_str()).collect();
@@ -94,6 +101,7 @@ impl Local {
                 }
                 Leftover::Namespace(name) => net::unplug(name)?,
                 Leftover::Traces(part) => container::sweep(part),
+                Leftover::Link(name) => net::untap(self.bridge().as_deref(), name)?,
                 Leftover::Address(_, holder) => {
                     if let Some(uuid) = GuestUuid::new(holder) {
                         lease::release(&self.realm, &uuid)?;
@@ -106,6 +114,8 @@ impl Local {
         if !self.is_attached() {
             let swept = self.images.sweep();
             swept.map_err(|error| error.into_port("clean up images"))?;
+            // Saved machines of images that are gone.
+            saved::sweep(&self.realm.images(), |place| self.is_base(place)).map_err(io)?;
         }
         let turn = self.realm.lock()?;
         if node::all(&self.realm)?.is_empty() {

@@ -5,15 +5,14 @@
 //! processes end, however they end.
 
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::time::Duration;
 
 use homestak_engine::ports::{Halt, PortError};
 use rustix::process::{Pid, Signal};
 
 use super::cgroup::{Group, Limits};
-use super::fault;
+use super::launch::{Keeper, launch};
 use super::node::{FirstBoot, Node};
 use super::realm::Realm;
 use crate::process;
@@ -21,18 +20,6 @@ use crate::process;
 /// What the node's own keeper does: waits until it is in its group, mounts, tells the node who it
 /// is on its first start, and starts it again when it reboots.
 const KEEPER: &str = include_str!("keeper.sh");
-/// Runs the keeper in namespaces of its own: when it ends, however it ends, the kernel ends every
-/// process of the node and takes its mounts away.
-const APART: [&str; 8] = [
-    "unshare",
-    "--mount",
-    "--propagation=private",
-    "--pid",
-    "--fork",
-    "--kill-child",
-    "--mount-proc",
-    "sh",
-];
 /// How many namespaces of processes there are between us and the inside of a node: the keeper's
 /// and nspawn's.
 const LEVELS: usize = 2;
@@ -52,110 +39,21 @@ pub(super) fn start(
     group: &Group,
     systemd: bool,
 ) -> Result<(), PortError> {
-    let doing = format!("start `{}`", node.name);
-    let io = |error: std::io::Error| fault::io(&doing, &error);
     let limits = Limits {
         memory: node.memory,
         cores: node.cores,
     };
-    let groups = group.make(limits).map_err(io)?;
     let directory = realm.node(&node.uuid);
     let part = realm.part(node.vmid);
-    // From a file: systemd has its own meaning for `$` and `%` among arguments.
-    let keeper = directory.join(format!("homestak-node-{}", node.name));
-    fs_err::write(&keeper, KEEPER).map_err(io)?;
-    let mut arguments: Vec<String> = vec![
-        keeper.display().to_string(),
-        if systemd { "go" } else { "wait" }.into(),
-        directory.display().to_string(),
-        tree.display().to_string(),
-        group
-            .split()
-            .map_or_else(|| "-".to_owned(), |path| path.display().to_string()),
-        joined(&groups),
-    ];
-    arguments.extend(nspawn(realm, node, &part, program));
-    let log = console(&directory).map_err(io)?;
-    if systemd {
-        return run_in_unit(&part, group, limits, &directory, &arguments)
-            .map_err(|error| fault::program(&doing, &error));
-    }
-    let mut command = process::command("setsid");
-    command
-        .args(apart(&part))
-        .args(&arguments)
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(log.try_clone().map_err(io)?)
-        .stderr(log);
-    let mut child = command.spawn().map_err(|error| {
-        fault::program(
-            &doing,
-            &process::Failed::NotStarted {
-                program: "setsid".to_owned(),
-                error,
-            },
-        )
-    })?;
-    // It waits until it is told to go on; should we die before, it ends by itself. Its parent is
-    // put into the groups here, so that the node counts as running from now on.
-    for group in &groups {
-        fs_err::write(group.join("cgroup.procs"), child.id().to_string()).map_err(io)?;
-    }
-    let told = match child.stdin.take() {
-        Some(mut stdin) => std::io::Write::write_all(&mut stdin, b"go\n"),
-        None => Ok(()),
+    let keeper = Keeper {
+        text: KEEPER,
+        image: tree,
+        limits,
+        // nspawn shows the devices of the network it is started in.
+        netns: Some(part.clone()),
+        arguments: nspawn(realm, node, &part, program),
     };
-    // As long as this program runs, it is the one to be told how the node ended.
-    std::thread::spawn(move || child.wait());
-    told.map_err(io)
-}
-
-fn joined(groups: &[PathBuf]) -> String {
-    let groups: Vec<String> = groups
-        .iter()
-        .map(|group| group.display().to_string())
-        .collect();
-    groups.join(" ")
-}
-
-fn run_in_unit(
-    part: &str,
-    group: &Group,
-    limits: Limits,
-    directory: &Path,
-    arguments: &[String],
-) -> Result<(), process::Failed> {
-    // A unit of that name that failed would be in the way.
-    let _ = process::run("systemctl", &["reset-failed", &format!("{part}.service")]);
-    let log = directory.join("console.log");
-    let mut all: Vec<String> = ["--quiet", "--collect", "--service-type=exec"]
-        .map(str::to_owned)
-        .into();
-    all.push(format!("--unit={part}.service"));
-    let mut properties = group.properties(limits);
-    properties.push("KillMode=mixed".to_owned());
-    properties.push(format!("StandardOutput=append:{}", log.display()));
-    properties.push(format!("StandardError=append:{}", log.display()));
-    all.extend(
-        properties
-            .into_iter()
-            .map(|property| format!("--property={property}")),
-    );
-    all.extend(apart(part));
-    all.extend(arguments.iter().cloned());
-    process::run("systemd-run", &all).map(|_| ())
-}
-
-/// Enters the node's network first: nspawn shows the devices of the network it is started in.
-fn apart(part: &str) -> Vec<String> {
-    let mut command = vec![
-        "nsenter".to_owned(),
-        format!("--net=/run/netns/{part}"),
-        "--".to_owned(),
-    ];
-    command.extend(APART.map(str::to_owned));
-    command
+    launch(&keeper, &directory, (&node.name, &part), group, systemd)
 }
 
 /// The arguments of nspawn.
@@ -288,7 +186,7 @@ pub(super) fn stop(group: &Group, halt: Halt) {
     }
 }
 
-fn ended(group: &Group, patience: Duration) -> bool {
+pub(super) fn ended(group: &Group, patience: Duration) -> bool {
     let looks = patience.as_millis() / BETWEEN.as_millis();
     for look in 0..=looks {
         if group.processes().is_empty() {
@@ -328,15 +226,6 @@ pub(super) fn traces(prefix: &str) -> Vec<String> {
     };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter(|name| name.starts_with(prefix)).collect()
-}
-
-/// Opens the file that a node's console goes to.
-fn console(directory: &Path) -> std::io::Result<std::fs::File> {
-    std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(directory.join("console.log"))
 }
 
 fn secret(path: &Path, text: &str) -> std::io::Result<()> {

@@ -67,7 +67,8 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
         let _ = write!(
             text,
             "hostname {}\n\
-             systemctl restart systemd-networkd ssh\n",
+             networkctl reload\n\
+             systemctl --no-block restart ssh\n",
             quote(name)
         );
     }

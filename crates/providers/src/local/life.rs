@@ -4,12 +4,16 @@
 //! Never: a second node for one identity; two who change one node at a time.
 
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, PortError,
+    DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, PortError, Remark,
 };
 
+use super::emulator::Accel;
 use super::lock::Lock;
 use super::node::{Engine, Node};
-use super::{HOST, Local, VmEngine, container, fault, image_name, lease, net, node};
+use super::{
+    HOST, Local, VmEngine, container, emulator, fault, image_name, kvm, lease, machine, net, node,
+    saved,
+};
 
 /// The first id that is given out.
 const FIRST_VMID: u32 = 100;
@@ -25,17 +29,22 @@ impl Local {
         let image = image_of(&new.source).map_err(|detail| {
             PortError::refused(&doing, detail, "name an image: homestak image list")
         })?;
-        let tree = self
-            .images
-            .present(&image)
-            .ok_or_else(|| fault::missing(&doing, format!("the image `{image}` is not there")))?;
         let Some(seed) = &new.seed else {
             return Err(PortError::bug(&doing, &"there is no first-boot data"));
         };
         let Some(address) = seed.identity.address else {
             return Err(PortError::bug(&doing, &"there is no address"));
         };
-        let engine = self.engine(new);
+        let engine = self.engine(new, &image);
+        if engine == Engine::Machine && emulator::version().is_none() {
+            return Err(saved::missing(&doing));
+        }
+        let tree = match engine {
+            Engine::Container => self.images.present(&image).map(|tree| tree.path),
+            Engine::Machine => self.disk(&image),
+        };
+        let tree = tree
+            .ok_or_else(|| fault::missing(&doing, format!("the image `{image}` is not there")))?;
         let _turn = self.realm.lock()?;
         let node = Node {
             uuid: new.uuid.clone(),
@@ -50,7 +59,7 @@ impl Local {
             disk: new.disk,
             address,
             image,
-            tree: tree.path,
+            tree,
             hosts: new.hosts_guests,
             identity: seed.identity.clone(),
         };
@@ -75,7 +84,10 @@ impl Local {
             ("network-config", seed.network_config.as_str()),
         ];
         let io = |error: std::io::Error| fault::io(&doing, &error);
-        container::prepare(&self.realm, node, &files).map_err(io)?;
+        match node.engine {
+            Engine::Container => container::prepare(&self.realm, node, &files).map_err(io)?,
+            Engine::Machine => machine::prepare(&directory, node, seed).map_err(io)?,
+        }
         if node.hosts {
             fs_err::write(directory.join("nested/attached.json"), "{}\n").map_err(io)?;
         }
@@ -83,16 +95,114 @@ impl Local {
     }
 
     /// Chooses what a node runs in.
-    fn engine(&self, new: &NewGuest) -> Engine {
-        if new.kind == GuestKind::Vm
-            && !new.hosts_guests
-            && self.settings.vm_engine == VmEngine::Auto
-        {
-            self.warn_once(
-                "this machine cannot run virtual machines at full speed: `vm` nodes are containers (--vm-engine qemu emulates them)",
-            );
+    fn engine(&self, new: &NewGuest, image: &str) -> Engine {
+        // Hosts are containers: nodes inside of them are as fast as those outside.
+        if new.kind != GuestKind::Vm || new.hosts_guests {
+            return Engine::Container;
         }
-        Engine::Container
+        match self.settings.vm_engine {
+            VmEngine::Container => Engine::Container,
+            VmEngine::Qemu => Engine::Machine,
+            VmEngine::Auto => {
+                if self.accel(image) == Accel::Kvm {
+                    return Engine::Machine;
+                }
+                self.warn_once(
+                    "this machine cannot run virtual machines at full speed: `vm` nodes are containers (--vm-engine qemu emulates them)",
+                );
+                Engine::Container
+            }
+        }
+    }
+
+    /// Returns the directory of an image's disk, when it is built.
+    fn disk(&self, image: &str) -> Option<std::path::PathBuf> {
+        let disk = self.images.present_disk(image)?;
+        disk.qcow2.parent().map(std::path::Path::to_owned)
+    }
+
+    /// Finds out what executes the code of virtual machines.
+    fn accel(&self, image: &str) -> Accel {
+        let disk = self.images.present_disk(image);
+        let kernel = disk.map(|disk| disk.kernel);
+        match kernel.is_some_and(|kernel| kvm::works(&self.realm.images(), &kernel)) {
+            true => Accel::Kvm,
+            false => Accel::Tcg,
+        }
+    }
+
+    /// Returns where a virtual machine is started.
+    fn stage<'n>(&self, node: &'n Node) -> machine::Stage<'n> {
+        let kernel = node.tree.join("vmlinuz");
+        machine::Stage {
+            directory: self.realm.node(&node.uuid),
+            part: self.realm.part(node.vmid),
+            group: self.group(node.vmid),
+            systemd: self.hierarchies.systemd,
+            netns: self.bridge(),
+            link: link(node.vmid),
+            accel: if kvm::works(&self.realm.images(), &kernel) {
+                Accel::Kvm
+            } else {
+                Accel::Tcg
+            },
+            node,
+        }
+    }
+
+    /// Returns the network namespace of the bridge; none where it is in our own.
+    pub(super) fn bridge(&self) -> Option<String> {
+        (!self.is_attached()).then(|| self.realm.netns())
+    }
+
+    /// Starts a virtual machine: the first time from a saved one that is then told who it is, or
+    /// from its own disk.
+    fn start_machine(&self, node: &Node) -> Result<(), PortError> {
+        let stage = self.stage(node);
+        if !machine::is_untold(&stage.directory) {
+            return stage.boot();
+        }
+        let kind = saved::Kind {
+            image: &node.tree,
+            accel: stage.accel,
+            cores: node.cores,
+            memory: node.memory,
+        };
+        let say = |what: &str| {
+            if let Some(listener) = &self.listener {
+                let remark = Remark::Waiting(format!("{}: {what}", node.image));
+                listener.hear(Some(&node.uuid), remark);
+            }
+        };
+        let saved = saved::ensure(
+            &self.realm.images(),
+            &kind,
+            |place| self.is_base(place),
+            say,
+        )?;
+        stage.restore(&saved)?;
+        stage.tell()
+    }
+
+    /// Tells whether the disk of a node is on one in this place.
+    pub(super) fn is_base(&self, place: &std::path::Path) -> bool {
+        let nodes = fs_err::read_dir(self.realm.nodes()).into_iter().flatten();
+        nodes.flatten().any(|node| {
+            let base = fs_err::read_to_string(node.path().join(machine::BASE));
+            base.is_ok_and(|base| std::path::Path::new(&base).starts_with(place))
+        })
+    }
+
+    /// Grows a node's disk.
+    pub(super) fn enlarge(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+        self.change(guest, |node| node.disk = node.disk.max(gib))?;
+        let node = self.find(guest, "grow a disk")?;
+        if node.engine == Engine::Machine && self.runs(&node) {
+            let directory = self.realm.node(&node.uuid);
+            machine::enlarge(&directory, node.disk)
+                .map_err(|error| fault::io(&format!("grow the disk of `{}`", node.name), &error))?;
+        }
+        Ok(())
     }
 
     /// Chooses an id. The caller holds the realm.
@@ -120,6 +230,10 @@ impl Local {
         let _node = self.realm.lock_node(&guest.uuid)?;
         let node = self.find(guest, "start a node")?;
         if self.runs(&node) {
+            if self.is_untold(&node) {
+                // Whoever started it was killed before it was told who it is.
+                return self.stage(&node).tell();
+            }
             return Ok(());
         }
         let doing = format!("start `{}`", node.name);
@@ -134,12 +248,16 @@ impl Local {
             net::up(&self.realm)?;
             Some(self.realm.netns())
         };
+        if node.engine == Engine::Machine {
+            net::tap(outer.as_deref(), &link(node.vmid))?;
+            return self.start_machine(&node);
+        }
         let group = self.group(node.vmid);
         let part = self.realm.part(node.vmid);
         net::plug(
             outer.as_deref(),
             &part,
-            &format!("v{}", node.vmid),
+            &link(node.vmid),
             &node.identity.mac,
         )?;
         let program = (node.tree.as_path(), self.settings.program.as_path());
@@ -157,6 +275,11 @@ impl Local {
             return Ok(());
         };
         let doing = format!("take the first-boot data of `{}` away", node.name);
+        if node.engine == Engine::Machine {
+            let directory = self.realm.node(&node.uuid);
+            return machine::discard(&directory, self.runs(&node))
+                .map_err(|error| fault::io(&doing, &error));
+        }
         container::discard(&self.realm, &node, &self.group(node.vmid))
             .map_err(|error| fault::io(&doing, &error))
     }
@@ -177,8 +300,24 @@ impl Local {
         let Some(node) = node::read(&self.realm, &guest.uuid)? else {
             return Ok(());
         };
+        if node.engine == Engine::Machine {
+            let directory = self.realm.node(&node.uuid);
+            // One that does not know who it is yet has nothing to end well.
+            let halt = match machine::is_untold(&directory) {
+                true => Halt::Now,
+                false => halt,
+            };
+            machine::stop(&directory, &self.group(node.vmid), halt);
+        }
         self.halt(node.vmid, halt);
-        net::unplug(&self.realm.part(node.vmid))
+        self.disconnect(&node)
+    }
+
+    fn disconnect(&self, node: &Node) -> Result<(), PortError> {
+        match node.engine {
+            Engine::Container => net::unplug(&self.realm.part(node.vmid)),
+            Engine::Machine => net::untap(self.bridge().as_deref(), &link(node.vmid)),
+        }
     }
 
     pub(super) fn halt(&self, vmid: u32, halt: Halt) {
@@ -192,7 +331,7 @@ impl Local {
         {
             let _node = self.realm.lock_node(&guest.uuid)?;
             if let Some(node) = node::read(&self.realm, &guest.uuid)? {
-                if self.runs(&node) {
+                if self.is_up(&node) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),
                         "it runs",
@@ -200,7 +339,7 @@ impl Local {
                     ));
                 }
                 self.halt(node.vmid, Halt::Now);
-                net::unplug(&self.realm.part(node.vmid))?;
+                self.disconnect(&node)?;
             }
             node::remove(&self.realm, &guest.uuid)
                 .map_err(|error| fault::io("remove a node", &error))?;
@@ -240,6 +379,11 @@ impl Local {
         let _ = fs_err::remove_dir(self.realm.root());
         Ok(())
     }
+}
+
+/// Returns the name of a node's link on the bridge.
+pub(super) fn link(vmid: u32) -> String {
+    format!("v{vmid}")
 }
 
 /// Returns the image that a guest is made from.

@@ -6,18 +6,24 @@
 mod cgroup;
 mod clean;
 mod container;
+mod emulator;
 mod enter;
 mod fault;
 mod identity;
+mod kvm;
+mod launch;
 mod lease;
 mod life;
 mod lock;
+mod machine;
 mod net;
 mod node;
 mod preflight;
 mod provider;
+mod qmp;
 mod realm;
 mod remote;
+mod saved;
 mod wire;
 
 use std::path::PathBuf;
@@ -109,7 +115,7 @@ impl Local {
         let nodes = node::all(&self.realm)?.into_iter();
         Ok(nodes
             .map(|node| {
-                let running = self.runs(&node);
+                let running = self.is_up(&node);
                 (node, running)
             })
             .collect())
@@ -140,6 +146,16 @@ impl Local {
 
     fn runs(&self, node: &Node) -> bool {
         !self.group(node.vmid).processes().is_empty()
+    }
+
+    /// Whether a node runs and knows who it is. A machine that was restored and not told yet is still
+    /// to be started.
+    fn is_up(&self, node: &Node) -> bool {
+        self.runs(node) && !self.is_untold(node)
+    }
+
+    fn is_untold(&self, node: &Node) -> bool {
+        node.engine == Engine::Machine && machine::is_untold(&self.realm.node(&node.uuid))
     }
 
     /// Whether this host is inside a node of another, whose network it uses.
@@ -199,7 +215,7 @@ impl Local {
 
     fn one(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         let node = node::read(&self.realm, &guest.uuid)?;
-        Ok(node.map(|node| node.observed(HOST, self.runs(&node))))
+        Ok(node.map(|node| node.observed(HOST, self.is_up(&node))))
     }
 
     fn leased(

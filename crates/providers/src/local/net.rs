@@ -227,6 +227,56 @@ pub(super) fn unplug(part: &str) -> Result<(), PortError> {
         .map_err(|error| fault::program(&doing, &error))
 }
 
+/// Gives a virtual machine a link on the bridge. `outer` is the bridge's own namespace.
+pub(super) fn tap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
+    let doing = format!("connect `{link}` to the network");
+    untap(outer, link)?;
+    let namespace = outer.map_or_else(Vec::new, |outer| vec!["-n", outer]);
+    for words in [
+        &["tuntap", "add", "dev", link, "mode", "tap"][..],
+        &["link", "set", link, "master", BRIDGE, "up"][..],
+    ] {
+        run("ip", &[&namespace, words].concat()).map_err(|error| fault::program(&doing, &error))?;
+    }
+    Ok(())
+}
+
+/// Takes a virtual machine's link away; one that is gone is no error.
+pub(super) fn untap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
+    let doing = format!("disconnect `{link}` from the network");
+    if outer.is_some_and(|outer| !has_namespace(outer)) {
+        return Ok(());
+    }
+    let program = |error| fault::program(&doing, &error);
+    if !links(outer)
+        .map_err(program)?
+        .iter()
+        .any(|one| one.name == link)
+    {
+        return Ok(());
+    }
+    let namespace = outer.map_or_else(Vec::new, |outer| vec!["-n", outer]);
+    run("ip", &[&namespace, &["link", "delete", link][..]].concat())
+        .map(|_| ())
+        .map_err(program)
+}
+
+/// Returns the links of virtual machines on the bridge.
+pub(super) fn taps(outer: Option<&str>) -> Vec<String> {
+    if outer.is_some_and(|outer| !has_namespace(outer)) {
+        return Vec::new();
+    }
+    let links = links(outer).unwrap_or_default().into_iter();
+    let ours = |name: &str| {
+        let number = name.strip_prefix('v').unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+    };
+    links
+        .filter(|link| link.kind == "tun" && ours(&link.name))
+        .map(|link| link.name)
+        .collect()
+}
+
 /// Returns the namespaces whose name begins so.
 pub(super) fn namespaces(prefix: &str) -> Vec<String> {
     let Ok(entries) = fs_err::read_dir("/run/netns") else {

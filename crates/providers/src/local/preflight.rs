@@ -188,7 +188,7 @@ fn limits() -> Finding {
         Severity::Warning,
         check,
         detail,
-        "enable these controllers of control groups",
+        "enable these in the kernel's control groups",
     )
 }
 

@@ -12,13 +12,23 @@ use homestak_engine::ports::{
     Observed, ObservedGuest, PortError, Provider, Remark,
 };
 
-use super::{Local, image_name};
+use super::{Local, VmEngine, image_name, kvm};
 use crate::image::Images;
 
 /// How many nodes are changed at once.
 const AT_ONCE: usize = 8;
 
 impl Local {
+    /// Tells whether guests of this kind may become virtual machines here, which need a disk.
+    fn wants_disk(&self, kind: GuestKind) -> bool {
+        let possible = match self.settings.vm_engine {
+            VmEngine::Container => false,
+            VmEngine::Qemu => true,
+            VmEngine::Auto => kvm::is_plausible(),
+        };
+        kind == GuestKind::Vm && possible
+    }
+
     /// Carries a call out on a thread that may wait. A caller that is dropped does not stop it, as
     /// it would not stop a hypervisor.
     async fn off<T: Send + 'static>(
@@ -83,8 +93,7 @@ impl Provider for Local {
 
     async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.change(&guest, |node| node.disk = node.disk.max(gib)))
-            .await
+        self.off(move |local| local.enlarge(&guest, gib)).await
     }
 
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
@@ -113,7 +122,8 @@ impl Provider for Local {
         if !Images::knows(name) {
             return Err(unknown(name));
         }
-        Ok(self.images.present(name).is_some())
+        let disk = !self.wants_disk(image.kind) || self.images.present_disk(name).is_some();
+        Ok(disk && self.images.present(name).is_some())
     }
 
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
@@ -124,9 +134,13 @@ impl Provider for Local {
                 listener.hear(None, Remark::Image { name, what });
             }
         };
-        let made = self.images.ensure(name, &say).await;
-        made.map(|_| ())
-            .map_err(|error| error.into_port(&format!("make the image `{name}`")))
+        let failed =
+            |error: crate::image::ImageError| error.into_port(&format!("make the image `{name}`"));
+        self.images.ensure(name, &say).await.map_err(failed)?;
+        if self.wants_disk(image.kind) {
+            self.images.disk(name, &say).await.map_err(failed)?;
+        }
+        Ok(())
     }
 
     async fn sweep(&self) -> Result<usize, PortError> {

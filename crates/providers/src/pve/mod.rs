@@ -38,7 +38,7 @@ pub mod property;
 pub mod quirks;
 pub mod requests;
 pub mod role;
-pub mod seed;
+pub use crate::seed;
 pub mod settings;
 pub mod upid;
 pub mod vmid;

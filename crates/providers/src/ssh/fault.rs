@@ -96,14 +96,29 @@ impl SshError {
         Self::Failed { said }
     }
 
+    /// Tells whether the command was not run, and may be in a moment: a node that has just booted
+    /// starts its server anew once it has made its user.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { said, sent } => {
+                *sent == Sent::No && !said.contains("timed out") && !said.contains("resolve")
+            }
+            Self::Denied { .. } => true,
+            Self::NotInstalled
+            | Self::HostKeyDiffers
+            | Self::HostKeyUnknown
+            | Self::Failed { .. } => false,
+        }
+    }
+
     /// Returns it as an error of a port.
     pub fn at_port(&self, doing: &str) -> PortError {
         let (class, hint) = match self {
             Self::NotInstalled => (Class::Refused, super::INSTALL),
             Self::Unreachable { sent, .. } => (Class::Unreachable { sent: *sent }, ""),
-            Self::HostKeyDiffers | Self::HostKeyUnknown | Self::Denied { .. } => {
-                (Class::Refused, "")
-            }
+            Self::HostKeyDiffers | Self::HostKeyUnknown => (Class::Refused, ""),
+            // One that has just booted may not have made its user yet.
+            Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, ""),
             Self::Failed { .. } => (Class::Unreachable { sent: Sent::Maybe }, ""),
         };
         PortError {

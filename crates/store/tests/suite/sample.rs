@@ -104,7 +104,8 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
         status,
         source: Some("debian-12-custom".into()),
         address: (status == NodeStatus::Ready).then(|| "10.0.0.7".parse().unwrap()),
-        user: Some("homestak".into()),
+        // Runs of older versions did not write it down.
+        user: None,
     }
 }
 

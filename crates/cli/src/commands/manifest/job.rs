@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::runs::is_unfinished;
 use super::select::{Selected, request, select};
-use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, WishArgs};
+use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, VmEngineArg, WishArgs};
 use crate::commands::Outcome;
 use crate::commands::host::preflight::before_a_run;
 use crate::commands::local::{check_machine, install};
@@ -72,7 +72,8 @@ impl<'a> Job<'a> {
         } = select(args, settings, printer)?;
         let request = request(args, &session)?;
         let screen = Screen::new(printer.shape, carry.events);
-        let bench = Bench::new(Arc::new(session), settings, screen)?;
+        let engine = carry.vm_engine.map(VmEngineArg::engine);
+        let bench = Bench::with_engine(Arc::new(session), settings, screen, engine)?;
         Ok(Self {
             verb,
             resolved,

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use homestak_providers::ssh::{SshError, Stream, shell_line};
+use homestak_providers::ssh::{Stream, shell_line};
 use serde_json::{Value as Json, json};
 
 use crate::args::ExecArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
 use crate::error::CommandError;
-use crate::nodes::{self, Known, Way};
+use crate::nodes::{self, Known};
 use crate::operator::journal;
 use crate::places::SIM;
 use crate::settings::Settings;
@@ -107,7 +107,7 @@ fn on_each(
                 }
             };
             let ended = match nodes::way(node, settings) {
-                Ok(way) => follow(&way, line, &hear),
+                Ok(way) => way.patiently(|ssh| ssh.follow(line, &hear)),
                 Err(error) => Err(error),
             };
             let mut came = came[at].lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,16 +126,6 @@ fn on_each(
     came.into_iter()
         .map(|came| came.into_inner().unwrap_or_else(PoisonError::into_inner))
         .collect()
-}
-
-fn follow(
-    way: &Way,
-    line: &str,
-    hear: &(dyn Fn(Stream, &str) + Sync),
-) -> Result<i32, CommandError> {
-    way.ssh
-        .follow(line, hear)
-        .map_err(|error: SshError| way.word(&error))
 }
 
 fn as_json(label: &str, came: &Came) -> Json {

@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
-use homestak_providers::local::{Local, Node};
+use homestak_providers::local::{Engine, Local, Node};
+use homestak_providers::ssh::Stream;
 use serde_json::json;
 
 use super::inside::{Inside, find, of_host, require_root};
@@ -78,8 +80,8 @@ fn here(
         arguments.extend(asked.map(str::to_owned));
         return show("journalctl", &arguments, &console, false, printer);
     }
-    if nodes_that_only_ssh_opens(node) {
-        // A virtual machine: its journal is inside.
+    if node.engine == Engine::Machine {
+        // Its journal is on a disk of its own.
         let known = block_on(async {
             let journal = journal(settings)?;
             nodes::one(&*journal, &args.node).await
@@ -93,13 +95,6 @@ fn here(
         printer.say("It does not run, and kept none.");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn nodes_that_only_ssh_opens(node: &Node) -> bool {
-    match node.engine {
-        homestak_providers::local::Engine::Container => false,
-        homestak_providers::local::Engine::Machine => true,
-    }
 }
 
 /// Runs a program that prints the journal.
@@ -139,22 +134,18 @@ fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
     let asked = format!("journalctl --no-pager --lines {}{follow}", args.lines);
     // Root's own login may have no sudo.
     let line = format!("if [ \"$(id -u)\" = 0 ]; then exec {asked}; else exec sudo -n {asked}; fi");
-    let said = std::sync::Mutex::new(Vec::new());
-    let status = way.ssh.follow(&line, &|stream, line| match stream {
-        homestak_providers::ssh::Stream::Err => printer.say(line),
-        homestak_providers::ssh::Stream::Out if printer.shape.json => {
-            let mut said = said
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let said = Mutex::new(Vec::new());
+    let hear = |stream: Stream, line: &str| match stream {
+        Stream::Err => printer.say(line),
+        Stream::Out if printer.shape.json => {
+            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             said.push(line.to_owned());
         }
-        homestak_providers::ssh::Stream::Out => printer.data(&format!("{line}\n")),
-    });
-    let status = status.map_err(|error| way.word(&error))?;
+        Stream::Out => printer.data(&format!("{line}\n")),
+    };
+    let status = way.patiently(|ssh| ssh.follow(&line, &hear))?;
     if printer.shape.json {
-        let said = said
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let said = said.into_inner().unwrap_or_else(PoisonError::into_inner);
         printer.json("logs", json!({ "console": [], "journal": said }));
     }
     Ok(ExitCode::from(u8::from(status != 0)))

@@ -39,7 +39,7 @@ fn become_ssh(way: &Way, command: &[String]) -> Outcome {
 /// Lets this program do it inside a node that the one meant runs on.
 fn through(parent: &Known, words: &[&str], settings: &Settings) -> Outcome {
     let way = nodes::way(parent, settings)?;
-    way.ssh.run("true", b"").map_err(|error| way.word(&error))?;
+    way.patiently(|ssh| ssh.run("true", b""))?;
     let command = PROGRAM.iter().chain(words).map(|&word| word.to_owned());
     become_ssh(&way, &command.collect::<Vec<_>>())
 }

@@ -18,7 +18,7 @@ pub(in crate::commands) fn run(args: &SshArgs, settings: &Settings) -> Outcome {
     if way.trust == Trust::Pinned {
         // The connection is kept and used again below. What goes wrong is worded here, because
         // nobody is left to do so later.
-        way.ssh.run("true", b"").map_err(|error| way.word(&error))?;
+        way.patiently(|ssh| ssh.run("true", b""))?;
     }
     become_ssh(&way, &args.command)
 }

@@ -1,3 +1,8 @@
+//! Texts as they are found, and as they should be.
+//!
+//! In: small texts. Out: what becomes of them, once and twice.
+//! Never: whole files of a machine.
+
 use super::*;
 
 fn names() -> Vec<String> {

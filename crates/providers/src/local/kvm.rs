@@ -1,0 +1,154 @@
+//! Finds out whether the processor really runs machines: by running one.
+//!
+//! In: a kernel. Out: yes or no, remembered until the machine boots again.
+//! Never: a yes because a device can be opened; some open it and then hang.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::emulator::{Accel, QEMU, version};
+use crate::image::process::Running;
+
+/// How long a kernel has to come to its end. One that the processor runs takes a second.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// What a kernel says that has everything but a disk.
+const LAST_WORDS: &str = "Unable to mount root fs";
+/// Where the answer is remembered, beside the images.
+const ANSWER: &str = ".kvm.json";
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Answer {
+    /// The machine's boot that it is about.
+    boot: String,
+    /// QEMU's version that it is about.
+    version: String,
+    works: bool,
+}
+
+/// Tells whether it is worth trying: there is a device, and a processor that says it can.
+pub(super) fn is_plausible() -> bool {
+    let flags = fs_err::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let can = flags
+        .split_whitespace()
+        .any(|word| matches!(word, "vmx" | "svm"));
+    can && Path::new("/dev/kvm").exists() && version().is_some()
+}
+
+/// Tells whether the processor runs machines, by booting this kernel unless that was tried.
+pub(super) fn works(images: &Path, kernel: &Path) -> bool {
+    if !is_plausible() {
+        return false;
+    }
+    remembered(images, || boots(Accel::Kvm, kernel, PATIENCE))
+}
+
+/// Returns the answer of this boot, and finds it out once.
+fn remembered(images: &Path, find_out: impl FnOnce() -> bool) -> bool {
+    let boot = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let now = |works| Answer {
+        boot: boot.trim().to_owned(),
+        version: version().unwrap_or_default(),
+        works,
+    };
+    let path = images.join(ANSWER);
+    let known: Option<Answer> = fs_err::read(&path)
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok());
+    if let Some(known) = known
+        && known == now(known.works)
+    {
+        return known.works;
+    }
+    let answer = now(find_out());
+    // One that cannot be remembered is found out again.
+    let _ = serde_json::to_vec(&answer).map(|text| fs_err::write(&path, text));
+    answer.works
+}
+
+/// Boots a kernel without a disk and waits for its last words.
+fn boots(accel: Accel, kernel: &Path, patience: Duration) -> bool {
+    let cpu = match accel {
+        Accel::Kvm => "host",
+        Accel::Tcg => "max",
+    };
+    let words = [
+        QEMU,
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-machine",
+        "q35",
+        "-m",
+        "256",
+        "-accel",
+        accel.word(),
+        "-cpu",
+        cpu,
+        "-serial",
+        "stdio",
+        "-append",
+        "console=ttyS0 panic=-1",
+        "-kernel",
+    ];
+    let mut command: Vec<OsString> = words.map(OsString::from).into();
+    command.push(kernel.into());
+    let mut running = Running::start(command, &[]);
+    let between = Duration::from_millis(50);
+    let looks = patience.as_millis() / between.as_millis();
+    for _ in 0..=looks {
+        let (lines, ended) = running.heard();
+        if lines.iter().any(|line| line.contains(LAST_WORDS)) {
+            return true;
+        }
+        if ended {
+            return false;
+        }
+        std::thread::sleep(between);
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel of an image, where one is at hand: building one takes minutes.
+    #[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]
+    fn kernel() -> Option<std::path::PathBuf> {
+        std::env::var_os("HOMESTAK_TEST_FULL")?;
+        version()?;
+        let images = std::env::var_os("HOMESTAK_TEST_IMAGES")?;
+        let disk = crate::image::Images::new(images.into()).present_disk("debian-12")?;
+        Some(disk.kernel)
+    }
+
+    #[test]
+    fn a_kernel_that_comes_to_its_end_is_recognised_and_one_that_does_not_is_given_up() {
+        let Some(kernel) = kernel() else { return };
+        assert!(boots(Accel::Tcg, &kernel, Duration::from_secs(600)));
+        assert!(!boots(Accel::Tcg, &kernel, Duration::from_millis(100)));
+        let dir = tempfile::tempdir().expect("a directory");
+        let garbage = dir.path().join("kernel");
+        fs_err::write(&garbage, [0; 4096]).expect("written");
+        assert!(!boots(Accel::Tcg, &garbage, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn an_answer_is_remembered_until_the_machine_boots_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert!(remembered(dir.path(), || true));
+        assert!(remembered(dir.path(), || panic!("it is known")));
+        let path = dir.path().join(ANSWER);
+        let text = fs_err::read_to_string(&path).expect("an answer");
+        let mut answer: Answer = serde_json::from_str(&text).expect("an answer");
+        answer.boot = "another".to_owned();
+        let text = serde_json::to_string(&answer).expect("text");
+        fs_err::write(&path, text).expect("written");
+        assert!(!remembered(dir.path(), || false));
+    }
+}

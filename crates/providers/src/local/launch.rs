@@ -1,0 +1,157 @@
+//! Starts the process that keeps a node, apart from us: it lives on when we end.
+//!
+//! In: what to run, a node's groups. Out: a process in its own session, namespaces and groups.
+//! Never: a node that runs outside of its groups, even for a moment.
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use homestak_engine::ports::PortError;
+
+use super::cgroup::{Group, Limits};
+use super::fault;
+use crate::process;
+
+/// Runs the keeper in namespaces of its own: when it ends, however it ends, the kernel ends every
+/// process of the node and takes its mounts away.
+const APART: [&str; 8] = [
+    "unshare",
+    "--mount",
+    "--propagation=private",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "sh",
+];
+
+/// What keeps a node.
+pub(super) struct Keeper<'k> {
+    /// The script, which is told: wait or go, the node's directory, its image, its group in
+    /// version 2 or -, groups to join, and the rest.
+    pub(super) text: &'k str,
+    /// The image.
+    pub(super) image: &'k Path,
+    /// What the node may use.
+    pub(super) limits: Limits,
+    /// The network namespace that it is started in, when it is not our own.
+    pub(super) netns: Option<String>,
+    /// The rest of what the script is told.
+    pub(super) arguments: Vec<String>,
+}
+
+/// Starts a node's keeper.
+pub(super) fn launch(
+    keeper: &Keeper<'_>,
+    directory: &Path,
+    (name, part): (&str, &str),
+    group: &Group,
+    systemd: bool,
+) -> Result<(), PortError> {
+    let doing = format!("start `{name}`");
+    let io = |error: std::io::Error| fault::io(&doing, &error);
+    let groups = group.make(keeper.limits).map_err(io)?;
+    // From a file: systemd has its own meaning for `$` and `%` among arguments.
+    let script = directory.join(format!("homestak-node-{name}"));
+    fs_err::write(&script, keeper.text).map_err(io)?;
+    let mut arguments: Vec<String> = vec![
+        script.display().to_string(),
+        if systemd { "go" } else { "wait" }.into(),
+        directory.display().to_string(),
+        keeper.image.display().to_string(),
+        group
+            .split()
+            .map_or_else(|| "-".to_owned(), |path| path.display().to_string()),
+        joined(&groups),
+    ];
+    arguments.extend(keeper.arguments.iter().cloned());
+    let log = console(directory).map_err(io)?;
+    if systemd {
+        return run_in_unit(part, group, keeper, directory, &arguments)
+            .map_err(|error| fault::program(&doing, &error));
+    }
+    let mut command = process::command("setsid");
+    command
+        .args(apart(keeper.netns.as_deref()))
+        .args(&arguments)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().map_err(io)?)
+        .stderr(log);
+    let mut child = command.spawn().map_err(|error| {
+        fault::program(
+            &doing,
+            &process::Failed::NotStarted {
+                program: "setsid".to_owned(),
+                error,
+            },
+        )
+    })?;
+    // It waits until it is told to go on; should we die before, it ends by itself. Its parent is
+    // put into the groups here, so that the node counts as running from now on.
+    for group in &groups {
+        fs_err::write(group.join("cgroup.procs"), child.id().to_string()).map_err(io)?;
+    }
+    let told = match child.stdin.take() {
+        Some(mut stdin) => std::io::Write::write_all(&mut stdin, b"go\n"),
+        None => Ok(()),
+    };
+    // As long as this program runs, it is the one to be told how the node ended.
+    std::thread::spawn(move || child.wait());
+    told.map_err(io)
+}
+
+fn apart(netns: Option<&str>) -> Vec<String> {
+    let netns = netns.map(|name| format!("--net=/run/netns/{name}"));
+    let mut command: Vec<String> = netns
+        .map(|netns| vec!["nsenter".to_owned(), netns, "--".to_owned()])
+        .unwrap_or_default();
+    command.extend(APART.map(str::to_owned));
+    command
+}
+
+fn joined(groups: &[PathBuf]) -> String {
+    let groups: Vec<String> = groups
+        .iter()
+        .map(|group| group.display().to_string())
+        .collect();
+    groups.join(" ")
+}
+
+fn run_in_unit(
+    part: &str,
+    group: &Group,
+    keeper: &Keeper<'_>,
+    directory: &Path,
+    arguments: &[String],
+) -> Result<(), process::Failed> {
+    // A unit of that name that failed would be in the way.
+    let _ = process::run("systemctl", &["reset-failed", &format!("{part}.service")]);
+    let log = directory.join("console.log");
+    let mut all: Vec<String> = ["--quiet", "--collect", "--service-type=exec"]
+        .map(str::to_owned)
+        .into();
+    all.push(format!("--unit={part}.service"));
+    let mut properties = group.properties(keeper.limits);
+    properties.push("KillMode=mixed".to_owned());
+    properties.push(format!("StandardOutput=append:{}", log.display()));
+    properties.push(format!("StandardError=append:{}", log.display()));
+    all.extend(
+        properties
+            .into_iter()
+            .map(|property| format!("--property={property}")),
+    );
+    all.extend(apart(keeper.netns.as_deref()));
+    all.extend(arguments.iter().cloned());
+    process::run("systemd-run", &all).map(|_| ())
+}
+
+/// Opens the file that a node's console goes to.
+fn console(directory: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(directory.join("console.log"))
+}

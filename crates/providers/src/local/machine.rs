@@ -1,0 +1,269 @@
+//! Nodes that are virtual machines: a whole Debian in QEMU, on a disk over its image.
+//!
+//! In: a node. Out: its QEMU, in its own group, on the realm's bridge; found again by its sockets.
+//! Never: a node told who it is twice, or left half-told: what is still to be said is in a file.
+
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_engine::ports::{Halt, PortError, Seed};
+use serde_json::{Value as Json, json};
+
+use super::cgroup::{Group, Limits};
+use super::emulator::{Accel, DISK, Machine, OVERHEAD, SEED, grow, overlay};
+use super::launch::{Keeper, launch};
+use super::node::{FirstBoot, Node};
+use super::qmp::{Agent, Qmp};
+use super::saved::Saved;
+use super::{container, fault, identity};
+
+/// What the machine's own keeper does: joins its groups and becomes QEMU.
+const KEEPER: &str = include_str!("machine.sh");
+/// What a restored machine is still to be told.
+const STILL: &str = "first-boot";
+
+/// What a machine's disk is on.
+pub(super) const BASE: &str = "base";
+
+/// How long a machine may take to be restored, and to do what it is told.
+const RESTORE: Duration = Duration::from_secs(120);
+const TELL: Duration = Duration::from_secs(120);
+const BETWEEN: Duration = Duration::from_millis(50);
+/// How often a machine's button is pressed. One that still boots does not feel it.
+const PRESS: Duration = Duration::from_secs(3);
+
+/// Makes the file system as large as the disk.
+const GROW: &str = "/usr/lib/systemd/systemd-growfs /\n";
+
+/// Where a machine is started.
+pub(super) struct Stage<'s> {
+    /// The node's directory.
+    pub(super) directory: PathBuf,
+    /// What its parts are called.
+    pub(super) part: String,
+    pub(super) group: Group,
+    pub(super) systemd: bool,
+    /// Network namespace of the bridge; none where the bridge is the machine's own.
+    pub(super) netns: Option<String>,
+    /// Its link on the bridge.
+    pub(super) link: String,
+    pub(super) accel: Accel,
+    pub(super) node: &'s Node,
+}
+
+/// Writes down what a machine is told on its first start.
+pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Result<()> {
+    match node.first_boot {
+        FirstBoot::CloudInit => secret(&directory.join(SEED), &crate::seed::image(seed)),
+        FirstBoot::Direct => {
+            let script = identity::script(&node.identity, node.hosts, true);
+            let number = node.uuid.as_str().replace('-', "");
+            let mac = &node.identity.mac;
+            // It was saved with another number and another card.
+            let before = format!(
+                "set -eu\nrm -f /etc/machine-id\necho {number} >/etc/machine-id\n\
+                 if [ \"$(cat /sys/class/net/eth0/address)\" != {mac} ]; then\n\
+                 ip link set eth0 down\nip link set eth0 address {mac}\nfi\n\
+                 systemctl reset-failed\n"
+            );
+            secret(&directory.join(STILL), (before + &script).as_bytes())
+        }
+    }
+}
+
+fn secret(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    // Beside it first: what is there is whole.
+    let beside = path.with_extension("new");
+    let mut file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&beside)?;
+    std::io::Write::write_all(&mut file, bytes)?;
+    fs_err::rename(&beside, path)
+}
+
+/// Tells whether a machine still has to be told who it is, by us.
+pub(super) fn is_untold(directory: &Path) -> bool {
+    directory.join(STILL).exists()
+}
+
+impl Stage<'_> {
+    fn doing(&self) -> String {
+        format!("start `{}`", self.node.name)
+    }
+
+    fn io(&self, error: &std::io::Error) -> PortError {
+        fault::io(&self.doing(), error)
+    }
+
+    /// Boots a machine from its own disk, which is made when there is none.
+    pub(super) fn boot(&self) -> Result<(), PortError> {
+        let disk = self.directory.join(DISK);
+        let program = |error| fault::program(&self.doing(), &error);
+        if !disk.exists() {
+            self.lay(&self.node.tree.join("disk.qcow2"))?;
+        }
+        grow(&disk, self.node.disk).map_err(program)?;
+        self.launch(None)
+    }
+
+    /// Begins where a saved machine ended, with a disk of its own over that one's.
+    pub(super) fn restore(&self, saved: &Saved) -> Result<(), PortError> {
+        // One that was restored and never told is begun again: nobody has used it.
+        self.lay(&saved.disk)?;
+        self.launch(Some(&saved.state))
+    }
+
+    fn lay(&self, base: &Path) -> Result<(), PortError> {
+        let beside = self.directory.join("disk.new");
+        let disk = self.directory.join(DISK);
+        // Written down, so that nobody removes what this disk is on.
+        fs_err::write(self.directory.join(BASE), base.to_string_lossy().as_bytes())
+            .map_err(|error| self.io(&error))?;
+        overlay(base, &beside).map_err(|error| fault::program(&self.doing(), &error))?;
+        fs_err::rename(&beside, disk).map_err(|error| self.io(&error))
+    }
+
+    fn launch(&self, state: Option<&Path>) -> Result<(), PortError> {
+        let node = self.node;
+        let machine = Machine {
+            image: node.tree.clone(),
+            accel: self.accel,
+            cores: node.cores,
+            memory: node.memory,
+            uuid: node.uuid.as_str().to_owned(),
+            mac: node.identity.mac.clone(),
+            link: Some(self.link.clone()),
+            seed: self.directory.join(SEED).exists(),
+            state: state.map(Path::to_owned),
+            kernel: "",
+        };
+        let keeper = Keeper {
+            text: KEEPER,
+            image: &node.tree,
+            limits: Limits {
+                memory: node.memory + OVERHEAD,
+                cores: node.cores,
+            },
+            netns: self.netns.clone(),
+            arguments: machine.command(),
+        };
+        let names = (&*node.name, &*self.part);
+        launch(&keeper, &self.directory, names, &self.group, self.systemd)
+    }
+
+    /// Lets a restored machine go on, and tells it who it is. It may have been begun by someone who
+    /// was killed.
+    pub(super) fn tell(&self) -> Result<(), PortError> {
+        let still = self.directory.join(STILL);
+        let script = fs_err::read_to_string(&still).map_err(|error| self.io(&error))?;
+        let mut qmp = self.until(RESTORE, "restored", || {
+            let mut qmp = Qmp::open(&self.directory)?;
+            match qmp.status()?.as_str() {
+                "inmigrate" => Err(std::io::ErrorKind::WouldBlock.into()),
+                _ => Ok(qmp),
+            }
+        })?;
+        let io = |error: std::io::Error| self.io(&error);
+        qmp.ask("cont", &Json::Null).map_err(io)?;
+        resize(&mut qmp, self.node.disk).map_err(io)?;
+        let mut agent = self.until(RESTORE, "answered", || Agent::open(&self.directory))?;
+        // Its clock stood still since it was saved.
+        let now = format!("date --set=@{} >/dev/null\n", WallClock.now().as_second());
+        let script = now + &script + GROW;
+        agent.run(&script, TELL).map_err(io)?;
+        fs_err::remove_file(&still).map_err(io)
+    }
+
+    /// Tries until it works, the machine has ended, or the time is over.
+    fn until<T>(
+        &self,
+        patience: Duration,
+        what: &str,
+        mut attempt: impl FnMut() -> std::io::Result<T>,
+    ) -> Result<T, PortError> {
+        let looks = patience.as_millis() / BETWEEN.as_millis();
+        let mut last = String::new();
+        for _ in 0..looks {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(error) => last = error.to_string(),
+            }
+            if self.group.processes().is_empty() {
+                last = "QEMU has ended".to_owned();
+                break;
+            }
+            std::thread::sleep(BETWEEN);
+        }
+        let log = fs_err::read_to_string(self.directory.join("console.log")).unwrap_or_default();
+        let mut log: Vec<String> = log.lines().map(str::to_owned).collect();
+        Err(PortError {
+            log: log.split_off(log.len().saturating_sub(8)),
+            ..PortError::refused(
+                &self.doing(),
+                format!("the machine was not {what} ({last})"),
+                "apply again tries again",
+            )
+        })
+    }
+}
+
+/// Brings a machine to a halt: its button is pressed, then it is switched off.
+pub(super) fn stop(directory: &Path, group: &Group, halt: Halt) {
+    if let Halt::Graceful(patience) = halt {
+        let mut left = patience;
+        while !left.is_zero() {
+            if let Ok(mut qmp) = Qmp::open(directory) {
+                // One that was restored and not let go on does not feel it.
+                let _ = qmp.ask("system_powerdown", &Json::Null);
+            }
+            let turn = left.min(PRESS);
+            if container::ended(group, turn) {
+                return;
+            }
+            left = left.saturating_sub(turn);
+        }
+    }
+    // It closes its disk, when it still can.
+    if let Ok(mut qmp) = Qmp::open(directory) {
+        let _ = qmp.ask("quit", &Json::Null);
+        container::ended(group, Duration::from_secs(1));
+    }
+    container::stop(group, Halt::Now);
+}
+
+/// Takes away what it was told: the CD is taken out and thrown away.
+pub(super) fn discard(directory: &Path, running: bool) -> std::io::Result<()> {
+    let seed = directory.join(SEED);
+    if !seed.exists() {
+        return Ok(());
+    }
+    if running {
+        let out = json!({ "id": "cd", "force": true });
+        Qmp::open(directory)?.ask("eject", &out)?;
+    }
+    fs_err::remove_file(seed)
+}
+
+/// Grows the disk of a machine that runs, and the file system on it.
+pub(super) fn enlarge(directory: &Path, gib: u64) -> std::io::Result<()> {
+    resize(&mut Qmp::open(directory)?, gib)?;
+    Agent::open(directory)?.run(GROW, TELL).map(|_| ())
+}
+
+fn resize(qmp: &mut Qmp, gib: u64) -> std::io::Result<()> {
+    let blocks = qmp.ask("query-block", &Json::Null)?;
+    let root = blocks.as_array().into_iter().flatten();
+    let size = root
+        .filter(|block| block["device"] == "root")
+        .find_map(|block| block["inserted"]["image"]["virtual-size"].as_u64());
+    let wanted = gib << 30;
+    if size.is_some_and(|size| size < wanted) {
+        qmp.ask("block_resize", &json!({ "device": "root", "size": wanted }))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+# Keeps one virtual machine. It is the first process of a namespace of its own and becomes QEMU.
+# Arguments: wait|go, the node's directory, its image, its group in version 2 or -, groups to
+# join, then QEMU with its own.
+set -u
+mode=$1 dir=$2 image=$3 split=$4 groups=$5
+shift 5
+if [ "$mode" = wait ]; then
+    # Whoever started it may be gone before it is told to go.
+    read -r word && [ "$word" = go ] || exit 1
+fi
+exec </dev/null
+for group in $groups; do
+    # 0 is whoever writes it: the number in here is another one than outside.
+    echo 0 >"$group/cgroup.procs" || exit 1
+done
+# The image is not removed while this is open.
+exec 9<"$image/image.json" || exit 1
+flock --shared 9
+cd "$dir" || exit 1
+rm -f qmp.sock agent.sock serial.sock
+exec "$@"

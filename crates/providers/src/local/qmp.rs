@@ -1,0 +1,249 @@
+//! Talks to QEMU and to the agent inside its machine, both in lines of JSON over sockets.
+//!
+//! In: a node's directory, commands. Out: answers, within a time.
+//! Never: a secret in an argument of a process; scripts go in as data.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value as Json, json};
+
+/// Names of sockets in a node's directory.
+pub(super) const QMP: &str = "qmp.sock";
+pub(super) const AGENT: &str = "agent.sock";
+pub(super) const SERIAL: &str = "serial.sock";
+
+/// How long one answer may take. QEMU answers at once; an emulated machine that boots does not.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether a script has ended.
+const BETWEEN: Duration = Duration::from_millis(100);
+
+/// Lines of JSON, both ways.
+struct Lines {
+    reader: BufReader<UnixStream>,
+}
+
+impl Lines {
+    fn open(directory: &Path, socket: &str) -> std::io::Result<Self> {
+        // Through the directory's own number: a path of a socket has at most 107 letters.
+        let held = fs_err::File::open(directory)?;
+        let short = format!("/proc/self/fd/{}/{socket}", held.file().as_raw_fd());
+        let stream = UnixStream::connect(short)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self {
+            reader: BufReader::new(stream),
+        })
+    }
+
+    fn send(&mut self, value: &Json) -> std::io::Result<()> {
+        let line = format!("{value}\n");
+        self.reader.get_mut().write_all(line.as_bytes())
+    }
+
+    fn receive(&mut self) -> std::io::Result<Json> {
+        let mut line = Vec::new();
+        if self.reader.read_until(b'\n', &mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        // The agent answers a flush with a byte that is no text.
+        let start = line.iter().position(|byte| *byte != 0xff).unwrap_or(0);
+        serde_json::from_slice(&line[start..]).map_err(std::io::Error::other)
+    }
+
+    /// Sends a command and returns what comes back; events in between are passed over.
+    fn ask(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
+        let mut call = json!({ "execute": command });
+        if !arguments.is_null() {
+            call["arguments"] = arguments.clone();
+        }
+        self.send(&call)?;
+        loop {
+            let mut answer = self.receive()?;
+            if let Some(error) = answer.get("error") {
+                let words = error["desc"].as_str().unwrap_or("it failed");
+                return Err(std::io::Error::other(format!("{command}: {words}")));
+            }
+            if answer.get("return").is_some() {
+                return Ok(answer["return"].take());
+            }
+        }
+    }
+}
+
+/// QEMU itself.
+pub(super) struct Qmp(Lines);
+
+impl Qmp {
+    /// Connects to the QEMU of a node.
+    pub(super) fn open(directory: &Path) -> std::io::Result<Self> {
+        let mut lines = Lines::open(directory, QMP)?;
+        lines.receive()?;
+        lines.ask("qmp_capabilities", &Json::Null)?;
+        Ok(Self(lines))
+    }
+
+    /// Carries out a command.
+    pub(super) fn ask(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
+        self.0.ask(command, arguments)
+    }
+
+    /// Returns what the machine does, such as `running` or `inmigrate`.
+    pub(super) fn status(&mut self) -> std::io::Result<String> {
+        let answer = self.ask("query-status", &Json::Null)?;
+        Ok(answer["status"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+/// The agent inside the machine.
+pub(super) struct Agent(Lines);
+
+impl Agent {
+    /// Connects, and makes sure that what comes back belongs to what is asked.
+    pub(super) fn open(directory: &Path) -> std::io::Result<Self> {
+        let mut lines = Lines::open(directory, AGENT)?;
+        let mark = u32::from_le_bytes(
+            *uuid::Uuid::new_v4()
+                .as_bytes()
+                .first_chunk()
+                .unwrap_or(&[7; 4]),
+        );
+        lines.send(&json!({ "execute": "guest-sync", "arguments": { "id": mark } }))?;
+        loop {
+            // Answers to whoever asked before come first.
+            if lines.receive()?["return"] == mark {
+                return Ok(Self(lines));
+            }
+        }
+    }
+
+    /// Runs a script in the machine as root, and returns what it printed.
+    pub(super) fn run(&mut self, script: &str, patience: Duration) -> std::io::Result<String> {
+        let started = self.0.ask(
+            "guest-exec",
+            &json!({
+                "path": "/bin/sh",
+                "input-data": STANDARD.encode(script),
+                "capture-output": true,
+            }),
+        )?;
+        let pid = started["pid"].clone();
+        let looks = patience.as_millis() / BETWEEN.as_millis();
+        for _ in 0..=looks {
+            let state = self.0.ask("guest-exec-status", &json!({ "pid": pid }))?;
+            if state["exited"] != true {
+                std::thread::sleep(BETWEEN);
+                continue;
+            }
+            let text = |key: &str| {
+                let data = state[key].as_str().unwrap_or_default();
+                String::from_utf8_lossy(&STANDARD.decode(data).unwrap_or_default()).into_owned()
+            };
+            if state["exitcode"] == 0 {
+                return Ok(text("out-data"));
+            }
+            let said = text("err-data");
+            let last = said.trim().lines().last().unwrap_or("nothing").to_owned();
+            return Err(std::io::Error::other(format!(
+                "a script in the machine failed, and said: {last}"
+            )));
+        }
+        Err(std::io::ErrorKind::TimedOut.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Serves one client with these answers, one for each line that comes.
+    fn serve(directory: &Path, socket: &str, greeting: &str, answers: &[&str]) {
+        let listener = UnixListener::bind(directory.join(socket)).expect("a socket");
+        let greeting = greeting.to_owned();
+        let answers: Vec<String> = answers.iter().map(ToString::to_string).collect();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("a client");
+            let mut reader = BufReader::new(stream.try_clone().expect("a copy"));
+            let mut writer = stream;
+            writer.write_all(greeting.as_bytes()).expect("sent");
+            for answer in answers {
+                let mut line = String::new();
+                reader.read_line(&mut line).expect("a line");
+                // What the client wants to see again is in what it sent.
+                let id: Json = serde_json::from_str(&line).expect("JSON");
+                let id = id["arguments"]["id"].to_string();
+                let answer = answer.replace("ID", &id);
+                writer.write_all(answer.as_bytes()).expect("sent");
+            }
+        });
+    }
+
+    #[test]
+    fn events_between_question_and_answer_are_passed_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let answers = [
+            "{\"return\": {}}\n",
+            "{\"event\": \"RESUME\"}\n{\"return\": {\"status\": \"running\"}}\n",
+            "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no such device\"}}\n",
+        ];
+        serve(dir.path(), QMP, "{\"QMP\": {}}\n", &answers);
+        let mut qmp = Qmp::open(dir.path()).expect("it answers");
+        assert_eq!(qmp.status().expect("a status"), "running");
+        let error = qmp
+            .ask("eject", &json!({ "id": "x" }))
+            .expect_err("refused");
+        assert_eq!(error.to_string(), "eject: no such device");
+    }
+
+    #[test]
+    fn answers_to_those_who_asked_before_are_not_ours() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let answers = [
+            "{\"return\": {\"pid\": 1}}\n{\"return\": ID}\n",
+            "{\"return\": {\"pid\": 7}}\n",
+            "{\"return\": {\"exited\": true, \"exitcode\": 0, \"out-data\": \"aGkK\"}}\n",
+        ];
+        serve(dir.path(), AGENT, "", &answers);
+        let mut agent = Agent::open(dir.path()).expect("it answers");
+        let said = agent.run("echo hi", PATIENCE).expect("it ran");
+        assert_eq!(said, "hi\n");
+    }
+
+    #[test]
+    fn a_script_that_fails_is_told_with_its_last_words() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let answers = [
+            "{\"return\": ID}\n",
+            "{\"return\": {\"pid\": 7}}\n",
+            "{\"return\": {\"exited\": true, \"exitcode\": 2, \"err-data\": \"YQpubyB1c2VyCg==\"}}\n",
+        ];
+        serve(dir.path(), AGENT, "", &answers);
+        let mut agent = Agent::open(dir.path()).expect("it answers");
+        let error = agent.run("false", PATIENCE).expect_err("it failed");
+        assert!(error.to_string().ends_with("said: no user"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_with_a_long_name_is_no_hindrance() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let long = dir.path().join("n".repeat(120));
+        fs_err::create_dir(&long).expect("made");
+        // Bound by a short name, as QEMU does from inside of the directory.
+        let held = fs_err::File::open(&long).expect("opened");
+        let short = format!("/proc/self/fd/{}", held.file().as_raw_fd());
+        serve(
+            Path::new(&short),
+            QMP,
+            "{\"QMP\": {}}\n",
+            &["{\"return\": {}}\n"],
+        );
+        Qmp::open(&long).expect("it answers");
+    }
+}

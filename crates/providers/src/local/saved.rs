@@ -1,0 +1,324 @@
+//! Machines that have booted once and are kept as they were then, so that others begin there.
+//!
+//! In: a disk image, CPUs, memory. Out: a disk and a state that machines are restored from.
+//! Never: an identity in it: what is saved has no name, no user, no key, no address.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use homestak_engine::ports::PortError;
+use serde_json::{Value as Json, json};
+
+use super::emulator::{Accel, DISK, Machine, overlay, version};
+use super::fault;
+use super::lock::Lock;
+use super::node::remove_tree;
+use super::qmp::{Agent, Qmp};
+use crate::image::process::Running;
+
+/// Start of the names, beside the images.
+const SAVED: &str = ".saved-";
+const HALF: &str = ".half-saved-";
+/// The state of the machine, beside its disk. It is written last.
+const STATE: &str = "state";
+
+/// How long a machine may take to boot. An emulated one on a busy machine takes minutes.
+const BOOT: Duration = Duration::from_secs(600);
+const SAVE: Duration = Duration::from_secs(120);
+const BETWEEN: Duration = Duration::from_millis(200);
+
+/// Waits until everything that starts at boot has started, and uses once what a machine is told
+/// with, so that it is in memory: reading it takes an emulated machine seconds. A service that
+/// fails without an identity, such as SSH without a key, is no reason to wait.
+const SETTLE: &str = "systemctl is-system-running --wait
+networkctl reload
+ssh-keygen -q -t ed25519 -N '' -f /run/once && /usr/sbin/sshd -t -h /run/once
+rm -f /run/once /run/once.pub
+for program in useradd usermod getent cut chown ip date sudo mv; do $program --help; done
+/usr/lib/systemd/systemd-growfs /
+sync
+exit 0
+";
+
+/// A machine that has booted once.
+pub(super) struct Saved {
+    pub(super) disk: PathBuf,
+    pub(super) state: PathBuf,
+}
+
+/// What a saved machine is told apart by.
+pub(super) struct Kind<'k> {
+    /// Directory of the disk image.
+    pub(super) image: &'k Path,
+    pub(super) accel: Accel,
+    pub(super) cores: u32,
+    /// Memory in MiB.
+    pub(super) memory: u64,
+}
+
+impl Kind<'_> {
+    /// Returns the part of the name that does not depend on QEMU.
+    fn stem(&self) -> String {
+        let image = self.image.file_name().unwrap_or_default().to_string_lossy();
+        let (cores, memory, accel) = (self.cores, self.memory, self.accel.word());
+        format!("{SAVED}{image}-{cores}c-{memory}m-{accel}-")
+    }
+
+    /// Returns the name. A state is only good for the version that saved it.
+    fn name(&self, version: &str) -> String {
+        let version: String = version
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .collect();
+        format!("{}{version}", self.stem())
+    }
+
+    fn machine(&self) -> Machine {
+        Machine {
+            image: self.image.to_owned(),
+            accel: self.accel,
+            cores: self.cores,
+            memory: self.memory,
+            uuid: "00000000-0000-4000-8000-000000000000".to_owned(),
+            mac: "52:54:00:00:00:00".to_owned(),
+            link: None,
+            seed: false,
+            state: None,
+            // Nobody is to be told who it is.
+            kernel: "cloud-init=disabled",
+        }
+    }
+}
+
+/// Returns a saved machine, and boots and saves one when there is none. `used` tells whether a
+/// node has its disk on one.
+pub(super) fn ensure(
+    images: &Path,
+    kind: &Kind<'_>,
+    used: impl Fn(&Path) -> bool,
+    say: impl Fn(&str),
+) -> Result<Saved, PortError> {
+    let doing = "save a machine that has booted";
+    let io = |error: std::io::Error| fault::io(doing, &error);
+    let version = version().ok_or_else(|| missing(doing))?;
+    let name = kind.name(&version);
+    let place = images.join(&name);
+    let found = || Saved {
+        disk: place.join(DISK),
+        state: place.join(STATE),
+    };
+    if place.join(STATE).exists() {
+        return Ok(found());
+    }
+    say("waiting for its first boot, which is saved for the next ones");
+    let _turn = Lock::take(&images.join(format!(".lock-{name}"))).map_err(io)?;
+    if place.join(STATE).exists() {
+        return Ok(found());
+    }
+    // What a killed one left, and what another version of QEMU saved.
+    let half = images.join(format!("{HALF}{name}"));
+    remove_tree(&half).map_err(io)?;
+    for old in names(images, &kind.stem()) {
+        if !used(&old) {
+            remove_tree(&old).map_err(io)?;
+        }
+    }
+    fs_err::create_dir(&half).map_err(io)?;
+    let made = make(kind, &half, say).and_then(|()| fs_err::rename(&half, &place).map_err(io));
+    if made.is_err() {
+        let _ = remove_tree(&half);
+    }
+    made.map(|()| found())
+}
+
+/// Says what is missing for virtual machines.
+pub(super) fn missing(doing: &str) -> PortError {
+    PortError::refused(
+        doing,
+        "QEMU is not on this machine",
+        "apt-get install --no-install-recommends qemu-system-x86 qemu-utils, or --vm-engine container",
+    )
+}
+
+/// Removes saved machines whose image is gone and that no node uses, and what killed ones left.
+pub(super) fn sweep(images: &Path, used: impl Fn(&Path) -> bool) -> std::io::Result<()> {
+    for half in names(images, HALF) {
+        let name = half.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.strip_prefix(HALF).unwrap_or_default();
+        let lock = fs_err::File::open(images.join(format!(".lock-{name}")));
+        // Whoever is making one holds its lock.
+        if lock.map_or(true, |lock| lock.file().try_lock().is_ok()) {
+            remove_tree(&half)?;
+        }
+    }
+    for place in names(images, SAVED) {
+        let name = place
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let image = image_of(&name).map(|image| images.join(image));
+        if !image.is_some_and(|image| image.exists()) && !used(&place) {
+            remove_tree(&place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the image of a saved machine, from its name.
+fn image_of(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix(SAVED)?;
+    // Version, accelerator, memory and CPUs are behind the image's own name.
+    rest.rsplitn(5, '-').nth(4)
+}
+
+fn names(images: &Path, start: &str) -> Vec<PathBuf> {
+    let entries = fs_err::read_dir(images).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
+    named.map(|entry| entry.path()).collect()
+}
+
+fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortError> {
+    let doing = "boot a machine to be saved";
+    let io = |error: std::io::Error| fault::io(doing, &error);
+    overlay(&kind.image.join("disk.qcow2"), &half.join(DISK))
+        .map_err(|error| fault::program(doing, &error))?;
+    // In the directory: sockets are made there by their short names.
+    let mut command: Vec<OsString> = ["sh", "-c", "cd \"$0\" && exec \"$@\""]
+        .map(Into::into)
+        .into();
+    command.push(half.into());
+    command.extend(kind.machine().command().into_iter().map(OsString::from));
+    let mut running = Running::start(command, &[]);
+    let mut said: Vec<String> = Vec::new();
+    let mut agent = None;
+    let looks = BOOT.as_millis() / BETWEEN.as_millis();
+    for look in 0..looks {
+        let (lines, ended) = running.heard();
+        said.extend(lines);
+        if ended {
+            let log = said.split_off(said.len().saturating_sub(8));
+            return Err(PortError {
+                log,
+                ..PortError::refused(doing, "QEMU ended at once", "")
+            });
+        }
+        agent = Agent::open(half).ok();
+        if agent.is_some() {
+            break;
+        }
+        // Every ten seconds.
+        if look % 50 == 49 {
+            say(&format!("first boot, {} s", (look + 1) / 5));
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    let Some(mut agent) = agent else {
+        return Err(PortError::refused(
+            doing,
+            format!("it did not answer within {} s", BOOT.as_secs()),
+            "is the machine very busy? Apply again tries again",
+        ));
+    };
+    say("booted, saving");
+    agent.run(SETTLE, BOOT).map_err(io)?;
+    let mut qmp = Qmp::open(half).map_err(io)?;
+    qmp.ask("stop", &Json::Null).map_err(io)?;
+    let beside = half.join("state.new");
+    let uri = format!("exec:cat > {}", beside.display());
+    qmp.ask("migrate", &json!({ "uri": uri })).map_err(io)?;
+    let looks = SAVE.as_millis() / BETWEEN.as_millis();
+    for _ in 0..looks {
+        let state = qmp.ask("query-migrate", &Json::Null).map_err(io)?;
+        match state["status"].as_str() {
+            Some("completed") => {
+                let _ = qmp.ask("quit", &Json::Null);
+                drop(running);
+                return clear_up(half)
+                    .and_then(|()| fs_err::rename(&beside, half.join(STATE)))
+                    .map_err(io);
+            }
+            Some("failed" | "cancelled") => {
+                let detail = format!("QEMU could not write its state: {state}");
+                return Err(PortError::refused(doing, detail, "is the disk full?"));
+            }
+            _ => std::thread::sleep(BETWEEN),
+        }
+    }
+    Err(PortError::refused(
+        doing,
+        "its state was not written in time",
+        "",
+    ))
+}
+
+/// Removes what belonged to the machine while it ran.
+fn clear_up(half: &Path) -> std::io::Result<()> {
+    for entry in fs_err::read_dir(half)?.flatten() {
+        let name = entry.file_name();
+        if name != DISK && name != "state.new" {
+            fs_err::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(image: &Path) -> Kind<'_> {
+        Kind {
+            image,
+            accel: Accel::Tcg,
+            cores: 2,
+            memory: 512,
+        }
+    }
+
+    #[test]
+    fn a_saved_machine_is_known_by_everything_it_depends_on() {
+        let image = Path::new("/images/debian-13-disk-0123456789ab");
+        let name = kind(image).name("QEMU emulator version 10.0.2 (Debian 1:10)");
+        assert_eq!(image_of(&name), Some("debian-13-disk-0123456789ab"));
+        assert!(
+            name.contains("-2c-512m-tcg-QEMUemulatorversion1002"),
+            "{name}"
+        );
+        let other = Kind {
+            memory: 1024,
+            ..kind(image)
+        };
+        assert_ne!(other.name("1"), kind(image).name("1"));
+        assert_ne!(kind(image).name("2"), kind(image).name("1"));
+    }
+
+    #[test]
+    fn saved_machines_go_with_their_image_unless_a_node_is_on_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = |image: &str| {
+            let image = dir.path().join(image);
+            let place = dir.path().join(kind(&image).name("1"));
+            fs_err::create_dir(&place).expect("made");
+            place
+        };
+        fs_err::create_dir(dir.path().join("debian-12-disk-aa")).expect("made");
+        let (there, gone, used) = (
+            made("debian-12-disk-aa"),
+            made("debian-12-disk-bb"),
+            made("debian-12-disk-cc"),
+        );
+        let half = |name: &str| {
+            let half = dir.path().join(format!("{HALF}{name}"));
+            fs_err::create_dir(&half).expect("made");
+            half
+        };
+        let (left, making) = (half("left"), half("making"));
+        let turn = Lock::take(&dir.path().join(".lock-making")).expect("a lock");
+        sweep(dir.path(), |place| place == used).expect("swept");
+        assert!(there.exists() && !gone.exists() && used.exists());
+        assert!(!left.exists() && making.exists());
+        drop(turn);
+    }
+}
