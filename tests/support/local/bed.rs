@@ -1,7 +1,8 @@
 //! A local host of its own for each test, and the machine compared before and after.
 //!
-//! Used with `#[path = "../../../../tests/support/local/bed.rs"] mod bed;`, beside `machine.rs` and
-//! a function `program` that says where the program `homestak` is.
+//! Used with `#[path = "../../../../tests/support/local/bed.rs"] mod bed;`, beside a
+//! module `machine` that looks at the machine and a function `program` that says where the program
+//! `homestak` is.
 
 use std::collections::BTreeSet;
 use std::io::{Seek as _, Write as _};

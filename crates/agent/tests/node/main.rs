@@ -17,7 +17,6 @@ mod bed;
 mod broken;
 mod killed;
 mod lab;
-#[path = "../../../../tests/support/local/machine.rs"]
 mod machine;
 mod posture;
 

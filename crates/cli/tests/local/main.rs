@@ -19,7 +19,6 @@ mod equal;
 mod handy;
 mod life;
 mod limits;
-#[path = "../../../../tests/support/local/machine.rs"]
 mod machine;
 mod nested;
 mod qemu;

@@ -190,7 +190,7 @@ impl Model {
             }
             Step::ReadUnits => {}
             Step::Stop { unit } => {
-                facts.units.get_mut(&unit).unwrap().active_state = "inactive".into()
+                facts.units.get_mut(&unit).unwrap().active_state = "inactive".into();
             }
             Step::Disable { unit } => {
                 facts.units.get_mut(&unit).unwrap().file_state = "disabled".into();
