@@ -92,7 +92,8 @@ class Plain:
 
     def wait(self, at):
         options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
-        for _ in range(3000):
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
             if ssh(self.key, "root", self.address(at), *options):
                 return
             time.sleep(0.02)
@@ -111,6 +112,8 @@ class Plain:
             for top in hierarchies():
                 subprocess.run(["find", f"{top}/{name}", "-depth", "-type", "d", "-delete"], stderr=subprocess.DEVNULL)
         self.started = []
+        # The next node at an address has another hardware address.
+        sh("ip", "neighbour", "flush", "dev", "hsbench-up")
 
 
 def hierarchies():

@@ -5,13 +5,16 @@
 //! Never: the lock broken (only root's own login could); a guest removed that does not say whose
 //! it is: the file a clone starts with says nothing.
 
+use std::time::Duration;
+
 use homestak_engine::ports::{Class, GuestKind};
+use jiff::Timestamp;
 
 use super::client::{Pve, name_of};
 use super::config::GuestConfig;
 use super::fault::{Fault, Reason};
 use super::locate::Located;
-use super::task::RunningTask;
+use super::task::{RunningTask, elapsed};
 
 /// Tells whether a guest is being made, or was left in the making. It says nothing about itself
 /// until it is done.
@@ -19,6 +22,23 @@ pub(super) fn being_made(config: &GuestConfig) -> bool {
     let temporary = |notes: &str| notes.contains("clone temporary file");
     matches!(config.lock().as_deref(), Some("create" | "clone"))
         || config.notes().is_some_and(temporary)
+}
+
+/// Since when a guest that is locked for its making has been seen with nobody who makes it. One
+/// look is not enough: a task that ended between two requests leaves the lock in the first answer.
+#[derive(Default)]
+pub(super) struct Alone(Option<Timestamp>);
+
+impl Alone {
+    /// Notes a look, and tells whether nobody has made the guest for longer than a time.
+    pub(super) fn for_longer_than(&mut self, time: Duration, made: bool, now: Timestamp) -> bool {
+        if made {
+            self.0 = None;
+            return false;
+        }
+        let since = *self.0.get_or_insert(now);
+        elapsed(since, now) > time
+    }
 }
 
 impl Pve {
@@ -90,6 +110,20 @@ mod tests {
         assert!(made(json!({"description": " vzclone temporary file"})));
         assert!(!made(json!({"lock": "backup"})));
         assert!(!made(json!({"name": "n1"})));
+    }
+
+    #[test]
+    fn a_guest_is_alone_only_after_it_was_seen_so_for_a_while() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let grace = Duration::from_secs(5);
+        let mut alone = Alone::default();
+        // However late the first look is.
+        assert!(!alone.for_longer_than(grace, false, at(100)));
+        assert!(!alone.for_longer_than(grace, false, at(104)));
+        assert!(alone.for_longer_than(grace, false, at(106)));
+        // Someone who makes it counts anew.
+        assert!(!alone.for_longer_than(grace, true, at(107)));
+        assert!(!alone.for_longer_than(grace, false, at(120)));
     }
 
     #[test]

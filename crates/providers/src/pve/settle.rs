@@ -9,7 +9,7 @@ use homestak_engine::ports::{Class, DiskSource, NewGuest, Sent};
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
-use super::half::{being_made, half_made};
+use super::half::{Alone, being_made, half_made};
 use super::identity::{Claim, judge};
 use super::locate::Located;
 use super::task::elapsed;
@@ -39,8 +39,7 @@ impl Pve {
         let started = self.clock.now();
         let limits = &self.settings.limits;
         let mut said = false;
-        // When something that makes the guest was last seen.
-        let mut attended = started;
+        let mut alone = Alone::default();
         loop {
             let passed = elapsed(started, self.clock.now());
             match self.at_id(guest, vmid).await? {
@@ -48,9 +47,8 @@ impl Pve {
                     Claim::Ours | Claim::Unfinished => return Ok(Outcome::Made(located)),
                     // A guest being made says nothing about itself until it is done.
                     Claim::Other | Claim::Impostor if being_made(&located.config) => {
-                        if self.has_maker(guest.kind, &guest.host, vmid).await? {
-                            attended = self.clock.now();
-                        } else if elapsed(attended, self.clock.now()) > limits.grace {
+                        let made = self.has_maker(guest.kind, &guest.host, vmid).await?;
+                        if alone.for_longer_than(limits.grace, made, self.clock.now()) {
                             return Err(half_made(&located));
                         }
                     }

@@ -9,7 +9,7 @@ use homestak_engine::ports::Class;
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
-use super::half::{being_made, half_made};
+use super::half::{Alone, being_made, half_made};
 use super::locate::Located;
 use super::task::elapsed;
 
@@ -29,8 +29,7 @@ impl Pve {
             mut config,
         } = located;
         let mut said = None;
-        // When something that makes the guest was last seen.
-        let mut attended = started;
+        let mut alone = Alone::default();
         loop {
             let Some(lock) = config.lock() else {
                 return Ok(Some(Located {
@@ -51,9 +50,8 @@ impl Pve {
                 said = Some(lock);
             }
             if being_made(&config) {
-                if self.has_maker(kind, &node, vmid).await? {
-                    attended = self.clock.now();
-                } else if elapsed(attended, self.clock.now()) > self.settings.limits.grace {
+                let made = self.has_maker(kind, &node, vmid).await?;
+                if alone.for_longer_than(self.settings.limits.grace, made, self.clock.now()) {
                     return Err(half_made(&Located {
                         kind,
                         vmid,

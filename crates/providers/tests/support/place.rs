@@ -103,8 +103,12 @@ impl Place {
             // Real time, unlike the rest: long enough for locks, whose seconds are short.
             answer: Duration::from_millis(1500),
             grace: Duration::from_secs(10),
-            // A busy machine works for a while at what it was sent.
+            // A busy machine stands still for seconds, which are many minutes here.
             upload_stall: Duration::from_secs(3600),
+            lock: Duration::from_secs(3600),
+            task_stall: Duration::from_secs(3600),
+            task_unreachable: Duration::from_secs(3600),
+            settle: Duration::from_secs(3600),
             ..Limits::default()
         })
     }

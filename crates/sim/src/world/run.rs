@@ -145,6 +145,15 @@ impl Job {
         task.is_none_or(|task| task.ended.is_some())
     }
 
+    /// Says that the task is stopped. When its host lost power it says nothing ever again: it is
+    /// dropped where it stands, also when the power went while it was being polled.
+    async fn interrupted(&self) -> String {
+        if self.has_ended() {
+            std::future::pending::<()>().await;
+        }
+        "received interrupt".to_owned()
+    }
+
     /// Waits, unless the task is stopped meanwhile.
     pub(crate) async fn sleep(&self, duration: Duration) -> Result<(), String> {
         let Some(token) = self.token() else {
@@ -153,9 +162,12 @@ impl Job {
         tokio::select! {
             biased;
             // Cancel safety: the token stays cancelled.
-            () = token.cancelled() => return Err("received interrupt".to_owned()),
+            () = token.cancelled() => return Err(self.interrupted().await),
             // Cancel safety: a dropped sleep has no effect.
             () = self.world.sleep(duration) => {}
+        }
+        if token.is_cancelled() {
+            return Err(self.interrupted().await);
         }
         self.world.catch_up();
         Ok(())
@@ -177,7 +189,7 @@ impl Job {
         let hold = tokio::select! {
             biased;
             // Cancel safety: the token stays cancelled.
-            () = token.cancelled() => return Err("received interrupt".to_owned()),
+            () = token.cancelled() => return Err(self.interrupted().await),
             // Cancel safety: a wait for a lock leaves the queue when dropped.
             hold = self.world.locks().take(file, mode, patience, &clock) => hold,
         };
