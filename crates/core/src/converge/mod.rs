@@ -10,6 +10,7 @@ mod access;
 mod change;
 mod decide;
 mod edit;
+mod event;
 mod facts;
 mod ledger;
 mod platform;
@@ -24,6 +25,7 @@ mod wanted;
 pub use access::{SSHD, SSHD_D, SSHD_OWN, SUDOERS, SUDOERS_D};
 pub use change::{Change, Danger, Handling, Since};
 pub use decide::{Decision, decide};
+pub use event::{Event, Numbered};
 pub use facts::{
     Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact, UserFact,
 };
