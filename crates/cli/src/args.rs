@@ -332,6 +332,10 @@ pub enum SpecCommand {
         /// Names of specs, or paths of files; all specs of the site when left out
         specs: Vec<String>,
     },
+    /// Say field by field in what a node differs from its spec
+    ///
+    /// Exit code: 0 in nothing, 3 in something.
+    Diff(NodeArgs),
 }
 
 /// What can be done with the site.

@@ -50,6 +50,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "Configuration file of `ssh` for `homestak ssh` and `homestak exec`, instead of your own (`~/.ssh/config`).",
     ),
     (
+        "HOMESTAK_AGENT",
+        "The program `homestak-agent` that nodes get, instead of the one beside `homestak`.",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -111,6 +115,8 @@ pub struct Settings {
     pub cloud_init: bool,
     /// Kind of terminal.
     pub terminal: String,
+    /// The program that nodes get.
+    pub agent: PathBuf,
     /// Configuration of `ssh`, instead of the person's own.
     pub ssh_config: Option<PathBuf>,
     /// How many times faster time goes in the simulator behind `-H sim`.
@@ -141,6 +147,7 @@ impl Settings {
                 system_root: PathBuf::from("/"),
             },
             state,
+            agent: path("HOMESTAK_AGENT").unwrap_or_else(beside),
             shape: Shape::new(flags),
             server: variable("HOMESTAK_SERVER"),
             home,
@@ -183,4 +190,10 @@ pub(crate) fn hurry() -> Option<f64> {
 )]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns where the agent lies: beside this program.
+fn beside() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.with_file_name("homestak-agent")
 }

@@ -105,17 +105,29 @@ fn access(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config: 
         .access
         .as_ref()
         .and_then(|access| access.users.as_ref());
+    let driver = spec
+        .access
+        .as_ref()
+        .and_then(|access| access.driver.as_ref())
+        .map(|driver| &driver.value);
     for user in users.iter().flat_map(|users| &users.value) {
         let Some(name) = user.name.as_ref().map(ToString::to_string) else {
             continue;
         };
+        let own = driver.filter(|driver| {
+            let user = driver.user.as_ref().map(ToString::to_string);
+            user.as_ref() == Some(&name)
+        });
+        let of_driver = own.and_then(|driver| driver.ssh_keys.as_ref());
         let keys: BTreeSet<String> = user
             .ssh_keys
             .iter()
+            .chain(of_driver)
             .flat_map(|keys| &keys.value)
             .map(|key| key.value.0.clone())
             .collect();
         let rule = match user.sudo.as_ref().is_some_and(|sudo| sudo.value) {
+            _ if own.is_some() => SudoRule::NoPassword,
             false => SudoRule::None,
             true if nopasswd => SudoRule::NoPassword,
             true => SudoRule::Password,

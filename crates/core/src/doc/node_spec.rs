@@ -71,6 +71,20 @@ document! {
         users: Vec<Spanned<NodeUser>>,
         /// What the posture says.
         settings ["_posture"] = required: Posture,
+        /// How whoever drives the machine gets in.
+        driver ["_driver"]: NodeDriver,
+    }
+}
+
+document! {
+    /// How whoever drives the machine gets in. A posture is about people: this user keeps its keys
+    /// and becomes root without a password, or nobody could ever change the machine again.
+    #[derive(Debug, PartialEq)]
+    NodeDriver as "the driver" {
+        /// Login name.
+        user = required: UserName,
+        /// Keys of the driver.
+        ssh_keys: Vec<Spanned<PublicKey>>,
     }
 }
 

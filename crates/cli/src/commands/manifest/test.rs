@@ -119,10 +119,11 @@ async fn verify_nodes(
     let records = job.bench.records(&scopes(&job.resolved)).await?;
     let records: Vec<_> = records.into_values().collect();
     let places = job.bench.places();
+    let configurer = &job.bench.operator.configurer;
     let verdicts = job
         .bench
         .drive(
-            async |_| Ok(verify(places, plan, &records).await),
+            async |_| Ok(verify(places, configurer, plan, &records).await),
             job.printer,
         )
         .await?;

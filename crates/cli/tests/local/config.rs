@@ -1,0 +1,144 @@
+//! Nodes of this machine become what their specs say, driven by the real program over real SSH.
+
+use crate::bed::Bed;
+
+/// A spec with something of every kind that a person writes.
+const SPEC: &str = "\
+schema_version: 1
+access:
+  posture: free
+  users:
+    - {name: ops, sudo: true}
+    - {name: alice, sudo: true}
+platform:
+  packages: [tree]
+  services: {disable: [nftables]}
+config:
+  timezone: Europe/Berlin
+  files:
+    - {path: /etc/motd, content: \"made by homestak\\n\"}
+  sysctl: {net.ipv4.ip_forward: 1}
+";
+
+fn write(bed: &Bed, spec: &str) {
+    for (name, root, nopasswd) in [("free", "yes", true), ("strict", "no", false)] {
+        bed.write(
+            &format!("postures/{name}.yaml"),
+            &format!(
+                "auth: {{method: network}}\n\
+                 ssh: {{port: 22, permit_root_login: \"{root}\", password_authentication: \"no\"}}\n\
+                 sudo: {{nopasswd: {nopasswd}}}\n"
+            ),
+        );
+    }
+    bed.write("specs/web.yaml", spec);
+    bed.manifest("lab", "  - {name: web, spec: web}\n");
+}
+
+/// Runs lines on the node that must all succeed.
+fn holds(bed: &Bed, lines: &str) {
+    bed.inside("web", &format!("set -e\n{lines}")).good();
+}
+
+/// Returns the plan as a person sees it.
+fn plan(bed: &Bed) -> String {
+    bed.manifest_run("plan", "lab", &[]).good()
+}
+
+fn is_settled(bed: &Bed) {
+    let shown = plan(bed);
+    assert!(shown.contains("Nothing to do."), "{shown}");
+}
+
+#[test]
+fn st_2_one_machine_is_made_configured_verified_and_removed() {
+    let Some(bed) = Bed::new() else { return };
+    write(&bed, SPEC);
+    let run = bed.manifest_run("test", "lab", &["--yes"]);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    let said = format!("{}{}", run.out, run.err);
+    assert!(said.contains("web: is as its spec says"), "{said}");
+    assert!(said.contains("and is as its spec `web` says"), "{said}");
+    bed.is_as_before();
+}
+
+#[test]
+fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
+    let Some(bed) = Bed::new() else { return };
+    write(&bed, SPEC);
+    bed.apply("lab");
+    holds(
+        &bed,
+        "command -v tree\nid alice\ngrep -qx 'made by homestak' /etc/motd\n\
+         [ $(sysctl -n net.ipv4.ip_forward) = 1 ]\n\
+         sudo test -s /usr/local/etc/homestak/state/config-complete.json\n\
+         homestak status | grep -qx complete",
+    );
+    is_settled(&bed);
+    holds(&bed, "echo theirs | sudo tee /etc/motd");
+    let shown = plan(&bed);
+    for words in [
+        "configure",
+        "/etc/motd",
+        "- theirs",
+        "+ made by homestak",
+        "changed on the node",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let diff = bed.run(&["spec", "diff", "web"]);
+    assert_eq!(diff.code, 3, "{}", diff.err);
+    assert!(diff.out.contains("- theirs"), "{}", diff.out);
+    bed.apply("lab");
+    is_settled(&bed);
+    bed.run(&["spec", "diff", "web"]).good();
+    holds(&bed, "grep -qx 'made by homestak' /etc/motd");
+    // Another spec is a change too: what only the old one gave goes, and the driver still gets in.
+    let strict = SPEC.replace("[tree]", "[cron]").replace("free", "strict");
+    write(&bed, &strict);
+    bed.apply("lab");
+    holds(
+        &bed,
+        "! command -v tree\ncommand -v crontab\nsudo -n true\n\
+         ! sudo -u alice sudo -n true\n\
+         sudo sshd -T | grep -qx 'permitrootlogin no'",
+    );
+    is_settled(&bed);
+    bed.destroy("lab");
+    bed.is_as_before();
+}
+
+#[test]
+fn a_spec_that_cannot_be_had_fails_with_its_reason_and_the_next_apply_goes_on() {
+    let Some(bed) = Bed::new() else { return };
+    write(&bed, &SPEC.replace("tree", "no-such-package-anywhere"));
+    let run = bed.manifest_run("apply", "lab", &["--yes"]);
+    assert_ne!(run.code, 0);
+    for words in ["no-such-package-anywhere", "configure `web`"] {
+        assert!(run.err.contains(words), "{words}: {}", run.err);
+    }
+    write(&bed, SPEC);
+    bed.apply("lab");
+    holds(&bed, "command -v tree");
+    bed.destroy("lab");
+    bed.is_as_before();
+}
+
+#[test]
+fn several_nodes_are_configured_at_once_and_end_the_same() {
+    let Some(bed) = Bed::new() else { return };
+    write(&bed, SPEC);
+    let nodes: String = (1..=3)
+        .map(|n| format!("  - {{name: web-{n}, spec: web}}\n"))
+        .collect();
+    bed.manifest("lab", &nodes);
+    bed.apply("lab");
+    let shown = |node: &str| {
+        let said = bed.inside(node, "sudo homestak config show").good();
+        said.replace(node, "NODE")
+    };
+    assert_eq!(shown("web-1"), shown("web-2"));
+    assert_eq!(shown("web-1"), shown("web-3"));
+    bed.destroy("lab");
+    bed.is_as_before();
+}
