@@ -182,7 +182,10 @@ fn look_again(wanted: &[Resource], last: &State) -> Result<Decision, AgentError>
         }
         let moves = |change: &&Change| {
             change.resource == "network"
-                || matches!(change.found.as_str(), "activating" | "deactivating" | "reloading")
+                || matches!(
+                    change.found.as_str(),
+                    "activating" | "deactivating" | "reloading"
+                )
         };
         n_looks += 1;
         if n_looks == LOOKS || !seen.changes.iter().any(|change| moves(&change)) {

@@ -64,7 +64,7 @@ pub(crate) enum AgentError {
     /// A step failed after others were done.
     #[error("{}", halfway(.first, .done, .left))]
     Halfway {
-        first: Box<AgentError>,
+        first: Box<Self>,
         done: Vec<String>,
         left: Vec<String>,
     },
@@ -77,7 +77,7 @@ pub(crate) enum AgentError {
     /// What was done was taken back.
     #[error("{}", taken_back(.first, .back, .stuck))]
     TakenBack {
-        first: Box<AgentError>,
+        first: Box<Self>,
         back: Vec<String>,
         stuck: Vec<String>,
     },
@@ -139,10 +139,7 @@ impl AgentError {
     /// Returns the exit code: 1 for what was asked, 2 for what happened.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::NoSpec { .. }
-            | Self::WrongSpec(_)
-            | Self::NoJob(_)
-            | Self::NotAsked { .. } => 1,
+            Self::NoSpec { .. } | Self::WrongSpec(_) | Self::NoJob(_) | Self::NotAsked { .. } => 1,
             Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.code(),
             Self::Refused(_)
             | Self::NotRoot

@@ -123,8 +123,11 @@ fn require_writable(path: &str) -> Result<(), AgentError> {
     let Some((parent, _)) = path.rsplit_once('/') else {
         return Ok(());
     };
-    let read_only = rustix::fs::statvfs(parent)
-        .is_ok_and(|system| system.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+    let read_only = rustix::fs::statvfs(parent).is_ok_and(|system| {
+        system
+            .f_flag
+            .contains(rustix::fs::StatVfsMountFlags::RDONLY)
+    });
     if read_only {
         return Err(failed(path)(ErrorKind::ReadOnlyFilesystem.into()));
     }
@@ -144,9 +147,7 @@ pub(crate) fn put_back(
     }
     let done = write_new(&beside, content, 0o600)
         .and_then(|()| std::os::unix::fs::chown(&beside, Some(user), Some(group)))
-        .and_then(|()| {
-            fs_err::set_permissions(&beside, std::fs::Permissions::from_mode(mode))
-        })
+        .and_then(|()| fs_err::set_permissions(&beside, std::fs::Permissions::from_mode(mode)))
         .and_then(|()| replace(&beside, path));
     if done.is_err() {
         _ = fs_err::remove_file(&beside);
@@ -161,8 +162,8 @@ pub(crate) fn write_whole(path: &Path, content: &str, mode: u32) -> std::io::Res
     if let Some(parent) = path.parent() {
         fs_err::create_dir_all(parent)?;
     }
-    let done = write_new(&beside, content.as_bytes(), mode)
-        .and_then(|()| fs_err::rename(&beside, path));
+    let done =
+        write_new(&beside, content.as_bytes(), mode).and_then(|()| fs_err::rename(&beside, path));
     if done.is_err() {
         _ = fs_err::remove_file(&beside);
     }

@@ -11,7 +11,7 @@ use std::io::Read as _;
 use homestak_core::converge::{Event, Numbered, render};
 use serde_json::{Value, json};
 
-pub(crate) use self::place::{Asked, Log, Place, Verdict, Wait};
+pub(crate) use self::place::{Log, Place, Verdict, Wait};
 use crate::apply;
 use crate::args::{JobCommand, Terms};
 use crate::command::{self, Spec, require_root};
@@ -230,7 +230,11 @@ fn follow(place: &Place, after: u64, ear: place::Ear) -> Result<Value, AgentErro
 fn bury(place: &Place) {
     let alive = place.inherit(Wait::Never);
     // Someone was faster.
-    if alive.is_err() || place.events().is_ok_and(|text| text.contains("\"event\":\"end\"")) {
+    if alive.is_err()
+        || place
+            .events()
+            .is_ok_and(|text| text.contains("\"event\":\"end\""))
+    {
         return;
     }
     let error = AgentError::Killed;

@@ -219,7 +219,9 @@ fn set_network(was: &NetworkFact) -> std::result::Result<(), AgentError> {
         }
         match &was.gateway {
             Some(gateway) => {
-                process::must(&["ip", "route", "replace", "default", "via", gateway, "dev", card])?;
+                process::must(&[
+                    "ip", "route", "replace", "default", "via", gateway, "dev", card,
+                ])?;
             }
             None => {
                 process::run(&["ip", "route", "delete", "default"])?;
