@@ -3,16 +3,21 @@
 //! In: a spec. Out: the machine as the spec says, markers.
 //! Never: a first change before packages were tried out and files were checked as far as can be.
 
-use homestak_core::converge::{Decision, Facts, Managed, Resource, Scope, State, Step, decide};
+use std::collections::BTreeSet;
+
+use homestak_core::converge::{
+    Change, Decision, Facts, Managed, Resource, Scope, State, Step, decide,
+};
 
 use crate::act::act;
 use crate::error::AgentError;
 use crate::files::Staged;
 use crate::gather::gather;
-use crate::{packages, settings, state};
+use crate::{clock, packages, settings, state};
 
 /// The machine looked at, and what follows.
 pub(crate) struct Look {
+    pub(crate) facts: Facts,
     pub(crate) last: State,
     pub(crate) decision: Decision,
 }
@@ -22,7 +27,11 @@ pub(crate) fn look(wanted: &[Resource]) -> Result<Look, AgentError> {
     let last = state::load()?;
     let facts = facts(wanted, &last)?;
     let decision = decide(wanted, &facts, &last);
-    Ok(Look { last, decision })
+    Ok(Look {
+        facts,
+        last,
+        decision,
+    })
 }
 
 fn facts(wanted: &[Resource], last: &State) -> Result<Facts, AgentError> {
@@ -37,64 +46,153 @@ pub(crate) fn require(decision: &Decision) -> Result<(), AgentError> {
     Err(AgentError::Refused(decision.refusals.clone()))
 }
 
-/// Does what was decided. `said` hears of each step before it is done.
+/// Who hears of a run, and has a say in it.
+pub(crate) trait Party {
+    /// What differs, before anything is done.
+    fn begins(&mut self, changes: &[Change]);
+    /// A step begins.
+    fn step(&mut self, step: &Step);
+    /// Packages are as they should be, and the first of the other steps is about to be done.
+    fn keeps(&mut self, decision: &Decision, look: &Seen) -> Result<(), AgentError>;
+    /// All is done, and holds as far as the node can tell.
+    fn holds(&mut self) -> Result<(), AgentError>;
+    /// It failed. Returns what is told of it.
+    fn failed(&mut self, error: AgentError) -> AgentError;
+}
+
+/// What the machine is like before the first step.
+pub(crate) struct Seen {
+    pub(crate) facts: Facts,
+    pub(crate) last: State,
+}
+
+/// Does what was decided. `party` hears of each step before it is done.
 pub(crate) fn carry_out(
     wanted: &[Resource],
-    look: &Look,
-    said: &dyn Fn(&Step),
+    look: Look,
+    lock_wait: u64,
+    party: &mut dyn Party,
 ) -> Result<(), AgentError> {
     require(&look.decision)?;
     if look.decision.steps.is_empty() {
-        return settle(&look.decision);
+        return settle(&look.last, &look.decision);
     }
     let mut fuse = Fuse(settings::crash_after());
-    let mut last = look.last.clone();
-    let mut decision = look.decision.clone();
+    let Look {
+        mut facts,
+        mut last,
+        mut decision,
+    } = look;
     if let Some(Step::Packages { install, remove }) = decision.steps.first() {
         if last.in_packages {
-            said(&decision.steps[0]);
-            packages::finish()?;
+            party.step(&decision.steps[0]);
+            packages::finish(lock_wait)?;
         }
-        packages::rehearse(install, remove)?;
+        packages::rehearse(install, remove, lock_wait)?;
         state::begin()?;
         intend(&mut last, &decision.intent, &[], true)?;
-        said(&decision.steps[0]);
+        party.step(&decision.steps[0]);
         fuse.burn();
-        packages::transact(install, remove)?;
+        packages::transact(install, remove, lock_wait)?;
         // Packages bring files, units and users: everything is looked at again.
         intend(&mut last, &Managed::default(), &[], false)?;
-        decision = decide(wanted, &facts(wanted, &last)?, &last);
+        facts = self::facts(wanted, &last)?;
+        decision = decide(wanted, &facts, &last);
         require(&decision)?;
     }
     state::begin()?;
+    let seen = Seen { facts, last };
+    party.keeps(&decision, &seen)?;
+    let mut last = seen.last;
     intend(&mut last, &decision.intent, &decision.steps, false)?;
-    // Users own files, so they come before all files are written beside their places.
-    let users = |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::OpenUser { .. });
-    let mut none = Staged::write(&[])?;
-    for step in decision.steps.iter().filter(users) {
-        said(step);
-        fuse.burn();
-        act(step, &mut none)?;
-    }
-    let mut staged = Staged::write(&decision.steps)?;
-    for step in decision.steps.iter().filter(|step| !users(step)) {
-        said(step);
-        fuse.burn();
-        act(step, &mut staged)?;
-        if last.pending.remove(step) {
-            state::save(&last)?;
-        }
+    let mut done = Vec::new();
+    if let Err(first) = walk(&decision.steps, &mut last, &mut done, &mut fuse, party) {
+        let words = |step: &&Step| !done.contains(*step);
+        let left = decision.steps.iter().filter(words).map(Step::words);
+        return Err(if done.is_empty() {
+            first
+        } else {
+            AgentError::Halfway {
+                first: Box::new(first),
+                left: left.collect(),
+                done: done.iter().map(Step::words).collect(),
+            }
+        });
     }
     fuse.burn();
+    let seen = look_again(wanted, &last)?;
+    party.holds()?;
+    settle(&last, &seen)
+}
+
+/// Does steps. Users own files, so they are made before their files are written beside their
+/// places; all other files are written and checked before the first step.
+fn walk(
+    steps: &[Step],
+    last: &mut State,
+    done: &mut Vec<Step>,
+    fuse: &mut Fuse,
+    party: &mut dyn Party,
+) -> Result<(), AgentError> {
+    let users = |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::OpenUser { .. });
+    let made = steps.iter().filter_map(|step| match step {
+        Step::CreateUser { name, .. } => Some(name.as_str()),
+        _ => None,
+    });
+    let made: BTreeSet<&str> = made.collect();
+    let later = |step: &&Step| match step {
+        Step::Directory { owner, .. } | Step::Write { owner, .. } => made.contains(owner.as_str()),
+        _ => false,
+    };
+    let mut staged = Staged::default();
+    staged.add(steps.iter().filter(|step| !later(step)))?;
+    for step in steps.iter().filter(users) {
+        party.step(step);
+        fuse.burn();
+        act(step, &mut staged)?;
+        done.push(step.clone());
+    }
+    staged.add(steps.iter().filter(later))?;
+    for step in steps.iter().filter(|step| !users(step)) {
+        party.step(step);
+        fuse.burn();
+        act(step, &mut staged)?;
+        done.push(step.clone());
+        if last.pending.remove(step) {
+            state::save(last)?;
+        }
+    }
+    Ok(())
+}
+
+/// How often the network and services are looked at until they are what they were told to be, five
+/// times a second.
+const LOOKS: usize = 50;
+
+/// Looks whether all is as it should be now.
+fn look_again(wanted: &[Resource], last: &State) -> Result<Decision, AgentError> {
     let mut check = last.clone();
     check.pending.clear();
-    // The network and services take a moment to become what they were told to be.
-    let seen = decide(wanted, &facts(wanted, &check)?, &check);
-    require(&seen)?;
-    if !seen.is_settled() {
-        return Err(AgentError::Unsettled(seen.changes));
+    let mut n_looks = 0;
+    loop {
+        let seen = decide(wanted, &facts(wanted, &check)?, &check);
+        require(&seen)?;
+        if seen.is_settled() {
+            return Ok(seen);
+        }
+        let moves = |change: &&Change| {
+            change.resource == "network"
+                || matches!(
+                    change.found.as_str(),
+                    "activating" | "deactivating" | "reloading"
+                )
+        };
+        n_looks += 1;
+        if n_looks == LOOKS || !seen.changes.iter().any(|change| moves(&change)) {
+            return Err(AgentError::Unsettled(seen.changes));
+        }
+        clock::moment(200);
     }
-    settle(&seen)
 }
 
 /// Writes down what is about to be done: whatever happens then, it can be finished and taken away.
@@ -111,10 +209,10 @@ fn intend(
     state::save(last)
 }
 
-fn settle(decision: &Decision) -> Result<(), AgentError> {
+fn settle(last: &State, decision: &Decision) -> Result<(), AgentError> {
     let mut next = decision.next.clone();
     next.pending.clear();
-    if state::load()? == next {
+    if *last == next {
         return Ok(());
     }
     state::save(&next)

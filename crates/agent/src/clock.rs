@@ -10,3 +10,23 @@ use jiff::Timestamp;
 pub(crate) fn now() -> Timestamp {
     WallClock.now()
 }
+
+/// Returns how long the machine has been up, in milliseconds; suspended or not, and whatever the
+/// time of day is set to.
+pub(crate) fn uptime() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or_default();
+    seconds * 1_000 + nanoseconds / 1_000_000
+}
+
+/// Returns what this boot of the machine is called.
+pub(crate) fn boot() -> String {
+    let text = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Waits for a moment: what is waited for is looked at again and again.
+pub(crate) fn moment(milliseconds: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+}

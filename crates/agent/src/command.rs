@@ -7,25 +7,24 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::converge::{Resource, Step, render, wanted};
+use homestak_core::converge::{Change, Decision, Resource, Step, render, wanted};
 use homestak_core::doc::{Severity, Sources, node_spec};
-use homestak_core::error::chain;
 use serde_json::{Value, json};
 
-use crate::apply::{self, Look};
+use crate::apply::{self, Look, Party, Seen};
 use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
 use crate::error::AgentError;
-use crate::{clock, state, ui};
+use crate::{clock, job, state, ui, undo};
 
 /// Something on the machine differs.
 const DIFFERS: u8 = 3;
 
 /// A spec that was read.
-struct Spec {
+pub(crate) struct Spec {
     path: String,
-    text: String,
-    wanted: Vec<Resource>,
-    name: String,
+    pub(crate) text: String,
+    pub(crate) wanted: Vec<Resource>,
+    pub(crate) name: String,
 }
 
 /// Runs a command and returns its exit code.
@@ -35,18 +34,24 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Config(ConfigCommand::Check(_)) => "config.check",
         Command::Config(ConfigCommand::Apply { .. }) => "config.apply",
         Command::Config(ConfigCommand::Show) => "config.show",
+        Command::Config(ConfigCommand::Confirm) => "config.confirm",
+        Command::Job(_) => "job",
         Command::Spec(SpecCommand::Validate(_)) => "spec.validate",
         Command::Status => "status",
     };
     let result = match cli.command {
         Command::Config(ConfigCommand::Check(spec)) => check(&spec, json),
-        Command::Config(ConfigCommand::Apply { spec, dry_run }) => {
-            if dry_run {
-                rehearse(&spec, json)
-            } else {
-                apply(&spec, json)
-            }
-        }
+        Command::Config(ConfigCommand::Apply {
+            spec,
+            dry_run,
+            terms,
+        }) => match (dry_run, terms.confirm) {
+            (true, _) => rehearse(&spec, json),
+            (false, None) => apply(&spec, terms.lock_wait, json),
+            (false, Some(_)) => read(&spec).and_then(|spec| job::by_hand(&spec, &terms, json)),
+        },
+        Command::Config(ConfigCommand::Confirm) => job::confirm(None),
+        Command::Job(command) => job::run(command),
         Command::Config(ConfigCommand::Show) => show(json),
         Command::Spec(SpecCommand::Validate(spec)) => validate(&spec, json),
         Command::Status => status(json),
@@ -55,13 +60,13 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             if json {
-                let message = chain(&error);
+                let message = error.message();
                 ui::json(
                     kind,
                     json!({ "success": false, "error": error.word(), "message": message }),
                 );
             }
-            ui::say(&format!("error: {}", chain(&error)));
+            ui::say(&format!("error: {}", error.message()));
             ExitCode::from(error.code())
         }
     }
@@ -77,6 +82,11 @@ fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
         path: shown.clone(),
         source,
     })?;
+    parse(shown, text)
+}
+
+/// Reads the text of a spec.
+pub(crate) fn parse(shown: String, text: String) -> Result<Spec, AgentError> {
     let mut sources = Sources::default();
     let (spec, faults) = node_spec::read(&shown, &text, &mut sources);
     let Some(spec) = spec else {
@@ -113,7 +123,7 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     fs_err::read_to_string(path)
 }
 
-fn require_root() -> Result<(), AgentError> {
+pub(crate) fn require_root() -> Result<(), AgentError> {
     if rustix::process::geteuid().is_root() {
         Ok(())
     } else {
@@ -169,58 +179,112 @@ fn rehearse(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     Ok(0)
 }
 
-fn apply(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
+fn apply(args: &SpecArgs, lock_wait: u64, json: bool) -> Result<u8, AgentError> {
     require_root()?;
     let _turn = state::lock()?;
-    let begun = clock::now();
-    let (spec, done) = match read(args) {
-        Ok(spec) => {
-            let done = converge(&spec, json);
-            (spec.name, done)
-        }
-        Err(error) => (String::new(), Err(error)),
-    };
-    let (look, counts) = match done {
-        Ok(done) => done,
-        Err(error) => {
-            let node = rustix::system::uname();
-            let node = node.nodename().to_string_lossy().into_owned();
-            // The first failure is the one to tell of.
-            _ = state::fail(&error, &node, &spec);
-            return Err(error);
-        }
-    };
-    let n_steps = look.decision.steps.len();
+    undo::require_none()?;
+    let done = converge(read(args), lock_wait, &mut Talk { json })?;
     if json {
-        let seconds = clock::now().duration_since(begun).as_secs_f64();
-        let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
-        let mut body = json!({
-            "phase": "config", "success": true, "spec": spec, "duration_seconds": seconds,
-            "changes": look.decision.changes, "steps": steps,
-        });
-        merge(&mut body, &counts);
-        ui::json("config.apply", body);
+        ui::json("config.apply", done.body);
     }
-    ui::say(&match n_steps {
+    let spec = done.name;
+    ui::say(&match done.n_steps {
         0 => format!("{spec} was as its spec says; nothing was changed."),
         1 => format!("{spec} is as its spec says after 1 step."),
-        _ => format!("{spec} is as its spec says after {n_steps} steps."),
+        n_steps => format!("{spec} is as its spec says after {n_steps} steps."),
     });
     Ok(0)
 }
 
-fn converge(spec: &Spec, json: bool) -> Result<(Look, Value), AgentError> {
-    let look = apply::look(&spec.wanted)?;
-    if !json {
-        ui::data(&render(&look.decision.changes));
+/// Whoever runs a command hears of it, and has no say.
+struct Talk {
+    json: bool,
+}
+
+impl Party for Talk {
+    fn begins(&mut self, changes: &[Change]) {
+        if !self.json {
+            ui::data(&render(changes));
+        }
     }
-    apply::carry_out(&spec.wanted, &look, &|step| ui::say(&step.words()))?;
+
+    fn step(&mut self, step: &Step) {
+        ui::say(&step.words());
+    }
+
+    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn holds(&mut self) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn failed(&mut self, error: AgentError) -> AgentError {
+        error
+    }
+}
+
+/// A run that ended well.
+pub(crate) struct Done {
+    pub(crate) name: String,
+    pub(crate) n_steps: usize,
+    /// What is told of it.
+    pub(crate) body: Value,
+}
+
+/// Makes the machine what a spec says and marks how that ended. Whoever calls has the turn.
+pub(crate) fn converge(
+    spec: Result<Spec, AgentError>,
+    lock_wait: u64,
+    party: &mut dyn Party,
+) -> Result<Done, AgentError> {
+    let begun = clock::uptime();
+    let (name, done) = match spec {
+        Ok(spec) => {
+            let look = apply::look(&spec.wanted);
+            let done = look.and_then(|look| finish(&spec, look, begun, lock_wait, party));
+            (spec.name, done)
+        }
+        Err(error) => (String::new(), Err(error)),
+    };
+    done.map_err(|error| {
+        let error = party.failed(error);
+        // The first failure is the one to tell of.
+        _ = state::fail(&error, &name);
+        error
+    })
+}
+
+/// Goes on from a look at the machine.
+pub(crate) fn finish(
+    spec: &Spec,
+    look: Look,
+    begun: u64,
+    lock_wait: u64,
+    party: &mut dyn Party,
+) -> Result<Done, AgentError> {
+    let changes = look.decision.changes.clone();
+    let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
+    party.begins(&changes);
+    apply::carry_out(&spec.wanted, look, lock_wait, party)?;
     let counts = counts(&spec.wanted);
     let mut marker = json!({ "phase": "config", "status": "complete", "spec": spec.name });
     merge(&mut marker, &counts);
     state::keep_spec(&spec.text)?;
     state::complete(marker)?;
-    Ok((look, counts))
+    let milliseconds = clock::uptime().saturating_sub(begun);
+    let mut body = json!({
+        "phase": "config", "success": true, "spec": spec.name,
+        "duration_seconds": std::time::Duration::from_millis(milliseconds).as_secs_f64(),
+        "changes": changes, "steps": steps,
+    });
+    merge(&mut body, &counts);
+    Ok(Done {
+        name: spec.name.clone(),
+        n_steps: steps.len(),
+        body,
+    })
 }
 
 fn merge(into: &mut Value, from: &Value) {

@@ -4,7 +4,7 @@
 //! Never: a file half written; a rule of sudo or a setting of sshd that was not checked.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,11 @@ fn failed(path: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
 }
 
 /// A set of files that are written beside their places. What is not moved is removed.
+#[derive(Default)]
 pub(crate) struct Staged {
     files: Vec<(String, PathBuf)>,
+    /// Every file of the set as it will be; `None` for one that goes.
+    texts: BTreeMap<String, Option<String>>,
 }
 
 impl Drop for Staged {
@@ -35,10 +38,13 @@ impl Drop for Staged {
 }
 
 impl Staged {
-    /// Writes all files beside their places and checks them.
-    pub(crate) fn write(steps: &[Step]) -> Result<Self, AgentError> {
-        let mut staged = Self { files: Vec::new() };
-        let mut texts = BTreeMap::new();
+    /// Writes files beside their places and checks them, and that they can be moved there.
+    pub(crate) fn add<'a>(
+        &mut self,
+        steps: impl Iterator<Item = &'a Step>,
+    ) -> Result<(), AgentError> {
+        let first = self.files.len();
+        let mut sshd = false;
         for step in steps {
             if let Step::Directory {
                 path,
@@ -57,24 +63,28 @@ impl Staged {
                 group,
             } = step
             {
+                require_writable(path)?;
                 let beside = beside(path);
                 if let Some(parent) = beside.parent() {
                     fs_err::create_dir_all(parent).map_err(failed(path))?;
                 }
-                staged.files.push((path.clone(), beside.clone()));
-                write_new(&beside, content, *mode).map_err(failed(path))?;
+                self.files.push((path.clone(), beside.clone()));
+                write_new(&beside, content.as_bytes(), *mode).map_err(failed(path))?;
                 give(&beside, owner, group)?;
-                texts.insert(path.clone(), Some(content.clone()));
+                sshd |= path.starts_with(SSHD);
+                self.texts.insert(path.clone(), Some(content.clone()));
             }
             if let Step::Delete { path } = step {
-                texts.insert(path.clone(), None);
+                require_writable(path)?;
+                sshd |= path.starts_with(SSHD);
+                self.texts.insert(path.clone(), None);
             }
         }
-        check_sudoers(&staged)?;
-        if texts.keys().any(|path| path.starts_with(SSHD)) {
-            check_sshd(&texts)?;
+        check_sudoers(&self.files[first..])?;
+        if sshd {
+            check_sshd(&self.texts)?;
         }
-        Ok(staged)
+        Ok(())
     }
 
     /// Moves one file to its place.
@@ -83,19 +93,66 @@ impl Staged {
             return Ok(());
         };
         let (_, beside) = &self.files[nth];
-        match fs_err::rename(beside, path) {
-            Ok(()) => {}
-            // A file that is mounted by itself cannot be replaced, only filled.
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                let content = fs_err::read(beside).map_err(failed(path))?;
-                fs_err::write(path, content).map_err(failed(path))?;
-                fs_err::remove_file(beside).map_err(failed(path))?;
-            }
-            Err(error) => return Err(failed(path)(error)),
-        }
+        replace(beside, Path::new(path)).map_err(failed(path))?;
         self.files.remove(nth);
         Ok(())
     }
+}
+
+fn replace(beside: &Path, path: &Path) -> std::io::Result<()> {
+    match fs_err::rename(beside, path) {
+        // A file that is mounted by itself cannot be replaced, only filled.
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+            fs_err::write(path, fs_err::read(beside)?)?;
+            fs_err::remove_file(beside)
+        }
+        done => done,
+    }
+}
+
+/// Finds out whether a file can be replaced or removed: one that is mounted read-only, or that may
+/// not be changed, is found before the first file is moved.
+fn require_writable(path: &str) -> Result<(), AgentError> {
+    match fs_err::symlink_metadata(path) {
+        Ok(meta) if meta.is_file() => {
+            let open = fs_err::OpenOptions::new().write(true).open(path);
+            open.map_err(failed(path))?;
+        }
+        _ => {}
+    }
+    let Some((parent, _)) = path.rsplit_once('/') else {
+        return Ok(());
+    };
+    let read_only = rustix::fs::statvfs(parent).is_ok_and(|system| {
+        system
+            .f_flag
+            .contains(rustix::fs::StatVfsMountFlags::RDONLY)
+    });
+    if read_only {
+        return Err(failed(path)(ErrorKind::ReadOnlyFilesystem.into()));
+    }
+    Ok(())
+}
+
+/// Puts a file where it was, with numbers for owner and group: names may have gone.
+pub(crate) fn put_back(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    (user, group): (u32, u32),
+) -> std::io::Result<()> {
+    let beside = beside(&path.to_string_lossy());
+    if let Some(parent) = path.parent() {
+        fs_err::create_dir_all(parent)?;
+    }
+    let done = write_new(&beside, content, 0o600)
+        .and_then(|()| std::os::unix::fs::chown(&beside, Some(user), Some(group)))
+        .and_then(|()| fs_err::set_permissions(&beside, std::fs::Permissions::from_mode(mode)))
+        .and_then(|()| replace(&beside, path));
+    if done.is_err() {
+        _ = fs_err::remove_file(&beside);
+    }
+    done
 }
 
 /// Writes a file atomically.
@@ -105,8 +162,12 @@ pub(crate) fn write_whole(path: &Path, content: &str, mode: u32) -> std::io::Res
     if let Some(parent) = path.parent() {
         fs_err::create_dir_all(parent)?;
     }
-    write_new(&beside, content, mode)?;
-    fs_err::rename(&beside, path)
+    let done =
+        write_new(&beside, content.as_bytes(), mode).and_then(|()| fs_err::rename(&beside, path));
+    if done.is_err() {
+        _ = fs_err::remove_file(&beside);
+    }
+    done
 }
 
 /// Makes a symbolic link atomically.
@@ -121,7 +182,7 @@ pub(crate) fn link(path: &str, target: &str) -> Result<(), AgentError> {
 /// Removes a file; one that is gone is fine.
 pub(crate) fn delete(path: &str) -> Result<(), AgentError> {
     match fs_err::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(path)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(path)(error)),
         _ => Ok(()),
     }
 }
@@ -132,14 +193,14 @@ fn beside(path: &str) -> PathBuf {
     PathBuf::from(format!("{directory}/.{name}.homestak-new"))
 }
 
-fn write_new(path: &Path, content: &str, mode: u32) -> std::io::Result<()> {
+fn write_new(path: &Path, content: &[u8], mode: u32) -> std::io::Result<()> {
     _ = fs_err::remove_file(path);
     let mut file = fs_err::OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    file.write_all(content.as_bytes())?;
+    file.write_all(content)?;
     file.set_permissions(std::fs::Permissions::from_mode(mode))?;
     file.sync_all()
 }
@@ -161,8 +222,8 @@ fn give(path: &Path, owner: &str, group: &str) -> Result<(), AgentError> {
     Ok(())
 }
 
-fn check_sudoers(staged: &Staged) -> Result<(), AgentError> {
-    for (path, beside) in &staged.files {
+fn check_sudoers(files: &[(String, PathBuf)]) -> Result<(), AgentError> {
+    for (path, beside) in files {
         if !path.starts_with(SUDOERS) {
             continue;
         }
@@ -215,7 +276,7 @@ fn check_sshd_in(place: &Path, texts: &BTreeMap<String, Option<String>>) -> Resu
             None => continue,
         };
         let text = text.replace(&format!("{SSHD_D}/"), &format!("{}/", parts.display()));
-        write_new(&to, &text, 0o600).map_err(failed(path))?;
+        write_new(&to, text.as_bytes(), 0o600).map_err(failed(path))?;
     }
     let main = place.join("sshd_config");
     let ended = process::run(&["/usr/sbin/sshd", "-t", "-f", &main.to_string_lossy()])?;

@@ -11,11 +11,13 @@ mod command;
 mod error;
 mod files;
 mod gather;
+mod job;
 mod packages;
 mod process;
 mod settings;
 mod state;
 mod ui;
+mod undo;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

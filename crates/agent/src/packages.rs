@@ -6,15 +6,21 @@
 use crate::error::AgentError;
 use crate::process::{self, Ended};
 
-/// How long another user of the package database is waited for, in seconds.
-const LOCK_PATIENCE: &str = "DPkg::Lock::Timeout=120";
+/// Tells apt how long another user of the package database is waited for.
+fn patience(seconds: u64) -> String {
+    format!("DPkg::Lock::Timeout={seconds}")
+}
 
 /// Finds out whether packages can be had. Lists of packages are fetched when they are too old to
 /// know, which changes nothing that counts.
-pub(crate) fn rehearse(install: &[String], remove: &[String]) -> Result<(), AgentError> {
+pub(crate) fn rehearse(
+    install: &[String],
+    remove: &[String],
+    lock_wait: u64,
+) -> Result<(), AgentError> {
     let mut ended = simulate(install, remove)?;
     if ended.code != Some(0) {
-        update()?;
+        update(lock_wait)?;
         ended = simulate(install, remove)?;
     }
     if ended.code != Some(0) {
@@ -36,15 +42,19 @@ pub(crate) fn rehearse(install: &[String], remove: &[String]) -> Result<(), Agen
 }
 
 /// Installs and removes packages in one transaction.
-pub(crate) fn transact(install: &[String], remove: &[String]) -> Result<(), AgentError> {
-    let ended = change(install, remove)?;
+pub(crate) fn transact(
+    install: &[String],
+    remove: &[String],
+    lock_wait: u64,
+) -> Result<(), AgentError> {
+    let ended = change(install, remove, lock_wait)?;
     if ended.code == Some(0) {
         return Ok(());
     }
     // Lists that are older than the archive name packages that it no longer has.
     if ended.err.contains("404") || ended.err.contains("Unable to fetch") {
-        update()?;
-        let again = change(install, remove)?;
+        update(lock_wait)?;
+        let again = change(install, remove, lock_wait)?;
         if again.code == Some(0) {
             return Ok(());
         }
@@ -54,7 +64,7 @@ pub(crate) fn transact(install: &[String], remove: &[String]) -> Result<(), Agen
 }
 
 /// Finishes what a run of ours began and could not end.
-pub(crate) fn finish() -> Result<(), AgentError> {
+pub(crate) fn finish(lock_wait: u64) -> Result<(), AgentError> {
     process::must(&[
         "dpkg",
         "--configure",
@@ -62,15 +72,15 @@ pub(crate) fn finish() -> Result<(), AgentError> {
         "--force-confdef",
         "--force-confold",
     ])?;
-    let ended = process::run(&["apt-get", "-y", "-o", LOCK_PATIENCE, "-f", "install"])?;
+    let ended = process::run(&["apt-get", "-y", "-o", &patience(lock_wait), "-f", "install"])?;
     if ended.code == Some(0) {
         return Ok(());
     }
     Err(AgentError::Packages(complaint(&ended)))
 }
 
-fn update() -> Result<(), AgentError> {
-    let ended = process::run(&["apt-get", "-q", "-o", LOCK_PATIENCE, "update"])?;
+fn update(lock_wait: u64) -> Result<(), AgentError> {
+    let ended = process::run(&["apt-get", "-q", "-o", &patience(lock_wait), "update"])?;
     if ended.code == Some(0) {
         return Ok(());
     }
@@ -100,14 +110,15 @@ fn simulate(install: &[String], remove: &[String]) -> Result<Ended, AgentError> 
     Ok(process::run(&words)?)
 }
 
-fn change(install: &[String], remove: &[String]) -> Result<Ended, AgentError> {
+fn change(install: &[String], remove: &[String], lock_wait: u64) -> Result<Ended, AgentError> {
     let wishes = wishes(install, remove);
+    let patience = patience(lock_wait);
     let mut words = vec![
         "apt-get",
         "-q",
         "-y",
         "-o",
-        LOCK_PATIENCE,
+        &patience,
         "-o",
         "Dpkg::Options::=--force-confdef",
         "-o",

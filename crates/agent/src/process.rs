@@ -3,7 +3,11 @@
 //! In: words. Out: what they printed, and their exit code.
 //! Never: a shell; an environment that depends on who started us; a wait without an end.
 
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How a program ended.
 #[derive(Debug)]
@@ -12,6 +16,8 @@ pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
+    /// Whether it was ended because it took too long.
+    pub(crate) too_long: bool,
 }
 
 /// A program could not be run, or failed.
@@ -27,20 +33,26 @@ pub(crate) enum ProcessError {
     Failed { command: String, said: String },
 }
 
-/// How long a program may take, in seconds: longer than any of them needs, so that one that hangs
-/// is ended some day. Packages may come over slow lines.
-const PATIENCE: &str = "1800";
+/// How long a program may take: longer than any of them needs, so that one that hangs is ended
+/// some day. Packages may come over slow lines.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// How long a program may take to end when it is asked to.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Runs a program.
 pub(crate) fn run(words: &[&str]) -> Result<Ended, ProcessError> {
+    let failed = |source| ProcessError::Start {
+        program: words.first().unwrap_or(&"").to_string(),
+        source,
+    };
+    let (program, rest) = words.split_first().unwrap_or((&"", &[]));
     #[expect(
         clippy::disallowed_methods,
         reason = "this is where processes are started"
     )]
-    let mut command = Command::new("timeout");
-    let output = command
-        .args(["--kill-after=10", PATIENCE])
-        .args(words)
+    let mut command = Command::new(program);
+    let child = command
+        .args(rest)
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("HOME", "/root")
@@ -50,15 +62,38 @@ pub(crate) fn run(words: &[&str]) -> Result<Ended, ProcessError> {
         .env("NEEDRESTART_SUSPEND", "1")
         .env("SYSTEMD_PAGER", "")
         .stdin(Stdio::null())
-        .output()
-        .map_err(|source| ProcessError::Start {
-            program: words.first().unwrap_or(&"").to_string(),
-            source,
-        })?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // A group of its own, so that all of it can be ended.
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let group = Pid::from_child(&child);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let waits = [PATIENCE, LAST_WORDS, LAST_WORDS];
+    let mut signals = [Signal::TERM, Signal::KILL].into_iter();
+    let mut too_long = false;
+    for wait in waits {
+        if let Ok(output) = receiver.recv_timeout(wait) {
+            let output = output.map_err(failed)?;
+            return Ok(Ended {
+                code: output.status.code(),
+                out: String::from_utf8_lossy(&output.stdout).into_owned(),
+                err: String::from_utf8_lossy(&output.stderr).into_owned(),
+                too_long,
+            });
+        }
+        too_long = true;
+        if let Some(signal) = signals.next() {
+            _ = kill_process_group(group, signal);
+        }
+    }
     Ok(Ended {
-        code: output.status.code(),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        code: None,
+        out: String::new(),
+        err: String::new(),
+        too_long,
     })
 }
 
@@ -77,7 +112,7 @@ pub(crate) fn must(words: &[&str]) -> Result<String, ProcessError> {
 impl Ended {
     /// Returns what a failing program said last, in one line.
     pub(crate) fn said(&self) -> String {
-        if self.code == Some(124) {
+        if self.too_long {
             return "it took too long".to_owned();
         }
         let text = if self.err.trim().is_empty() {

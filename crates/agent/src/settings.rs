@@ -18,3 +18,10 @@ pub(crate) fn crash_after() -> Option<usize> {
 pub(crate) fn crash_after() -> Option<usize> {
     None
 }
+
+/// Returns where this program is. One that was replaced is where it was.
+pub(crate) fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let text = path.to_string_lossy().into_owned();
+    text.trim_end_matches(" (deleted)").to_owned()
+}

@@ -4,7 +4,7 @@
 //! than that.
 //! Never: a marker of success beside one of failure.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use homestak_core::converge::{HOME, State};
 use serde_json::{Value, json};
@@ -17,6 +17,9 @@ pub(crate) const SPEC: &str = "spec.yaml";
 const STATE: &str = "converge.json";
 const COMPLETE: &str = "config-complete.json";
 const FAILED: &str = "config-failed.json";
+const UNCONFIRMED: &str = "unconfirmed";
+/// Where failure is marked when the disk is full or cannot be written.
+const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
 
 /// Returns where a file of the state is.
 pub(crate) fn place(name: &str) -> PathBuf {
@@ -85,9 +88,27 @@ pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
         .into_file();
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(AgentError::Busy),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(unconfirmed().map_or(AgentError::Busy, AgentError::Waiting))
+        }
         Err(std::fs::TryLockError::Error(error)) => Err(failed("lock")(error)),
     }
+}
+
+/// Returns the job whose changes are taken back unless someone confirms them.
+pub(crate) fn unconfirmed() -> Option<String> {
+    let text = fs_err::read_to_string(place(UNCONFIRMED)).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Says that the changes of a job are not confirmed yet.
+pub(crate) fn await_confirmation(job: &str) -> Result<(), AgentError> {
+    write(UNCONFIRMED, job, 0o600)
+}
+
+/// Says that nothing waits to be confirmed.
+pub(crate) fn nothing_awaited() -> Result<(), AgentError> {
+    remove(UNCONFIRMED)
 }
 
 /// Says that the machine is being changed: neither complete nor failed.
@@ -98,6 +119,7 @@ pub(crate) fn begin() -> Result<(), AgentError> {
 /// Says that the machine is complete, unless it was said before with the same words.
 pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     remove(FAILED)?;
+    _ = fs_err::remove_file(FAILED_ELSEWHERE);
     let without_time = |value: &Value| {
         let mut value = value.clone();
         if let Some(map) = value.as_object_mut() {
@@ -114,9 +136,11 @@ pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
 }
 
 /// Says that it failed, and how often.
-pub(crate) fn fail(error: &AgentError, node: &str, spec: &str) -> Result<(), AgentError> {
+pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
+    let node = rustix::system::uname();
+    let node = node.nodename().to_string_lossy();
     let now = crate::clock::now().to_string();
-    let before = read(FAILED).unwrap_or_default();
+    let before = markers().1.unwrap_or_default();
     let attempts = before["attempts"].as_u64().unwrap_or(0) + 1;
     let first = before["first_attempt"].as_str().unwrap_or(&now);
     let marker = json!({
@@ -124,22 +148,34 @@ pub(crate) fn fail(error: &AgentError, node: &str, spec: &str) -> Result<(), Age
         "status": "failed",
         "error": error.word(),
         "code": error.code(),
-        "message": homestak_core::error::chain(error),
+        "message": error.message(),
         "node": node,
         "spec": spec,
         "attempts": attempts,
         "first_attempt": first,
         "last_attempt": now,
     });
-    remove(COMPLETE)?;
-    write(FAILED, &format!("{marker:#}\n"), 0o644)
+    let text = format!("{marker:#}\n");
+    // A disk that cannot be written may be why it failed.
+    let done = remove(COMPLETE).and_then(|()| write(FAILED, &text, 0o644));
+    if done.is_err() {
+        let place = Path::new(FAILED_ELSEWHERE);
+        return write_whole(place, &text, 0o644).map_err(failed(FAILED));
+    }
+    _ = fs_err::remove_file(FAILED_ELSEWHERE);
+    Ok(())
 }
 
 /// Returns both markers.
 pub(crate) fn markers() -> (Option<Value>, Option<Value>) {
-    (read(COMPLETE), read(FAILED))
+    let elsewhere = || read_at(Path::new(FAILED_ELSEWHERE));
+    (read(COMPLETE), elsewhere().or_else(|| read(FAILED)))
 }
 
 fn read(name: &str) -> Option<Value> {
-    serde_json::from_str(&fs_err::read_to_string(place(name)).ok()?).ok()
+    read_at(&place(name))
+}
+
+fn read_at(path: &Path) -> Option<Value> {
+    serde_json::from_str(&fs_err::read_to_string(path).ok()?).ok()
 }

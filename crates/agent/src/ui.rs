@@ -34,3 +34,9 @@ pub(crate) fn say(text: &str) {
     let mut out = std::io::stderr().lock();
     _ = writeln!(out, "{text}");
 }
+
+/// Prints a line of data. Tells whether the reader is still there.
+pub(crate) fn line(text: &str) -> bool {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
+}

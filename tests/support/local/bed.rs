@@ -20,8 +20,25 @@ pub struct Bed {
     place: TempDir,
     before: BTreeSet<String>,
     environment: Vec<(String, String)>,
-    shared: Option<Child>,
+    shared: Option<Shared>,
     _turn: std::fs::File,
+}
+
+/// A connection that is kept open, and where it leads.
+struct Shared {
+    connection: Child,
+    node: String,
+    address: String,
+    uuid: String,
+}
+
+/// How a command reaches a node.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// Over the connection that is kept open.
+    Shared,
+    /// Over a connection of its own.
+    Anew,
 }
 
 /// What a run printed, and its exit code.
@@ -211,7 +228,13 @@ impl Bed {
         let (address, uuid) = (text(&found["address"]), text(&found["uuid"]));
         let mut ssh = self.ssh(&address, &uuid, "sleep 3600", "ControlMaster=yes");
         ssh.stdout(Stdio::null()).stderr(Stdio::null());
-        self.shared = Some(ssh.spawn().unwrap());
+        self.close();
+        self.shared = Some(Shared {
+            connection: ssh.spawn().unwrap(),
+            node: node.to_owned(),
+            address,
+            uuid,
+        });
         for _ in 0..200 {
             if self.place.path().join("shared").exists() {
                 return;
@@ -221,20 +244,43 @@ impl Bed {
         panic!("no connection to {node}");
     }
 
+    /// Closes the connection that is kept open.
+    pub fn close(&mut self) {
+        if let Some(mut shared) = self.shared.take() {
+            let _ = shared.connection.kill();
+            let _ = shared.connection.wait();
+            let _ = std::fs::remove_file(self.place.path().join("shared"));
+        }
+    }
+
     /// Runs a command in a node that reads its input.
     pub fn feed(&self, node: &str, command: &str, input: &[u8]) -> Run {
-        let nodes = self.nodes();
-        let found = nodes.iter().find(|one| one["name"] == node).unwrap();
+        self.fed(node, command, input, Way::Shared)
+            .output()
+            .map(Run::from)
+            .unwrap()
+    }
+
+    /// Returns a command in a node that will read this input.
+    pub fn fed(&self, node: &str, command: &str, input: &[u8], way: Way) -> Command {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(input).unwrap();
         file.rewind().unwrap();
-        let mut ssh = self.ssh(
-            &text(&found["address"]),
-            &text(&found["uuid"]),
-            command,
-            "ControlMaster=no",
-        );
-        ssh.stdin(file).output().map(Run::from).unwrap()
+        let (address, uuid) = match self.shared.as_ref().filter(|shared| shared.node == node) {
+            Some(shared) => (shared.address.clone(), shared.uuid.clone()),
+            None => {
+                let nodes = self.nodes();
+                let found = nodes.iter().find(|one| one["name"] == node).unwrap();
+                (text(&found["address"]), text(&found["uuid"]))
+            }
+        };
+        let sharing = match way {
+            Way::Shared => "ControlMaster=no",
+            Way::Anew => "ControlPath=none",
+        };
+        let mut ssh = self.ssh(&address, &uuid, command, sharing);
+        ssh.stdin(file);
+        ssh
     }
 
     /// `sharing` is an option that says how the shared connection is used.
@@ -299,10 +345,7 @@ impl Bed {
 impl Drop for Bed {
     /// A test that failed leaves nothing to the next.
     fn drop(&mut self) {
-        if let Some(mut shared) = self.shared.take() {
-            let _ = shared.kill();
-            let _ = shared.wait();
-        }
+        self.close();
         if std::thread::panicking() {
             let _ = self.command(&["local", "clean", "--all", "--yes"]).output();
         }

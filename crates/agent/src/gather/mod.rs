@@ -9,8 +9,9 @@ mod system;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-use homestak_core::converge::{Facts, FileFact, Scope, UnitFact};
+use homestak_core::converge::{Facts, FileFact, NetworkManager, Scope, UnitFact};
 
+pub(crate) use self::network::network;
 pub(crate) use self::system::sysctl_path;
 use crate::error::AgentError;
 use crate::process;
@@ -20,8 +21,45 @@ const LARGEST_FILE: u64 = 4 << 20;
 /// Who sets the network up.
 const NETWORKD: &str = "systemd-networkd.service";
 
-/// Looks at the machine.
+/// Looks at the machine. Programs run beside each other: most of their time is waiting.
 pub(crate) fn gather(scope: &Scope) -> Result<Facts, AgentError> {
+    std::thread::scope(|threads| {
+        let mut names = scope.units.clone();
+        if scope.network {
+            names.insert(NETWORKD.to_owned());
+        }
+        let units = threads.spawn(|| all_units(names.into_iter().collect()));
+        let sshd = threads.spawn(system::sshd);
+        let cards = threads.spawn(|| match scope.network {
+            true => network::network().map(Some),
+            false => Ok(None),
+        });
+        let mut facts = files_and_accounts(scope)?;
+        facts.units = joined(units)?;
+        (facts.sshd, facts.sshd_fault) = joined(sshd)?;
+        if let Some(network) = joined(cards)? {
+            facts.network = network;
+            let networkd = facts.units.get(NETWORKD);
+            if networkd.is_some_and(|unit| unit.active_state == "active") {
+                facts.network.manager = NetworkManager::Networkd;
+            }
+        }
+        Ok(facts)
+    })
+}
+
+fn joined<T>(
+    thread: std::thread::ScopedJoinHandle<'_, Result<T, AgentError>>,
+) -> Result<T, AgentError> {
+    let failed = |_| AgentError::Look {
+        what: "this machine".to_owned(),
+        source: "a thread of the agent died".into(),
+    };
+    thread.join().map_err(failed)?
+}
+
+/// Looks at what no program is needed for.
+fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     let accounts = system::Accounts::read()?;
     let mut facts = Facts {
         system: system::release(),
@@ -48,23 +86,10 @@ pub(crate) fn gather(scope: &Scope) -> Result<Facts, AgentError> {
             facts.files.insert(path, found);
         }
     }
-    let mut units = scope.units.clone();
-    if scope.network {
-        units.insert(NETWORKD.to_owned());
-    }
-    facts.units = all_units(units.into_iter().collect())?;
-    let (settings, fault) = system::sshd()?;
-    facts.sshd = settings;
-    facts.sshd_fault = fault;
     for key in &scope.sysctl {
         if let Some(value) = system::sysctl(key) {
             facts.sysctl.insert(key.clone(), value);
         }
-    }
-    if scope.network {
-        let networkd = facts.units.get(NETWORKD);
-        let runs = networkd.is_some_and(|unit| unit.active_state == "active");
-        facts.network = network::network(runs)?;
     }
     Ok(facts)
 }

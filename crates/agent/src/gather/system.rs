@@ -32,34 +32,15 @@ pub(super) fn hostname() -> String {
 
 type Packages = (BTreeMap<String, PackageFact>, String);
 
-/// Returns which of the packages are installed, and what is wrong with any package.
+/// Returns which of the packages are installed, and what is wrong with any package. The database is
+/// read as it is: asking dpkg for all of it takes longer than everything else.
 pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError> {
-    let form = "--showformat=${Package}\t${Architecture}\t${db:Status-Abbrev}\t${Version}\n";
-    let text = process::must(&["dpkg-query", "--show", form])?;
-    let mut known = BTreeMap::new();
-    let mut faults = Vec::new();
-    for line in text.lines() {
-        let mut parts = line.split('\t');
-        let mut part = || parts.next().unwrap_or_default();
-        let (name, architecture, status, version) = (part(), part(), part(), part());
-        let mut marks = status.chars().skip(1);
-        match marks.next() {
-            Some('i') => {
-                let version = version.to_owned();
-                for name in [name.to_owned(), format!("{name}:{architecture}")] {
-                    if wanted.contains(&name) {
-                        let version = version.clone();
-                        known.insert(name, PackageFact { version });
-                    }
-                }
-            }
-            Some('H' | 'U' | 'F' | 'W' | 't') => faults.push(format!("{name} is half installed")),
-            _ => {}
-        }
-        if marks.next() == Some('R') {
-            faults.push(format!("{name} must be installed again"));
-        }
-    }
+    let path = "/var/lib/dpkg/status";
+    let bytes = fs_err::read(path).map_err(|source| AgentError::Look {
+        what: "packages".to_owned(),
+        source: source.into(),
+    })?;
+    let (known, mut faults) = read_packages(&String::from_utf8_lossy(&bytes), wanted);
     let interrupted = fs_err::read_dir("/var/lib/dpkg/updates")
         .into_iter()
         .flatten()
@@ -72,6 +53,47 @@ pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError
         faults.push("dpkg was interrupted".to_owned());
     }
     Ok((known, faults.join("\n")))
+}
+
+fn read_packages(
+    text: &str,
+    wanted: &BTreeSet<String>,
+) -> (BTreeMap<String, PackageFact>, Vec<String>) {
+    let mut known = BTreeMap::new();
+    let mut faults = Vec::new();
+    for block in text.split("\n\n") {
+        let [mut name, mut status, mut architecture, mut version] = [""; 4];
+        for line in block.lines() {
+            let Some((field, value)) = line.split_once(": ") else {
+                continue;
+            };
+            match field {
+                "Package" => name = value,
+                "Status" => status = value,
+                "Architecture" => architecture = value,
+                "Version" => version = value,
+                _ => {}
+            }
+        }
+        let mut words = status.split_whitespace().skip(1);
+        let (error, state) = (words.next(), words.next());
+        match state {
+            Some("installed") => {
+                for name in [name.to_owned(), format!("{name}:{architecture}")] {
+                    if wanted.contains(&name) {
+                        let version = version.to_owned();
+                        known.insert(name, PackageFact { version });
+                    }
+                }
+            }
+            Some("not-installed" | "config-files") | None => {}
+            Some(_) => faults.push(format!("{name} is half installed")),
+        }
+        if error == Some("reinstreq") {
+            faults.push(format!("{name} must be installed again"));
+        }
+    }
+    (known, faults)
 }
 
 /// Users and groups of this machine.
@@ -174,4 +196,27 @@ pub(crate) fn sysctl_path(key: &str) -> Option<String> {
 pub(super) fn sysctl(key: &str) -> Option<String> {
     let text = fs_err::read_to_string(sysctl_path(key)?).ok()?;
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::read_packages;
+
+    #[test]
+    fn packages_are_read_with_what_is_wrong_with_them() {
+        let text = "Package: tree\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.1.0-1\nDescription: lists\n Package: not this\n\nPackage: cron\nStatus: deinstall ok config-files\nVersion: 3\n\nPackage: sudo\nStatus: install reinstreq half-installed\nVersion: 1\n";
+        let wanted: BTreeSet<String> = ["tree", "tree:amd64", "cron", "sudo"]
+            .map(str::to_owned)
+            .into();
+        let (known, faults) = read_packages(text, &wanted);
+        let names: Vec<_> = known.keys().cloned().collect();
+        assert_eq!(names, ["tree", "tree:amd64"]);
+        assert_eq!(known["tree"].version, "2.1.0-1");
+        assert_eq!(
+            faults,
+            ["sudo is half installed", "sudo must be installed again"]
+        );
+    }
 }

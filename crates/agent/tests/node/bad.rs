@@ -6,7 +6,7 @@ use crate::bed::text;
 use crate::lab::{Lab, STATE};
 
 /// Applies a spec that cannot be had, and returns what was said.
-fn refused(lab: &Lab, spec: &Value, code: i32) -> String {
+pub fn refused(lab: &Lab, spec: &Value, code: i32) -> String {
     let before = lab.picture();
     let run = lab.agent("config apply --json-output", spec);
     assert_eq!(run.code, code, "{}\n{}", run.out, run.err);

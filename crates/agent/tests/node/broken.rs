@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::lab::Lab;
+use crate::sample;
 
 /// How each kind of resource is broken, and the change that must be found.
 const BREAKS: &[(&str, &str, &str)] = &[
@@ -188,7 +189,14 @@ fn whatever_is_broken_by_hand_is_found_and_put_right_and_nothing_else_is_touched
     assert_eq!(lab.picture(), right, "applied twice");
     every_kind_is_tried(&lab, &spec);
     let mut wrong = Vec::new();
-    for (_, command, id) in BREAKS {
+    let chosen = sample::some(BREAKS.len() / 3, BREAKS.len());
+    println!(
+        "{} of {} ways to break {} kinds",
+        chosen.len(),
+        BREAKS.len(),
+        kinds().len()
+    );
+    for (_, command, id) in chosen.into_iter().map(|nth| &BREAKS[nth]) {
         lab.root(command).good();
         let found = lab.check(&spec);
         if !found.iter().any(|change| change == id) {
@@ -213,7 +221,6 @@ fn whatever_is_broken_by_hand_is_found_and_put_right_and_nothing_else_is_touched
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    println!("{} ways to break {} kinds", BREAKS.len(), kinds().len());
     assert_eq!(lab.check(&spec), [""; 0]);
     lab.bed.destroy("lab");
 }

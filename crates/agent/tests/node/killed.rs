@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::lab::{AGENT, KEY, Lab, STATE};
+use crate::sample;
 
 #[test]
 fn killed_after_any_step_and_run_again_it_ends_the_same() {
@@ -26,13 +27,14 @@ fn killed_after_any_step_and_run_again_it_ends_the_same() {
     let fields = lab
         .root(&format!("{AGENT} config show --json-output"))
         .good();
-    let mut n_killed = 0;
-    for at in 0.. {
+    lab.apply(&dev);
+    let n_steps = lab.rehearse(&prod);
+    // Packages, files, reloads and services are steps of their own.
+    assert!(n_steps > 5, "{n_steps}");
+    let moments = sample::some(4, n_steps + 1);
+    for &at in &moments {
         lab.apply(&dev);
-        if !killed(&lab, at, &prod) {
-            break;
-        }
-        n_killed += 1;
+        assert!(killed(&lab, at, &prod), "at {at}");
         let status = lab.status();
         assert_ne!(status["status"], "complete", "killed at {at}: {status:#}");
         lab.apply(&prod);
@@ -45,9 +47,7 @@ fn killed_after_any_step_and_run_again_it_ends_the_same() {
             .good();
         assert_eq!(shown, fields, "killed at {at}");
     }
-    // Packages, files, reloads and services are steps of their own.
-    assert!(n_killed > 5, "{n_killed}");
-    println!("killed at {n_killed} moments");
+    println!("killed at {moments:?} of {n_steps} moments");
     lab.root(&format!("ls -A {STATE}")).good();
     lab.bed.destroy("lab");
 }

@@ -1,8 +1,11 @@
 //! A node with the agent on it.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Stdio};
+
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Run, text};
+use crate::bed::{Bed, Run, Way, text};
 
 /// Where the agent is on the node.
 pub const AGENT: &str = "/usr/local/bin/homestak-agent";
@@ -44,6 +47,59 @@ impl Lab {
 
     pub fn apply(&self, spec: &Value) -> Value {
         self.agent("config apply --json-output", spec).json()
+    }
+
+    /// Returns how many steps would be done.
+    pub fn rehearse(&self, spec: &Value) -> usize {
+        let result = self.agent("config apply --dry-run --json-output", spec);
+        result.json()["steps"].as_array().unwrap().len()
+    }
+
+    /// Begins a job, and leaves it to be read.
+    pub fn begin(&self, words: &str, spec: &Value, way: Way) -> Job {
+        let command = format!("sudo {AGENT} job run {words}");
+        let input = spec.to_string();
+        let mut ssh = self.bed.fed("web", &command, input.as_bytes(), way);
+        let mut child = ssh.stdout(Stdio::piped()).spawn().unwrap();
+        Job {
+            lines: BufReader::new(child.stdout.take().unwrap()),
+            child,
+            events: Vec::new(),
+        }
+    }
+
+    /// Does a job to its end.
+    pub fn job(&self, words: &str, spec: &Value) -> (i32, Vec<Value>) {
+        self.begin(words, spec, Way::Shared).end()
+    }
+
+    /// Follows a job over connections of its own, as often as it takes.
+    pub fn follow(&self, words: &str) -> (i32, Vec<Value>) {
+        let command = format!("sudo -n {AGENT} job follow {words}");
+        for _ in 0..100 {
+            let run = self.anew(&command);
+            if run.code != 255 && !run.err.contains("password is required") {
+                return (run.code, events(&run.out));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        panic!("the node did not come back");
+    }
+
+    /// Runs a command over a connection of its own.
+    pub fn anew(&self, command: &str) -> Run {
+        let mut ssh = self.bed.fed("web", command, b"", Way::Anew);
+        ssh.output().map(Run::from).unwrap()
+    }
+
+    /// What of the node a job that is taken back must not change.
+    pub fn outside(&self) -> Vec<String> {
+        let ours = |line: &&str| !line.contains("usr/local/etc");
+        self.picture()
+            .lines()
+            .filter(ours)
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Returns the ids of what differs, and checks the exit code that goes with it.
@@ -108,6 +164,71 @@ impl Lab {
             "run": { "trigger": "manual" },
         })
     }
+}
+
+/// A job over a connection that may be lost.
+pub struct Job {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    pub events: Vec<Value>,
+}
+
+impl Job {
+    /// Reads up to the next event of a kind.
+    pub fn until(&mut self, kind: &str) -> Value {
+        while let Some(event) = self.next() {
+            if event["event"] == kind {
+                return event;
+            }
+        }
+        panic!("no {kind} in {:#?}", self.events);
+    }
+
+    fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        let event: Value = serde_json::from_str(&line).unwrap();
+        self.events.push(event.clone());
+        Some(event)
+    }
+
+    /// Reads to the end.
+    pub fn end(mut self) -> (i32, Vec<Value>) {
+        while self.next().is_some() {}
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        (code, std::mem::take(&mut self.events))
+    }
+
+    /// Loses the connection.
+    pub fn lose(mut self) -> Vec<Value> {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::mem::take(&mut self.events)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads events.
+pub fn events(text: &str) -> Vec<Value> {
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Returns the result at the end of events.
+pub fn result(events: &[Value]) -> &Value {
+    let last = events.last().unwrap();
+    assert_eq!(last["event"], "end", "{events:#?}");
+    &last["result"]
 }
 
 /// The stock postures.

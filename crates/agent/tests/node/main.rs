@@ -15,10 +15,14 @@ mod bad;
 #[path = "../../../../tests/support/local/bed.rs"]
 mod bed;
 mod broken;
+mod confirm;
+mod hardship;
+mod job;
 mod killed;
 mod lab;
 mod machine;
 mod posture;
+mod sample;
 
 use std::path::PathBuf;
 use std::process::Command;

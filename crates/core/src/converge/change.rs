@@ -54,6 +54,16 @@ pub enum Danger {
 }
 
 impl Danger {
+    /// Returns what it is about, in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Network => "the network",
+            Self::Sshd => "the SSH server",
+            Self::Sudo => "who may become root",
+            Self::Users => "who may log in",
+        }
+    }
+
     /// Returns the danger of changing a file.
     pub fn of_path(path: &str) -> Option<Self> {
         let under = |start: &str| path.starts_with(start);

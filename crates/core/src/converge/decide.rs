@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::change::{Change, Handling};
+use super::change::{Change, Danger, Handling};
 use super::facts::Facts;
 use super::ledger::Ledger;
 use super::resource::Resource;
@@ -41,6 +41,13 @@ impl Decision {
         self.changes
             .iter()
             .all(|change| change.handling == Handling::Report)
+    }
+
+    /// Returns how what is done could cut the node off, if at all.
+    pub fn dangers(&self) -> BTreeSet<Danger> {
+        let done = |change: &&Change| change.handling == Handling::Enforce;
+        let changes = self.changes.iter().filter(done);
+        changes.filter_map(|change| change.danger).collect()
     }
 }
 
@@ -218,7 +225,7 @@ fn packages(ledger: &mut Ledger<'_>) {
 
 /// A unit that is started or stopped need not be restarted as well, and one that is restarted need
 /// not be reloaded.
-fn single_restarts(steps: &mut BTreeSet<Step>) {
+pub(super) fn single_restarts(steps: &mut BTreeSet<Step>) {
     let mut moved = BTreeSet::new();
     let mut restarted = BTreeSet::new();
     for step in steps.iter() {

@@ -20,6 +20,7 @@ mod scope;
 mod state;
 mod step;
 mod system;
+mod undo;
 mod wanted;
 
 pub use access::{SSHD, SSHD_D, SSHD_OWN, SUDOERS, SUDOERS_D};
@@ -34,6 +35,7 @@ pub use resource::{Resource, SudoRule};
 pub use scope::Scope;
 pub use state::{Managed, State};
 pub use step::Step;
+pub use undo::{ACCOUNTS, WayBack};
 pub use wanted::wanted;
 
 /// Where nodes keep what is theirs.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::converge::{
-    Decision, Facts, FileFact, PackageFact, Resource, SSHD, SSHD_D, State, Step, UnitFact,
-    UserFact, decide,
+    ACCOUNTS, Decision, Facts, FileFact, PackageFact, Resource, SSHD, SSHD_D, State, Step,
+    UnitFact, UserFact, WayBack, decide,
 };
 
 /// A node, and what its services have read of their files.
@@ -83,6 +83,43 @@ impl Model {
         }
         self.state = decision.next;
         first
+    }
+
+    /// Does the first steps of what would be done after packages, and takes them back as the
+    /// agent does. Returns the node as it was before them.
+    pub fn there_and_back(&mut self, wanted: &[Resource], limit: usize) -> Self {
+        let mut decision = decide(wanted, &self.facts, &self.state);
+        assert_eq!(decision.refusals, [""; 0]);
+        if let Some(packages @ Step::Packages { .. }) = decision.steps.first() {
+            self.act(packages);
+            self.state.managed = self.state.managed.with(&decision.intent);
+            decision = decide(wanted, &self.facts, &self.state);
+        }
+        let before = self.clone();
+        let back = WayBack::of(&decision.steps, &self.facts);
+        for step in decision.steps.iter().take(limit) {
+            self.act(step);
+        }
+        let facts = &mut self.facts;
+        for path in &back.paths {
+            match before.facts.files.get(path) {
+                Some(file) => facts.files.insert(path.clone(), file.clone()),
+                None => facts.files.remove(path),
+            };
+        }
+        if back.paths.contains(ACCOUNTS[0]) {
+            facts.users = before.facts.users.clone();
+        }
+        if let Some(network) = &back.network {
+            facts.network = network.clone();
+        }
+        for step in &back.steps {
+            self.act(step);
+        }
+        if let Some(network) = back.network {
+            self.facts.network = network;
+        }
+        before
     }
 
     fn act(&mut self, step: &Step) {

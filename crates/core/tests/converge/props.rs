@@ -303,6 +303,31 @@ proptest! {
     }
 
     #[test]
+    fn taken_back_after_any_step_a_node_is_what_it_was(one in spec(), other in spec(), facts in facts(), at in 0usize..40) {
+        let mut model = Model::new(facts);
+        model.converge(&read(&one), WHOLE);
+        let before = model.there_and_back(&read(&other), at);
+        for (unit, was) in &before.facts.units {
+            // Failed and stopped are the same to whoever comes back.
+            let runs = |unit: &UnitFact| unit.active_state == "active";
+            prop_assert_eq!(runs(&model.facts.units[unit]), runs(was), "{}", unit);
+            prop_assert_eq!(&model.facts.units[unit].file_state, &was.file_state, "{}", unit);
+        }
+        for (unit, was) in &before.loaded {
+            let runs = before.facts.units.get(unit).is_none_or(|unit| unit.active_state == "active");
+            if runs {
+                prop_assert_eq!(&model.loaded[unit], was, "{}", unit);
+            }
+        }
+        model.facts.units = before.facts.units.clone();
+        prop_assert_eq!(&model.facts, &before.facts);
+        // And what the other spec wants can be had the next time.
+        model.converge(&read(&other), WHOLE);
+        let again = decide(&read(&other), &model.facts, &model.state);
+        prop_assert!(again.is_settled(), "{:#?}", again);
+    }
+
+    #[test]
     fn what_an_earlier_spec_gave_is_taken_away(one in spec(), other in spec(), facts in facts()) {
         let (before, after) = (read(&one), read(&other));
         let mut model = Model::new(facts.clone());
