@@ -30,6 +30,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     (
         "homestak",
         &[
+            "homestak-agent",
             "homestak-api",
             "homestak-core",
             "homestak-engine",

@@ -114,7 +114,7 @@ impl Pusher {
                     return;
                 }
                 if let Event::Confirm { within } = event {
-                    scope.spawn(move || self.confirm(after, id, within));
+                    scope.spawn(move || self.confirm(after, id, within, known));
                 }
                 hear(&event);
             };
@@ -128,10 +128,17 @@ impl Pusher {
     }
 
     /// Reaches the node on a new connection, which is all that is to be shown, and says so.
-    fn confirm(&self, after: &Ssh, id: &str, within: u64) {
+    fn confirm(&self, after: &Ssh, id: &str, within: u64, known: &Mutex<Known>) {
         let line = self.line(&["job", "confirm", "--id", id]);
         // The node knows best how long it waits; this only ends some day.
         for _ in 0..within {
+            let over = {
+                let known = locked(known);
+                known.reverted || known.ended.is_some()
+            };
+            if over {
+                return;
+            }
             match after.clone().anew().run(&line, b"") {
                 Ok(output) if output.status != LOST => return,
                 _ => std::thread::sleep(PAUSE),
