@@ -208,8 +208,9 @@ fn follow(place: &Place, after: u64, ear: place::Ear) -> Result<Value, AgentErro
             if let Event::End { result, .. } = event.event {
                 return Ok(result);
             }
+            // The job goes on without us.
             if !heard {
-                return Err(AgentError::Busy);
+                return Ok(json!({ "code": 2 }));
             }
         }
         n_read += whole;
