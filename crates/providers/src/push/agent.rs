@@ -12,6 +12,8 @@ use crate::ssh::Ssh;
 
 /// Where nodes keep it.
 const PLACE: &str = "/usr/local/lib/homestak";
+/// While this is there, an older one may still have to take changes back.
+const UNCONFIRMED: &str = "/usr/local/etc/homestak/state/unconfirmed";
 /// The code with which a node says that it has not got it.
 pub(super) const MISSING: i32 = 96;
 /// The code with which a node says that what came does not add up.
@@ -55,7 +57,7 @@ impl Agent {
             "set -e; umask 022; mkdir -p {PLACE}; new={PLACE}/.new.$$; trap 'rm -f $new' EXIT; \
              cat >$new; echo \"{digest}  $new\" | sha256sum --check --status || exit {BROKEN}; \
              chmod 755 $new; mv -f $new {path}; \
-             for old in {PLACE}/agent-*; do [ $old = {path} ] || rm -f $old; done; \
+             [ -e {UNCONFIRMED} ] || for old in {PLACE}/agent-*; do [ $old = {path} ] || rm -f $old; done; \
              ln -sfn {path} /usr/local/bin/homestak-agent; \
              if [ -L /usr/local/bin/homestak ] || [ ! -e /usr/local/bin/homestak ]; then \
              ln -sfn {path} /usr/local/bin/homestak; fi"
