@@ -352,7 +352,11 @@ pub enum SpecCommand {
 #[derive(Debug, Args)]
 pub struct OwnArgs {
     /// Words for `homestak-agent`; `--help` lists them
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORD"
+    )]
     pub words: Vec<OsString>,
 }
 

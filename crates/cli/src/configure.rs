@@ -34,6 +34,7 @@ pub(crate) struct SiteConfigurer {
     keyring: Keyring,
     ssh_config: Option<PathBuf>,
     agent: PathBuf,
+    confirm_within: u64,
     pusher: Arc<OnceLock<Pusher>>,
 }
 
@@ -45,6 +46,7 @@ impl SiteConfigurer {
             keyring,
             ssh_config: settings.ssh_config.clone(),
             agent: settings.agent.clone(),
+            confirm_within: settings.confirm_within,
             pusher: Arc::default(),
         }
     }
@@ -55,7 +57,8 @@ impl SiteConfigurer {
             return Ok(pusher.clone());
         }
         let agent = Agent::read(&self.agent).map_err(|error| error.at_port(doing))?;
-        Ok(self.pusher.get_or_init(|| Pusher::new(agent)).clone())
+        let pusher = || Pusher::new(agent, self.confirm_within);
+        Ok(self.pusher.get_or_init(pusher).clone())
     }
 
     fn text(&self, spec: &str, node: &str, wanted: &Wanted) -> Option<String> {

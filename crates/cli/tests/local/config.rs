@@ -142,3 +142,65 @@ fn several_nodes_are_configured_at_once_and_end_the_same() {
     bed.destroy("lab");
     bed.is_as_before();
 }
+
+#[test]
+fn a_change_that_would_cut_the_node_off_is_taken_back_and_told() {
+    let Some(mut bed) = Bed::new() else { return };
+    bed.set("HOMESTAK_CONFIRM", "8");
+    write(&bed, SPEC);
+    bed.apply("lab");
+    // Nobody gets through to the port that the next posture wants.
+    holds(
+        &bed,
+        "sudo nft add table inet wall\n\
+         sudo nft 'add chain inet wall in { type filter hook input priority 0; }'\n\
+         sudo nft add rule inet wall in tcp dport 2222 drop",
+    );
+    bed.write(
+        "postures/free.yaml",
+        "auth: {method: network}\n\
+         ssh: {port: 2222, permit_root_login: \"no\", password_authentication: \"no\"}\n\
+         sudo: {nopasswd: true}\n",
+    );
+    let run = bed.manifest_run("apply", "lab", &["--yes"]);
+    assert_ne!(run.code, 0);
+    for words in ["taken back", "SSH server", "the node is as it was before"] {
+        assert!(run.err.contains(words), "{words}: {}", run.err);
+    }
+    holds(
+        &bed,
+        "sudo sshd -T | grep -qx 'port 22'\nsudo sshd -T | grep -qx 'permitrootlogin yes'\n\
+         homestak status | grep -qx failed",
+    );
+    holds(&bed, "sudo nft delete table inet wall");
+    bed.apply("lab");
+    bed.run(&["ssh", "web", "--", "sudo sshd -T | grep -x 'port 2222'"])
+        .good();
+    bed.destroy("lab");
+    bed.is_as_before();
+}
+
+#[test]
+fn a_driver_that_was_killed_while_a_node_converges_learns_the_result_when_it_is_back() {
+    let Some(bed) = Bed::new() else { return };
+    write(&bed, SPEC);
+    bed.manifest("lab", "  - {name: web}\n");
+    bed.apply("lab");
+    bed.manifest("lab", "  - {name: web, spec: web}\n");
+    let mut driver = bed
+        .command(&["manifest", "apply", "-M", "lab", "-H", "local", "--yes"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(driver.stderr.take().unwrap());
+    let mut seen = std::io::BufRead::lines(lines).map_while(Result::ok);
+    assert!(seen.any(|line| line.contains("web: install")));
+    driver.kill().unwrap();
+    driver.wait().unwrap();
+    // The rest of the connection goes with it; the node does not.
+    bed.manifest_run("resume", "lab", &["--yes"]).good();
+    is_settled(&bed);
+    holds(&bed, "command -v tree\nhomestak status | grep -qx complete");
+    bed.destroy("lab");
+    bed.is_as_before();
+}

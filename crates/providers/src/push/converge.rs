@@ -12,8 +12,6 @@ use super::fault::PushError;
 use super::{Pusher, agent};
 use crate::ssh::{Output, Ssh, SshError, Stream};
 
-/// How long a change that could cut the node off waits for a new connection, in seconds.
-const CONFIRM: u64 = 30;
 /// How often in a row a node may be tried in vain while it works; each try takes up to 10 s.
 const TRIES: u32 = 60;
 /// The pause between tries to reach it again.
@@ -43,7 +41,7 @@ impl Pusher {
         hear: &(dyn Fn(&Event) + Sync),
     ) -> Result<bool, PushError> {
         let id = new_id();
-        let confirm = CONFIRM.to_string();
+        let confirm = self.confirm_within.to_string();
         let begin = self.line(&["job", "run", "--id", &id, "--confirm", &confirm]);
         let known = Mutex::new(Known::default());
         let mut tried = 0;

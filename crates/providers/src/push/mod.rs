@@ -19,6 +19,7 @@ use crate::ssh::{Output, Ssh, quote};
 #[derive(Clone, Debug)]
 pub struct Pusher {
     agent: Agent,
+    confirm_within: u64,
 }
 
 /// What a node said when it was asked what differs.
@@ -35,9 +36,13 @@ struct Checked {
 }
 
 impl Pusher {
-    /// Uses an agent.
-    pub fn new(agent: Agent) -> Self {
-        Self { agent }
+    /// Uses an agent. A change that could cut a node off waits so many seconds for a new
+    /// connection.
+    pub fn new(agent: Agent, confirm_within: u64) -> Self {
+        Self {
+            agent,
+            confirm_within,
+        }
     }
 
     /// Asks a node what differs from a spec.
