@@ -63,6 +63,8 @@ pub(crate) trait Party {
 /// What the machine is like before the first step.
 pub(crate) struct Seen {
     pub(crate) facts: Facts,
+    /// What was remembered when the run began.
+    pub(crate) before: State,
     pub(crate) last: State,
 }
 
@@ -83,6 +85,7 @@ pub(crate) fn carry_out(
         mut last,
         mut decision,
     } = look;
+    let before = last.clone();
     if let Some(Step::Packages { install, remove }) = decision.steps.first() {
         if last.in_packages {
             party.step(&decision.steps[0]);
@@ -101,7 +104,11 @@ pub(crate) fn carry_out(
         require(&decision)?;
     }
     state::begin()?;
-    let seen = Seen { facts, last };
+    let seen = Seen {
+        facts,
+        before,
+        last,
+    };
     party.keeps(&decision, &seen)?;
     let mut last = seen.last;
     intend(&mut last, &decision.intent, &decision.steps, false)?;

@@ -152,8 +152,10 @@ fn file(path: &str, accounts: &system::Accounts) -> Result<Option<FileFact>, Age
 fn all_units(wanted: Vec<String>) -> Result<BTreeMap<String, UnitFact>, AgentError> {
     let mut known = units(&wanted)?;
     let more: Vec<String> = known
-        .values()
-        .flat_map(|unit| &unit.triggered_by)
+        .iter()
+        // Who sets the network up is only looked at.
+        .filter(|(name, _)| *name != NETWORKD)
+        .flat_map(|(_, unit)| &unit.triggered_by)
         .filter(|unit| !known.contains_key(*unit))
         .cloned()
         .collect();

@@ -45,7 +45,7 @@ pub(crate) fn keep(place: &Place, decision: &Decision, seen: &Seen) -> Result<Ke
     let own = |step: &&Step| !step.follows_files();
     let dangers = decision.dangers().into_iter();
     let kept = Kept {
-        state: seen.last.clone(),
+        state: WayBack::remembered(&seen.before, &seen.last),
         way,
         found,
         words: decision.steps.iter().filter(own).map(Step::words).collect(),

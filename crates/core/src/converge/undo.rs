@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::decide::single_restarts;
 use super::facts::{Facts, NetworkFact};
+use super::state::State;
 use super::step::Step;
 
 /// The databases of users and groups, and what `useradd` writes beside them.
@@ -43,6 +44,15 @@ impl WayBack {
         }
         single_restarts(&mut back.steps);
         back
+    }
+
+    /// Returns what a node remembers once it has gone back: what it did before the run, and which
+    /// packages are there because of it. What the run only wanted is not ours.
+    pub fn remembered(before: &State, now: &State) -> State {
+        let mut state = before.clone();
+        state.in_packages = now.in_packages;
+        state.managed.packages.clone_from(&now.managed.packages);
+        state
     }
 
     fn from(&mut self, step: &Step, facts: &Facts) {

@@ -88,6 +88,7 @@ impl Model {
     /// Does the first steps of what would be done after packages, and takes them back as the
     /// agent does. Returns the node as it was before them.
     pub fn there_and_back(&mut self, wanted: &[Resource], limit: usize) -> Self {
+        let before_packages = self.state.clone();
         let mut decision = decide(wanted, &self.facts, &self.state);
         assert_eq!(decision.refusals, [""; 0]);
         if let Some(packages @ Step::Packages { .. }) = decision.steps.first() {
@@ -97,9 +98,11 @@ impl Model {
         }
         let before = self.clone();
         let back = WayBack::of(&decision.steps, &self.facts);
+        let remembered = WayBack::remembered(&before_packages, &self.state);
         for step in decision.steps.iter().take(limit) {
             self.act(step);
         }
+        self.state = remembered;
         let facts = &mut self.facts;
         for path in &back.paths {
             match before.facts.files.get(path) {

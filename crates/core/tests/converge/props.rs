@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use homestak_core::converge::{
-    Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact, UserFact,
-    decide,
+    Facts, FileFact, NetworkFact, NetworkManager, PackageFact, Step, SystemFact, UnitFact,
+    UserFact, decide,
 };
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -321,6 +321,20 @@ proptest! {
         }
         model.facts.units = before.facts.units.clone();
         prop_assert_eq!(&model.facts, &before.facts);
+        // Nothing that is not there counts as ours: whoever makes it then keeps it.
+        for path in &model.state.managed.files {
+            prop_assert!(model.facts.files.contains_key(path), "{} is remembered", path);
+        }
+        for user in model.state.managed.users.keys() {
+            prop_assert!(model.facts.users.contains_key(user), "{} is remembered", user);
+        }
+        // Wanted again, the spec from before finds nothing to do but about packages.
+        let back = decide(&read(&one), &model.facts, &model.state);
+        let about_files = |step: &&Step| matches!(step, Step::Write { .. } | Step::Delete { .. } | Step::CloseUser { .. } | Step::OpenUser { .. });
+        // A package that went meanwhile comes first, and everything is looked at again then.
+        let again = matches!(back.steps.first(), Some(Step::Packages { install, .. }) if !install.is_empty());
+        let steps: Vec<_> = back.steps.iter().filter(about_files).filter(|_| !again).collect();
+        prop_assert!(steps.is_empty(), "{:#?}", steps);
         // And what the other spec wants can be had the next time.
         model.converge(&read(&other), WHOLE);
         let again = decide(&read(&other), &model.facts, &model.state);
