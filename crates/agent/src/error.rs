@@ -29,6 +29,9 @@ pub(crate) enum AgentError {
     /// Another one is at it.
     #[error("another run converges this machine")]
     Busy,
+    /// There is a watch.
+    #[error("this machine is watched already")]
+    Watched,
     /// Looking at the machine failed.
     #[error("look at {what}")]
     Look {
@@ -87,6 +90,7 @@ impl AgentError {
             Self::Refused(_)
             | Self::NotRoot
             | Self::Busy
+            | Self::Watched
             | Self::Look { .. }
             | Self::Process(_)
             | Self::Packages(_)
@@ -106,6 +110,7 @@ impl AgentError {
             Self::Refused(_) => "refused",
             Self::NotRoot => "not_root",
             Self::Busy => "busy",
+            Self::Watched => "watched",
             Self::Look { .. } => "look",
             Self::Process(_) => "program",
             Self::Packages(_) => "packages",

@@ -13,9 +13,11 @@ mod files;
 mod gather;
 mod packages;
 mod process;
+mod run;
 mod settings;
 mod state;
 mod ui;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -30,7 +30,10 @@ const ROOT_GROUPS: &[&str] = &["sudo", "admin", "wheel"];
 pub(super) fn user(id: &str, name: &str, ledger: &mut Ledger<'_>) {
     if ledger.ignores(id, "account") && ledger.ignores(id, "login") {
         let known = ledger.last.managed.users.get_key_value(name);
-        ledger.managed.users.extend(known.map(|(name, made)| (name.clone(), *made)));
+        ledger
+            .managed
+            .users
+            .extend(known.map(|(name, made)| (name.clone(), *made)));
         return;
     }
     let found = ledger.facts.users.get(name).cloned();
@@ -149,7 +152,9 @@ pub(super) fn keys(
         kept.into_iter().chain(missing.iter().copied()).collect()
     };
     let content: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    let given = ours.iter().filter(|(_, line)| missing.contains(&line.as_str()));
+    let given = ours
+        .iter()
+        .filter(|(_, line)| missing.contains(&line.as_str()));
     still.extend(given.map(|(body, _)| body.clone()));
     ledger.managed.keys.insert(user.to_owned(), still);
     if mended {

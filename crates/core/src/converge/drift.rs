@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::change::{Change, Handling, Since};
+use crate::doc::node_spec::NodeSpec;
 
 /// So often may a field be mended within [`WINDOW`]: more is a fight, which nobody wins.
 const ENOUGH: usize = 5;
@@ -20,6 +21,8 @@ const FIRST_HOLD: SignedDuration = SignedDuration::from_mins(10);
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(10);
 /// No hold is longer: by then whoever fought may have been found.
 const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(1);
+/// How often a node is looked at when its spec does not say, in seconds.
+const SWEEP: u64 = 300;
 /// So many mends are remembered for people.
 const RECENT: usize = 50;
 /// So much of a value is kept.
@@ -182,6 +185,13 @@ impl Drift {
     }
 }
 
+/// Returns how often a node is looked at when nothing happens, in seconds: what cannot be watched,
+/// such as settings of the kernel, is seen then.
+pub fn sweep(spec: &NodeSpec) -> u64 {
+    let interval = spec.run.as_ref().and_then(|run| run.interval.as_ref());
+    interval.map_or(SWEEP, |interval| interval.value.seconds())
+}
+
 /// Doubles a hold with every time in a row but the first.
 fn doubled(first: SignedDuration, times: u32) -> SignedDuration {
     let factor = 1_i32 << times.saturating_sub(1).min(16);
@@ -192,15 +202,12 @@ fn shorten(text: &str) -> String {
     if text.chars().count() <= SHOWN {
         return text.to_owned();
     }
-    text.chars()
-        .take(SHOWN - 3)
-        .chain("...".chars())
-        .collect()
+    text.chars().take(SHOWN - 3).chain("...".chars()).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Drift, Handling, Since, SignedDuration, Timestamp};
+    use super::{Change, Drift, Handling, SignedDuration, Since, Timestamp};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
@@ -242,7 +249,7 @@ mod tests {
             drift.see(&[change("a")], at(700 + n));
             drift.mended(&ids(&["a"]), at(700 + n));
         }
-        assert_eq!(drift.again["a"].until, Some(at(703 + 1200)));
+        assert_eq!(drift.again["a"].until, Some(at(704 + 1200)));
     }
 
     #[test]

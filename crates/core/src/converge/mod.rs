@@ -29,7 +29,7 @@ mod wanted;
 pub use access::{SUDOERS, SUDOERS_D};
 pub use change::{Change, Danger, Handling, Since};
 pub use decide::{Decision, decide};
-pub use drift::{Again, Drift, Mended, Open};
+pub use drift::{Again, Drift, Mended, Open, sweep};
 pub use event::{Event, Numbered};
 pub use facts::{
     Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact, UserFact,

@@ -256,10 +256,7 @@ mod tests {
             assert_eq!(policy.handle(id, since), expected, "{id} {since:?}");
         }
         // Whoever asks for the spec gets it.
-        assert_eq!(
-            policy.asked().handle("a/x", Since::Node),
-            Handling::Enforce
-        );
+        assert_eq!(policy.asked().handle("a/x", Since::Node), Handling::Enforce);
         assert_eq!(policy.asked().handle("c/x", Since::Node), Handling::Enforce);
         assert_eq!(policy.asked().handle("b/x", Since::Node), Handling::Ignore);
     }
