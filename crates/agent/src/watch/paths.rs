@@ -1,8 +1,8 @@
 //! Files and directories watched with inotify.
 //!
 //! In: paths. Out: whether something happened to one of them.
-//! Never: a path that is watched only while it exists: what is missing is waited for in the
-//! nearest directory that is there.
+//! Never: a path that is watched only while it exists: every directory on the way to it is watched
+//! for the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -131,10 +131,10 @@ fn places(
         let mut path = path.as_str();
         while let Some((parent, name)) = path.rsplit_once('/') {
             let parent = if parent.is_empty() { "/" } else { parent };
+            // All the way up: a directory on the way may be moved, or be missing.
             if is_directory(parent) {
                 let names = places.entry(parent.to_owned()).or_default();
                 names.some.insert(name.to_owned());
-                break;
             }
             if parent == "/" {
                 break;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_waited_for_in_the_nearest_directory() {
+    fn what_is_missing_is_waited_for_in_directories_that_are_there() {
         let there = set(&["/", "/etc", "/etc/ssh"]);
         let found = places(
             &set(&["/etc/motd", "/etc/a/b/c", "/x", "/etc/ssh/d/own.conf"]),
@@ -165,7 +165,7 @@ mod tests {
         );
         let some = |path: &str| found[path].some.clone();
         assert_eq!(some("/etc"), set(&["motd", "a", "ssh"]));
-        assert_eq!(some("/"), set(&["x"]));
+        assert_eq!(some("/"), set(&["x", "etc"]));
         assert_eq!(some("/etc/ssh"), set(&["d"]));
         assert!(found["/etc/ssh"].every && !found["/etc"].every);
         assert_eq!(found.len(), 3);

@@ -220,6 +220,10 @@ fn sudo_files(ledger: &Ledger<'_>) -> Vec<String> {
 
 pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>) {
     let own = rule_file(user);
+    if ledger.ignores(id, "rule") || ledger.is_left_out(user) {
+        ledger.keep(&own);
+        return;
+    }
     let account = ledger.facts.users.get(user).cloned().unwrap_or_default();
     let groups: Vec<String> = ROOT_GROUPS
         .iter()
@@ -249,27 +253,31 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>
     }
     let danger = Some(Danger::Sudo);
     let mended = ledger.compare(id, "rule", rule.word(), found.word(), danger);
-    let left = rule != found && !mended;
-    if left || ledger.ignores(id, "rule") || ledger.is_left_out(user) {
+    if rule != found && !mended {
         ledger.keep(&own);
         return;
     }
-    if mended {
-        ledger.need(&own);
-    }
-    take_rules(id, user, &own, mended, ledger);
     let line = match rule {
-        SudoRule::None => {
-            ledger.delete(id, &own, Vec::new());
-            for group in groups {
-                let user = user.to_owned();
-                ledger.steps.insert(Step::LeaveGroup { user, group });
-            }
-            return;
-        }
+        SudoRule::None => String::new(),
         SudoRule::Password => format!("{user} ALL=(ALL:ALL) ALL\n"),
         SudoRule::NoPassword => format!("{user} ALL=(ALL:ALL) NOPASSWD: ALL\n"),
     };
+    if mended {
+        ledger.need(&own);
+    } else if rule != SudoRule::None && ledger.is_left(id, &own, &line) {
+        // What gives the rule in its place stays as well.
+        ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
+        return;
+    }
+    take_rules(id, user, &own, mended, ledger);
+    if rule == SudoRule::None {
+        ledger.delete(id, &own, Vec::new());
+        for group in groups {
+            let user = user.to_owned();
+            ledger.steps.insert(Step::LeaveGroup { user, group });
+        }
+        return;
+    }
     ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
 }
 

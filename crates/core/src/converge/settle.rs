@@ -132,7 +132,7 @@ impl Ledger<'_> {
         };
         let expected = shown(&draft.content, secret);
         let content = || Some(draft.content.clone());
-        if draft.whole && self.policy.ignores(&id) {
+        if self.policy.ignores(&id) {
             let written = expected != text && self.needed.contains(path);
             return Some(content().filter(|_| written));
         }
@@ -143,7 +143,11 @@ impl Ledger<'_> {
         if expected == text {
             return Some(None);
         }
-        let since = self.since_of_content(&id, draft);
+        let since = if draft.whole {
+            self.since_of_whole(&id, &draft.content)
+        } else {
+            self.since_of_edit(&id, draft)
+        };
         let handling = self.handling(path, &id, since);
         if handling == Handling::Enforce && text == "no file" {
             self.refuse(format!("`{path}` should be a file and is something else"));
@@ -160,16 +164,17 @@ impl Ledger<'_> {
         Some(content().filter(|_| mended))
     }
 
-    fn since_of_content(&self, id: &str, draft: &Draft) -> Since {
-        if draft.whole {
-            return match self.last.fields.get(id) {
-                Some(before) if *before == digest(&draft.content) => Since::Node,
-                Some(_) => Since::Spec,
-                None if self.last.fields.is_empty() => Since::First,
-                None => Since::Spec,
-            };
+    fn since_of_whole(&self, id: &str, content: &str) -> Since {
+        match self.last.fields.get(id) {
+            Some(before) if *before == digest(content) => Since::Node,
+            Some(_) => Since::Spec,
+            None if self.last.fields.is_empty() => Since::First,
+            None => Since::Spec,
         }
-        // What the file says besides is not ours, so its fields tell who changed it.
+    }
+
+    /// What the file says besides is not ours, so its fields tell who changed it.
+    fn since_of_edit(&self, id: &str, draft: &Draft) -> Since {
         let by_spec = self
             .changes
             .iter()
@@ -179,6 +184,14 @@ impl Ledger<'_> {
         } else {
             self.since(id, &draft.content)
         }
+    }
+
+    /// Tells whether a file of ours differs and stays so.
+    pub(super) fn is_left(&self, resource: &str, path: &str, content: &str) -> bool {
+        let found = self.facts.files.get(path).and_then(FileFact::text);
+        let id = format!("{resource}/{}", field(resource, path, "content"));
+        let since = self.since_of_whole(&id, content);
+        found != Some(content) && self.policy.handle(&id, since) != Handling::Enforce
     }
 
     /// Compares mode and owner of a file that is there, and takes over what stays as it is.

@@ -119,6 +119,7 @@ pub(super) fn network(id: &str, wanted: &WantedNetwork<'_>, ledger: &mut Ledger<
     let mut differs = ledger.compare(id, "address", wanted.address, &addresses, danger);
     differs |= ledger.compare(id, "gateway", &wanted_gateway, &gateway, danger);
     if differs {
+        ledger.need(NETWORK);
         let interface = interface.clone();
         ledger.steps.insert(Step::Network { interface });
     }
