@@ -15,6 +15,7 @@ mod bad;
 #[path = "../../../../tests/support/local/bed.rs"]
 mod bed;
 mod broken;
+mod drift;
 mod killed;
 mod lab;
 mod machine;
