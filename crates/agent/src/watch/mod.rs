@@ -21,7 +21,7 @@ use self::sources::Sources;
 use crate::command::Spec;
 use crate::error::AgentError;
 use crate::run::{self, Mends};
-use crate::{clock, state, ui};
+use crate::{clock, process, state, ui};
 
 /// Changes often come in bursts: it is looked when nothing has happened for so long.
 const QUIET: Duration = Duration::from_millis(150);
@@ -34,6 +34,10 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The longest that is waited, and how often is looked while there is no spec.
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
 
+/// How often is looked while the machine is started, and for how long.
+const STARTING: Duration = Duration::from_secs(2);
+const LONGEST_START: Duration = Duration::from_secs(300);
+
 /// Watches until the program is replaced or ended.
 pub(crate) fn watch() -> Result<u8, AgentError> {
     let Some(_only) = state::lock_watch()? else {
@@ -43,6 +47,7 @@ pub(crate) fn watch() -> Result<u8, AgentError> {
         sources: Sources::new().map_err(failed)?,
         notify: Notify::new(),
         program: program(),
+        starting: Some(clock::moment()),
         trouble: None,
         n_failed: 0,
     };
@@ -71,6 +76,8 @@ struct Watch {
     sources: Sources,
     notify: Notify,
     program: Option<PathBuf>,
+    /// Since when we watch a machine that may still be starting.
+    starting: Option<Instant>,
     /// What was last in the way.
     trouble: Option<String>,
     n_failed: u32,
@@ -133,7 +140,11 @@ impl Watch {
             self.trouble.clone_from(&trouble);
         }
         drift.trouble = trouble;
-        state::save_drift(&drift)?;
+        if let Err(error) = state::save_drift(&drift) {
+            // A disk that is full is no reason to end.
+            ui::say(&chain(&error));
+            return Ok(LONGEST_RETRY);
+        }
         Ok(next(&drift, now).map_or(wait, |next| next.min(wait)))
     }
 
@@ -151,15 +162,38 @@ impl Watch {
             Err(error) => return Err(error),
         };
         let fresh = self.aim(&spec)?;
-        let (mends, why) = allowed(cut_off);
+        let starts = self.starts();
+        let (mends, why) = if starts {
+            (Mends::None, Some("this machine is still starting"))
+        } else {
+            allowed(cut_off)
+        };
         run::round(&spec, drift, mends)?;
         let wait = if fresh {
             // Something may have happened before it was watched.
             Duration::ZERO
+        } else if starts {
+            STARTING
         } else {
             Duration::from_secs(spec.sweep)
         };
         Ok((wait, why.map(str::to_owned)))
+    }
+
+    /// Tells whether the machine is still being started: addresses and units that are on their way
+    /// are not missing. One that never gets there is looked after all the same.
+    fn starts(&mut self) -> bool {
+        let Some(begun) = self.starting else {
+            return false;
+        };
+        let ended = process::run(&["systemctl", "is-system-running"]);
+        let word = ended.map(|ended| ended.out).unwrap_or_default();
+        let early = matches!(word.trim(), "initializing" | "starting");
+        let long = clock::moment().saturating_duration_since(begun) > LONGEST_START;
+        if !early || long {
+            self.starting = None;
+        }
+        self.starting.is_some()
     }
 
     fn aim(&mut self, spec: &Spec) -> Result<bool, AgentError> {

@@ -34,7 +34,7 @@ impl Notify {
 
     /// Says that the machine is watched.
     pub(super) fn ready(&self) {
-        self.say("READY=1\nSTATUS=watching");
+        self.say("READY=1");
     }
 
     /// Says that we are alive.
@@ -45,20 +45,14 @@ impl Notify {
     /// Says that it may take long until we say anything again.
     pub(super) fn busy(&self) {
         if self.watchdog.is_some() {
-            self.say(&format!(
-                "WATCHDOG_USEC={}\nSTATUS=mending",
-                LONG.as_micros()
-            ));
+            self.say(&format!("WATCHDOG_USEC={}", LONG.as_micros()));
         }
     }
 
     /// Says that it may not any more.
     pub(super) fn idle(&self) {
         if let Some(usual) = self.watchdog {
-            self.say(&format!(
-                "WATCHDOG_USEC={}\nWATCHDOG=1\nSTATUS=watching",
-                usual.as_micros()
-            ));
+            self.say(&format!("WATCHDOG_USEC={}\nWATCHDOG=1", usual.as_micros()));
         }
     }
 

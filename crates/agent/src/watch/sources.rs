@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use homestak_core::converge::{AGENT, Resource, Scope, State};
+use homestak_core::converge::{AGENT, Resource, Scope, State, UNIT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -70,10 +70,13 @@ impl Sources {
             files.insert(format!("{home}/.ssh/authorized_keys"));
         }
         let mut fresh = self.paths.aim(&files, &scope.directories)?;
-        if self.bus.is_none() || self.units != scope.units {
+        let mut units = scope.units;
+        // Ours says something whenever we do, so that we would never be quiet again.
+        units.remove(UNIT);
+        if self.bus.is_none() || self.units != units {
             // Without a bus units are seen when everything is looked at.
-            self.bus = Bus::new(&scope.units).ok();
-            self.units.clone_from(&scope.units);
+            self.bus = Bus::new(&units).ok();
+            self.units = units;
             fresh |= self.bus.is_some();
         }
         let groups = groups(wanted);
