@@ -29,7 +29,12 @@ pub(crate) enum Command {
     /// Look at specs
     #[command(subcommand)]
     Spec(SpecCommand),
-    /// Show what this machine last became, and whether that failed
+    /// Look after this machine: find what has changed, and mend what its spec says
+    ///
+    /// Exit code: 0 all is as it should be, 1 the spec is missing or wrong, 2 it failed,
+    /// 3 something differs that the spec leaves to a person.
+    Run(RunArgs),
+    /// Show what this machine last became, whether that failed, and what differs since
     Status,
 }
 
@@ -123,6 +128,19 @@ pub(crate) struct Terms {
 pub(crate) enum SpecCommand {
     /// Check a resolved spec
     Validate(SpecArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Look once
+    #[arg(long, required_unless_present = "daemon", conflicts_with = "daemon")]
+    pub(crate) once: bool,
+    /// Look whenever something changes, and from time to time
+    #[arg(long)]
+    pub(crate) daemon: bool,
+    /// Show what would be done, and change nothing
+    #[arg(long, conflicts_with = "daemon")]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,8 @@
 //! In: nothing. Out: now.
 //! Never: asked anywhere else.
 
+use std::time::Instant;
+
 use homestak_api::runtime::{Clock as _, WallClock};
 use jiff::Timestamp;
 
@@ -29,4 +31,10 @@ pub(crate) fn boot() -> String {
 /// Waits for a moment: what is waited for is looked at again and again.
 pub(crate) fn moment(milliseconds: u64) {
     std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+}
+
+/// Returns a moment that others can be measured from, whatever happens to the clock.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub(crate) fn instant() -> Instant {
+    Instant::now()
 }

@@ -7,14 +7,14 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::converge::{Change, Decision, Resource, Step, render, wanted};
+use homestak_core::converge::{Change, Decision, Policy, Resource, Step, render, sweep, wanted};
 use homestak_core::doc::{Severity, Sources, node_spec};
 use serde_json::{Value, json};
 
 use crate::apply::{self, Look, Party, Seen};
 use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
 use crate::error::AgentError;
-use crate::{clock, job, state, ui, undo};
+use crate::{clock, job, run, state, ui, undo, watch};
 
 /// Something on the machine differs.
 const DIFFERS: u8 = 3;
@@ -25,6 +25,10 @@ pub(crate) struct Spec {
     pub(crate) text: String,
     pub(crate) wanted: Vec<Resource>,
     pub(crate) name: String,
+    /// What a machine that looks after itself does about differences.
+    pub(crate) policy: Policy,
+    /// How often it looks, in seconds.
+    pub(crate) sweep: u64,
 }
 
 /// Runs a command and returns its exit code.
@@ -37,6 +41,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Config(ConfigCommand::Confirm) => "config.confirm",
         Command::Job(_) => "job",
         Command::Spec(SpecCommand::Validate(_)) => "spec.validate",
+        Command::Run(_) => "run",
         Command::Status => "status",
     };
     let result = match cli.command {
@@ -54,6 +59,10 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Job(command) => job::run(command),
         Command::Config(ConfigCommand::Show) => show(json),
         Command::Spec(SpecCommand::Validate(spec)) => validate(&spec, json),
+        Command::Run(args) => require_root().and_then(|()| match args.daemon {
+            true => watch::watch(),
+            false => run::once(args.dry_run, json),
+        }),
         Command::Status => status(json),
     };
     match result {
@@ -72,7 +81,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     }
 }
 
-fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
+pub(crate) fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
     let path = args
         .spec
         .clone()
@@ -109,6 +118,8 @@ pub(crate) fn parse(shown: String, text: String) -> Result<Spec, AgentError> {
     Ok(Spec {
         name: name.map(ToString::to_string).unwrap_or_default(),
         path: shown,
+        policy: Policy::of(&spec),
+        sweep: sweep(&spec),
         wanted: wanted(&spec),
         text,
     })
@@ -134,21 +145,26 @@ pub(crate) fn require_root() -> Result<(), AgentError> {
 fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     require_root()?;
-    let Look { decision, .. } = apply::look(&spec.wanted)?;
+    let Look { mut decision, .. } = apply::look(&spec.wanted)?;
+    // How each is handled by itself is shown; whoever asks can have all but what is none of ours.
+    let shown = spec.policy.mark(&decision.changes);
+    decision
+        .changes
+        .retain(|change| shown.iter().any(|one| one.id == change.id));
+    let settled = decision.is_settled();
     if json {
-        let settled = decision.is_settled();
         ui::json(
             "config.check",
-            json!({ "spec": spec.name, "settled": settled, "changes": decision.changes, "refusals": decision.refusals }),
+            json!({ "spec": spec.name, "settled": settled, "changes": shown, "refusals": decision.refusals }),
         );
     } else {
-        ui::data(&render(&decision.changes));
+        ui::data(&render(&shown));
     }
     if !json {
         apply::require(&decision)?;
     }
     let n_changes = decision.changes.len();
-    if decision.is_settled() {
+    if settled {
         ui::say(&format!("{} is as its spec says.", spec.name));
         return Ok(0);
     }
@@ -268,11 +284,8 @@ pub(crate) fn finish(
     let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
     party.begins(&changes);
     apply::carry_out(&spec.wanted, look, lock_wait, party)?;
-    let counts = counts(&spec.wanted);
-    let mut marker = json!({ "phase": "config", "status": "complete", "spec": spec.name });
-    merge(&mut marker, &counts);
     state::keep_spec(&spec.text)?;
-    state::complete(marker)?;
+    let counts = mark_complete(spec)?;
     let milliseconds = clock::uptime().saturating_sub(begun);
     let mut body = json!({
         "phase": "config", "success": true, "spec": spec.name,
@@ -285,6 +298,15 @@ pub(crate) fn finish(
         n_steps: steps.len(),
         body,
     })
+}
+
+/// Says that the machine is as the spec says, and returns what it counts.
+pub(crate) fn mark_complete(spec: &Spec) -> Result<Value, AgentError> {
+    let counts = counts(&spec.wanted);
+    let mut marker = json!({ "phase": "config", "status": "complete", "spec": spec.name });
+    merge(&mut marker, &counts);
+    state::complete(marker)?;
+    Ok(counts)
 }
 
 fn merge(into: &mut Value, from: &Value) {
@@ -339,10 +361,11 @@ fn status(json: bool) -> Result<u8, AgentError> {
         (Some(_), None) => "complete",
         (None, None) => "unknown",
     };
+    let drift = state::load_drift();
     if json {
         ui::json(
             "status",
-            json!({ "status": word, "complete": complete, "failed": failed }),
+            json!({ "status": word, "complete": complete, "failed": failed, "watching": state::is_watched(), "drift": drift }),
         );
     } else {
         let message = failed
@@ -352,6 +375,7 @@ fn status(json: bool) -> Result<u8, AgentError> {
         if let Some(message) = message {
             ui::data(&format!("{message}\n"));
         }
+        ui::data(&run::summary(&drift, state::is_watched()));
     }
     Ok(0)
 }

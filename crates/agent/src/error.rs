@@ -32,6 +32,9 @@ pub(crate) enum AgentError {
     /// Another one is at it.
     #[error("another run converges this machine")]
     Busy,
+    /// There is a watch.
+    #[error("this machine is watched already")]
+    Watched,
     /// Looking at the machine failed.
     #[error("look at {what}")]
     Look {
@@ -144,6 +147,7 @@ impl AgentError {
             Self::Refused(_)
             | Self::NotRoot
             | Self::Busy
+            | Self::Watched
             | Self::Look { .. }
             | Self::Process(_)
             | Self::Packages(_)
@@ -167,6 +171,7 @@ impl AgentError {
             Self::Refused(_) => "refused",
             Self::NotRoot => "not_root",
             Self::Busy => "busy",
+            Self::Watched => "watched",
             Self::Look { .. } => "look",
             Self::Process(_) => "program",
             Self::Packages(_) => "packages",
@@ -209,6 +214,7 @@ impl AgentError {
                 Some(unit_hint(unit))
             }
             Self::NotRoot => Some("put `sudo` in front".to_owned()),
+            Self::Watched => Some("`systemctl status homestak-agent` shows it".to_owned()),
             Self::Busy => Some("run it again when that has ended".to_owned()),
             Self::Waiting(job) => Some(format!(
                 "`homestak-agent job confirm --id {job}` keeps them, or they are taken back soon"

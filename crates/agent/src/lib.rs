@@ -14,10 +14,12 @@ mod gather;
 mod job;
 mod packages;
 mod process;
+mod run;
 mod settings;
 mod state;
 mod ui;
 mod undo;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -4,9 +4,10 @@
 //! than that.
 //! Never: a marker of success beside one of failure.
 
+use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 
-use homestak_core::converge::{HOME, State};
+use homestak_core::converge::{Drift, HOME, State};
 use serde_json::{Value, json};
 
 use crate::error::AgentError;
@@ -15,8 +16,13 @@ use crate::files::write_whole;
 /// The spec that was last asked for.
 pub(crate) const SPEC: &str = "spec.yaml";
 const STATE: &str = "converge.json";
-const COMPLETE: &str = "config-complete.json";
-const FAILED: &str = "config-failed.json";
+/// Says that the machine is as its spec says.
+pub(crate) const COMPLETE: &str = "config-complete.json";
+/// Says that it could not be made so.
+pub(crate) const FAILED: &str = "config-failed.json";
+const DRIFT: &str = "drift.json";
+const MENDING: &str = "mending";
+const WATCH: &str = "watch.lock";
 const UNCONFIRMED: &str = "unconfirmed";
 /// Where failure is marked when the disk is full or cannot be written.
 const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
@@ -73,26 +79,74 @@ pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
     write(SPEC, text, 0o600)
 }
 
-/// Takes one run at a time. Freed when it is dropped, and when its process dies.
+/// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the
+/// watch had begun is taken over by whoever takes a turn.
 pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
-    let path = place("lock");
+    let busy = || unconfirmed().map_or(AgentError::Busy, AgentError::Waiting);
+    let file = take("lock")?.ok_or_else(busy)?;
+    remove(MENDING)?;
+    Ok(file)
+}
+
+/// Takes a turn for the watch, and tells whether its last one was cut off.
+pub(crate) fn lock_for_watch() -> Result<(std::fs::File, bool), AgentError> {
+    let file = take("lock")?.ok_or(AgentError::Busy)?;
+    // What is not confirmed may still be taken back by others.
+    if unconfirmed().is_some() {
+        return Err(AgentError::Busy);
+    }
+    Ok((file, place(MENDING).exists()))
+}
+
+/// Lets one watch be. `None` when there is one.
+pub(crate) fn lock_watch() -> Result<Option<std::fs::File>, AgentError> {
+    take(WATCH)
+}
+
+fn take(name: &str) -> Result<Option<std::fs::File>, AgentError> {
+    let path = place(name);
     if let Some(parent) = path.parent() {
-        fs_err::create_dir_all(parent).map_err(failed("lock"))?;
+        fs_err::create_dir_all(parent).map_err(failed(name))?;
     }
     let file = fs_err::OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .open(path)
-        .map_err(failed("lock"))?
+        .map_err(failed(name))?
         .into_file();
     match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            Err(unconfirmed().map_or(AgentError::Busy, AgentError::Waiting))
-        }
-        Err(std::fs::TryLockError::Error(error)) => Err(failed("lock")(error)),
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(failed(name)(error)),
     }
+}
+
+/// Tells whether the machine is watched.
+pub(crate) fn is_watched() -> bool {
+    let file = fs_err::File::open(place(WATCH)).map(fs_err::File::into_file);
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+/// Notes that the watch mends, or that it is done with it.
+pub(crate) fn note_mending(begun: bool) -> Result<(), AgentError> {
+    if begun {
+        write(MENDING, "", 0o600)
+    } else {
+        remove(MENDING)
+    }
+}
+
+/// Reads what was seen and done about drift. What cannot be read is forgotten.
+pub(crate) fn load_drift() -> Drift {
+    let text = fs_err::read_to_string(place(DRIFT)).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// Keeps what was seen and done about drift: for root only, since it shows values.
+pub(crate) fn save_drift(drift: &Drift) -> Result<(), AgentError> {
+    let text = serde_json::to_string_pretty(drift).map_err(|error| failed(DRIFT)(error.into()))?;
+    write(DRIFT, &format!("{text}\n"), 0o600)
 }
 
 /// Returns the job whose changes are taken back unless someone confirms them.
@@ -137,6 +191,11 @@ pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
 
 /// Says that it failed, and how often.
 pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
+    fail_in("config", error, spec)
+}
+
+/// The same for a phase: `run` is that of a machine which looks after itself.
+pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(), AgentError> {
     let node = rustix::system::uname();
     let node = node.nodename().to_string_lossy();
     let now = crate::clock::now().to_string();
@@ -144,7 +203,7 @@ pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
     let attempts = before["attempts"].as_u64().unwrap_or(0) + 1;
     let first = before["first_attempt"].as_str().unwrap_or(&now);
     let marker = json!({
-        "phase": "config",
+        "phase": phase,
         "status": "failed",
         "error": error.word(),
         "code": error.code(),

@@ -95,9 +95,14 @@ impl Place {
     /// Waits until nobody else begins this job.
     pub(crate) fn claim(&self) -> Result<File, AgentError> {
         let failed = self.failed(CLAIM);
-        let mut builder = DirBuilder::new();
-        let builder = builder.recursive(true).mode(0o700);
-        builder.create(&self.directory).map_err(&failed)?;
+        // The directory of all jobs is closed; the one it is in has markers for everyone.
+        if let Some(all) = self.directory.parent() {
+            if let Some(state) = all.parent() {
+                fs_err::create_dir_all(state).map_err(&failed)?;
+            }
+            make(all).map_err(&failed)?;
+        }
+        make(&self.directory).map_err(&failed)?;
         let file = open(&self.path(CLAIM)).map_err(&failed)?;
         file.lock().map_err(&failed)?;
         Ok(file)
@@ -249,6 +254,14 @@ impl Place {
 pub(crate) enum Wait {
     UntilFree,
     Never,
+}
+
+/// Makes a directory that only root can look into.
+fn make(path: &std::path::Path) -> std::io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 fn open(path: &std::path::Path) -> std::io::Result<File> {

@@ -136,26 +136,18 @@ const BREAKS: &[(&str, &str, &str)] = &[
         "systemctl enable nftables",
         "service:nftables.service/enabled",
     ),
-    (
-        "file",
-        "echo other >/etc/motd",
-        "file:/etc/motd//etc/motd content",
-    ),
-    ("file", "rm /etc/motd", "file:/etc/motd//etc/motd content"),
+    ("file", "echo other >/etc/motd", "file:/etc/motd/content"),
+    ("file", "rm /etc/motd", "file:/etc/motd/content"),
     (
         "file",
         "ln -sf /etc/passwd /etc/motd",
-        "file:/etc/motd//etc/motd content",
+        "file:/etc/motd/content",
     ),
-    (
-        "file",
-        "chmod 600 /etc/motd",
-        "file:/etc/motd//etc/motd mode",
-    ),
+    ("file", "chmod 600 /etc/motd", "file:/etc/motd/mode"),
     (
         "file",
         "chown alice:alice /etc/motd",
-        "file:/etc/motd//etc/motd owner",
+        "file:/etc/motd/owner",
     ),
     (
         "sysctl",

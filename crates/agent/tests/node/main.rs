@@ -16,6 +16,7 @@ mod bad;
 mod bed;
 mod broken;
 mod confirm;
+mod drift;
 mod hardship;
 mod job;
 mod killed;

@@ -16,12 +16,6 @@ use super::step::Step;
 pub const SUDOERS: &str = "/etc/sudoers";
 /// More rules of sudo.
 pub const SUDOERS_D: &str = "/etc/sudoers.d";
-/// Configuration of the SSH server.
-pub const SSHD: &str = "/etc/ssh/sshd_config";
-/// More configuration of the SSH server.
-pub const SSHD_D: &str = "/etc/ssh/sshd_config.d";
-/// Our part of it. The first value of a setting counts, so it is read first.
-pub const SSHD_OWN: &str = "/etc/ssh/sshd_config.d/00-homestak.conf";
 
 const SHELL: &str = "/bin/bash";
 const CLOSED: &[&str] = &[
@@ -34,6 +28,14 @@ const CLOSED: &[&str] = &[
 const ROOT_GROUPS: &[&str] = &["sudo", "admin", "wheel"];
 
 pub(super) fn user(id: &str, name: &str, ledger: &mut Ledger<'_>) {
+    if ledger.ignores(id, "account") && ledger.ignores(id, "login") {
+        let known = ledger.last.managed.users.get_key_value(name);
+        ledger
+            .managed
+            .users
+            .extend(known.map(|(name, made)| (name.clone(), *made)));
+        return;
+    }
     let found = ledger.facts.users.get(name).cloned();
     let exists = if found.is_some() { "present" } else { "absent" };
     let state = match &found {
@@ -80,19 +82,24 @@ pub(super) fn keys(
     let account = user_of(ledger, user);
     let directory = format!("{}/.ssh", account.home);
     let path = format!("{directory}/authorized_keys");
+    let before = ledger.last.managed.keys.get(user);
+    let before = before.cloned().unwrap_or_default();
+    if ledger.is_left_out(user) {
+        ledger.keep(&path);
+        ledger.managed.keys.insert(user.to_owned(), before);
+        return;
+    }
     let text = ledger.text(&path).unwrap_or_default().to_owned();
     let ours: BTreeMap<String, &String> = wanted
         .iter()
         .filter_map(|line| Some((edit::key_body(line)?, line)))
         .collect();
-    let before = ledger
-        .last
-        .managed
-        .keys
-        .get(user)
-        .cloned()
-        .unwrap_or_default();
+    let danger = Some(Danger::Users);
+    let mut mended = false;
     let mut kept: Vec<&str> = Vec::new();
+    // Keys of others that stay, and those of an earlier spec among them.
+    let mut foreign: Vec<&str> = Vec::new();
+    let mut still: BTreeSet<String> = BTreeSet::new();
     let mut present = BTreeSet::new();
     for line in text.lines() {
         let Some(body) = edit::key_body(line) else {
@@ -106,40 +113,53 @@ pub(super) fn keys(
             continue;
         }
         let label = line.split_whitespace().last().unwrap_or_default();
-        let goes = remove_foreign || before.contains(&body);
-        let handling = if goes {
+        let usual = if remove_foreign || before.contains(&body) {
             Handling::Enforce
         } else {
             Handling::Report
         };
-        let field = key_field(&body);
         let found = format!("present ({label})");
-        ledger.note(id, &field, "absent", &found, Some(Danger::Users), handling);
-        if !goes {
-            kept.push(line);
+        let handling = ledger.note(id, &key_field(&body), "absent", &found, danger, usual);
+        if handling == Handling::Enforce {
+            mended = true;
+            continue;
+        }
+        kept.push(line);
+        foreign.push(line);
+        if before.contains(&body) {
+            still.insert(body);
         }
     }
-    for body in ours.keys() {
+    let mut missing = Vec::new();
+    for (body, line) in &ours {
         let found = if present.contains(body) {
             "present"
         } else {
             "absent"
         };
-        ledger.compare(id, &key_field(body), "present", found, Some(Danger::Users));
+        if ledger.compare(id, &key_field(body), "present", found, danger) {
+            mended = true;
+            missing.push(line.as_str());
+        } else if !ledger.ignores(id, &key_field(body)) || before.contains(body) {
+            still.insert(body.clone());
+        }
     }
-    let content: String = if remove_foreign {
-        ours.values().map(|line| format!("{line}\n")).collect()
+    let lines: Vec<&str> = if remove_foreign {
+        let here = |body: &str, line: &str| present.contains(body) || missing.contains(&line);
+        let own = ours.iter().filter(|(body, line)| here(body, line));
+        own.map(|(_, line)| line.as_str()).chain(foreign).collect()
     } else {
-        let missing = ours.iter().filter(|(body, _)| !present.contains(*body));
-        kept.iter()
-            .map(|line| format!("{line}\n"))
-            .chain(missing.map(|(_, line)| format!("{line}\n")))
-            .collect()
+        kept.into_iter().chain(missing.iter().copied()).collect()
     };
-    ledger
-        .managed
-        .keys
-        .insert(user.to_owned(), ours.into_keys().collect());
+    let content: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let given = ours
+        .iter()
+        .filter(|(_, line)| missing.contains(&line.as_str()));
+    still.extend(given.map(|(body, _)| body.clone()));
+    ledger.managed.keys.insert(user.to_owned(), still);
+    if mended {
+        ledger.need(&path);
+    }
     if content.is_empty() {
         ledger.delete(id, &path, Vec::new());
         return;
@@ -157,6 +177,9 @@ fn key_field(body: &str) -> String {
 }
 
 fn own_directory(id: &str, path: &str, user: &str, group: &str, ledger: &mut Ledger<'_>) {
+    if ledger.ignores(id, path) {
+        return;
+    }
     let found = match ledger.facts.files.get(path) {
         Some(FileFact::Directory { mode, owner, group }) => format!("{mode:04o} {owner}:{group}"),
         Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) => {
@@ -197,6 +220,10 @@ fn sudo_files(ledger: &Ledger<'_>) -> Vec<String> {
 
 pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>) {
     let own = rule_file(user);
+    if ledger.ignores(id, "rule") || ledger.is_left_out(user) {
+        ledger.keep(&own);
+        return;
+    }
     let account = ledger.facts.users.get(user).cloned().unwrap_or_default();
     let groups: Vec<String> = ROOT_GROUPS
         .iter()
@@ -224,50 +251,56 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>
             }
         }
     }
-    ledger.compare(id, "rule", rule.word(), found.word(), Some(Danger::Sudo));
-    take_rules(id, user, &own, ledger);
+    let danger = Some(Danger::Sudo);
+    let mended = ledger.compare(id, "rule", rule.word(), found.word(), danger);
+    if rule != found && !mended {
+        ledger.keep(&own);
+        return;
+    }
     let line = match rule {
-        SudoRule::None => {
-            ledger.delete(id, &own, Vec::new());
-            for group in groups {
-                let user = user.to_owned();
-                ledger.steps.insert(Step::LeaveGroup { user, group });
-            }
-            return;
-        }
+        SudoRule::None => String::new(),
         SudoRule::Password => format!("{user} ALL=(ALL:ALL) ALL\n"),
         SudoRule::NoPassword => format!("{user} ALL=(ALL:ALL) NOPASSWD: ALL\n"),
     };
+    if mended {
+        ledger.need(&own);
+    } else if rule != SudoRule::None && ledger.is_left(id, &own, &line) {
+        // What gives the rule in its place stays as well.
+        ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
+        return;
+    }
+    take_rules(id, user, &own, mended, ledger);
+    if rule == SudoRule::None {
+        ledger.delete(id, &own, Vec::new());
+        for group in groups {
+            let user = user.to_owned();
+            ledger.steps.insert(Step::LeaveGroup { user, group });
+        }
+        return;
+    }
     ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
 }
 
 /// Takes a user's rules out of every file but our own.
-fn take_rules(id: &str, user: &str, own: &str, ledger: &mut Ledger<'_>) {
+fn take_rules(id: &str, user: &str, own: &str, mended: bool, ledger: &mut Ledger<'_>) {
     for path in sudo_files(ledger) {
-        if path != own {
-            drop_rules(id, &path, |subject, _| subject == user, ledger);
+        let text = ledger.text(&path).unwrap_or_default();
+        let left = edit::without_rules(text, |subject, _| subject == user);
+        if let Some(left) = left.filter(|_| path != own) {
+            drop_rules(id, &path, left, mended, ledger);
         }
     }
 }
 
-fn drop_rules(
-    id: &str,
-    path: &str,
-    unwanted: impl Fn(&str, bool) -> bool,
-    ledger: &mut Ledger<'_>,
-) -> bool {
-    let Some(text) = ledger.text(path) else {
-        return false;
-    };
-    let Some(left) = edit::without_rules(text, unwanted) else {
-        return false;
-    };
+fn drop_rules(id: &str, path: &str, left: String, mended: bool, ledger: &mut Ledger<'_>) {
+    if mended {
+        ledger.need(path);
+    }
     if path != SUDOERS && edit::is_idle(&left) {
         ledger.delete(id, path, Vec::new());
     } else {
         ledger.edit(id, path, left, Vec::new());
     }
-    true
 }
 
 /// Takes rules out that let a whole group, or everyone, become root without a password.
@@ -275,75 +308,24 @@ pub(super) fn sudo_groups(id: &str, allowed: bool, ledger: &mut Ledger<'_>) {
     if allowed {
         return;
     }
-    let mut found = Vec::new();
-    for path in sudo_files(ledger) {
-        let whole = |subject: &str, nopasswd: bool| {
-            nopasswd && (subject == "ALL" || subject.starts_with('%'))
-        };
-        if drop_rules(id, &path, whole, ledger) {
-            found.push(path);
-        }
-    }
-    let found = if found.is_empty() {
+    let whole =
+        |subject: &str, nopasswd: bool| nopasswd && (subject == "ALL" || subject.starts_with('%'));
+    let files = sudo_files(ledger).into_iter();
+    let lefts: Vec<(String, String)> = files
+        .filter_map(|path| {
+            let left = edit::without_rules(ledger.text(&path)?, whole)?;
+            Some((path, left))
+        })
+        .collect();
+    let found = if lefts.is_empty() {
         "none".to_owned()
     } else {
-        found.join(", ")
+        let names: Vec<&str> = lefts.iter().map(|(path, _)| path.as_str()).collect();
+        names.join(", ")
     };
-    ledger.compare(id, "rules", "none", &found, Some(Danger::Sudo));
-}
-
-pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut Ledger<'_>) {
-    for (name, wanted) in settings {
-        let effective = ledger
-            .facts
-            .sshd
-            .as_ref()
-            .and_then(|sshd| sshd.get(&name.to_ascii_lowercase()))
-            .map_or_else(
-                || match ledger.facts.sshd_fault.as_str() {
-                    "" => "absent".to_owned(),
-                    fault => format!("unreadable ({fault})"),
-                },
-                |values| values.join(", "),
-            );
-        let found = if edit::same_setting(&effective, wanted) {
-            wanted
-        } else {
-            &effective
-        };
-        ledger.compare(id, name, wanted, &found.clone(), Some(Danger::Sshd));
-    }
-    if ledger.facts.sshd.is_none() {
-        // Not installed yet; everything is looked at again once it is.
-        return;
-    }
-    let lines: String = settings
-        .iter()
-        .map(|(name, value)| format!("{name} {value}\n"))
-        .collect();
-    let content =
-        format!("# Written by homestak; other settings belong into other files.\n{lines}");
-    ledger.put(id, SSHD_OWN, content, (0o644, "root", "root"), Vec::new());
-    let others: Vec<String> = ledger
-        .facts
-        .files
-        .keys()
-        .filter(|path| {
-            path.as_str() == SSHD
-                || path.starts_with(SSHD_D) && path.ends_with(".conf") && *path != SSHD_OWN
-        })
-        .cloned()
-        .collect();
-    for path in others {
-        let Some(text) = ledger.text(&path) else {
-            continue;
-        };
-        let mut right = edit::sshd(text, settings);
-        if path == SSHD {
-            right = edit::sshd_include(&right);
-        }
-        if right != text {
-            ledger.edit(id, &path, right, Vec::new());
+    if ledger.compare(id, "rules", "none", &found, Some(Danger::Sudo)) {
+        for (path, left) in lefts {
+            drop_rules(id, &path, left, true, ledger);
         }
     }
 }
@@ -370,6 +352,15 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
         };
         let id = format!("user:{user}");
         let path = format!("{}/.ssh/authorized_keys", account.home);
+        if ledger.ignores(&id, "login") {
+            ledger.managed.users.insert(user.clone(), *made);
+            let keys = last.managed.keys.get(user);
+            let keys = keys.map(|keys| (user.clone(), keys.clone()));
+            ledger.managed.keys.extend(keys);
+            ledger.keep(&path);
+            ledger.keep(&rule_file(user));
+            continue;
+        }
         sudo(&format!("sudo:{user}"), user, SudoRule::None, ledger);
         if *made {
             let state = if account.expired { "closed" } else { "open" };

@@ -92,4 +92,6 @@ pub enum Handling {
     Enforce,
     /// It is only named.
     Report,
+    /// It is not looked at, and not among changes.
+    Ignore,
 }

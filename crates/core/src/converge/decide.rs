@@ -10,10 +10,11 @@ use serde::Serialize;
 use super::change::{Change, Danger, Handling};
 use super::facts::Facts;
 use super::ledger::Ledger;
+use super::policy::Policy;
 use super::resource::Resource;
 use super::state::{Managed, State};
 use super::step::Step;
-use super::{access, platform, system};
+use super::{access, platform, sshd, system};
 
 /// Debian releases that nodes may have.
 const RELEASES: &[&str] = &["11", "12", "13"];
@@ -53,7 +54,8 @@ impl Decision {
 
 /// Decides about a node.
 pub fn decide(wanted: &[Resource], facts: &Facts, last: &State) -> Decision {
-    let mut ledger = Ledger::new(facts, last);
+    let policy = Policy::among(wanted);
+    let mut ledger = Ledger::new(facts, last, &policy);
     supported(&mut ledger);
     contradictions(wanted, &mut ledger);
     for resource in wanted {
@@ -119,12 +121,13 @@ fn one(resource: &Resource, ledger: &mut Ledger<'_>) {
         } => access::keys(&id, user, keys, *remove_foreign, ledger),
         Resource::Sudo { user, rule } => access::sudo(&id, user, *rule, ledger),
         Resource::SudoGroups { allowed } => access::sudo_groups(&id, *allowed, ledger),
-        Resource::Sshd { settings } => access::sshd(&id, settings, ledger),
+        Resource::Sshd { settings } => sshd::sshd(&id, settings, ledger),
         Resource::Fail2ban { enabled, port } => platform::fail2ban(&id, *enabled, *port, ledger),
         Resource::Service { unit, enabled } => platform::service(&id, unit, *enabled, ledger),
         Resource::File { .. } => platform::file(&id, resource, ledger),
         Resource::Sysctl { settings } => platform::sysctl(&id, settings, ledger),
         Resource::SubscriptionNotice { removed } => system::notice(&id, *removed, ledger),
+        Resource::Drift { .. } => {}
         Resource::Data { value, .. } => {
             ledger
                 .fields

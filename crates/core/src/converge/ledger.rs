@@ -1,34 +1,44 @@
 //! The book that resources write their findings into.
 //!
 //! In: comparisons, files as they should be, steps. Out: changes, steps, what is ours.
-//! Never: a file written twice; two resources that want one file differently are a refusal.
+//! Never: a file written twice; two resources that want one file differently are a refusal; a
+//! field compared that is none of ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest as _, Sha256};
-
 use super::change::{Change, Danger, Handling, Since};
 use super::facts::{Facts, FileFact};
+use super::policy::Policy;
 use super::state::{Managed, State};
 use super::step::Step;
 
 /// A file as it should be.
-struct Draft {
-    resource: String,
-    content: String,
-    mode: u32,
-    owner: String,
-    group: String,
+pub(super) struct Draft {
+    pub(super) resource: String,
+    pub(super) content: String,
+    pub(super) mode: u32,
+    pub(super) owner: String,
+    pub(super) group: String,
     /// Whether every byte is ours, or others write into it too.
-    whole: bool,
+    pub(super) whole: bool,
     /// Steps that follow when it changes.
-    then: Vec<Step>,
+    pub(super) then: Vec<Step>,
+}
+
+/// A difference that was found.
+pub(super) struct Finding<'f> {
+    pub(super) resource: &'f str,
+    pub(super) field: &'f str,
+    pub(super) expected: &'f str,
+    pub(super) found: &'f str,
+    pub(super) danger: Option<Danger>,
 }
 
 /// The book.
 pub(super) struct Ledger<'a> {
     pub(super) facts: &'a Facts,
     pub(super) last: &'a State,
+    pub(super) policy: &'a Policy,
     pub(super) changes: Vec<Change>,
     pub(super) fields: BTreeMap<String, String>,
     pub(super) steps: BTreeSet<Step>,
@@ -36,15 +46,20 @@ pub(super) struct Ledger<'a> {
     pub(super) refusals: BTreeSet<String>,
     pub(super) install: BTreeSet<String>,
     pub(super) remove: BTreeSet<String>,
-    drafts: BTreeMap<String, Draft>,
-    gone: BTreeMap<String, (String, Vec<Step>)>,
+    pub(super) drafts: BTreeMap<String, Draft>,
+    pub(super) gone: BTreeMap<String, (String, Vec<Step>)>,
+    /// Files that something which is mended lives in.
+    pub(super) needed: BTreeSet<String>,
+    /// Files that stay as they are, and stay ours.
+    pub(super) kept: BTreeSet<String>,
 }
 
 impl<'a> Ledger<'a> {
-    pub(super) fn new(facts: &'a Facts, last: &'a State) -> Self {
+    pub(super) fn new(facts: &'a Facts, last: &'a State, policy: &'a Policy) -> Self {
         Self {
             facts,
             last,
+            policy,
             changes: Vec::new(),
             fields: BTreeMap::new(),
             steps: BTreeSet::new(),
@@ -54,10 +69,17 @@ impl<'a> Ledger<'a> {
             remove: BTreeSet::new(),
             drafts: BTreeMap::new(),
             gone: BTreeMap::new(),
+            needed: BTreeSet::new(),
+            kept: BTreeSet::new(),
         }
     }
 
-    /// Compares a field, and tells whether it differs.
+    /// Tells whether a field is none of ours.
+    pub(super) fn ignores(&self, resource: &str, field: &str) -> bool {
+        self.policy.ignores(&format!("{resource}/{field}"))
+    }
+
+    /// Compares a field, and tells whether it differs and is mended.
     pub(super) fn compare(
         &mut self,
         resource: &str,
@@ -66,16 +88,19 @@ impl<'a> Ledger<'a> {
         found: &str,
         danger: Option<Danger>,
     ) -> bool {
+        if self.ignores(resource, field) {
+            return false;
+        }
         let id = format!("{resource}/{field}");
         self.fields.insert(id, expected.to_owned());
         if expected == found {
             return false;
         }
-        self.note(resource, field, expected, found, danger, Handling::Enforce);
-        true
+        let handling = self.note(resource, field, expected, found, danger, Handling::Enforce);
+        handling == Handling::Enforce
     }
 
-    /// Writes a difference down.
+    /// Writes a difference down, and returns what is done about it.
     pub(super) fn note(
         &mut self,
         resource: &str,
@@ -84,31 +109,76 @@ impl<'a> Ledger<'a> {
         found: &str,
         danger: Option<Danger>,
         handling: Handling,
-    ) {
-        let id = format!("{resource}/{field}");
-        let since = match self.last.fields.get(&id) {
+    ) -> Handling {
+        let since = self.since(&format!("{resource}/{field}"), expected);
+        let finding = Finding {
+            resource,
+            field,
+            expected,
+            found,
+            danger,
+        };
+        let handling = handling.max(self.policy.handle(&format!("{resource}/{field}"), since));
+        self.record(&finding, since, handling)
+    }
+
+    /// Returns who changed a field.
+    pub(super) fn since(&self, id: &str, expected: &str) -> Since {
+        match self.last.fields.get(id) {
             Some(before) if before == expected => Since::Node,
             Some(_) => Since::Spec,
             None if self.last.fields.is_empty() => Since::First,
             // What is only named when it differs was as it should be the last time, unless the
             // spec began to ask for it.
-            None if self.fields.contains_key(&id) => Since::Spec,
+            None if self.fields.contains_key(id) => Since::Spec,
             None => Since::Node,
-        };
-        self.changes.push(Change {
-            id,
-            resource: resource.to_owned(),
-            field: field.to_owned(),
-            expected: expected.to_owned(),
-            found: found.to_owned(),
-            since,
-            danger,
-            handling,
-        });
+        }
+    }
+
+    pub(super) fn record(
+        &mut self,
+        finding: &Finding<'_>,
+        since: Since,
+        handling: Handling,
+    ) -> Handling {
+        if handling != Handling::Ignore {
+            self.changes.push(Change {
+                id: format!("{}/{}", finding.resource, finding.field),
+                resource: finding.resource.to_owned(),
+                field: finding.field.to_owned(),
+                expected: finding.expected.to_owned(),
+                found: finding.found.to_owned(),
+                since,
+                danger: finding.danger,
+                handling,
+            });
+        }
+        handling
     }
 
     pub(super) fn refuse(&mut self, why: impl Into<String>) {
         self.refusals.insert(why.into());
+    }
+
+    /// Says that something which is mended lives in a file: whatever is done about the rest of the
+    /// file, it is written.
+    pub(super) fn need(&mut self, path: &str) {
+        self.needed.insert(path.to_owned());
+    }
+
+    /// Leaves a file as it is, and ours if it was.
+    pub(super) fn keep(&mut self, path: &str) {
+        self.kept.insert(path.to_owned());
+    }
+
+    /// Tells whether a user is not there and is not made either.
+    pub(super) fn is_left_out(&self, user: &str) -> bool {
+        let id = format!("user:{user}/account");
+        let handling = || match self.last.fields.get(&id) {
+            Some(_) => self.policy.handle(&id, Since::Node),
+            None => self.policy.handle(&id, Since::Spec),
+        };
+        !self.facts.users.contains_key(user) && handling() != Handling::Enforce
     }
 
     /// Returns a file's text as it will be, or as it is.
@@ -179,160 +249,4 @@ impl<'a> Ledger<'a> {
         self.gone
             .insert(path.to_owned(), (resource.to_owned(), then));
     }
-
-    /// Turns files as they should be into changes and steps. What an earlier spec brought and none
-    /// wants now goes.
-    pub(super) fn settle(&mut self) {
-        for path in &self.last.managed.files {
-            if !self.drafts.contains_key(path) && !self.gone.contains_key(path) {
-                let then = follows(path, self.facts);
-                self.gone
-                    .insert(path.clone(), (format!("file:{path}"), then));
-            }
-        }
-        for (path, draft) in std::mem::take(&mut self.drafts) {
-            self.settle_draft(&path, draft);
-        }
-        for (path, (resource, then)) in std::mem::take(&mut self.gone) {
-            if self.facts.files.contains_key(&path) {
-                let danger = Danger::of_path(&path);
-                let handling = Handling::Enforce;
-                self.note(&resource, &path, "absent", "present", danger, handling);
-                if let Some(change) = self.changes.last_mut()
-                    && self.last.managed.files.contains(&path)
-                {
-                    change.since = Since::Spec;
-                }
-                self.steps.insert(Step::Delete { path });
-                self.steps.extend(then);
-            }
-        }
-    }
-
-    fn settle_draft(&mut self, path: &str, draft: Draft) {
-        let danger = Danger::of_path(path);
-        let resource = draft.resource.as_str();
-        let found = self.facts.files.get(path).cloned();
-        let secret = draft.mode & 0o044 == 0;
-        let field = |part: &str| format!("{path} {part}");
-        let wanted_text = shown(&draft.content, secret);
-        let mut differs = false;
-        let (text, mode, owner) = match &found {
-            Some(FileFact::Regular {
-                content,
-                mode,
-                owner,
-                group,
-            }) => {
-                let text = content.as_ref();
-                let text = text.map_or_else(|| "not text".to_owned(), |text| shown(text, secret));
-                (text, format!("{mode:04o}"), format!("{owner}:{group}"))
-            }
-            Some(FileFact::Link { target }) => {
-                (format!("a link to {target}"), String::new(), String::new())
-            }
-            Some(FileFact::Directory { .. } | FileFact::Other) => {
-                self.refuse(format!("`{path}` should be a file and is something else"));
-                return;
-            }
-            None => ("absent".to_owned(), String::new(), String::new()),
-        };
-        if draft.whole {
-            // Remembered by its digest: content may be long, and may be secret.
-            let id = format!("{resource}/{}", field("content"));
-            self.fields.insert(id.clone(), digest(&draft.content));
-            if wanted_text != text {
-                differs = true;
-                self.note(
-                    resource,
-                    &field("content"),
-                    &wanted_text,
-                    &text,
-                    danger,
-                    Handling::Enforce,
-                );
-                if let Some(change) = self.changes.last_mut() {
-                    change.since = match self.last.fields.get(&id) {
-                        Some(before) if *before == digest(&draft.content) => Since::Node,
-                        Some(_) => Since::Spec,
-                        None if self.last.fields.is_empty() => Since::First,
-                        None => Since::Spec,
-                    };
-                }
-            }
-            if !self.facts.files.contains_key(path) || self.last.managed.files.contains(path) {
-                self.managed.files.insert(path.to_owned());
-            }
-        } else if wanted_text != text {
-            differs = true;
-            let handling = Handling::Enforce;
-            let field = field("content");
-            // What the file says besides is not ours, so its fields tell who changed it.
-            let by_spec = self
-                .changes
-                .iter()
-                .any(|change| change.resource == resource && change.since == Since::Spec);
-            self.note(resource, &field, &wanted_text, &text, danger, handling);
-            if let Some(change) = self.changes.last_mut().filter(|_| by_spec) {
-                change.since = Since::Spec;
-            }
-        }
-        if draft.whole {
-            let there = matches!(found, Some(FileFact::Regular { .. }));
-            let wanted_owner = format!("{}:{}", draft.owner, draft.group);
-            let wanted_mode = format!("{:04o}", draft.mode);
-            for (part, wanted, found) in [
-                ("mode", &wanted_mode, &mode),
-                ("owner", &wanted_owner, &owner),
-            ] {
-                // A file that is not there has one difference, not three.
-                let found = if there { found } else { wanted };
-                differs |= self.compare(resource, &field(part), wanted, found, danger);
-            }
-        }
-        if differs {
-            self.steps.insert(Step::Write {
-                path: path.to_owned(),
-                content: draft.content,
-                mode: draft.mode,
-                owner: draft.owner,
-                group: draft.group,
-            });
-            self.steps.extend(draft.then);
-            self.steps.extend(follows(path, self.facts));
-        }
-    }
-}
-
-/// Returns what follows from a change of a file, whoever wants it.
-fn follows(path: &str, facts: &Facts) -> Vec<Step> {
-    if path.starts_with("/etc/ssh/sshd_config") {
-        let unit = "ssh.service".to_owned();
-        vec![Step::Reload { unit }]
-    } else if path.starts_with("/etc/systemd/network/") {
-        let interface = facts.network.interface.clone();
-        vec![Step::Network { interface }]
-    } else if path.starts_with("/etc/systemd/system/") {
-        vec![Step::ReadUnits]
-    } else {
-        Vec::new()
-    }
-}
-
-/// Returns what is shown of a text: files that are not for everyone by digest only.
-fn shown(text: &str, secret: bool) -> String {
-    if secret {
-        digest(text)
-    } else {
-        text.to_owned()
-    }
-}
-
-fn digest(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut hex = String::from("sha256:");
-    for byte in Sha256::digest(text.as_bytes()) {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
 }

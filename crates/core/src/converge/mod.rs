@@ -9,30 +9,37 @@
 mod access;
 mod change;
 mod decide;
+mod drift;
 mod edit;
 mod event;
 mod facts;
 mod ledger;
 mod platform;
+mod policy;
 mod render;
 mod resource;
 mod scope;
+mod settle;
+mod sshd;
 mod state;
 mod step;
 mod system;
 mod undo;
 mod wanted;
 
-pub use access::{SSHD, SSHD_D, SSHD_OWN, SUDOERS, SUDOERS_D};
+pub use access::{SUDOERS, SUDOERS_D};
 pub use change::{Change, Danger, Handling, Since};
 pub use decide::{Decision, decide};
+pub use drift::{Again, Drift, Mended, Open, sweep};
 pub use event::{Event, Numbered};
 pub use facts::{
     Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact, UserFact,
 };
+pub use policy::Policy;
 pub use render::render;
 pub use resource::{Resource, SudoRule};
 pub use scope::Scope;
+pub use sshd::{SSHD, SSHD_D, SSHD_OWN};
 pub use state::{Managed, State};
 pub use step::Step;
 pub use undo::{ACCOUNTS, WayBack};
@@ -40,3 +47,7 @@ pub use wanted::wanted;
 
 /// Where nodes keep what is theirs.
 pub const HOME: &str = "/usr/local/etc/homestak";
+/// The program that converges a node.
+pub const AGENT: &str = "/usr/local/bin/homestak-agent";
+/// The unit that keeps a node as its spec says.
+pub const UNIT: &str = "homestak-agent.service";

@@ -17,6 +17,9 @@ pub(super) const JAIL: &str = "/etc/fail2ban/jail.d/homestak.local";
 /// Our kernel settings.
 pub(super) const SYSCTL: &str = "/etc/sysctl.d/90-homestak.conf";
 
+/// Where units of this machine are.
+const UNITS: &str = "/etc/systemd/system";
+
 const ROOTS: (u32, &str, &str) = (0o644, "root", "root");
 
 pub(super) fn package(id: &str, name: &str, version: Option<&str>, ledger: &mut Ledger<'_>) {
@@ -31,7 +34,8 @@ pub(super) fn package(id: &str, name: &str, version: Option<&str>, ledger: &mut 
         let wish = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
         ledger.install.insert(wish);
     }
-    if absent || ledger.last.managed.packages.contains(name) {
+    let ours = absent && !ledger.ignores(id, "state");
+    if ours || ledger.last.managed.packages.contains(name) {
         ledger.managed.packages.insert(name.to_owned());
     }
 }
@@ -42,8 +46,9 @@ pub(super) fn service(id: &str, unit: &str, enabled: bool, ledger: &mut Ledger<'
         off(id, unit, ledger);
         return;
     }
-    on(id, unit, found.as_ref(), ledger);
-    if found.is_none() && ledger.install.is_empty() {
+    let mended = on(id, unit, found.as_ref(), ledger);
+    let written = ledger.drafts.contains_key(&format!("{UNITS}/{unit}"));
+    if found.is_none() && mended && !written && ledger.install.is_empty() {
         ledger.refuse(format!(
             "there is no unit `{unit}`, and no package that could bring it is missing"
         ));
@@ -58,32 +63,30 @@ fn is_enabled(state: &str) -> bool {
     )
 }
 
-fn on(id: &str, unit: &str, found: Option<&UnitFact>, ledger: &mut Ledger<'_>) {
+/// Tells whether anything is mended.
+fn on(id: &str, unit: &str, found: Option<&UnitFact>, ledger: &mut Ledger<'_>) -> bool {
     let file = found.map_or("absent", |unit| unit.file_state.as_str());
     let active = found.map_or("absent", |unit| unit.active_state.as_str());
     let runs = matches!(active, "active" | "reloading");
     let name = unit.to_owned();
     let enabled = if is_enabled(file) { "enabled" } else { file };
-    if ledger.compare(id, "enabled", "enabled", enabled, None) {
+    let enables = ledger.compare(id, "enabled", "enabled", enabled, None);
+    if enables {
         let masked = file.starts_with("masked");
         ledger.steps.insert(Step::Enable {
             unit: name.clone(),
             masked,
         });
     }
-    if ledger.compare(
-        id,
-        "active",
-        "active",
-        if runs { "active" } else { active },
-        None,
-    ) {
+    let active = if runs { "active" } else { active };
+    let starts = ledger.compare(id, "active", "active", active, None);
+    if starts {
         ledger.steps.insert(Step::Start { unit: name.clone() });
     }
-    let before = is_enabled(file) && runs;
-    if !before || ledger.last.managed.services.contains(unit) {
+    if enables || starts || ledger.last.managed.services.contains(unit) {
         ledger.managed.services.insert(name);
     }
+    enables || starts
 }
 
 /// Off, with whatever would start it again.
@@ -135,6 +138,7 @@ pub(super) fn fail2ban(id: &str, enabled: bool, port: i64, ledger: &mut Ledger<'
     on(id, &unit, found.as_ref(), ledger);
     if found.is_none() {
         // Its files come with its package; everything is looked at again then.
+        ledger.keep(JAIL);
         return;
     }
     let content = format!(
@@ -164,7 +168,16 @@ pub(super) fn sysctl(id: &str, settings: &BTreeMap<String, String>, ledger: &mut
     if settings.is_empty() {
         return;
     }
-    for (key, value) in settings {
+    let settings: BTreeMap<&String, &String> = settings
+        .iter()
+        .filter(|(key, _)| !ledger.ignores(id, key))
+        .collect();
+    if settings.is_empty() {
+        ledger.keep(SYSCTL);
+        return;
+    }
+    for (key, value) in &settings {
+        let (key, value) = (*key, *value);
         let Some(found) = ledger.facts.sysctl.get(key).cloned() else {
             ledger.refuse(format!("the kernel of this node has no setting `{key}`"));
             continue;
@@ -197,19 +210,21 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
     let last = ledger.last;
     for name in &last.managed.packages {
         if !packages.contains(name.as_str()) && ledger.facts.packages.contains_key(name) {
-            ledger.compare(
-                &format!("package:{name}"),
-                "state",
-                "absent",
-                "installed",
-                None,
-            );
-            ledger.remove.insert(name.clone());
+            let id = format!("package:{name}");
+            if ledger.compare(&id, "state", "absent", "installed", None) {
+                ledger.remove.insert(name.clone());
+            } else {
+                ledger.managed.packages.insert(name.clone());
+            }
         }
     }
     for unit in &last.managed.services {
         if !units.contains(unit.as_str()) {
-            off(&format!("service:{unit}"), unit, ledger);
+            let id = format!("service:{unit}");
+            off(&id, unit, ledger);
+            if ledger.ignores(&id, "enabled") || ledger.ignores(&id, "active") {
+                ledger.managed.services.insert(unit.clone());
+            }
         }
     }
 }

@@ -41,6 +41,7 @@ fn marks(change: &Change) -> String {
     match change.handling {
         Handling::Enforce => {}
         Handling::Report => marks.push("only reported"),
+        Handling::Ignore => marks.push("ignored"),
     }
     if marks.is_empty() {
         String::new()

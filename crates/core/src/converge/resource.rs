@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::policy::Policy;
+
 /// One thing that a node should have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -117,6 +119,11 @@ pub enum Resource {
         /// Whether it is removed.
         removed: bool,
     },
+    /// What is done about differences.
+    Drift {
+        /// Field by field.
+        policy: Policy,
+    },
     /// Configuration that is kept for others to read.
     Data {
         /// Its key in the spec's `config`.
@@ -168,6 +175,7 @@ impl Resource {
             Self::File { path, .. } => format!("file:{path}"),
             Self::Sysctl { .. } => "sysctl".to_owned(),
             Self::SubscriptionNotice { .. } => "subscription-notice".to_owned(),
+            Self::Drift { .. } => "drift".to_owned(),
             Self::Data { name, .. } => format!("data:{name}"),
         }
     }

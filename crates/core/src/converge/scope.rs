@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::resource::Resource;
 use super::state::State;
 use super::system::{HOSTNAME, HOSTS, LOCALTIME, NETWORK, NOTICE, RESOLV, TIMEZONE, ZONES};
-use super::{access, platform};
+use super::{access, platform, sshd};
 
 /// What to look at, besides what every node has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,14 +36,14 @@ impl Scope {
         let files = [HOSTNAME, HOSTS, LOCALTIME, TIMEZONE, NETWORK, RESOLV];
         let more = [
             access::SUDOERS,
-            access::SSHD,
+            sshd::SSHD,
             platform::JAIL,
             platform::SYSCTL,
         ];
         for path in files.iter().chain(&more) {
             scope.files.insert((*path).to_owned());
         }
-        for path in [access::SUDOERS_D, access::SSHD_D] {
+        for path in [access::SUDOERS_D, sshd::SSHD_D] {
             scope.directories.insert(path.to_owned());
         }
         scope.units.insert(platform::FAIL2BAN.to_owned());
@@ -91,6 +91,7 @@ impl Scope {
             | Resource::SudoGroups { .. }
             | Resource::Sshd { .. }
             | Resource::Fail2ban { .. }
+            | Resource::Drift { .. }
             | Resource::Data { .. } => {}
         }
     }

@@ -5,8 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One act on a node. Packages come first, in one transaction; files are written together;
-/// services follow their files; what closes doors comes last.
+/// One act on a node. Packages come first, in one transaction; what no longer runs ends while its
+/// files are there; files are written together; services follow their files; what closes doors
+/// comes last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
@@ -30,6 +31,16 @@ pub enum Step {
         name: String,
         /// Login shell.
         shell: String,
+    },
+    /// Stops a unit.
+    Stop {
+        /// The unit.
+        unit: String,
+    },
+    /// Disables a unit.
+    Disable {
+        /// The unit.
+        unit: String,
     },
     /// Makes a directory, or gives it owner and mode.
     Directory {
@@ -86,16 +97,6 @@ pub enum Step {
     },
     /// Lets systemd read unit files again.
     ReadUnits,
-    /// Stops a unit.
-    Stop {
-        /// The unit.
-        unit: String,
-    },
-    /// Disables a unit.
-    Disable {
-        /// The unit.
-        unit: String,
-    },
     /// Enables a unit.
     Enable {
         /// The unit.

@@ -52,8 +52,8 @@ pub(super) fn hosts(id: &str, address: &str, names: &[String], ledger: &mut Ledg
     } else {
         "otherwise"
     };
-    ledger.compare(id, "line", &line, found, None);
-    if text != right {
+    if ledger.compare(id, "line", &line, found, None) {
+        ledger.need(HOSTS);
         ledger.edit(id, HOSTS, right, Vec::new());
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn timezone(id: &str, zone: &str, ledger: &mut Ledger<'_>) {
         }
         None => "absent".to_owned(),
     };
-    if !known && ledger.facts.packages.contains_key("tzdata") {
+    if !known && ledger.facts.packages.contains_key("tzdata") && !ledger.ignores(id, "zone") {
         ledger.refuse(format!("there is no time zone `{zone}`"));
     }
     if ledger.compare(id, "zone", zone, &found, None) {
@@ -103,6 +103,9 @@ pub(super) fn network(id: &str, wanted: &WantedNetwork<'_>, ledger: &mut Ledger<
             ("address", wanted.address, &addresses),
             ("gateway", &wanted_gateway, &gateway),
         ] {
+            if ledger.ignores(id, field) {
+                continue;
+            }
             ledger
                 .fields
                 .insert(format!("{id}/{field}"), expected.to_owned());
@@ -116,6 +119,7 @@ pub(super) fn network(id: &str, wanted: &WantedNetwork<'_>, ledger: &mut Ledger<
     let mut differs = ledger.compare(id, "address", wanted.address, &addresses, danger);
     differs |= ledger.compare(id, "gateway", &wanted_gateway, &gateway, danger);
     if differs {
+        ledger.need(NETWORK);
         let interface = interface.clone();
         ledger.steps.insert(Step::Network { interface });
     }
@@ -143,8 +147,13 @@ pub(super) fn network(id: &str, wanted: &WantedNetwork<'_>, ledger: &mut Ledger<
                 .filter_map(|line| line.strip_prefix("nameserver "));
             lines.map(str::trim).collect::<Vec<_>>().join(", ")
         };
-        ledger.compare(id, "dns", &servers(&right), &servers(&text), danger);
-        if right != text {
+        let (expected, found) = (servers(&right), servers(&text));
+        let mended = ledger.compare(id, "dns", &expected, &found, danger);
+        if mended {
+            ledger.need(RESOLV);
+        }
+        let left = expected != found && !mended || ledger.ignores(id, "dns");
+        if right != text && !left {
             ledger.edit(id, RESOLV, right, Vec::new());
         }
     }
@@ -160,6 +169,7 @@ pub(super) fn notice(id: &str, removed: bool, ledger: &mut Ledger<'_>) {
     let without = edit::notice(text);
     let found = if without == text { "absent" } else { "present" };
     if ledger.compare(id, "notice", "absent", found, None) {
+        ledger.need(NOTICE);
         ledger.edit(id, NOTICE, without, Vec::new());
     }
 }

@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::policy::Policy;
 use super::resource::{Resource, SudoRule};
+use super::{AGENT, UNIT};
 use crate::doc::address::Address;
 use crate::doc::node_config::ForeignKeys;
 use crate::doc::node_spec::{NodeNetwork, NodeSpec};
 use crate::doc::posture::{PermitRootLogin, Posture, YesNo};
-use crate::doc::spec::Config;
+use crate::doc::spec::{Config, Trigger};
 
 /// Prefix of an address that was written without one, as in a manifest.
 const USUAL_PREFIX: (u8, u8) = (24, 64);
@@ -34,9 +36,10 @@ pub fn wanted(spec: &NodeSpec) -> Vec<Resource> {
     security(&mut list, &posture);
     platform(&mut list, spec, &posture, &config);
     further(&mut list, config);
+    watch(&mut list, spec);
     list.sort_by_key(Resource::id);
     list.dedup_by_key(|resource| resource.id());
-    list
+    Policy::of(spec).asked().put_into(&list)
 }
 
 fn identity(list: &mut Vec<Resource>, spec: &NodeSpec, config: &Config) {
@@ -228,6 +231,39 @@ fn platform(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config
             list.push(Resource::Service { unit, enabled });
         }
     }
+}
+
+/// A node that is looked after on a schedule looks after itself in between.
+fn watch(list: &mut Vec<Resource>, spec: &NodeSpec) {
+    let run = spec.run.as_ref();
+    let trigger = run.and_then(|run| run.trigger.as_ref());
+    if trigger.is_none_or(|trigger| trigger.value != Trigger::Schedule) {
+        return;
+    }
+    list.push(Resource::File {
+        path: format!("/etc/systemd/system/{UNIT}"),
+        content: unit_text(),
+        mode: 0o644,
+        owner: "root".to_owned(),
+        group: "root".to_owned(),
+        restart: Vec::new(),
+    });
+    list.push(Resource::Service {
+        unit: UNIT.to_owned(),
+        enabled: true,
+    });
+}
+
+/// The unit that looks after a node. Only its first process is ended with it: packages that are
+/// being installed are not cut off. It is never restarted by itself, which it would not survive.
+fn unit_text() -> String {
+    format!(
+        "# Written by homestak.\n[Unit]\nDescription=Keep this machine as its spec says\n\
+         After=dbus.service network.target\n\
+         StartLimitIntervalSec=0\n\n[Service]\nType=notify\nExecStart={AGENT} run --daemon\n\
+         Restart=always\nRestartSec=1\nWatchdogSec=120\nKillMode=process\n\n\
+         [Install]\nWantedBy=multi-user.target\n"
+    )
 }
 
 /// Completes the name of a unit.

@@ -3,6 +3,8 @@
 //! In: scalars and mappings of the tree. Out: types that cannot hold a malformed value.
 //! Never: a path that leaves its directory, a mode that is no mode.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use super::code::Code;
@@ -22,12 +24,56 @@ choice! {
     }
 }
 
+choice! {
+    /// What is done about a difference between a node and its spec.
+    DriftPolicy {
+        /// It is mended.
+        Enforce = "enforce",
+        /// It is named, and left to a person.
+        Report = "report",
+        /// It is not looked at.
+        Ignore = "ignore",
+    }
+}
+
 document! {
     /// How a node converges.
     #[derive(Debug, PartialEq)]
     ConvergeConfig as "config.converge" {
         /// What happens to SSH keys that are on a node and not in its spec.
         foreign_keys default "report": ForeignKeys,
+        /// What a node that looks after itself does about differences that its spec did not cause.
+        drift default "enforce": DriftPolicy,
+        /// The same for single fields: ids as `config check` shows them, or patterns with `*`.
+        fields: FieldPolicies,
+    }
+}
+
+/// What is done about single fields, by id or pattern.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FieldPolicies(pub BTreeMap<String, Spanned<DriftPolicy>>);
+
+impl Decode for FieldPolicies {
+    fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
+        let fields = BTreeMap::<String, Spanned<DriftPolicy>>::decode(value, cx)?;
+        for (pattern, policy) in &fields {
+            // Every id has one, so this would match nothing and be noticed too late.
+            if !pattern.contains(['/', '*']) {
+                let message = format!("{} is not the id of a field", cx.quoted(pattern));
+                let hint = format!(
+                    "write what `config check` shows, such as `sshd/Port`, or a pattern: `{pattern}/*`"
+                );
+                cx.error(Code::Malformed, policy.span, message, hint);
+            }
+        }
+        Some(Self(fields))
+    }
+    fn schema(definitions: &mut Definitions) -> serde_json::Value {
+        json!({
+            "type": "object",
+            "propertyNames": { "pattern": "[/*]" },
+            "additionalProperties": DriftPolicy::schema(definitions),
+        })
     }
 }
 

@@ -7,6 +7,7 @@
 )]
 
 mod model;
+mod policy;
 mod props;
 
 use homestak_core::converge::{Resource, wanted};

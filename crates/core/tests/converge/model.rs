@@ -30,6 +30,11 @@ impl Model {
         model
     }
 
+    /// Takes over what follows from files, after someone changed them.
+    pub fn refresh(&mut self) {
+        refresh(&mut self.facts);
+    }
+
     /// Files that a unit reads.
     fn load(&mut self, unit: &str) {
         let start = match unit {

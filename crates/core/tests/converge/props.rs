@@ -50,7 +50,7 @@ fn posture() -> impl Strategy<Value = Value> {
         })
 }
 
-fn spec() -> impl Strategy<Value = Value> {
+pub fn spec() -> impl Strategy<Value = Value> {
     let platform = (
         subsequence(PACKAGES.to_vec(), 0..=PACKAGES.len()),
         any::<bool>(),
@@ -119,7 +119,7 @@ fn user(name: &str, shell: &str, sudo: bool) -> UserFact {
 }
 
 /// A Debian node with traces of first boot and of people.
-fn facts() -> impl Strategy<Value = Facts> {
+pub fn facts() -> impl Strategy<Value = Facts> {
     let sudoers = select(vec![
         "",
         "ops ALL=(ALL) NOPASSWD:ALL\n",
@@ -263,7 +263,7 @@ fn turned_but_dns(spec: &Value) -> Value {
     other
 }
 
-const WHOLE: usize = usize::MAX;
+pub const WHOLE: usize = usize::MAX;
 
 proptest! {
     #[test]
