@@ -130,10 +130,16 @@ fn mend(
 ) -> Result<(), AgentError> {
     state::note_mending(true)?;
     let wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
-    round.error = carry_out(spec, held, look).err();
+    round.error = if look.decision.steps.is_empty() {
+        // Something changed while it was looked at, so that what was seen does not fit together.
+        Some(AgentError::Unsettled(round.changes.clone()))
+    } else {
+        carry_out(spec, held, look).err()
+    };
     let mut left: Vec<String> = Vec::new();
-    if round.error.is_some() {
-        left = one_by_one(spec, held)?;
+    if let Some(error) = &round.error {
+        let changed = matches!(error, AgentError::Unsettled(_));
+        left = one_by_one(spec, held, changed)?;
     }
     let now = clock::now();
     let mended = wanted.iter().filter(|change| !left.contains(&change.id));
@@ -167,8 +173,12 @@ fn mend(
 }
 
 /// Mends each resource for itself, so that one that cannot be mended does not keep the others from
-/// it. Returns what is left.
-fn one_by_one(spec: &Spec, held: &BTreeSet<String>) -> Result<Vec<String>, AgentError> {
+/// it. One alone is tried again when someone changed it meanwhile. Returns what is left.
+fn one_by_one(
+    spec: &Spec,
+    held: &BTreeSet<String>,
+    changed: bool,
+) -> Result<Vec<String>, AgentError> {
     let ids = |look: &Look| -> Vec<(String, String)> {
         let changes = enforced(look).into_iter();
         changes
@@ -177,7 +187,7 @@ fn one_by_one(spec: &Spec, held: &BTreeSet<String>) -> Result<Vec<String>, Agent
     };
     let left = ids(&look(spec, held)?);
     let resources: BTreeSet<&String> = left.iter().map(|(resource, _)| resource).collect();
-    if resources.len() > 1 {
+    if resources.len() > 1 || changed {
         for resource in resources {
             let others = left.iter().filter(|(other, _)| other != resource);
             let mut all = held.clone();

@@ -6,10 +6,12 @@
 
 use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use homestak_core::converge::{Drift, HOME, State};
 use serde_json::{Value, json};
 
+use crate::clock;
 use crate::error::AgentError;
 use crate::files::write_whole;
 
@@ -26,6 +28,11 @@ const WATCH: &str = "watch.lock";
 const UNCONFIRMED: &str = "unconfirmed";
 /// Where failure is marked when the disk is full or cannot be written.
 const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
+
+/// How long the watch may have the turn before others give up: it may be mending.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often is looked whether it is free.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Returns where a file of the state is.
 pub(crate) fn place(name: &str) -> PathBuf {
@@ -82,8 +89,17 @@ pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
 /// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the
 /// watch had begun is taken over by whoever takes a turn.
 pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
-    let busy = || unconfirmed().map_or(AgentError::Busy, AgentError::Waiting);
-    let file = take("lock")?.ok_or_else(busy)?;
+    let begun = clock::instant();
+    let file = loop {
+        if let Some(file) = take("lock")? {
+            break file;
+        }
+        // The watch gives the turn back; another run may have it for long.
+        if !is_watched() || begun.elapsed() > PATIENCE {
+            return Err(unconfirmed().map_or(AgentError::Busy, AgentError::Waiting));
+        }
+        std::thread::sleep(PAUSE);
+    };
     remove(MENDING)?;
     Ok(file)
 }
@@ -185,7 +201,7 @@ pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     if before.as_ref().map(without_time) == Some(without_time(&marker)) {
         return Ok(());
     }
-    marker["timestamp"] = json!(crate::clock::now().to_string());
+    marker["timestamp"] = json!(clock::now().to_string());
     write(COMPLETE, &format!("{marker:#}\n"), 0o644)
 }
 
@@ -198,7 +214,7 @@ pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
 pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(), AgentError> {
     let node = rustix::system::uname();
     let node = node.nodename().to_string_lossy();
-    let now = crate::clock::now().to_string();
+    let now = clock::now().to_string();
     let before = markers().1.unwrap_or_default();
     let attempts = before["attempts"].as_u64().unwrap_or(0) + 1;
     let first = before["first_attempt"].as_str().unwrap_or(&now);

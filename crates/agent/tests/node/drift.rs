@@ -60,11 +60,6 @@ const BREAKS: &[(&str, &str, &str)] = &[
         "service:cron.service/active",
     ),
     (
-        "unit killed",
-        "systemctl kill -s KILL cron; sleep 0.1; systemctl stop cron",
-        "service:cron.service/active",
-    ),
-    (
         "unit disabled",
         "systemctl disable cron",
         "service:cron.service/enabled",
@@ -74,11 +69,6 @@ const BREAKS: &[(&str, &str, &str)] = &[
         "address",
         "ip address add 10.9.9.9/24 dev eth0",
         "network/address",
-    ),
-    (
-        "kernel setting",
-        "sysctl -qw net.ipv4.ip_forward=0",
-        "sysctl/net.ipv4.ip_forward",
     ),
 ];
 
@@ -172,14 +162,12 @@ fn what_is_changed_on_a_node_is_seen_and_mended_reported_or_ignored() {
     until(&lab, "watched", |status| status["watching"] == true);
     // It looks because of others, not because of itself.
     is_quiet(&lab);
-    let mut said = String::new();
     for (kind, command, id) in BREAKS {
         let at = change(&lab, command);
         let mended = is_mended(&lab, command, id, at);
         let (seen, done) = (seconds(at, &mended["seen"]), seconds(at, &mended["mended"]));
-        said += &format!("{kind}: seen after {seen:.2} s, mended after {done:.2} s\n");
+        println!("{kind}: seen after {seen:.2} s, mended after {done:.2} s");
     }
-    println!("{said}");
     assert_eq!(lab.check(&spec), [""; 0]);
     reported_and_ignored(&lab, &spec);
     two_at_once(&lab);
@@ -187,6 +175,13 @@ fn what_is_changed_on_a_node_is_seen_and_mended_reported_or_ignored() {
     waits_for_its_turn(&lab);
     let looks = is_quiet(&lab);
     println!("{looks} looks; {}", memory(&lab));
+    println!(
+        "{}",
+        lab.root(
+            "journalctl -u homestak-agent --no-pager -o cat | grep -v ': mended$' | tail -n 30"
+        )
+        .out
+    );
     assert_eq!(lab.status()["status"], "complete");
     lab.bed.destroy("lab");
 }

@@ -18,7 +18,7 @@ const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 /// How long the first hold after a fight lasts; each further one lasts twice as long.
 const FIRST_HOLD: SignedDuration = SignedDuration::from_mins(10);
 /// How long the first hold after a failure lasts; each further one lasts twice as long.
-const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(10);
+const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(2);
 /// No hold is longer: by then whoever fought may have been found.
 const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(1);
 /// How often a node is looked at when its spec does not say, in seconds.
@@ -266,15 +266,15 @@ mod tests {
     fn a_failure_is_tried_again_later_and_later_until_it_works() {
         let mut drift = Drift::default();
         let mut waits = Vec::new();
-        for n in 0..12 {
+        for n in 0..14 {
             let now = at(n * 10_000);
             drift.see(&[change("a")], now);
             drift.failed(&ids(&["a"]), "no way", now);
             let until = drift.next(now).unwrap();
             waits.push(until.duration_since(now).as_secs());
         }
-        assert_eq!(waits[..4], [10, 20, 40, 80]);
-        assert_eq!(waits[11], 3600);
+        assert_eq!(waits[..4], [2, 4, 8, 16]);
+        assert_eq!(waits[13], 3600);
         assert_eq!(drift.open["a"].why.as_deref(), Some("no way"));
         drift.mended(&ids(&["a"]), at(200_000));
         assert!(drift.held(at(200_000)).is_empty());
