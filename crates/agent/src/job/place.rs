@@ -95,9 +95,19 @@ impl Place {
     /// Waits until nobody else begins this job.
     pub(crate) fn claim(&self) -> Result<File, AgentError> {
         let failed = self.failed(CLAIM);
-        let mut builder = DirBuilder::new();
-        let builder = builder.recursive(true).mode(0o700);
-        builder.create(&self.directory).map_err(&failed)?;
+        let jobs = state::place("jobs");
+        // What is above is for everyone.
+        if let Some(parent) = jobs.parent() {
+            fs_err::create_dir_all(parent).map_err(&failed)?;
+        }
+        for directory in [&jobs, &self.directory] {
+            match DirBuilder::new().mode(0o700).create(directory) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(failed(error));
+                }
+                _ => {}
+            }
+        }
         let file = open(&self.path(CLAIM)).map_err(&failed)?;
         file.lock().map_err(&failed)?;
         Ok(file)
