@@ -128,12 +128,30 @@ pub(crate) fn by_hand(spec: &Spec, terms: &Terms, json: bool) -> Result<u8, Agen
     Ok(code_of(&result))
 }
 
-/// Begins a job. When nothing differs it ends here: that is what most pushes are.
+/// Begins a job, and marks that it failed when it could not be begun. Whoever comes while another
+/// run is at work has not failed.
 fn begin(
     place: &Place,
     read: impl FnOnce() -> Result<Spec, AgentError>,
     terms: &Terms,
     ear: place::Ear,
+) -> Result<Begun, AgentError> {
+    let mut name = String::new();
+    begin_named(place, read, terms, ear, &mut name).map_err(|error| {
+        if !matches!(error, AgentError::Busy | AgentError::Waiting(_)) {
+            _ = state::fail(&error, &name);
+        }
+        error
+    })
+}
+
+/// When nothing differs the job ends here: that is what most pushes are.
+fn begin_named(
+    place: &Place,
+    read: impl FnOnce() -> Result<Spec, AgentError>,
+    terms: &Terms,
+    ear: place::Ear,
+    name: &mut String,
 ) -> Result<Begun, AgentError> {
     let claim = place.claim()?;
     if place.is_known() {
@@ -142,19 +160,19 @@ fn begin(
     let begun = clock::uptime();
     let turn = state::lock()?;
     undo::require_none()?;
-    let failed = |spec: &str, error: AgentError| {
-        _ = state::fail(&error, spec);
+    let spec = read()?;
+    name.clone_from(&spec.name);
+    let look = apply::look(&spec.wanted)?;
+    apply::require(&look.decision)?;
+    let marked = |error: AgentError| {
+        _ = state::fail(&error, &spec.name);
         error
     };
-    let spec = read().map_err(|error| failed("", error))?;
-    let look = apply::look(&spec.wanted).map_err(|error| failed(&spec.name, error))?;
-    apply::require(&look.decision).map_err(|error| failed(&spec.name, error))?;
     if look.decision.steps.is_empty() {
         let mut worker = worker::Worker::new(place, terms, Log::open(place, Some(ear)));
         let done = command::finish(&spec, look, begun, terms.lock_wait, &mut worker);
-        let done = done.map_err(|error| failed(&spec.name, error));
         place.forget_others();
-        return Ok(Begun::Ended(worker.end(done)));
+        return Ok(Begun::Ended(worker.end(done.map_err(marked))));
     }
     drop(turn);
     place.forget_others();
@@ -164,8 +182,7 @@ fn begin(
     let started = launch(place);
     drop(claim);
     if let Err(error) = started {
-        let result = failure(&failed(&spec.name, error));
-        let success = false;
+        let (success, result) = (false, failure(&marked(error)));
         log.say(Event::End { success, result });
     }
     Ok(Begun::Elsewhere)
@@ -229,6 +246,10 @@ fn follow(place: &Place, after: u64, ear: place::Ear) -> Result<Value, AgentErro
 
 /// Says of a job that died what can be said.
 fn bury(place: &Place) {
+    if state::unconfirmed().as_ref() == Some(&place.id) {
+        _ = state::lock().and_then(|_turn| undo::require_none());
+        return;
+    }
     let alive = place.inherit(Wait::Never);
     // Someone was faster.
     if alive.is_err()

@@ -95,14 +95,19 @@ impl Place {
     /// Waits until nobody else begins this job.
     pub(crate) fn claim(&self) -> Result<File, AgentError> {
         let failed = self.failed(CLAIM);
-        // The directory of all jobs is closed; the one it is in has markers for everyone.
-        if let Some(all) = self.directory.parent() {
-            if let Some(state) = all.parent() {
-                fs_err::create_dir_all(state).map_err(&failed)?;
-            }
-            make(all).map_err(&failed)?;
+        let jobs = state::place("jobs");
+        // What is above is for everyone.
+        if let Some(parent) = jobs.parent() {
+            fs_err::create_dir_all(parent).map_err(&failed)?;
         }
-        make(&self.directory).map_err(&failed)?;
+        for directory in [&jobs, &self.directory] {
+            match DirBuilder::new().mode(0o700).create(directory) {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                    return Err(failed(error));
+                }
+                _ => {}
+            }
+        }
         let file = open(&self.path(CLAIM)).map_err(&failed)?;
         file.lock().map_err(&failed)?;
         Ok(file)
@@ -254,14 +259,6 @@ impl Place {
 pub(crate) enum Wait {
     UntilFree,
     Never,
-}
-
-/// Makes a directory that only root can look into.
-fn make(path: &std::path::Path) -> std::io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
 }
 
 fn open(path: &std::path::Path) -> std::io::Result<File> {
