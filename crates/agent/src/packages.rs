@@ -51,8 +51,9 @@ pub(crate) fn transact(
     if ended.code == Some(0) {
         return Ok(());
     }
-    // Lists that are older than the archive name packages that it no longer has.
-    if ended.err.contains("404") || ended.err.contains("Unable to fetch") {
+    // Lists that are older than the archive name packages that it no longer has, or has otherwise.
+    let stale = ["404", "Hash Sum mismatch", "unexpected size"];
+    if stale.iter().any(|word| ended.err.contains(word)) {
         update(lock_wait)?;
         let again = change(install, remove, lock_wait)?;
         if again.code == Some(0) {
