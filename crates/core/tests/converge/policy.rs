@@ -10,12 +10,14 @@ use crate::model::Model;
 use crate::props::{WHOLE, facts, spec};
 use crate::read;
 
-/// Ways in which people change a node.
-const BREAKS: &[(&str, fn(&mut Model))] = &[
+/// A way in which people change a node.
+type Break = (&'static str, fn(&mut Model));
+
+const BREAKS: &[Break] = &[
     ("name", |node| node.facts.hostname = "stolen".into()),
     ("name file", |node| put(node, "/etc/hostname", "stolen\n")),
     ("hosts", |node| {
-        put(node, "/etc/hosts", "127.0.0.1 localhost\n")
+        put(node, "/etc/hosts", "127.0.0.1 localhost\n");
     }),
     ("file", |node| put(node, "/etc/motd", "other\n")),
     ("file gone", |node| {
@@ -78,7 +80,7 @@ const BREAKS: &[(&str, fn(&mut Model))] = &[
         node.facts.network.addresses = vec!["10.9.9.9/24".into()];
     }),
     ("dns", |node| {
-        put(node, "/etc/resolv.conf", "nameserver 9.9.9.9\n")
+        put(node, "/etc/resolv.conf", "nameserver 9.9.9.9\n");
     }),
 ];
 
@@ -139,7 +141,7 @@ fn rules() -> impl Strategy<Value = Value> {
         })
 }
 
-fn breaks() -> impl Strategy<Value = Vec<(&'static str, fn(&mut Model))>> {
+fn breaks() -> impl Strategy<Value = Vec<Break>> {
     subsequence(BREAKS.to_vec(), 0..=BREAKS.len())
 }
 
