@@ -155,7 +155,7 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     if json {
         ui::json(
             "config.check",
-            json!({ "spec": spec.name, "settled": settled, "changes": shown, "refusals": decision.refusals }),
+            json!({ "spec": spec.name, "settled": settled, "changes": shown, "refusals": decision.refusals, "unconfirmed": state::unconfirmed() }),
         );
     } else {
         ui::data(&render(&shown));

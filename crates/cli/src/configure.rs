@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use homestak_core::converge::{Change, Event, Handling};
+use homestak_core::converge::{Event, Handling};
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::plan::{Action, ConfigPlan, NodePlan, Plan, Wanted, digest, port, spec_text};
 use homestak_core::resolve::Resolved;
-use homestak_engine::ports::{Configurer, GuestUuid, Inner, PortError, Remark};
+use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Remark};
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 use tokio::sync::Semaphore;
@@ -115,7 +115,7 @@ impl SiteConfigurer {
                     digest: digest(&text),
                     port: port(&text),
                     spec,
-                    changes: None,
+                    found: None,
                 };
                 configs.insert(node.name.clone(), config);
             }
@@ -154,7 +154,7 @@ impl SiteConfigurer {
                 continue;
             };
             match (found, configs.get_mut(&node)) {
-                (Ok(changes), Some(config)) => config.changes = Some(changes),
+                (Ok(found), Some(config)) => config.found = Some(found),
                 (Err(error), _) => told(&format!("{node}: {}", error.detail)),
                 (Ok(_), None) => {}
             }
@@ -205,7 +205,7 @@ fn at_first<T>(
 
 #[async_trait]
 impl Configurer for SiteConfigurer {
-    async fn check(&self, node: &Inner) -> Result<Vec<Change>, PortError> {
+    async fn check(&self, node: &Inner) -> Result<Comparison, PortError> {
         let doing = format!("look inside `{}`", node.node);
         let (pusher, text) = (self.pusher(&doing)?, self.planned_text(&doing, node)?);
         let ssh = self.way(&node.guest, node.address, &node.wanted.user);

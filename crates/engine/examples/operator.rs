@@ -24,7 +24,7 @@ use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::{
-    Capabilities, Change, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
+    Capabilities, Comparison, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
     Leased, NewGuest, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places, PortError,
     Power, Provider, Remark, Seed, Seeds,
 };
@@ -69,8 +69,8 @@ impl Seeds for Plain {
 /// Nobody has a spec here.
 #[async_trait]
 impl Configurer for Plain {
-    async fn check(&self, _: &Inner) -> Result<Vec<Change>, PortError> {
-        Ok(Vec::new())
+    async fn check(&self, _: &Inner) -> Result<Comparison, PortError> {
+        Ok(Comparison::default())
     }
 
     async fn converge(

@@ -10,11 +10,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-pub use homestak_core::converge::Change;
 pub use homestak_core::firstboot::{HostKey, Identity};
 pub use homestak_core::observed::{
     GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
+pub use homestak_core::plan::Comparison;
 
 /// What the caller can reasonably do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -362,7 +362,7 @@ pub struct Inner {
 #[async_trait]
 pub trait Configurer: Send + Sync {
     /// Looks what differs on a node that runs.
-    async fn check(&self, node: &Inner) -> Result<Vec<Change>, PortError>;
+    async fn check(&self, node: &Inner) -> Result<Comparison, PortError>;
     /// Makes a node what its spec says, and returns whether anything was changed. `hear` is told
     /// what is being done.
     async fn converge(

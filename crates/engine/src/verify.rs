@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use homestak_core::converge::Handling;
 use homestak_core::plan::{Action, NodePlan, NodeRecord, Plan, identity};
 
 use crate::operate::board::Board;
@@ -92,12 +91,9 @@ async fn one(
         wanted: wanted.clone(),
         config: config.clone(),
     };
-    let differs = configurer.check(&inner).await.map_err(text)?;
-    let enforced = differs
-        .iter()
-        .filter(|change| change.handling == Handling::Enforce);
-    let differs: Vec<&str> = enforced.map(|change| change.id.as_str()).collect();
-    if differs.is_empty() {
+    let found = configurer.check(&inner).await.map_err(text)?;
+    let differs: Vec<&str> = found.changes.iter().map(|one| one.id.as_str()).collect();
+    if found.settled {
         return Ok(format!("{runs} and is as its spec `{}` says", config.spec));
     }
     let (spec, differs) = (&config.spec, differs.join(", "));

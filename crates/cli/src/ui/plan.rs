@@ -106,7 +106,7 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
     let Some(config) = &node.config else {
         return String::new();
     };
-    let Some(changes) = &config.changes else {
+    let Some(found) = &config.found else {
         return match node.action {
             Action::Nothing => String::new(),
             _ => format!(
@@ -115,6 +115,7 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
             ),
         };
     };
+    let changes = &found.changes;
     let (shown, left) = if more {
         (changes.len(), 0)
     } else {

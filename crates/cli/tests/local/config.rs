@@ -70,7 +70,7 @@ fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
     holds(
         &bed,
         "command -v tree\nid alice\ngrep -qx 'made by homestak' /etc/motd\n\
-         [ $(sysctl -n net.ipv4.ip_forward) = 1 ]\n\
+         grep -qx 1 /proc/sys/net/ipv4/ip_forward\n\
          sudo test -s /usr/local/etc/homestak/state/config-complete.json\n\
          homestak status | grep -qx complete",
     );

@@ -425,9 +425,9 @@ fn inside(config: &ConfigPlan, mut reasons: Vec<Reason>) -> (Action, Vec<Reason>
         return (Action::Nothing, reasons);
     }
     let spec = &config.spec;
-    let text = match &config.changes {
-        Some(changes) => {
-            let n = changes.len();
+    let text = match &config.found {
+        Some(found) => {
+            let n = found.changes.len();
             let places = if n == 1 { "place" } else { "places" };
             format!("it differs from its spec `{spec}` in {n} {places}")
         }

@@ -22,8 +22,8 @@ pub use inside::{digest, port, spec_text};
 pub use record::{Configured, NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};
 pub use types::{
-    Action, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason,
-    Refusal, Verb, Wanted,
+    Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
+    Plan, Reason, Refusal, Verb, Wanted,
 };
 
 pub use wanted::USER;

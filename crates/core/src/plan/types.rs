@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::record::Configured;
-use crate::converge::{Change, Handling};
+use crate::converge::Change;
 use crate::observed::{GuestKind, GuestRef, GuestUuid};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
@@ -212,19 +212,25 @@ pub struct ConfigPlan {
     pub digest: String,
     /// Where SSH listens once it is applied.
     pub port: u16,
-    /// What differs, when the node could be asked.
+    /// What the node said, when it could be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changes: Option<Vec<Change>>,
+    pub found: Option<Comparison>,
 }
 
 impl ConfigPlan {
-    /// Tells whether the node was asked, and is as its spec says but for what is only named.
+    /// Tells whether the node was asked, and applying its spec would change nothing.
     pub fn is_settled(&self) -> bool {
-        let named = |change: &Change| change.handling == Handling::Report;
-        self.changes
-            .as_ref()
-            .is_some_and(|changes| changes.iter().all(named))
+        self.found.as_ref().is_some_and(|found| found.settled)
     }
+}
+
+/// A node beside its spec.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Whether applying the spec would change nothing.
+    pub settled: bool,
+    /// What differs. Some of it may only be named, whoever asks.
+    pub changes: Vec<Change>,
 }
 
 /// A guest of ours that is there.

@@ -5,18 +5,13 @@
 
 use std::sync::Arc;
 
-use homestak_core::converge::Handling;
-
 use super::{Came, Task, mac};
 use crate::events::What;
 use crate::ports::{Class, Inner, PortError, Remark, Sent};
 
 pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
-    let differs = task.configurer.check(&inner(task).await?).await?;
-    let named = differs
-        .iter()
-        .all(|change| change.handling == Handling::Report);
-    Ok(named.then(Came::default))
+    let found = task.configurer.check(&inner(task).await?).await?;
+    Ok(found.settled.then(Came::default))
 }
 
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {

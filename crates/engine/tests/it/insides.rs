@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use homestak_core::converge::{Change, Handling, Since};
 use homestak_core::plan::ConfigPlan;
 use homestak_core::resolve::Resolved;
-use homestak_engine::ports::{Class, Configurer, GuestUuid, Inner, PortError, Remark, Sent};
+use homestak_engine::ports::{
+    Class, Comparison, Configurer, GuestUuid, Inner, PortError, Remark, Sent,
+};
 
 /// Remembers what each node became. Every node has the same spec.
 pub struct Insides {
@@ -43,7 +45,7 @@ impl Insides {
                 spec: "base".to_owned(),
                 digest: digest.clone(),
                 port: 22,
-                changes: Some(changes(now, &digest)),
+                found: Some(compare(now, &digest)),
             }
         };
         let names = resolved.nodes.iter().map(|node| node.name.to_string());
@@ -61,11 +63,14 @@ impl Insides {
     }
 }
 
-fn changes(now: Option<&str>, wanted: &str) -> Vec<Change> {
+fn compare(now: Option<&str>, wanted: &str) -> Comparison {
     if now == Some(wanted) {
-        return Vec::new();
+        return Comparison {
+            settled: true,
+            changes: Vec::new(),
+        };
     }
-    vec![Change {
+    let change = Change {
         id: "hostname/name".to_owned(),
         resource: "hostname".to_owned(),
         field: "name".to_owned(),
@@ -74,19 +79,23 @@ fn changes(now: Option<&str>, wanted: &str) -> Vec<Change> {
         since: Since::Spec,
         danger: None,
         handling: Handling::Enforce,
-    }]
+    };
+    Comparison {
+        settled: false,
+        changes: vec![change],
+    }
 }
 
 #[async_trait]
 impl Configurer for Insides {
-    async fn check(&self, node: &Inner) -> Result<Vec<Change>, PortError> {
+    async fn check(&self, node: &Inner) -> Result<Comparison, PortError> {
         self.fails(node)?;
         let known = self.known.lock().unwrap();
         let same = known
             .get(&node.node)
             .filter(|(guest, _)| *guest == node.guest);
         let now = same.map(|(_, digest)| digest.as_str());
-        Ok(changes(now, &node.config.digest))
+        Ok(compare(now, &node.config.digest))
     }
 
     async fn converge(

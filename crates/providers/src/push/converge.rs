@@ -40,6 +40,23 @@ impl Pusher {
         spec: &str,
         hear: &(dyn Fn(&Event) + Sync),
     ) -> Result<bool, PushError> {
+        match self.once(ssh, after, spec, hear) {
+            // A driver that is gone left it so.
+            Err(PushError::Agent { word, .. }) if word == "unconfirmed" => {
+                self.confirm_last(after)?;
+                self.once(ssh, after, spec, hear)
+            }
+            done => done,
+        }
+    }
+
+    fn once(
+        &self,
+        ssh: &Ssh,
+        after: &Ssh,
+        spec: &str,
+        hear: &(dyn Fn(&Event) + Sync),
+    ) -> Result<bool, PushError> {
         let id = new_id();
         let confirm = self.confirm_within.to_string();
         let begin = self.line(&["job", "run", "--id", &id, "--confirm", &confirm]);

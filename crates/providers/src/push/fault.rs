@@ -97,7 +97,7 @@ impl PushError {
 /// What can be done about an error of the agent.
 fn of_word(word: &str) -> (Class, &'static str) {
     match word {
-        "busy" => (Class::Busy, ""),
+        "busy" | "unconfirmed" => (Class::Busy, ""),
         "reverted" => (
             Class::Refused,
             "the node is as it was before; mend the spec, and apply again",

@@ -11,6 +11,7 @@ pub use agent::Agent;
 pub use fault::PushError;
 
 use homestak_core::converge::Change;
+use homestak_core::plan::Comparison;
 use serde::Deserialize;
 
 use crate::ssh::{Output, Ssh, quote};
@@ -26,7 +27,12 @@ pub struct Pusher {
 #[derive(Debug, Deserialize)]
 struct Checked {
     #[serde(default)]
+    settled: bool,
+    #[serde(default)]
     changes: Vec<Change>,
+    /// The job whose changes nobody has confirmed yet.
+    #[serde(default)]
+    unconfirmed: Option<String>,
     #[serde(default)]
     refusals: Vec<String>,
     #[serde(default)]
@@ -46,7 +52,7 @@ impl Pusher {
     }
 
     /// Asks a node what differs from a spec.
-    pub fn check(&self, ssh: &Ssh, spec: &str) -> Result<Vec<Change>, PushError> {
+    pub fn check(&self, ssh: &Ssh, spec: &str) -> Result<Comparison, PushError> {
         let words = ["config", "check", "--spec", "-", "--json-output"];
         let output = self.run(ssh, &words, spec)?;
         let Ok(checked) = serde_json::from_slice::<Checked>(&output.stdout) else {
@@ -61,7 +67,20 @@ impl Pusher {
             let word = "refused".to_owned();
             return Err(PushError::Agent { word, message });
         }
-        Ok(checked.changes)
+        if checked.unconfirmed.is_some() {
+            self.confirm_last(ssh)?;
+        }
+        Ok(Comparison {
+            settled: checked.settled,
+            changes: checked.changes,
+        })
+    }
+
+    /// Confirms what a driver left that is gone: the node is reached on a new connection, and that is
+    /// all that is to be shown.
+    fn confirm_last(&self, ssh: &Ssh) -> Result<(), PushError> {
+        self.run(&ssh.clone().anew(), &["config", "confirm"], "")?;
+        Ok(())
     }
 
     /// Runs the agent on a node, which gets it first when it has not.

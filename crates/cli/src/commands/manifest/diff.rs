@@ -43,7 +43,7 @@ pub(in crate::commands) fn run(
             "`{name}` is not configured from here: it has no spec, fetches it itself, or is simulated."
         )));
     };
-    let Some(changes) = &config.changes else {
+    let Some(found) = &config.found else {
         return Err(CommandError::failed(format!(
             "`{name}` could not be asked what it is like inside."
         ))
@@ -53,6 +53,7 @@ pub(in crate::commands) fn run(
         ))
         .hint("-v says what was tried"));
     };
+    let changes = &found.changes;
     if printer.shape.json {
         let body = json!({ "node": name, "spec": config.spec, "changes": changes });
         printer.json("spec.diff", body);
