@@ -114,10 +114,15 @@ pub(super) fn go(kept: &Kept, copies: &Path) -> BTreeSet<String> {
             stuck.insert(error.message());
         }
     }
-    if let Some(network) = kept.way.network.as_ref().filter(|_| same_boot)
-        && let Err(error) = set_network(network)
-    {
-        stuck.insert(error.message());
+    if let Some(network) = &kept.way.network {
+        let done = if same_boot {
+            set_network(network)
+        } else {
+            clear_network(network)
+        };
+        if let Err(error) = done {
+            stuck.insert(error.message());
+        }
     }
     stuck
 }
@@ -194,6 +199,23 @@ fn at_boot(step: &Step) -> std::result::Result<(), AgentError> {
         | Step::LeaveGroup { .. }
         | Step::CloseUser { .. } => act(step, &mut Staged::default()),
     }
+}
+
+/// Takes away what a card has kept over a boot, as cards of containers do. The right addresses come
+/// when the network is set up.
+fn clear_network(was: &NetworkFact) -> std::result::Result<(), AgentError> {
+    let is = network()?;
+    for address in is
+        .addresses
+        .iter()
+        .filter(|one| !was.addresses.contains(one))
+    {
+        process::must(&["ip", "address", "delete", address, "dev", &was.interface])?;
+    }
+    if is.gateway.is_some() && is.gateway != was.gateway {
+        process::run(&["ip", "route", "delete", "default"])?;
+    }
+    Ok(())
 }
 
 /// Waits until the network is what it was. What its own configuration does not bring back, such as
