@@ -5,6 +5,7 @@
 //! and again.
 
 mod bus;
+pub(crate) mod memory;
 mod notify;
 mod paths;
 mod sources;
@@ -40,20 +41,20 @@ const LONGEST_START: Duration = Duration::from_secs(300);
 
 /// Watches until the program is replaced or ended.
 pub(crate) fn watch() -> Result<u8, AgentError> {
-    let Some(_only) = state::lock_watch()? else {
+    let Some(_only) = memory::lock_watch()? else {
         return Err(AgentError::Watched);
     };
     let mut watch = Watch {
         sources: Sources::new().map_err(failed)?,
         notify: Notify::new(),
         program: program(),
-        starting: Some(clock::moment()),
+        starting: Some(clock::instant()),
         trouble: None,
         n_failed: 0,
     };
     // Whoever starts us may have the turn, and waits for this.
     watch.notify.ready();
-    let mut due = clock::moment();
+    let mut due = clock::instant();
     loop {
         watch.wait(due)?;
         if watch.is_replaced() {
@@ -61,7 +62,7 @@ pub(crate) fn watch() -> Result<u8, AgentError> {
             return Ok(0);
         }
         let wait = watch.look()?;
-        due = clock::moment() + wait;
+        due = clock::instant() + wait;
     }
 }
 
@@ -87,19 +88,19 @@ impl Watch {
     /// Waits until something has happened and it is quiet again, or until it is time.
     fn wait(&mut self, due: Instant) -> Result<(), AgentError> {
         loop {
-            let left = due.saturating_duration_since(clock::moment());
+            let left = due.saturating_duration_since(clock::instant());
             let longest = left.min(self.notify.silence());
             let happened = self.sources.wait(longest).map_err(failed)?;
             self.notify.alive();
             if happened {
                 break;
             }
-            if clock::moment() >= due {
+            if clock::instant() >= due {
                 return Ok(());
             }
         }
-        let begun = clock::moment();
-        while clock::moment().saturating_duration_since(begun) < LONGEST_BURST {
+        let begun = clock::instant();
+        while clock::instant().saturating_duration_since(begun) < LONGEST_BURST {
             if !self.sources.wait(QUIET).map_err(failed)? {
                 return Ok(());
             }
@@ -110,7 +111,7 @@ impl Watch {
     /// Looks, and returns after which time it is looked again when nothing happens.
     fn look(&mut self) -> Result<Duration, AgentError> {
         let (_turn, cut_off) = loop {
-            match state::lock_for_watch() {
+            match memory::lock() {
                 Ok(turn) => break turn,
                 Err(AgentError::Busy) => {}
                 Err(error) => return Err(error),
@@ -118,7 +119,7 @@ impl Watch {
             self.notify.alive();
             self.sources.wait(TURN).map_err(failed)?;
         };
-        let mut drift = state::load_drift();
+        let mut drift = memory::load_drift();
         self.notify.busy();
         let looked = self.look_and_mend(&mut drift, cut_off);
         self.notify.idle();
@@ -140,7 +141,7 @@ impl Watch {
             self.trouble.clone_from(&trouble);
         }
         drift.trouble = trouble;
-        if let Err(error) = state::save_drift(&drift) {
+        if let Err(error) = memory::save_drift(&drift) {
             // A disk that is full is no reason to end.
             ui::say(&chain(&error));
             return Ok(LONGEST_RETRY);
@@ -189,7 +190,7 @@ impl Watch {
         let ended = process::run(&["systemctl", "is-system-running"]);
         let word = ended.map(|ended| ended.out).unwrap_or_default();
         let early = matches!(word.trim(), "initializing" | "starting");
-        let long = clock::moment().saturating_duration_since(begun) > LONGEST_START;
+        let long = clock::instant().saturating_duration_since(begun) > LONGEST_START;
         if !early || long {
             self.starting = None;
         }
