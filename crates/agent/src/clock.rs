@@ -8,6 +8,12 @@ use std::time::Instant;
 use homestak_api::runtime::{Clock as _, WallClock};
 use jiff::Timestamp;
 
+/// Returns a moment that others can be measured from, whatever happens to the clock.
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+pub(crate) fn instant() -> Instant {
+    Instant::now()
+}
+
 /// Returns now.
 pub(crate) fn now() -> Timestamp {
     WallClock.now()
@@ -31,10 +37,4 @@ pub(crate) fn boot() -> String {
 /// Waits for a moment: what is waited for is looked at again and again.
 pub(crate) fn moment(milliseconds: u64) {
     std::thread::sleep(std::time::Duration::from_millis(milliseconds));
-}
-
-/// Returns a moment that others can be measured from, whatever happens to the clock.
-#[expect(clippy::disallowed_methods, reason = "this is the clock")]
-pub(crate) fn instant() -> Instant {
-    Instant::now()
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::apply::{self, Look, Party, Seen};
 use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
 use crate::error::AgentError;
+use crate::watch::memory;
 use crate::{clock, job, run, state, ui, undo, watch};
 
 /// Something on the machine differs.
@@ -361,11 +362,11 @@ fn status(json: bool) -> Result<u8, AgentError> {
         (Some(_), None) => "complete",
         (None, None) => "unknown",
     };
-    let drift = state::load_drift();
+    let drift = memory::load_drift();
     if json {
         ui::json(
             "status",
-            json!({ "status": word, "complete": complete, "failed": failed, "watching": state::is_watched(), "drift": drift }),
+            json!({ "status": word, "complete": complete, "failed": failed, "watching": memory::is_watched(), "drift": drift }),
         );
     } else {
         let message = failed
@@ -375,7 +376,7 @@ fn status(json: bool) -> Result<u8, AgentError> {
         if let Some(message) = message {
             ui::data(&format!("{message}\n"));
         }
-        ui::data(&run::summary(&drift, state::is_watched()));
+        ui::data(&run::summary(&drift, memory::is_watched()));
     }
     Ok(0)
 }

@@ -14,6 +14,7 @@ use crate::apply::{self, Look, Party, Seen};
 use crate::args::SpecArgs;
 use crate::command::{self, Spec};
 use crate::error::AgentError;
+use crate::watch::memory;
 use crate::{clock, state, ui, undo};
 
 /// Something is left to a person.
@@ -111,7 +112,7 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, mends: Mends) -> Result<Roun
     }
     if !enforced(&look).is_empty() {
         // Seen is seen, whatever becomes of it.
-        state::save_drift(drift)?;
+        memory::save_drift(drift)?;
         mend(spec, &held, look, drift, &mut round)?;
     }
     let is_open = |id: &String| drift.again.get(id).is_some_and(|again| again.failed > 0);
@@ -128,7 +129,7 @@ fn mend(
     drift: &mut Drift,
     round: &mut Round,
 ) -> Result<(), AgentError> {
-    state::note_mending(true)?;
+    memory::note_mending(true)?;
     let wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
     round.error = if look.decision.steps.is_empty() {
         // Something changed while it was looked at, so that what was seen does not fit together.
@@ -169,7 +170,7 @@ fn mend(
         Some(_) => round.error = None,
         None => {}
     }
-    state::note_mending(false)
+    memory::note_mending(false)
 }
 
 /// Mends each resource for itself, so that one that cannot be mended does not keep the others from
@@ -222,9 +223,9 @@ pub(crate) fn once(dry_run: bool, json: bool) -> Result<u8, AgentError> {
     let _turn = state::lock()?;
     undo::require_none()?;
     let spec = kept_spec()?;
-    let mut drift = state::load_drift();
+    let mut drift = memory::load_drift();
     let round = round(&spec, &mut drift, Mends::All);
-    state::save_drift(&drift)?;
+    memory::save_drift(&drift)?;
     let round = round?;
     if let Some(error) = round.error {
         return Err(error);

@@ -3,22 +3,6 @@
 //! In: variables. Out: values.
 //! Never: anything that a user needs: these are systemd's, and tests' in debug builds.
 
-/// Returns after how many steps the program dies, so that tests can see what is left.
-#[cfg(debug_assertions)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is where the environment is read"
-)]
-pub(crate) fn crash_after() -> Option<usize> {
-    std::env::var("HOMESTAK_CRASH_AFTER").ok()?.parse().ok()
-}
-
-/// Release builds never die on purpose.
-#[cfg(not(debug_assertions))]
-pub(crate) fn crash_after() -> Option<usize> {
-    None
-}
-
 /// Returns where this program is. One that was replaced is where it was.
 pub(crate) fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
@@ -43,4 +27,20 @@ pub(crate) fn notify_socket() -> Option<String> {
 pub(crate) fn watchdog() -> Option<std::time::Duration> {
     let micros = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
     Some(std::time::Duration::from_micros(micros))
+}
+
+/// Returns after how many steps the program dies, so that tests can see what is left.
+#[cfg(debug_assertions)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is where the environment is read"
+)]
+pub(crate) fn crash_after() -> Option<usize> {
+    std::env::var("HOMESTAK_CRASH_AFTER").ok()?.parse().ok()
+}
+
+/// Release builds never die on purpose.
+#[cfg(not(debug_assertions))]
+pub(crate) fn crash_after() -> Option<usize> {
+    None
 }

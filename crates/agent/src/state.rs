@@ -8,12 +8,13 @@ use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use homestak_core::converge::{Drift, HOME, State};
+use homestak_core::converge::{HOME, State};
 use serde_json::{Value, json};
 
 use crate::clock;
 use crate::error::AgentError;
 use crate::files::write_whole;
+use crate::watch::memory;
 
 /// The spec that was last asked for.
 pub(crate) const SPEC: &str = "spec.yaml";
@@ -22,9 +23,6 @@ const STATE: &str = "converge.json";
 pub(crate) const COMPLETE: &str = "config-complete.json";
 /// Says that it could not be made so.
 pub(crate) const FAILED: &str = "config-failed.json";
-const DRIFT: &str = "drift.json";
-const MENDING: &str = "mending";
-const WATCH: &str = "watch.lock";
 const UNCONFIRMED: &str = "unconfirmed";
 /// Where failure is marked when the disk is full or cannot be written.
 const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
@@ -39,18 +37,21 @@ pub(crate) fn place(name: &str) -> PathBuf {
     PathBuf::from(format!("{HOME}/state/{name}"))
 }
 
-fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
+/// Says which file of the state it was.
+pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
     move |source| AgentError::Remember {
         path: place(name).display().to_string(),
         source,
     }
 }
 
-fn write(name: &str, content: &str, mode: u32) -> Result<(), AgentError> {
+/// Writes a file of the state, whole.
+pub(crate) fn write(name: &str, content: &str, mode: u32) -> Result<(), AgentError> {
     write_whole(&place(name), content, mode).map_err(failed(name))
 }
 
-fn remove(name: &str) -> Result<(), AgentError> {
+/// Removes a file of the state; one that is gone is fine.
+pub(crate) fn remove(name: &str) -> Result<(), AgentError> {
     match fs_err::remove_file(place(name)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(name)(error)),
         _ => Ok(()),
@@ -95,31 +96,17 @@ pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
             break file;
         }
         // The watch gives the turn back; another run may have it for long.
-        if !is_watched() || begun.elapsed() > PATIENCE {
+        if !memory::is_watched() || begun.elapsed() > PATIENCE {
             return Err(unconfirmed().map_or(AgentError::Busy, AgentError::Waiting));
         }
         std::thread::sleep(PAUSE);
     };
-    remove(MENDING)?;
+    memory::note_mending(false)?;
     Ok(file)
 }
 
-/// Takes a turn for the watch, and tells whether its last one was cut off.
-pub(crate) fn lock_for_watch() -> Result<(std::fs::File, bool), AgentError> {
-    let file = take("lock")?.ok_or(AgentError::Busy)?;
-    // What is not confirmed may still be taken back by others.
-    if unconfirmed().is_some() {
-        return Err(AgentError::Busy);
-    }
-    Ok((file, place(MENDING).exists()))
-}
-
-/// Lets one watch be. `None` when there is one.
-pub(crate) fn lock_watch() -> Result<Option<std::fs::File>, AgentError> {
-    take(WATCH)
-}
-
-fn take(name: &str) -> Result<Option<std::fs::File>, AgentError> {
+/// Takes a file for as long as it is held. `None` when another has it.
+pub(crate) fn take(name: &str) -> Result<Option<std::fs::File>, AgentError> {
     let path = place(name);
     if let Some(parent) = path.parent() {
         fs_err::create_dir_all(parent).map_err(failed(name))?;
@@ -136,33 +123,6 @@ fn take(name: &str) -> Result<Option<std::fs::File>, AgentError> {
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(failed(name)(error)),
     }
-}
-
-/// Tells whether the machine is watched.
-pub(crate) fn is_watched() -> bool {
-    let file = fs_err::File::open(place(WATCH)).map(fs_err::File::into_file);
-    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
-}
-
-/// Notes that the watch mends, or that it is done with it.
-pub(crate) fn note_mending(begun: bool) -> Result<(), AgentError> {
-    if begun {
-        write(MENDING, "", 0o600)
-    } else {
-        remove(MENDING)
-    }
-}
-
-/// Reads what was seen and done about drift. What cannot be read is forgotten.
-pub(crate) fn load_drift() -> Drift {
-    let text = fs_err::read_to_string(place(DRIFT)).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
-}
-
-/// Keeps what was seen and done about drift: for root only, since it shows values.
-pub(crate) fn save_drift(drift: &Drift) -> Result<(), AgentError> {
-    let text = serde_json::to_string_pretty(drift).map_err(|error| failed(DRIFT)(error.into()))?;
-    write(DRIFT, &format!("{text}\n"), 0o600)
 }
 
 /// Returns the job whose changes are taken back unless someone confirms them.

@@ -5,6 +5,7 @@
 //! and again.
 
 mod bus;
+pub(crate) mod memory;
 mod notify;
 mod paths;
 mod sources;
@@ -40,7 +41,7 @@ const LONGEST_START: Duration = Duration::from_secs(300);
 
 /// Watches until the program is replaced or ended.
 pub(crate) fn watch() -> Result<u8, AgentError> {
-    let Some(_only) = state::lock_watch()? else {
+    let Some(_only) = memory::lock_watch()? else {
         return Err(AgentError::Watched);
     };
     let mut watch = Watch {
@@ -110,7 +111,7 @@ impl Watch {
     /// Looks, and returns after which time it is looked again when nothing happens.
     fn look(&mut self) -> Result<Duration, AgentError> {
         let (_turn, cut_off) = loop {
-            match state::lock_for_watch() {
+            match memory::lock() {
                 Ok(turn) => break turn,
                 Err(AgentError::Busy) => {}
                 Err(error) => return Err(error),
@@ -118,7 +119,7 @@ impl Watch {
             self.notify.alive();
             self.sources.wait(TURN).map_err(failed)?;
         };
-        let mut drift = state::load_drift();
+        let mut drift = memory::load_drift();
         self.notify.busy();
         let looked = self.look_and_mend(&mut drift, cut_off);
         self.notify.idle();
@@ -140,7 +141,7 @@ impl Watch {
             self.trouble.clone_from(&trouble);
         }
         drift.trouble = trouble;
-        if let Err(error) = state::save_drift(&drift) {
+        if let Err(error) = memory::save_drift(&drift) {
             // A disk that is full is no reason to end.
             ui::say(&chain(&error));
             return Ok(LONGEST_RETRY);
