@@ -56,13 +56,13 @@ const BREAKS: &[(&str, &str, &str)] = &[
     ),
     (
         "unit stopped",
-        "systemctl stop cron",
-        "service:cron.service/active",
+        "systemctl stop own",
+        "service:own.service/active",
     ),
     (
         "unit disabled",
-        "systemctl disable cron",
-        "service:cron.service/enabled",
+        "systemctl disable own",
+        "service:own.service/enabled",
     ),
     ("host name", "hostname stolen", "hostname/kernel"),
     (
@@ -75,12 +75,17 @@ const BREAKS: &[(&str, &str, &str)] = &[
 /// A file that is not changed so often that it counts as a fight.
 const DEEP: &str = "file:/etc/deep/er/own/content";
 
+/// A unit that needs no package.
+const OWN: &str =
+    "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n";
+
 fn spec(lab: &Lab) -> Value {
     let mut spec = lab.spec("dev");
     spec["access"]["_posture"]["packages"] = json!([]);
-    spec["platform"]["packages"] = json!(["cron"]);
+    spec["platform"] = json!({ "services": { "enable": ["own"], "disable": ["nftables"] } });
     spec["config"]["files"] = json!([
         { "path": "/etc/motd", "content": "managed\n" },
+        { "path": "/etc/systemd/system/own.service", "content": OWN },
         { "path": "/etc/deep/er/own", "content": "managed\n" },
         { "path": "/etc/told", "content": "managed\n" },
         { "path": "/etc/fight", "content": "managed\n" },
@@ -228,9 +233,9 @@ fn reported_and_ignored(lab: &Lab, spec: &Value) {
 }
 
 fn two_at_once(lab: &Lab) {
-    let at = change(lab, "echo other >/etc/deep/er/own; systemctl stop cron");
+    let at = change(lab, "echo other >/etc/deep/er/own; systemctl stop own");
     is_mended(lab, "file", DEEP, at);
-    is_mended(lab, "cron", "service:cron.service/active", at);
+    is_mended(lab, "unit", "service:own.service/active", at);
 }
 
 /// Killed, it is started again, and finds what changed meanwhile.
@@ -260,7 +265,6 @@ fn waits_for_its_turn(lab: &Lab) {
 fn fights_and_failures_are_not_repeated_and_a_spec_that_does_not_ask_is_not_watched() {
     let Some(lab) = Lab::new() else { return };
     let mut spec = spec(&lab);
-    spec["platform"] = json!({});
     lab.apply(&spec);
     until(&lab, "watched", |status| status["watching"] == true);
     let fight = "file:/etc/fight/content";
