@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 use crate::bed::text;
 use crate::lab::{Lab, STATE};
 
-/// Applies a spec that cannot be had, and returns what was said.
-pub fn refused(lab: &Lab, spec: &Value, code: i32) -> String {
-    let before = lab.picture();
+/// Applies a spec that cannot be had, and returns what was said. The node must stay as it was.
+pub fn refused(lab: &Lab, before: &[String], spec: &Value, code: i32) -> String {
     let run = lab.agent("config apply --json-output", spec);
     assert_eq!(run.code, code, "{}\n{}", run.out, run.err);
     let result: Value = serde_json::from_str(&run.out).unwrap();
@@ -15,13 +14,9 @@ pub fn refused(lab: &Lab, spec: &Value, code: i32) -> String {
     let status = lab.status();
     assert_eq!(status["status"], "failed", "{status:#}");
     assert_eq!(status["failed"]["message"], result["message"]);
-    let marked = |line: &&str| line.starts_with("usr/local/etc");
-    let now = lab.picture();
-    let (before, now): (Vec<_>, Vec<_>) = (
-        before.lines().filter(|line| !marked(line)).collect(),
-        now.lines().filter(|line| !marked(line)).collect(),
-    );
-    assert_eq!(before, now, "something was changed");
+    let now = lab.outside();
+    let differs: Vec<_> = now.iter().filter(|line| !before.contains(line)).collect();
+    assert!(now == before, "something was changed: {differs:#?}");
     text(&result["message"])
 }
 
@@ -31,6 +26,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
     let good = lab.spec("dev");
     lab.apply(&good);
     assert_eq!(lab.status()["status"], "complete");
+    let before = lab.outside();
     let with = |path: &str, value: Value| {
         let mut spec = good.clone();
         *spec.pointer_mut(path).unwrap() = value;
@@ -39,6 +35,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     let said = refused(
         &lab,
+        &before,
         &json!({ "schema_version": 1, "identity": { "hostname": "web" }, "access": {} }),
         1,
     );
@@ -46,6 +43,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     let said = refused(
         &lab,
+        &before,
         &with(
             "/platform/packages",
             json!(["tree", "cron", "no-such-package"]),
@@ -59,6 +57,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     let said = refused(
         &lab,
+        &before,
         &with("/platform/services/enable", json!(["cron", "no-such"])),
         2,
     );
@@ -67,7 +66,12 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
         "{said}"
     );
 
-    let said = refused(&lab, &with("/config/timezone", json!("Europe/Nowhere")), 2);
+    let said = refused(
+        &lab,
+        &before,
+        &with("/config/timezone", json!("Europe/Nowhere")),
+        2,
+    );
     assert!(
         said.contains("there is no time zone `Europe/Nowhere`"),
         "{said}"
@@ -75,6 +79,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     let said = refused(
         &lab,
+        &before,
         &with("/config/sysctl", json!({ "no.such.key": 1 })),
         2,
     );
@@ -82,6 +87,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     let said = refused(
         &lab,
+        &before,
         &with(
             "/config/files",
             json!([{ "path": "/etc/sudoers.d/own", "content": "nonsense rule here\n", "mode": "0440" }]),
@@ -95,6 +101,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     let said = refused(
         &lab,
+        &before,
         &with(
             "/config/files",
             json!([{ "path": "/etc/ssh/sshd_config.d/10-own.conf", "content": "NoSuchSetting yes\n" }]),
@@ -105,6 +112,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     let said = refused(
         &lab,
+        &before,
         &with(
             "/config/files",
             json!([{ "path": "/proc/own", "content": "" }]),
@@ -118,7 +126,12 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     // Packages in a bad state.
     lab.root("cp /var/lib/dpkg/status /root/status; sed -i '/^Package: tree$/,/^$/s/^Status: .*/Status: install ok half-configured/' /var/lib/dpkg/status").good();
-    let said = refused(&lab, &with("/platform/packages", json!(["tree"])), 2);
+    let said = refused(
+        &lab,
+        &lab.outside(),
+        &with("/platform/packages", json!(["tree"])),
+        2,
+    );
     assert!(
         said.contains("tree is half installed") && said.contains("dpkg --configure -a"),
         "{said}"
@@ -127,7 +140,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
 
     // Another system.
     lab.root("cp -P /etc/os-release /root/link; rm /etc/os-release; printf 'ID=ubuntu\\nVERSION_ID=24.04\\n' >/etc/os-release").good();
-    let said = refused(&lab, &good, 2);
+    let said = refused(&lab, &lab.outside(), &good, 2);
     assert!(said.contains("`ubuntu 24.04`; nodes are Debian"), "{said}");
     lab.root("rm /etc/os-release; cp -P /root/link /etc/os-release; rm /root/link")
         .good();

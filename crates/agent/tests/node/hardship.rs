@@ -33,7 +33,7 @@ fn hardship_is_told_and_the_next_apply_ends_well() {
 
     // A full disk, where a rule belongs.
     fill(&lab, "/etc/sudoers.d", "32k");
-    let said = refused(&lab, &dave, 2);
+    let said = refused(&lab, &lab.outside(), &dave, 2);
     assert!(
         said.contains("write `/etc/sudoers.d/homestak-dave`")
             && said.contains("No space left")
@@ -44,7 +44,7 @@ fn hardship_is_told_and_the_next_apply_ends_well() {
 
     // A full disk, where the agent remembers.
     fill(&lab, STATE, "256k");
-    let said = refused(&lab, &dave, 2);
+    let said = refused(&lab, &lab.outside(), &dave, 2);
     assert!(said.contains("No space left"), "{said}");
     let (code, events) = lab.job("--id full", &dave);
     assert_eq!(code, 2, "{events:#?}");
@@ -60,7 +60,7 @@ fn hardship_is_told_and_the_next_apply_ends_well() {
     lab.root("mount --bind /etc/motd /etc/motd; mount -o remount,bind,ro /etc/motd")
         .good();
     let other = json!([{ "path": "/etc/motd", "content": "other\n" }, { "path": "/etc/aaa", "content": "" }]);
-    let said = refused(&lab, &with("/config/files", other), 2);
+    let said = refused(&lab, &lab.outside(), &with("/config/files", other), 2);
     assert!(
         said.contains("write `/etc/motd`")
             && said.contains("Read-only file system")
@@ -94,7 +94,7 @@ fn hardship_is_told_and_the_next_apply_ends_well() {
         "apt-get clean; cp -p /etc/resolv.conf /root/; echo nameserver 127.0.0.1 >/etc/resolv.conf",
     )
     .good();
-    let said = refused(&lab, &lost, 2);
+    let said = refused(&lab, &lab.outside(), &lost, 2);
     assert!(
         said.contains("resolving") && said.contains("/etc/resolv.conf"),
         "{said}"
