@@ -113,7 +113,7 @@ impl Watch {
         let (_turn, cut_off) = loop {
             match memory::lock() {
                 Ok(turn) => break turn,
-                Err(AgentError::Busy) => {}
+                Err(AgentError::Busy | AgentError::Waiting(_)) => {}
                 Err(error) => return Err(error),
             }
             self.notify.alive();
