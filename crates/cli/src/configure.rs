@@ -95,7 +95,9 @@ impl SiteConfigurer {
     /// Returns what the nodes of a manifest become, as far as they are configured from here.
     pub(crate) fn configs(&self, resolved: &Resolved, plan: &Plan) -> BTreeMap<String, ConfigPlan> {
         let mut configs = BTreeMap::new();
-        for node in &plan.nodes {
+        // Nodes that are not reached over SSH are not configured over it.
+        let reached = plan.nodes.iter().filter(|_| plan.verify_ssh);
+        for node in reached {
             let (Some(wanted), Some(written)) = (&node.wanted, resolved.node(&node.name)) else {
                 continue;
             };
