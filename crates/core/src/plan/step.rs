@@ -237,10 +237,13 @@ impl<'p> Maker<'p> {
             .wanted
             .as_ref()
             .is_some_and(|wanted| wanted.kind == GuestKind::Vm);
-        if fresh && vm {
-            self.push(StepKind::Discard, at, vec![ready]);
-        }
-        self.configure(at, node, vec![ready]).unwrap_or(ready)
+        // What is configured counts as ready, so its first-boot data goes before.
+        let before = if fresh && vm {
+            self.push(StepKind::Discard, at, vec![ready])
+        } else {
+            ready
+        };
+        self.configure(at, node, vec![before]).unwrap_or(ready)
     }
 
     /// Configures a node that has a spec.
