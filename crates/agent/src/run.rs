@@ -130,7 +130,7 @@ fn mend(
     round: &mut Round,
 ) -> Result<(), AgentError> {
     memory::note_mending(true)?;
-    let wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
+    let mut wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
     round.error = if look.decision.steps.is_empty() {
         // Something changed while it was looked at, so that what was seen does not fit together.
         Some(AgentError::Unsettled(round.changes.clone()))
@@ -140,7 +140,15 @@ fn mend(
     let mut left: Vec<String> = Vec::new();
     if let Some(error) = &round.error {
         let changed = matches!(error, AgentError::Unsettled(_));
-        left = one_by_one(spec, held, changed)?;
+        let (mut seen, still) = one_by_one(spec, held, changed)?;
+        left = still;
+        // What was changed meanwhile is seen, and mended, as well.
+        seen.retain(|change| !wanted.iter().any(|one| one.id == change.id));
+        if !seen.is_empty() {
+            round.changes.extend(seen.iter().cloned());
+            drift.see(&round.changes, clock::now());
+            wanted.extend(seen);
+        }
     }
     let now = clock::now();
     let mended = wanted.iter().filter(|change| !left.contains(&change.id));
@@ -174,31 +182,29 @@ fn mend(
 }
 
 /// Mends each resource for itself, so that one that cannot be mended does not keep the others from
-/// it. One alone is tried again when someone changed it meanwhile. Returns what is left.
+/// it. One alone is tried again when someone changed it meanwhile. Returns what was seen first, and
+/// what is left.
 fn one_by_one(
     spec: &Spec,
     held: &BTreeSet<String>,
     changed: bool,
-) -> Result<Vec<String>, AgentError> {
-    let ids = |look: &Look| -> Vec<(String, String)> {
-        let changes = enforced(look).into_iter();
-        changes
-            .map(|change| (change.resource.clone(), change.id.clone()))
-            .collect()
-    };
-    let left = ids(&look(spec, held)?);
-    let resources: BTreeSet<&String> = left.iter().map(|(resource, _)| resource).collect();
+) -> Result<(Vec<Change>, Vec<String>), AgentError> {
+    let seen = look(spec, held)?;
+    let seen: Vec<Change> = enforced(&seen).into_iter().cloned().collect();
+    let resources: BTreeSet<&String> = seen.iter().map(|change| &change.resource).collect();
     if resources.len() > 1 || changed {
         for resource in resources {
-            let others = left.iter().filter(|(other, _)| other != resource);
+            let others = seen.iter().filter(|other| other.resource != *resource);
             let mut all = held.clone();
-            all.extend(others.map(|(_, id)| id.clone()));
+            all.extend(others.map(|other| other.id.clone()));
             // What cannot be mended is found by the last look.
             _ = look(spec, &all).and_then(|look| carry_out(spec, &all, look));
         }
     }
-    let left = ids(&look(spec, held)?);
-    Ok(left.into_iter().map(|(_, id)| id).collect())
+    let left = look(spec, held)?;
+    let left = enforced(&left).into_iter();
+    let left = left.map(|change| change.id.clone()).collect();
+    Ok((seen, left))
 }
 
 /// Says what was found, with values that fit into a line.
