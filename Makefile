@@ -12,8 +12,8 @@ FUZZ_SECONDS ?= 60
 help: ## Show this menu
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-build: ## Build the release binary
-	cargo build --release --locked --package homestak
+build: ## Build the release binaries
+	cargo build --release --locked --package homestak --package homestak-agent
 
 check: ## Type-check everything
 	cargo check --workspace --all-targets --locked

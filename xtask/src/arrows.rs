@@ -14,6 +14,7 @@ use crate::tree::root;
 pub const ARROWS: &[(&str, &[&str])] = &[
     ("homestak-core", &[]),
     ("homestak-api", &["homestak-core"]),
+    ("homestak-agent", &["homestak-api", "homestak-core"]),
     ("homestak-engine", &["homestak-api", "homestak-core"]),
     (
         "homestak-providers",
@@ -29,6 +30,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     (
         "homestak",
         &[
+            "homestak-agent",
             "homestak-api",
             "homestak-core",
             "homestak-engine",

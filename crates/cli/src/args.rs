@@ -8,6 +8,7 @@ mod node;
 mod operate;
 mod sim;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use image::ImageCommand;
@@ -112,6 +113,15 @@ pub enum Command {
     /// Mint and check provisioning tokens
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Make this very machine what its spec says; as `homestak-agent config`
+    #[command(disable_help_flag = true)]
+    Config(OwnArgs),
+    /// Keep this very machine as its spec says; as `homestak-agent run`
+    #[command(disable_help_flag = true)]
+    Run(OwnArgs),
+    /// Show what this very machine last became; as `homestak-agent status`
+    #[command(disable_help_flag = true)]
+    Status(OwnArgs),
     /// Explain a code such as SK0301
     Explain {
         /// The code; all of them when left out
@@ -332,6 +342,22 @@ pub enum SpecCommand {
         /// Names of specs, or paths of files; all specs of the site when left out
         specs: Vec<String>,
     },
+    /// Say field by field in what a node differs from its spec
+    ///
+    /// Exit code: 0 in nothing, 3 in something.
+    Diff(NodeArgs),
+}
+
+/// What is done to the machine the program runs on.
+#[derive(Debug, Args)]
+pub struct OwnArgs {
+    /// Words for `homestak-agent`; `--help` lists them
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORD"
+    )]
+    pub words: Vec<OsString>,
 }
 
 /// What can be done with the site.

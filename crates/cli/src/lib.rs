@@ -6,6 +6,7 @@
 pub mod args;
 mod clock;
 mod commands;
+mod configure;
 mod connect;
 #[cfg(debug_assertions)]
 mod crash;

@@ -210,7 +210,7 @@ pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError
         );
     };
     let keyring = keyring(settings);
-    let port = |error: PortError| {
+    let word = |error: PortError| {
         let made = CommandError::failed(format!("Cannot {}: {}.", error.doing, error.detail));
         if error.hint.is_empty() {
             made
@@ -218,14 +218,16 @@ pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError
             made.hint(error.hint)
         }
     };
-    keyring.own().map_err(port)?;
+    keyring.own().map_err(word)?;
     let uuid = &node.record.guest.uuid;
     let (trust, user) = if node.is_foreign_container() {
         (Trust::Asked, "root".to_owned())
     } else {
         (Trust::Pinned, user(node, settings))
     };
+    let port = node.record.configured.as_ref().map_or(22, |was| was.port);
     let ssh = Ssh::to(&keyring, address, &user, uuid.as_str())
+        .port(port)
         .trusting(trust)
         .configured(settings.ssh_config.clone());
     let way = Way {
@@ -237,7 +239,7 @@ pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError
         known_hosts: keyring.known_hosts().display().to_string(),
         key: format!("{}.pub", keyring.own_file().display()),
     };
-    if trust == Trust::Pinned && !keyring.knows(uuid).map_err(port)? {
+    if trust == Trust::Pinned && !keyring.knows(uuid).map_err(word)? {
         return Err(way.word(&SshError::HostKeyUnknown));
     }
     Ok(way)

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::{NodeName, Vmid};
-use homestak_core::plan::{Inputs, Look, NodeRecord, Options, Paces, Place, Plan, plan};
+use homestak_core::plan::{
+    ConfigPlan, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan,
+};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
 use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, Scope};
@@ -20,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock;
 use crate::commands::require_sound;
+use crate::configure::SiteConfigurer;
 use crate::connect::failed;
 use crate::error::CommandError;
 use crate::local_host::LocalPlace;
@@ -43,6 +46,8 @@ pub(crate) struct Bench {
     pub(crate) local: LocalPlace,
     /// The driver's SSH keys.
     pub(crate) keyring: Keyring,
+    /// Makes nodes what their specs say.
+    pub(crate) configurer: SiteConfigurer,
 }
 
 /// Opens the journal alone, for commands that only look.
@@ -81,10 +86,12 @@ impl Bench {
             sim,
             (local.clone(), keyring.clone()),
         );
+        let configurer = SiteConfigurer::new(session.clone(), keyring.clone(), settings);
         Ok(Self {
             operator: Operator {
                 places: Arc::new(places),
                 seeds: Arc::new(SiteSeeds::new(session.clone(), keyring.clone())),
+                configurer: Arc::new(configurer.clone()),
                 journal: journal(settings)?,
                 hub,
                 clock,
@@ -95,6 +102,7 @@ impl Bench {
             screen,
             local,
             keyring,
+            configurer,
         })
     }
 
@@ -152,14 +160,26 @@ impl Bench {
         }
         let again = again.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
         let paces = Paces::default().measured(&self.journal().durations().await?);
-        Ok(plan(&Inputs {
-            catalog: &self.session.catalog,
-            resolved: &again,
-            looks: &looks,
-            records: &records,
-            options,
-            paces: &paces,
-        }))
+        let make = |configs: &BTreeMap<String, ConfigPlan>| {
+            plan(&Inputs {
+                catalog: &self.session.catalog,
+                resolved: &again,
+                looks: &looks,
+                records: &records,
+                configs,
+                options,
+                paces: &paces,
+            })
+        };
+        let outside = make(&BTreeMap::new());
+        if options.verb == Verb::Destroy {
+            return Ok(outside);
+        }
+        // What runs is asked how it is inside; what does not is configured once it does.
+        let mut configs = self.configurer.configs(&again, &outside);
+        let told = |text: &str| printer.detail(text);
+        self.configurer.ask(&outside, &mut configs, &told).await;
+        Ok(make(&configs))
     }
 
     /// Ends earlier runs on the same manifest and hosts that nobody carries out any more.

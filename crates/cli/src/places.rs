@@ -198,21 +198,29 @@ impl Places for SitePlaces {
         )
     }
 
-    async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError> {
+    async fn answers(&self, host: &str, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
         if host == SIM {
             // A simulated guest runs no SSH: that it has an address is all there is to see.
             return Ok(true);
         }
-        let greeted = async {
-            let mut stream = TcpStream::connect(SocketAddr::new(address, 22)).await?;
-            let mut greeting = [0; 4];
-            stream.read_exact(&mut greeting).await?;
-            Ok::<bool, std::io::Error>(&greeting == b"SSH-")
-        };
-        // Cancel safety: dropping the connection is all that happens.
-        let answer = tokio::time::timeout(PATIENCE, greeted).await;
-        Ok(matches!(answer, Ok(Ok(true))))
+        for port in ports {
+            let greeted = greets(SocketAddr::new(address, *port));
+            // Cancel safety: dropping the connection is all that happens.
+            let answer = tokio::time::timeout(PATIENCE, greeted).await;
+            if matches!(answer, Ok(Ok(true))) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
+}
+
+/// Tells whether SSH greets whoever comes to an address.
+async fn greets(address: SocketAddr) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    let mut greeting = [0; 4];
+    stream.read_exact(&mut greeting).await?;
+    Ok(&greeting == b"SSH-")
 }
 
 fn simulated(url: &str, fingerprint: &str, token: &str) -> Result<Pve, PortError> {

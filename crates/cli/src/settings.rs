@@ -50,6 +50,14 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "Configuration file of `ssh` for `homestak ssh` and `homestak exec`, instead of your own (`~/.ssh/config`).",
     ),
     (
+        "HOMESTAK_AGENT",
+        "The program `homestak-agent` that nodes get, instead of the one beside `homestak`.",
+    ),
+    (
+        "HOMESTAK_CONFIRM",
+        "How many seconds a node waits to be reached anew before it takes a change back that could cut it off; 30 when not set.",
+    ),
+    (
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
@@ -87,6 +95,9 @@ pub const VARIABLES: &[(&str, &str)] = &[
 /// How fast time goes in the simulator behind `-H sim`: a machine boots in two seconds.
 const SIM_SPEED: f64 = 20.0;
 
+/// How long a node waits to be reached anew: a connection takes ten seconds at most, so three tries.
+const CONFIRM: u64 = 30;
+
 /// Everything that flags and environment decide.
 pub struct Settings {
     /// Where a site may be.
@@ -111,6 +122,10 @@ pub struct Settings {
     pub cloud_init: bool,
     /// Kind of terminal.
     pub terminal: String,
+    /// The program that nodes get.
+    pub agent: PathBuf,
+    /// How many seconds a node waits to be reached anew.
+    pub confirm_within: u64,
     /// Configuration of `ssh`, instead of the person's own.
     pub ssh_config: Option<PathBuf>,
     /// How many times faster time goes in the simulator behind `-H sim`.
@@ -141,6 +156,10 @@ impl Settings {
                 system_root: PathBuf::from("/"),
             },
             state,
+            agent: path("HOMESTAK_AGENT").unwrap_or_else(beside),
+            confirm_within: variable("HOMESTAK_CONFIRM")
+                .and_then(|seconds| seconds.parse().ok())
+                .unwrap_or(CONFIRM),
             shape: Shape::new(flags),
             server: variable("HOMESTAK_SERVER"),
             home,
@@ -183,4 +202,10 @@ pub(crate) fn hurry() -> Option<f64> {
 )]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns where the agent lies: beside this program.
+fn beside() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.with_file_name("homestak-agent")
 }

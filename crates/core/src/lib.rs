@@ -5,6 +5,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod catalog;
+pub mod converge;
 pub mod doc;
 pub mod draw;
 pub mod error;

@@ -103,6 +103,7 @@ fn planned(text: &str, guests: Vec<ObservedGuest>, options: &Options) -> Plan {
         resolved: &resolved,
         looks: &looks,
         records: &BTreeMap::new(),
+        configs: &BTreeMap::new(),
         options,
         paces: &Paces::default(),
     })
@@ -223,6 +224,7 @@ fn a_host_that_is_offline_or_lacks_the_storage_is_refused() {
         resolved: &resolved,
         looks: &looks,
         records: &BTreeMap::new(),
+        configs: &BTreeMap::new(),
         options: &options,
         paces: &Paces::default(),
     });

@@ -24,8 +24,9 @@ use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::{
-    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
-    ObservedGuest, ObservedHost, ObservedStorage, Places, PortError, Power, Provider, Seed, Seeds,
+    Capabilities, Comparison, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
+    Leased, NewGuest, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places, PortError,
+    Power, Provider, Remark, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -65,6 +66,22 @@ impl Seeds for Plain {
     }
 }
 
+/// Nobody has a spec here.
+#[async_trait]
+impl Configurer for Plain {
+    async fn check(&self, _: &Inner) -> Result<Comparison, PortError> {
+        Ok(Comparison::default())
+    }
+
+    async fn converge(
+        &self,
+        _: &Inner,
+        _: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError> {
+        Ok(false)
+    }
+}
+
 /// One client for each host of a cluster.
 struct Cluster {
     url: String,
@@ -100,7 +117,7 @@ impl Places for Cluster {
         Err(PortError::refused("open", "nothing is inside", ""))
     }
 
-    async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
+    async fn answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(true)
     }
 }
@@ -171,6 +188,7 @@ async fn make_plan(
         catalog: &documents.0,
         resolved: &documents.1,
         records,
+        configs: &BTreeMap::new(),
         options: &options,
         paces: &Paces::default(),
     };
@@ -182,6 +200,7 @@ fn operator(places: &Arc<dyn Places>, journal: &Arc<Sqlite>, times: &Arc<Times>)
     Operator {
         places: places.clone(),
         seeds: Arc::new(Plain),
+        configurer: Arc::new(Plain),
         journal: journal.clone(),
         hub: Hub::new(times.clone(), clock.clone()),
         clock,
@@ -390,7 +409,7 @@ impl Places for There {
     async fn inside(&self, _: &str, _: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
         Ok(self.0.clone())
     }
-    async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
+    async fn answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(true)
     }
 }

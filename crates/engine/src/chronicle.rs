@@ -259,7 +259,7 @@ impl Chronicle {
                     waits_for: None,
                 });
             }
-            What::Waiting { subject, what } => {
+            What::Waiting { subject, what } | What::Doing { subject, what } => {
                 if let Some(now) = &mut self.row(subject).now {
                     now.waits_for = Some(what.clone());
                 }

@@ -73,6 +73,13 @@ pub enum What {
         /// What for.
         what: String,
     },
+    /// What a step does just now.
+    Doing {
+        /// Node it is about.
+        subject: String,
+        /// What.
+        what: String,
+    },
     /// Something a person should know.
     Warning {
         /// Node or image it is about; empty when it is about the run.
@@ -199,6 +206,7 @@ impl Listener for Hub {
                     self.tell(What::Waiting { subject, what });
                 }
             }
+            Remark::Doing(what) => self.tell(What::Doing { subject, what }),
             Remark::Warning(text) => self.tell(What::Warning { subject, text }),
         }
     }

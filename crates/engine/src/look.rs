@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_core::catalog::Catalog;
-use homestak_core::plan::{Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan};
+use homestak_core::plan::{
+    ConfigPlan, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan,
+};
 use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -121,6 +123,8 @@ pub struct Errand<'a> {
     pub resolved: &'a Resolved,
     /// What is remembered of nodes, by name.
     pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What nodes become inside, by name.
+    pub configs: &'a BTreeMap<String, ConfigPlan>,
     /// What the person asks for.
     pub options: &'a Options,
     /// How long steps take.
@@ -151,6 +155,7 @@ impl<'a> Errand<'a> {
             resolved: self.resolved,
             looks,
             records: self.records,
+            configs: self.configs,
             options: self.options,
             paces: self.paces,
         }

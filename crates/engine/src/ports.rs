@@ -4,6 +4,7 @@
 //! Never: default bodies; an implementation that lacks something must not compile.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +14,7 @@ pub use homestak_core::firstboot::{HostKey, Identity};
 pub use homestak_core::observed::{
     GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
+pub use homestak_core::plan::Comparison;
 
 /// What the caller can reasonably do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,6 +247,8 @@ pub enum ImageSource {
 pub enum Remark {
     /// What is being waited for, such as `task qmclone on pve1` or `lock "backup" held by ...`.
     Waiting(String),
+    /// What is being done inside a node.
+    Doing(String),
     /// How far an image is that is being made or fetched.
     Image {
         /// Its name.
@@ -311,19 +315,19 @@ pub trait Provider: Send + Sync {
 #[async_trait]
 pub trait Places: Send + Sync {
     /// Opens a host of the site.
-    async fn host(&self, name: &str) -> Result<std::sync::Arc<dyn Provider>, PortError>;
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError>;
     /// Opens the hypervisor that runs in a node of the manifest on a host of the site.
     async fn inside(
         &self,
         host: &str,
         node: &str,
         address: IpAddr,
-    ) -> Result<std::sync::Arc<dyn Provider>, PortError>;
+    ) -> Result<Arc<dyn Provider>, PortError>;
     /// Returns where a host of the site is looked at. Hosts of one cluster that are reached at the
     /// same address have the same one, and are looked at once.
     fn door(&self, name: &str) -> String;
-    /// Looks once whether SSH answers at an address of a guest on a host of the site.
-    async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError>;
+    /// Looks once whether SSH answers at one of some ports of a guest on a host of the site.
+    async fn answers(&self, host: &str, address: IpAddr, ports: &[u16]) -> Result<bool, PortError>;
 }
 
 /// Makes the first-boot data of nodes, secrets included, when it is needed and not before.
@@ -333,4 +337,37 @@ pub trait Seeds: Send + Sync {
     fn seed(&self, node: &str, wanted: &homestak_core::plan::Wanted) -> Result<Seed, PortError>;
     /// Forgets what was kept for a guest that is gone. One that is not known is no error.
     fn forget(&self, guest: &GuestUuid) -> Result<(), PortError>;
+}
+
+/// A node that is made inside what its spec says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inner {
+    /// Its name.
+    pub node: String,
+    /// The host of the site it is on.
+    pub host: String,
+    /// Which guest it is.
+    pub guest: GuestUuid,
+    /// Where it is reached.
+    pub address: IpAddr,
+    /// Where its SSH may listen, the likeliest first.
+    pub ports: Vec<u16>,
+    /// What it should be, as the plan has it.
+    pub wanted: homestak_core::plan::Wanted,
+    /// What it becomes.
+    pub config: homestak_core::plan::ConfigPlan,
+}
+
+/// Makes nodes inside what their specs say.
+#[async_trait]
+pub trait Configurer: Send + Sync {
+    /// Looks what differs on a node that runs.
+    async fn check(&self, node: &Inner) -> Result<Comparison, PortError>;
+    /// Makes a node what its spec says, and returns whether anything was changed. `hear` is told
+    /// what is being done.
+    async fn converge(
+        &self,
+        node: &Inner,
+        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError>;
 }

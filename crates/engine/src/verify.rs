@@ -1,14 +1,16 @@
-//! Looks whether every node of a plan is as it should be: it runs, and it is reached.
+//! Looks whether every node of a plan is as it should be: it runs, it is reached, and it is inside
+//! as its spec says.
 //!
 //! In: a plan that was carried out, and what is remembered. Out: a [`Verdict`] for each node.
 //! Never: waiting; the run waited already. Never: a change.
 
 use std::sync::Arc;
 
-use homestak_core::plan::{Action, NodeRecord, Plan, identity};
+use homestak_core::plan::{Action, NodePlan, NodeRecord, Plan, identity};
 
 use crate::operate::board::Board;
-use crate::ports::{Places, PortError, Power};
+use crate::ports::{Configurer, Inner, Places, PortError, Power};
+use crate::steps::configure::ports;
 use crate::steps::planned;
 
 /// Whether a node is as it should be.
@@ -23,7 +25,12 @@ pub struct Verdict {
 }
 
 /// Looks at every node that the manifest names.
-pub async fn verify(places: &Arc<dyn Places>, plan: &Plan, records: &[NodeRecord]) -> Vec<Verdict> {
+pub async fn verify(
+    places: &Arc<dyn Places>,
+    configurer: &Arc<dyn Configurer>,
+    plan: &Plan,
+    records: &[NodeRecord],
+) -> Vec<Verdict> {
     let plan = Arc::new(plan.clone());
     let board = Board::new(plan.clone(), places.clone(), records);
     let mut verdicts = Vec::new();
@@ -31,7 +38,7 @@ pub async fn verify(places: &Arc<dyn Places>, plan: &Plan, records: &[NodeRecord
         if node.wanted.is_none() || node.action == Action::Leave {
             continue;
         }
-        let seen = one(&board, node, plan.verify_ssh).await;
+        let seen = one(&board, configurer, node, plan.verify_ssh).await;
         let (good, detail) = match seen {
             Ok(detail) => (true, detail),
             Err(detail) => (false, detail),
@@ -47,7 +54,8 @@ pub async fn verify(places: &Arc<dyn Places>, plan: &Plan, records: &[NodeRecord
 
 async fn one(
     board: &Board,
-    node: &homestak_core::plan::NodePlan,
+    configurer: &Arc<dyn Configurer>,
+    node: &NodePlan,
     ssh: bool,
 ) -> Result<String, String> {
     let text = |error: PortError| error.to_string();
@@ -62,10 +70,34 @@ async fn one(
     let address = provider.address(&guest, &mac).await.map_err(text)?;
     let address = address.ok_or_else(|| format!("guest {} has no address", there.vmid))?;
     if ssh {
-        let answers = board.places().answers(&node.host, address).await;
+        let answers = board
+            .places()
+            .answers(&node.host, address, &ports(node))
+            .await;
         if !answers.map_err(text)? {
             return Err(format!("SSH does not answer at {address}"));
         }
     }
-    Ok(format!("guest {} runs at {address}", there.vmid))
+    let runs = format!("guest {} runs at {address}", there.vmid);
+    let (Some(config), Some(wanted)) = (&node.config, &node.wanted) else {
+        return Ok(runs);
+    };
+    let inner = Inner {
+        node: node.name.clone(),
+        host: node.host.clone(),
+        guest: guest.uuid,
+        address,
+        ports: ports(node),
+        wanted: wanted.clone(),
+        config: config.clone(),
+    };
+    let found = configurer.check(&inner).await.map_err(text)?;
+    let differs: Vec<&str> = found.changes.iter().map(|one| one.id.as_str()).collect();
+    if found.settled {
+        return Ok(format!("{runs} and is as its spec `{}` says", config.spec));
+    }
+    let (spec, differs) = (&config.spec, differs.join(", "));
+    Err(format!(
+        "{runs} and is not as its spec `{spec}` says: {differs}"
+    ))
 }

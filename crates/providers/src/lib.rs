@@ -7,6 +7,7 @@ pub mod finding;
 pub mod image;
 pub mod local;
 mod process;
+pub mod push;
 pub mod pve;
 pub mod seed;
 pub mod ssh;

@@ -34,7 +34,7 @@ fn commands_run_on_a_node_whose_key_is_pinned() {
     let own = ssh.run("echo Permission denied '(' >&2; exit 255", b"");
     assert_eq!(own.expect("the command's own code").status, 255);
     let heard = Mutex::new(Vec::new());
-    let status = ssh.follow("echo one; echo two; printf three", &|stream, line| {
+    let status = ssh.follow("echo one; echo two; printf three", b"", &|stream, line| {
         heard
             .lock()
             .expect("unpoisoned")

@@ -110,7 +110,8 @@ pub struct CarryArgs {
     /// Do not check the hosts first
     #[arg(long)]
     pub skip_preflight: bool,
-    /// Install first what this machine lacks for the host `local` (Debian and Ubuntu)
+    /// Install first what this machine lacks for the host `local` (Debian and Ubuntu); `test` runs on
+    /// the simulator when that is not enough
     #[arg(long)]
     pub setup: bool,
     /// What `vm` nodes on the host `local` run in

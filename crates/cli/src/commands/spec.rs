@@ -1,4 +1,4 @@
-//! `homestak spec`: list, show with everything resolved, check.
+//! `homestak spec`: list, show with everything resolved, check, compare with a node.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,6 +26,7 @@ pub(super) fn run(command: SpecCommand, settings: &Settings, printer: &Printer) 
             show_secrets,
         } => show(&session, &name, origin, show_secrets, printer),
         SpecCommand::Validate { specs } => validate(session, &specs, printer),
+        SpecCommand::Diff(which) => super::manifest::diff(&which, settings, printer),
     }
 }
 

@@ -5,11 +5,15 @@
 
 use std::collections::BTreeMap;
 
+use homestak_core::converge;
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::{Action, Found, NodePlan, Place, Plan, Reason, Verb, Wanted};
 use owo_colors::OwoColorize as _;
 
 use super::count;
+
+/// How many differences inside a node are shown unless more is asked for.
+const SHOWN: usize = 12;
 
 /// Renders a plan. With `more`, everything that is left alone is listed too.
 pub(crate) fn render(plan: &Plan, more: bool) -> String {
@@ -75,6 +79,7 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
         Action::Create => ("+".green().to_string(), made(node)),
         Action::Start => (">".cyan().to_string(), format!("start {}", id(node))),
         Action::Change => ("~".yellow().to_string(), format!("change {}", id(node))),
+        Action::Configure => ("~".yellow().to_string(), format!("configure {}", id(node))),
         Action::Replace => (
             "±".red().to_string(),
             format!("replace {} by a new one: {}", id(node), made(node)),
@@ -91,6 +96,38 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
     };
     for why in node.reasons.iter().filter(|_| said) {
         text += &format!("{indent}    {}\n", reason(why));
+    }
+    text += &inside(node, &indent, more);
+    text
+}
+
+/// Says what a node becomes inside: its spec, or line by line what differs.
+fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
+    let Some(config) = &node.config else {
+        return String::new();
+    };
+    let Some(found) = &config.found else {
+        return match node.action {
+            Action::Nothing => String::new(),
+            _ => format!(
+                "{indent}    then becomes what its spec `{}` says\n",
+                config.spec
+            ),
+        };
+    };
+    let changes = &found.changes;
+    let (shown, left) = if more {
+        (changes.len(), 0)
+    } else {
+        let shown = changes.len().min(SHOWN);
+        (shown, changes.len() - shown)
+    };
+    let mut text = String::new();
+    for line in converge::render(&changes[..shown]).lines() {
+        text += &format!("{indent}    {line}\n");
+    }
+    if left > 0 {
+        text += &format!("{indent}    and {left} more (-v lists them)\n");
     }
     text
 }
@@ -163,6 +200,7 @@ pub(crate) fn summary(plan: &Plan) -> String {
         Action::Create,
         Action::Start,
         Action::Change,
+        Action::Configure,
         Action::Replace,
         Action::Destroy,
     ]

@@ -208,6 +208,7 @@ fn words(what: &What, more: bool) -> Option<String> {
             format!("{subject}: {what}")
         }
         What::Waiting { subject, what } => format!("{subject}: waits for {what}"),
+        What::Doing { subject, what } => format!("{subject}: {what}"),
         What::Warning { subject, text } if subject.is_empty() => format!("warning: {text}"),
         What::Warning { subject, text } => format!("warning: {subject}: {text}"),
         What::StepDone {
@@ -245,6 +246,7 @@ fn leaves_something(step: StepKind) -> bool {
         StepKind::Image
         | StepKind::Ready
         | StepKind::Discard
+        | StepKind::Configure
         | StepKind::Grow
         | StepKind::Destroy => false,
     }
@@ -257,6 +259,7 @@ fn done(step: StepKind) -> &'static str {
         StepKind::Start => "started",
         StepKind::Ready => "reached",
         StepKind::Discard => "first-boot data removed",
+        StepKind::Configure => "is as its spec says",
         StepKind::Reshape => "CPUs and memory changed",
         StepKind::Grow => "disk grown",
         StepKind::Stop => "stopped",

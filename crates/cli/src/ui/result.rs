@@ -53,6 +53,7 @@ pub(crate) fn heading(kind: StepKind) -> &'static str {
     match kind {
         StepKind::Ready => "boot",
         StepKind::Discard => "tidy",
+        StepKind::Configure => "config",
         StepKind::Image
         | StepKind::Create
         | StepKind::Start

@@ -62,6 +62,7 @@ impl Lab {
             source: None,
             address: Some([127, 0, 0, u8::try_from(10 + nth).unwrap()].into()),
             user: Some(user()),
+            configured: None,
         });
         write_down(self, manifest, host, records.collect());
     }
@@ -136,6 +137,7 @@ fn planned(record: &NodeRecord) -> NodePlan {
         reasons: Vec::new(),
         wanted: None,
         found: None,
+        config: None,
     }
 }
 

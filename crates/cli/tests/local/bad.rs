@@ -98,3 +98,41 @@ fn a_node_whose_processes_were_killed_is_stopped_and_starts_again() {
     bed.destroy("killed");
     bed.is_as_before();
 }
+
+#[test]
+fn where_real_nodes_cannot_be_had_a_test_runs_on_the_simulator_and_says_why() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let place = tempfile::tempdir_in("/tmp").unwrap();
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(place.path(), open).unwrap();
+    // Where the program lies, nobody may not look.
+    let program = place.path().join("homestak");
+    std::fs::copy(crate::program(), &program).unwrap();
+    let done = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args(["manifest", "test", "-M", "workers", "-H", "local"])
+        .args(["--setup", "--yes"])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", place.path())
+        .env("HOMESTAK_SIM_SPEED", "200")
+        .current_dir(place.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    for words in ["cannot run real nodes", "needs root", "simulator stands in"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let stop = std::process::Command::new(&program)
+        .args(["sim", "stop"])
+        .env("HOME", place.path())
+        .output()
+        .unwrap();
+    assert!(stop.status.success());
+}

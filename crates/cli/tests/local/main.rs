@@ -4,14 +4,17 @@
 //! Never: two tests at once: each compares the whole machine before and after.
 #![expect(
     unreachable_pub,
+    dead_code,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test may panic, says how much it tried, and is told how much to try"
+    reason = "a test may panic, says how much it tried, is told how much to try, and does not use everything that tests share"
 )]
 
 mod bad;
+#[path = "../../../../tests/support/local/bed.rs"]
 mod bed;
+mod config;
 mod crash;
 mod equal;
 mod handy;
@@ -20,3 +23,8 @@ mod limits;
 mod machine;
 mod nested;
 mod qemu;
+
+/// Returns where the program is.
+fn program() -> std::path::PathBuf {
+    env!("CARGO_BIN_EXE_homestak").into()
+}

@@ -103,7 +103,7 @@ document! {
     /// How a manifest is carried out.
     #[derive(Debug, PartialEq)]
     Settings as "settings" {
-        /// Wait for SSH after boot, and check it in `manifest test`.
+        /// Wait for SSH after boot, configure nodes over it, and check it in `manifest test`.
         verify_ssh default "true": bool,
         /// Remove what was created when a test fails.
         cleanup_on_failure default "true": bool,

@@ -15,6 +15,8 @@ pub mod image;
 pub mod kind;
 pub mod manifest;
 pub mod migrate;
+pub mod node_config;
+pub mod node_spec;
 mod open_map;
 pub mod posture;
 pub mod preset;

@@ -288,6 +288,20 @@ text_type! {
     }
 }
 
+impl Duration {
+    /// Returns how many seconds it is.
+    pub fn seconds(&self) -> u64 {
+        let (digits, unit) = self.0.split_at(self.0.len().saturating_sub(1));
+        let seconds = match unit {
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            _ => 1,
+        };
+        digits.parse::<u64>().unwrap_or(0) * seconds
+    }
+}
+
 text_type! {
     /// A network bridge on the host, such as `vmbr0`.
     Bridge, Malformed, "^[A-Za-z][A-Za-z0-9_.-]{0,14}$", "the name of a bridge",

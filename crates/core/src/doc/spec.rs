@@ -3,12 +3,14 @@
 //! In: a tree. Out: [`Spec`], everything optional as written.
 //! Never: looking up postures or keys; references stay names.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::address::Address;
 use super::code::Code;
 use super::declare::{choice, document};
 use super::decode::{Context, Decode, Spanned};
+use super::node_config::{ConvergeConfig, KernelValue, ManagedFile};
 use super::scalar::{
     Domain, Duration, Name, NodeName, Package, Port, TimeZone, Unit, UserName, Version,
 };
@@ -152,14 +154,20 @@ document! {
     }
 }
 
-/// System configuration: two known keys, and room for more.
+/// System configuration: a few known keys, and room for more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// Time zone; defaults to the site's.
     pub timezone: Option<Spanned<TimeZone>>,
     /// What makes the machine a hypervisor.
     pub pve: Option<Spanned<PveConfig>>,
-    /// Every other key, kept as written.
+    /// Files of the machine.
+    pub files: Option<Spanned<Vec<Spanned<ManagedFile>>>>,
+    /// Settings of the kernel.
+    pub sysctl: Option<Spanned<BTreeMap<String, Spanned<KernelValue>>>>,
+    /// How the machine converges.
+    pub converge: Option<Spanned<ConvergeConfig>>,
+    /// Every key but the first two, kept as written.
     pub more: Vec<(String, Value)>,
 }
 
@@ -171,7 +179,14 @@ impl Decode for Config {
             match entry.key.text.as_str() {
                 "timezone" => this.timezone = cx.field(entry),
                 "pve" => this.pve = pve(entry, cx),
-                key => this.more.push((key.to_owned(), entry.value.clone())),
+                "files" => this.files = cx.field(entry),
+                "sysctl" => this.sysctl = cx.field(entry),
+                "converge" => this.converge = cx.field(entry),
+                _ => {}
+            }
+            let key = entry.key.text.as_str();
+            if !matches!(key, "timezone" | "pve") {
+                this.more.push((key.to_owned(), entry.value.clone()));
             }
         }
         Some(this)
@@ -193,6 +208,27 @@ impl Decode for Config {
                     "pve",
                     PveConfig::schema(definitions),
                     &["What makes the machine a hypervisor."],
+                    false,
+                    None,
+                );
+                mapping.key(
+                    "files",
+                    Vec::<ManagedFile>::schema(definitions),
+                    &["Files of the machine."],
+                    false,
+                    None,
+                );
+                mapping.key(
+                    "sysctl",
+                    BTreeMap::<String, Spanned<KernelValue>>::schema(definitions),
+                    &["Settings of the kernel."],
+                    false,
+                    None,
+                );
+                mapping.key(
+                    "converge",
+                    ConvergeConfig::schema(definitions),
+                    &["How the machine converges."],
                     false,
                     None,
                 );

@@ -12,8 +12,8 @@ use super::compare::{Finder, found, judge, reason, remembered};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
 use super::types::{
-    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal,
-    Wanted,
+    Action, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason,
+    Refusal, Wanted,
 };
 use super::wanted::wanted;
 use super::{Inputs, Look, identity};
@@ -210,6 +210,11 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 (action, vec![why], found)
             }
         };
+        let config = self.inputs.configs.get(name).cloned();
+        let (action, reasons) = match &config {
+            Some(config) if action == Action::Nothing => inside(config, reasons),
+            _ => (action, reasons),
+        };
         if action == Action::Replace {
             uuid = identity::successor(&uuid).unwrap_or(uuid);
             self.claimed.insert(uuid.clone());
@@ -233,7 +238,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             Action::Start => found.as_ref().is_none_or(|found| !found.running),
             Action::Change => differs,
             Action::Create | Action::Replace => true,
-            Action::Nothing | Action::Destroy | Action::Leave => false,
+            Action::Nothing | Action::Configure | Action::Destroy | Action::Leave => false,
         };
         let fate = Fate {
             action,
@@ -250,6 +255,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             reasons,
             wanted: Some(want),
             found,
+            config,
         });
     }
 
@@ -413,6 +419,24 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
     }
 }
 
+/// Decides what is done to a node that runs, by what it is like inside.
+fn inside(config: &ConfigPlan, mut reasons: Vec<Reason>) -> (Action, Vec<Reason>) {
+    if config.is_settled() {
+        return (Action::Nothing, reasons);
+    }
+    let spec = &config.spec;
+    let text = match &config.found {
+        Some(found) => {
+            let n = found.changes.len();
+            let places = if n == 1 { "place" } else { "places" };
+            format!("it differs from its spec `{spec}` in {n} {places}")
+        }
+        None => format!("whether it is as its spec `{spec}` says could not be seen"),
+    };
+    reasons.insert(0, said(&text));
+    (Action::Configure, reasons)
+}
+
 /// What happens to a node, as far as its children care.
 #[derive(Clone, Copy)]
 struct Fate {
@@ -429,9 +453,12 @@ impl Fate {
         match self.action {
             Action::Create => self.seen,
             Action::Replace => true,
-            Action::Nothing | Action::Start | Action::Change | Action::Destroy | Action::Leave => {
-                false
-            }
+            Action::Nothing
+            | Action::Start
+            | Action::Change
+            | Action::Configure
+            | Action::Destroy
+            | Action::Leave => false,
         }
     }
 }
@@ -504,6 +531,7 @@ pub(super) fn strays(
                 reasons: Vec::new(),
                 wanted: None,
                 found: None,
+                config: None,
             };
             strays.push((stray, found));
         }

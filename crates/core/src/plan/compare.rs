@@ -107,6 +107,7 @@ pub(super) fn found(guest: &ObservedGuest, record: Option<&NodeRecord>) -> Optio
         memory: guest.memory.map(|bytes| bytes / MIB),
         disk: guest.disk.map(|bytes| bytes / GIB),
         address: own.and_then(|record| record.address),
+        configured: own.and_then(|record| record.configured.clone()),
     })
 }
 
@@ -122,6 +123,7 @@ pub(super) fn remembered(record: &NodeRecord) -> Found {
         memory: None,
         disk: None,
         address: record.address,
+        configured: record.configured.clone(),
     }
 }
 

@@ -69,6 +69,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             }],
             wanted: None,
             found: there.or(hidden),
+            config: None,
         });
     }
     for (mut stray, found) in strays(inputs, &claimed, &roots, &mut offers) {

@@ -19,6 +19,7 @@ impl Default for Paces {
             StepKind::Image => 30.0,
             StepKind::Create => 15.0,
             StepKind::Ready => 25.0,
+            StepKind::Configure => 20.0,
             StepKind::Stop => 8.0,
             StepKind::Start | StepKind::Destroy => 3.0,
             StepKind::Discard | StepKind::Reshape | StepKind::Grow => 1.0,

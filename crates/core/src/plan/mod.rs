@@ -8,6 +8,7 @@ mod compare;
 mod destroy;
 mod estimate;
 pub mod identity;
+mod inside;
 mod place;
 mod record;
 mod step;
@@ -17,11 +18,12 @@ mod wanted;
 use std::collections::BTreeMap;
 
 pub use estimate::Paces;
-pub use record::{NodeRecord, NodeStatus};
+pub use inside::{digest, port, spec_text};
+pub use record::{Configured, NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};
 pub use types::{
-    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal, Verb,
-    Wanted,
+    Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
+    Plan, Reason, Refusal, Verb, Wanted,
 };
 
 pub use wanted::USER;
@@ -77,6 +79,9 @@ pub struct Inputs<'a> {
     pub looks: &'a BTreeMap<Place, Look>,
     /// What is remembered of nodes, by name.
     pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What nodes become inside, by name, and what of that was seen. Nodes that are left out are not
+    /// configured.
+    pub configs: &'a BTreeMap<String, ConfigPlan>,
     /// What the person asks for.
     pub options: &'a Options,
     /// How long steps take.

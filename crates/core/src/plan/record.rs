@@ -48,4 +48,18 @@ pub struct NodeRecord {
     /// The user that was made on first boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// What it was last made inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<Configured>,
+}
+
+/// What a node was made inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configured {
+    /// Its spec.
+    pub spec: String,
+    /// What the resolved spec added up to.
+    pub digest: String,
+    /// Where its SSH listens.
+    pub port: u16,
 }

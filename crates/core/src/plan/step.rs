@@ -24,6 +24,8 @@ pub enum StepKind {
     Ready,
     /// Takes its first-boot data away.
     Discard,
+    /// Makes it inside what its spec says.
+    Configure,
     /// Changes CPUs and memory of a stopped guest.
     Reshape,
     /// Grows its disk.
@@ -36,12 +38,13 @@ pub enum StepKind {
 
 impl StepKind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Image,
         Self::Create,
         Self::Start,
         Self::Ready,
         Self::Discard,
+        Self::Configure,
         Self::Reshape,
         Self::Grow,
         Self::Stop,
@@ -56,6 +59,7 @@ impl StepKind {
             Self::Start => "start",
             Self::Ready => "ready",
             Self::Discard => "discard",
+            Self::Configure => "configure",
             Self::Reshape => "reshape",
             Self::Grow => "grow",
             Self::Stop => "stop",
@@ -71,6 +75,7 @@ impl StepKind {
             Self::Start => "starting",
             Self::Ready => "waiting until it is reached",
             Self::Discard => "removing first-boot data",
+            Self::Configure => "configuring",
             Self::Reshape => "changing CPUs and memory",
             Self::Grow => "growing the disk",
             Self::Stop => "stopping",
@@ -184,6 +189,7 @@ impl<'p> Maker<'p> {
                 Some(self.run(at, node, before, fresh))
             }
             Action::Change => self.change(at, node, parent),
+            Action::Configure => self.configure(at, node, parent.into_iter().collect()),
         };
         if let Some(last) = last {
             self.ready.insert(&node.name, last);
@@ -223,7 +229,7 @@ impl<'p> Maker<'p> {
         step
     }
 
-    /// Starts a guest and waits for it; returns the step after which it is ready.
+    /// Starts a guest, waits for it and configures it; returns the step after which it is ready.
     fn run(&mut self, at: usize, node: &NodePlan, after: Vec<usize>, fresh: bool) -> usize {
         let start = self.push(StepKind::Start, at, after);
         let ready = self.push(StepKind::Ready, at, vec![start]);
@@ -231,10 +237,19 @@ impl<'p> Maker<'p> {
             .wanted
             .as_ref()
             .is_some_and(|wanted| wanted.kind == GuestKind::Vm);
-        if fresh && vm {
-            self.push(StepKind::Discard, at, vec![ready]);
-        }
-        ready
+        // What is configured counts as ready, so its first-boot data goes before.
+        let before = if fresh && vm {
+            self.push(StepKind::Discard, at, vec![ready])
+        } else {
+            ready
+        };
+        self.configure(at, node, vec![before]).unwrap_or(ready)
+    }
+
+    /// Configures a node that has a spec.
+    fn configure(&mut self, at: usize, node: &NodePlan, after: Vec<usize>) -> Option<usize> {
+        node.config.as_ref()?;
+        Some(self.push(StepKind::Configure, at, after))
     }
 
     /// Changes a guest; returns the step after which it is ready, if any comes.
@@ -256,7 +271,8 @@ impl<'p> Maker<'p> {
             before = vec![self.push(StepKind::Reshape, at, before)];
         }
         if found.running && !differs {
-            return before.last().copied();
+            let last = before.last().copied();
+            return self.configure(at, node, before).or(last);
         }
         Some(self.run(at, node, before, !found.ready))
     }

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::record::Configured;
+use crate::converge::Change;
 use crate::observed::{GuestKind, GuestRef, GuestUuid};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
@@ -134,6 +136,8 @@ pub enum Action {
     Start,
     /// It is changed where it is.
     Change,
+    /// It runs, and is not inside as its spec says.
+    Configure,
     /// It is removed and made anew.
     Replace,
     /// It is removed.
@@ -150,6 +154,7 @@ impl Action {
             Self::Create => "create",
             Self::Start => "start",
             Self::Change => "change",
+            Self::Configure => "configure",
             Self::Replace => "replace",
             Self::Destroy => "destroy",
             Self::Leave => "leave",
@@ -193,6 +198,39 @@ pub struct NodePlan {
     /// What is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
+    /// What it becomes inside; none for a node without a spec, and for one that fetches it itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigPlan>,
+}
+
+/// What a node becomes inside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConfigPlan {
+    /// Its spec.
+    pub spec: String,
+    /// What the resolved spec adds up to; the spec itself may hold secrets.
+    pub digest: String,
+    /// Where SSH listens once it is applied.
+    pub port: u16,
+    /// What the node said, when it could be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Comparison>,
+}
+
+impl ConfigPlan {
+    /// Tells whether the node was asked, and applying its spec would change nothing.
+    pub fn is_settled(&self) -> bool {
+        self.found.as_ref().is_some_and(|found| found.settled)
+    }
+}
+
+/// A node beside its spec.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Whether applying the spec would change nothing.
+    pub settled: bool,
+    /// What differs. Some of it may only be named, whoever asks.
+    pub changes: Vec<Change>,
 }
 
 /// A guest of ours that is there.
@@ -215,6 +253,9 @@ pub struct Found {
     /// Its address when it was last seen ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
+    /// What it was last made inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<Configured>,
 }
 
 /// What a node should be: everything that making it needs, but secrets.

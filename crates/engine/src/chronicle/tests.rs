@@ -31,7 +31,9 @@ fn node(name: &str, action: Action) -> NodePlan {
             memory: None,
             disk: None,
             address: "192.0.2.1".parse().ok(),
+            configured: None,
         }),
+        config: None,
     }
 }
 

@@ -20,7 +20,7 @@ use homestak_core::plan::{OnError, Plan, Step, steps};
 
 use crate::events::{Cast, Hub, What};
 use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
-use crate::ports::{Places, Seeds};
+use crate::ports::{Configurer, Places, Seeds};
 use board::Board;
 use schedule::Way;
 
@@ -53,6 +53,8 @@ pub struct Operator {
     pub places: Arc<dyn Places>,
     /// Where first-boot data comes from.
     pub seeds: Arc<dyn Seeds>,
+    /// Who makes nodes what their specs say.
+    pub configurer: Arc<dyn Configurer>,
     /// Where everything is written down.
     pub journal: Arc<dyn Journal>,
     /// Where events are told.

@@ -96,7 +96,7 @@ impl Schedule {
 fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u64)> {
     let weight = |kind| match kind {
         StepKind::Image => 30,
-        StepKind::Create | StepKind::Ready => 15,
+        StepKind::Create | StepKind::Ready | StepKind::Configure => 15,
         StepKind::Stop => 8,
         StepKind::Start
         | StepKind::Destroy
@@ -133,7 +133,7 @@ fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u6
         | StepKind::Reshape
         | StepKind::Grow
         | StepKind::Image => 1,
-        StepKind::Create | StepKind::Stop => 2,
+        StepKind::Create | StepKind::Configure | StepKind::Stop => 2,
         StepKind::Discard => 3,
     };
     let urgency = |at: usize| (class(steps[at].kind), u64::MAX - length[at]);

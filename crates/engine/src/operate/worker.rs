@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{Action, NodeRecord, NodeStatus, Place, Plan, Step, StepKind};
+use homestak_core::plan::{
+    Action, Configured, NodePlan, NodeRecord, NodeStatus, Place, Plan, Step, StepKind,
+};
 
 use super::board::Board;
 use super::limits::Limits;
@@ -16,7 +18,7 @@ use super::schedule::Way;
 use super::{Moment, Operator, Watcher};
 use crate::events::{Hub, What};
 use crate::journal::{Entry, Happened, Journal, JournalError, RunId, Trouble};
-use crate::ports::{Class, GuestRef, PortError, Seeds};
+use crate::ports::{Class, Configurer, GuestRef, PortError, Seeds};
 use crate::steps::{self, Task, planned, subject};
 
 /// Does steps of one run in one direction. Cheap to clone.
@@ -31,6 +33,7 @@ struct Shared {
     board: Arc<Board>,
     journal: Arc<dyn Journal>,
     seeds: Arc<dyn Seeds>,
+    configurer: Arc<dyn Configurer>,
     hub: Arc<Hub>,
     clock: SharedClock,
     limits: Limits,
@@ -47,6 +50,7 @@ impl Worker {
             board: stage.board.clone(),
             journal: operator.journal.clone(),
             seeds: operator.seeds.clone(),
+            configurer: operator.configurer.clone(),
             hub: operator.hub.clone(),
             clock: operator.clock.clone(),
             limits: operator.limits,
@@ -72,6 +76,7 @@ impl Shared {
             step: self.steps[at].clone(),
             board: self.board.clone(),
             seeds: self.seeds.clone(),
+            configurer: self.configurer.clone(),
             clock: self.clock.clone(),
             hub: self.hub.clone(),
             limits: self.limits,
@@ -208,7 +213,9 @@ impl Shared {
             (Way::Forward, StepKind::Ready) if is_discarded(&self.steps, at) => {
                 Some(NodeStatus::Made)
             }
-            (Way::Forward, StepKind::Ready | StepKind::Discard) => Some(NodeStatus::Ready),
+            (Way::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
+                Some(NodeStatus::Ready)
+            }
             (Way::Forward, StepKind::Stop) if node.is_some_and(|node| node.wanted.is_some()) => {
                 Some(NodeStatus::Made)
             }
@@ -263,9 +270,24 @@ impl Shared {
                 source: None,
                 address: None,
                 user: None,
+                configured: None,
             });
         }
         records
+    }
+
+    /// Returns what a node was last made inside, as far as it is the same guest.
+    fn configured(&self, step: &Step, node: &NodePlan, guest: &GuestRef) -> Option<Configured> {
+        if self.way == Way::Forward && step.kind == StepKind::Configure {
+            return node.config.as_ref().map(|config| Configured {
+                spec: config.spec.clone(),
+                digest: config.digest.clone(),
+                port: config.port,
+            });
+        }
+        let found = node.found.as_ref();
+        let same = found.filter(|found| found.guest.uuid == guest.uuid);
+        same.and_then(|found| found.configured.clone())
     }
 
     /// Returns what is known of a step's node.
@@ -282,6 +304,7 @@ impl Shared {
                 known.unwrap_or_else(|| planned(node))
             }
         };
+        let configured = self.configured(step, node, &guest);
         Some(NodeRecord {
             name: node.name.clone(),
             host: node.host.clone(),
@@ -291,6 +314,7 @@ impl Shared {
             source: node.wanted.as_ref().map(|wanted| wanted.source.clone()),
             address: self.board.address(&node.name),
             user: node.wanted.as_ref().map(|wanted| wanted.user.clone()),
+            configured,
         })
     }
 }

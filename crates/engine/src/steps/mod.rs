@@ -3,6 +3,7 @@
 //! In: a [`Task`]: a step with everything it needs. Out: what came of it.
 //! Never: the journal or the order of steps; those are the operator's.
 
+pub(crate) mod configure;
 mod create;
 mod destroy;
 mod image;
@@ -19,7 +20,7 @@ use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Want
 use crate::events::{Hub, What};
 use crate::operate::board::Board;
 use crate::operate::limits::Limits;
-use crate::ports::{GuestRef, PortError, Provider, Seeds};
+use crate::ports::{Configurer, GuestRef, PortError, Provider, Seeds};
 
 /// One step with everything it needs.
 pub(crate) struct Task {
@@ -27,6 +28,7 @@ pub(crate) struct Task {
     pub(crate) step: Step,
     pub(crate) board: Arc<Board>,
     pub(crate) seeds: Arc<dyn Seeds>,
+    pub(crate) configurer: Arc<dyn Configurer>,
     pub(crate) clock: SharedClock,
     pub(crate) hub: Arc<Hub>,
     pub(crate) limits: Limits,
@@ -64,6 +66,7 @@ impl Task {
             StepKind::Ready => ready::probe(self).await,
             // Taking away what is gone is harmless, and quicker than looking.
             StepKind::Discard => Ok(None),
+            StepKind::Configure => configure::probe(self).await,
             StepKind::Reshape => size::is_shaped(self).await,
             StepKind::Grow => size::is_grown(self).await,
             StepKind::Stop => power::is_stopped(self).await,
@@ -79,6 +82,7 @@ impl Task {
             StepKind::Start => power::start(self).await,
             StepKind::Ready => ready::act(self).await,
             StepKind::Discard => ready::discard(self).await,
+            StepKind::Configure => configure::act(self).await,
             StepKind::Reshape => size::reshape(self).await,
             StepKind::Grow => size::grow(self).await,
             StepKind::Stop => power::stop(self).await,
@@ -95,6 +99,8 @@ impl Task {
             StepKind::Start => power::undo_start(self).await,
             // Nothing was changed; first-boot data is of no use to a guest that is up.
             StepKind::Ready | StepKind::Discard => Ok(Came::default()),
+            // A node that was made goes as a whole; one that was there keeps what it became.
+            StepKind::Configure => Ok(Came::default()),
             StepKind::Reshape => size::undo_reshape(self).await,
             // Disks are never made smaller.
             StepKind::Grow => Ok(Came::default()),

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::configure::ports;
 use super::{Came, Task, mac};
 use crate::ports::{Class, PortError, Sent};
 
@@ -49,7 +50,8 @@ async fn once(task: &Task) -> Result<Look, PortError> {
         return Ok(Look::NotYet("its address"));
     };
     let places = task.board.places();
-    if task.plan.verify_ssh && !places.answers(&node.host, address).await? {
+    let ports = ports(node);
+    if task.plan.verify_ssh && !places.answers(&node.host, address, &ports).await? {
         return Ok(Look::NotYet("its SSH"));
     }
     if task.board.hosts_others(&node.name) {

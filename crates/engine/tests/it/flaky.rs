@@ -78,8 +78,8 @@ impl Places for Flaky {
         self.whole.door(name)
     }
 
-    async fn answers(&self, host: &str, address: IpAddr) -> Result<bool, PortError> {
-        self.whole.answers(host, address).await
+    async fn answers(&self, host: &str, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
+        self.whole.answers(host, address, ports).await
     }
 }
 

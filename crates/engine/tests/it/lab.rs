@@ -22,6 +22,7 @@ use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
 use jiff::Timestamp;
 
+use crate::insides::Insides;
 use crate::memory::Memory;
 
 pub const TOKEN: &str = "root@pam!lab=00000000-0000-4000-8000-000000000001";
@@ -141,7 +142,7 @@ impl Places for Doors {
         "the World".to_owned()
     }
 
-    async fn answers(&self, _: &str, _: IpAddr) -> Result<bool, PortError> {
+    async fn answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
         Ok(true)
     }
 }
@@ -177,6 +178,7 @@ pub struct Lab {
     pub places: Arc<dyn Places>,
     pub journal: Memory,
     pub seeds: Arc<Plain>,
+    pub insides: Arc<Insides>,
     pub ear: Arc<Ear>,
     pub options: Options,
     pub watcher: Option<Arc<dyn Watcher>>,
@@ -212,6 +214,7 @@ impl Lab {
             places: Arc::new(doors),
             journal: Memory::default(),
             seeds: Arc::default(),
+            insides: Arc::default(),
             ear: Arc::new(Ear::default()),
             options: Options::new(Verb::Apply),
             watcher: None,
@@ -222,6 +225,7 @@ impl Lab {
         Operator {
             places: self.places.clone(),
             seeds: self.seeds.clone(),
+            configurer: self.insides.clone(),
             journal: Arc::new(self.journal.clone()),
             hub: Hub::new(self.ear.clone(), self.clock.clone()),
             clock: self.clock.clone(),
@@ -252,6 +256,7 @@ impl Lab {
             catalog: &catalog,
             resolved: &resolved,
             records: &records,
+            configs: &self.insides.configs(&resolved),
             options,
             paces: &Paces::default(),
         };

@@ -13,9 +13,11 @@
 mod apply;
 mod cases;
 mod clock;
+mod configure;
 mod crash;
 mod faults;
 mod flaky;
+mod insides;
 mod lab;
 mod memory;
 mod walks;

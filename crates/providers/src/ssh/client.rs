@@ -41,6 +41,8 @@ pub struct Ssh {
     alias: String,
     trust: Trust,
     config: Option<PathBuf>,
+    port: Option<u16>,
+    shared: bool,
 }
 
 /// What a command printed, and how it ended.
@@ -74,7 +76,23 @@ impl Ssh {
             alias: alias.to_owned(),
             trust: Trust::Pinned,
             config: None,
+            port: None,
+            shared: true,
         }
+    }
+
+    /// Goes to another port than the usual one.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port).filter(|port| *port != 22);
+        self
+    }
+
+    /// Makes a connection of its own, so that it shows whether one can still be made.
+    #[must_use]
+    pub fn anew(mut self) -> Self {
+        self.shared = false;
+        self
     }
 
     /// Says whose word is taken for who the node is.
@@ -131,8 +149,16 @@ impl Ssh {
         }
         let address = self.address.to_string();
         let config = self.config.as_ref().map(|file| file.to_string_lossy());
-        let whom = [&address, &self.user, config.as_deref().unwrap_or_default()];
-        if let Some(socket) = share::socket(self.keyring.directory(), &self.alias, &whom) {
+        let port = self.port.map(|port| port.to_string()).unwrap_or_default();
+        if !port.is_empty() {
+            option("Port", port.clone().into());
+        }
+        let config = config.as_deref().unwrap_or_default();
+        let whom = [&address, &self.user, config, port.as_str()];
+        if !self.shared {
+            option("ControlMaster", "no".into());
+            option("ControlPath", "none".into());
+        } else if let Some(socket) = share::socket(self.keyring.directory(), &self.alias, &whom) {
             option("ControlMaster", "auto".into());
             option("ControlPath", quoted(socket));
             option("ControlPersist", PERSIST.to_string().into());
@@ -156,16 +182,17 @@ impl Ssh {
         })
     }
 
-    /// Runs a line of the node's shell without stdin, and hands out what it prints line by line.
-    /// Returns its exit code.
+    /// Runs a line of the node's shell with something on its stdin, and hands out what it prints
+    /// line by line. Returns its exit code.
     pub fn follow(
         &self,
         line: &str,
+        stdin: &[u8],
         hear: &(dyn Fn(Stream, &str) + Sync),
     ) -> Result<i32, SshError> {
         let (status, (), ()) = self.start(
             line,
-            b"",
+            stdin,
             |from| each_line(from, |text| hear(Stream::Out, text)),
             |from| each_line(from, |text| hear(Stream::Err, text)),
         )?;

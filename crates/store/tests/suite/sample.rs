@@ -57,6 +57,7 @@ fn node(number: usize) -> NodePlan {
         }],
         wanted: Some(wanted(number)),
         found: None,
+        config: None,
     }
 }
 
@@ -106,6 +107,7 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
         address: (status == NodeStatus::Ready).then(|| "10.0.0.7".parse().unwrap()),
         // Runs of older versions did not write it down.
         user: None,
+        configured: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod apply;
 mod destroy;
+mod diff;
 mod forget;
 mod graph;
 mod history;
@@ -29,6 +30,8 @@ use crate::args::{ManifestCommand, RunArgs};
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
+
+pub(super) use diff::run as diff;
 
 /// Runs a manifest command.
 pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Printer) -> Outcome {

@@ -7,6 +7,7 @@ use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_engine::chronicle::Chronicle;
 use homestak_engine::journal::Ending;
 use homestak_engine::verify::verify;
+use homestak_providers::pve::preflight::Severity;
 use jiff::Timestamp;
 
 use super::job::{Job, options};
@@ -14,18 +15,58 @@ use super::plan;
 use super::test_report::{Phase, Report};
 use crate::args::TestArgs;
 use crate::commands::Outcome;
+use crate::commands::local::{check_machine, install};
 use crate::connect::block_on;
 use crate::error::CommandError;
+use crate::local_host::{LOCAL, LocalPlace};
 use crate::operator::scopes;
+use crate::places::SIM;
 use crate::settings::Settings;
 use crate::ui::{Printer, result};
 
 /// Tests a manifest.
 pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let args = &prepared(args, settings, printer);
     let job = Job::open("test", &args.manifest, &args.carry, settings, printer)?;
     let directory = args.report_dir.clone();
     let directory = directory.unwrap_or_else(|| settings.state.join("reports"));
     block_on(test(&job, args, &directory))?
+}
+
+/// Sets this machine up, where that is asked for. When it cannot run real nodes, the simulator
+/// stands in: a test leaves nothing behind, wherever it was.
+fn prepared(args: &TestArgs, settings: &Settings, printer: &Printer) -> TestArgs {
+    let mut args = args.clone();
+    if !args.carry.setup || args.carry.dry_run || args.manifest.host.as_deref() != Some(LOCAL) {
+        return args;
+    }
+    args.carry.setup = false;
+    if let Err(why) = set_up(settings, printer) {
+        printer.say(&format!("This machine cannot run real nodes: {why}"));
+        printer.say("The simulator stands in for it (-H sim); nothing real is made.");
+        args.manifest.host = Some(SIM.to_owned());
+    }
+    args
+}
+
+/// Installs what is missing and checks the machine.
+fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
+    let word = |error: CommandError| match error.hints.first() {
+        Some(hint) => format!("{} ({hint})", error.message),
+        None => error.message,
+    };
+    install(printer).map_err(word)?;
+    let findings = check_machine(&LocalPlace::new(settings)).map_err(word)?;
+    let bad = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Failure);
+    let bad: Vec<String> = bad
+        .map(|finding| format!("{}: {}", finding.check, finding.detail))
+        .collect();
+    if bad.is_empty() {
+        return Ok(());
+    }
+    Err(bad.join("; "))
 }
 
 async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
@@ -119,10 +160,11 @@ async fn verify_nodes(
     let records = job.bench.records(&scopes(&job.resolved)).await?;
     let records: Vec<_> = records.into_values().collect();
     let places = job.bench.places();
+    let configurer = &job.bench.operator.configurer;
     let verdicts = job
         .bench
         .drive(
-            async |_| Ok(verify(places, plan, &records).await),
+            async |_| Ok(verify(places, configurer, plan, &records).await),
             job.printer,
         )
         .await?;

@@ -107,7 +107,7 @@ fn on_each(
                 }
             };
             let ended = match nodes::way(node, settings) {
-                Ok(way) => way.patiently(|ssh| ssh.follow(line, &hear)),
+                Ok(way) => way.patiently(|ssh| ssh.follow(line, b"", &hear)),
                 Err(error) => Err(error),
             };
             let mut came = came[at].lock().unwrap_or_else(PoisonError::into_inner);

@@ -143,7 +143,7 @@ fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
         }
         Stream::Out => printer.data(&format!("{line}\n")),
     };
-    let status = way.patiently(|ssh| ssh.follow(&line, &hear))?;
+    let status = way.patiently(|ssh| ssh.follow(&line, b"", &hear))?;
     if printer.shape.json {
         let said = said.into_inner().unwrap_or_else(PoisonError::into_inner);
         printer.json("logs", json!({ "console": [], "journal": said }));

@@ -1,20 +1,44 @@
 //! A local host of its own for each test, and the machine compared before and after.
+//!
+//! Used with `#[path = "../../../../tests/support/local/bed.rs"] mod bed;`, beside a
+//! module `machine` that looks at the machine and a function `program` that says where the program
+//! `homestak` is.
 
 use std::collections::BTreeSet;
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::machine::picture;
+use crate::program;
 
 /// A local host of its own: root directory, state, site.
 pub struct Bed {
     place: TempDir,
     before: BTreeSet<String>,
     environment: Vec<(String, String)>,
+    shared: Option<Shared>,
     _turn: std::fs::File,
+}
+
+/// A connection that is kept open, and where it leads.
+struct Shared {
+    connection: Child,
+    node: String,
+    address: String,
+    uuid: String,
+}
+
+/// How a command reaches a node.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// Over the connection that is kept open.
+    Shared,
+    /// Over a connection of its own.
+    Anew,
 }
 
 /// What a run printed, and its exit code.
@@ -82,6 +106,7 @@ impl Bed {
             before: BTreeSet::new(),
             place,
             environment: Vec::new(),
+            shared: None,
             _turn: turn,
         };
         // The image first: it stays, and is not what is looked at.
@@ -132,7 +157,7 @@ impl Bed {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_homestak"));
+        let mut command = Command::new(program());
         command
             .args(arguments)
             .current_dir(self.place.path())
@@ -190,13 +215,86 @@ impl Bed {
     }
 
     pub fn at(&self, address: &str, uuid: &str, command: &str) -> Run {
+        self.ssh(address, uuid, command, "ControlPath=none")
+            .output()
+            .map(Run::from)
+            .unwrap()
+    }
+
+    /// Keeps a connection to a node open that later commands share.
+    pub fn share(&mut self, node: &str) {
+        let nodes = self.nodes();
+        let found = nodes.iter().find(|one| one["name"] == node).unwrap();
+        let (address, uuid) = (text(&found["address"]), text(&found["uuid"]));
+        let mut ssh = self.ssh(&address, &uuid, "sleep 3600", "ControlMaster=yes");
+        ssh.stdout(Stdio::null()).stderr(Stdio::null());
+        self.close();
+        self.shared = Some(Shared {
+            connection: ssh.spawn().unwrap(),
+            node: node.to_owned(),
+            address,
+            uuid,
+        });
+        for _ in 0..200 {
+            if self.place.path().join("shared").exists() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("no connection to {node}");
+    }
+
+    /// Closes the connection that is kept open.
+    pub fn close(&mut self) {
+        if let Some(mut shared) = self.shared.take() {
+            let _ = shared.connection.kill();
+            let _ = shared.connection.wait();
+            let _ = std::fs::remove_file(self.place.path().join("shared"));
+        }
+    }
+
+    /// Runs a command in a node that reads its input.
+    pub fn feed(&self, node: &str, command: &str, input: &[u8]) -> Run {
+        self.fed(node, command, input, Way::Shared)
+            .output()
+            .map(Run::from)
+            .unwrap()
+    }
+
+    /// Returns a command in a node that will read this input.
+    pub fn fed(&self, node: &str, command: &str, input: &[u8], way: Way) -> Command {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(input).unwrap();
+        file.rewind().unwrap();
+        let (address, uuid) = match self.shared.as_ref().filter(|shared| shared.node == node) {
+            Some(shared) => (shared.address.clone(), shared.uuid.clone()),
+            None => {
+                let nodes = self.nodes();
+                let found = nodes.iter().find(|one| one["name"] == node).unwrap();
+                (text(&found["address"]), text(&found["uuid"]))
+            }
+        };
+        let sharing = match way {
+            Way::Shared => "ControlMaster=no",
+            Way::Anew => "ControlPath=none",
+        };
+        let mut ssh = self.ssh(&address, &uuid, command, sharing);
+        ssh.stdin(file);
+        ssh
+    }
+
+    /// `sharing` is an option that says how the shared connection is used.
+    fn ssh(&self, address: &str, uuid: &str, command: &str, sharing: &str) -> Command {
         let ssh = self.state().join("ssh");
         let option = |text: String| ["-o".to_owned(), text];
         let known = format!("UserKnownHostsFile={}", ssh.join("known_hosts").display());
         let mut ssh_command = Command::new("ssh");
+        let shared = self.place.path().join("shared");
         ssh_command
             .arg("-i")
             .arg(ssh.join("id_ed25519"))
+            .args(option(sharing.to_owned()))
+            .args(option(format!("ControlPath={}", shared.display())))
             .args(option(known))
             .args(option(format!("HostKeyAlias={uuid}")))
             .args(option("StrictHostKeyChecking=yes".to_owned()))
@@ -206,7 +304,7 @@ impl Bed {
             .arg(format!("ops@{address}"))
             .arg(command)
             .stdin(Stdio::null());
-        ssh_command.output().map(Run::from).unwrap()
+        ssh_command
     }
 
     /// Reboots a node and waits until it is back.
@@ -247,6 +345,7 @@ impl Bed {
 impl Drop for Bed {
     /// A test that failed leaves nothing to the next.
     fn drop(&mut self) {
+        self.close();
         if std::thread::panicking() {
             let _ = self.command(&["local", "clean", "--all", "--yes"]).output();
         }

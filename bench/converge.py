@@ -1,0 +1,249 @@
+"""Measures the same job on a node with homestak and with five other tools. Needs root.
+
+`figures(binary, runs)` returns a dictionary; `bench/run` puts it into RESULTS.md.
+
+The job: two packages, a user with a key and a rule of sudo, settings of sshd, a file, the host name,
+a service. Each tool has a node of its own, fresh from the same image, with the packages in its
+cache already. The first run and runs that find nothing to do are measured, tools in turn.
+Ansible and pyinfra run here and reach the node over SSH; puppet, salt and cfengine run on the node,
+started over SSH. Beside them: SSH alone, a check by hand in a shell, and apt alone.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent / "converge"
+POSTURE = """auth: {method: network}
+ssh: {port: 22, permit_root_login: prohibit-password, password_authentication: "no"}
+sudo: {nopasswd: true}
+"""
+ON_NODE = {
+    "puppet": ("puppet", "puppet apply --detailed-exitcodes /srv/job.pp || [ $? = 2 ]"),
+    "cfengine": ("cfengine3", "cf-agent -KIf /srv/job.cf"),
+    "salt": (
+        "python3-venv gcc python3-dev",
+        "/opt/salt/bin/salt-call --local --file-root=/srv --retcode-passthrough state.apply job",
+    ),
+}
+
+
+class Bench:
+    def __init__(self, binary, place, root):
+        self.binary, self.place = str(binary), Path(place)
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(place),
+            "HOMESTAK_LOCAL_ROOT": str(root),
+            "HOMESTAK_STATE": str(self.place / "state"),
+            "HOMESTAK_SITE_CONFIG": str(self.place / "site"),
+        }
+        site = self.place / "site"
+        for folder in ("manifests", "specs", "postures", "presets"):
+            (site / folder).mkdir(parents=True)
+        (site / "site.yaml").write_text("schema_version: 1\ndefaults: {image: debian-12, preset: small}\n")
+        (site / "presets/small.yaml").write_text("cores: 2\nmemory: 1024\ndisk: 8\n")
+        (site / "postures/bench.yaml").write_text(POSTURE)
+        shutil.copy(HERE / "spec.yaml", site / "specs/bench.yaml")
+        key = self.place / "people"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+        public = Path(f"{key}.pub").read_text().strip()
+        (site / "secrets.yaml").write_text(f"ssh_keys:\n  people: {json.dumps(public)}\n")
+        (site / "secrets.yaml").chmod(0o600)
+        self.work = self.place / "job"
+        shutil.copytree(HERE, self.work)
+        (self.work / "key.pub").write_text(public + "\n")
+
+    def run(self, *words):
+        done = subprocess.run([self.binary, *words], env=self.environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def manifest(self, name, nodes):
+        text = "".join(f"  - {node}\n" for node in nodes)
+        path = self.place / f"site/manifests/{name}.yaml"
+        path.write_text(f"schema_version: 2\nname: {name}\nnodes:\n{text}")
+
+    def apply(self, name):
+        self.run("manifest", "apply", "-M", name, "-H", "local", "--yes", "--skip-preflight")
+
+    def nodes(self):
+        shown = json.loads(self.run("local", "show", "--json-output"))["nodes"]
+        return {node["name"]: node for node in shown}
+
+    def ssh_words(self, node, shared=False):
+        keys = self.place / "state/ssh"
+        options = [
+            "BatchMode=yes", "LogLevel=ERROR", f"UserKnownHostsFile={keys}/known_hosts",
+            f"HostKeyAlias={node['uuid']}", f"IdentityFile={keys}/id_ed25519",
+        ]
+        options += [f"ControlPath={self.place}/{node['name']}.s", "ControlMaster=auto"] if shared else ["ControlPath=none"]
+        options += ["ControlPersist=60"] if shared else []
+        words = ["ssh", "-F", "/dev/null"]
+        for option in options:
+            words += ["-o", option]
+        return [*words, f"homestak@{node['address']}"]
+
+    def ssh(self, node, line, shared=False, stdin=None):
+        return subprocess.run(
+            [*self.ssh_words(node, shared), line], check=True, capture_output=True, stdin=stdin
+        ).stdout
+
+    def close_shared(self):
+        """Ends connections that homestak keeps open."""
+        for socket in (self.place / "state/ssh/shared").glob("*"):
+            subprocess.run(["ssh", "-F", "/dev/null", "-O", "exit", "-S", socket, "node"], capture_output=True)
+
+
+def timed(call, *words):
+    begun = time.monotonic()
+    call(*words)
+    return time.monotonic() - begun
+
+
+def tools(bench, nodes):
+    """Returns what each tool runs, as a function."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target") / "bench-converge"
+    if not (target / "bin/pyinfra").exists():
+        venv.create(target, with_pip=True)
+        subprocess.run([target / "bin/pip", "install", "-q", "-r", HERE / "requirements.txt"], check=True)
+    sshd = (HERE / "sshd.conf").read_text()
+    variables = json.dumps({"key": (bench.work / "key.pub").read_text().strip(), "sshd": sshd})
+    keys = bench.place / "state/ssh"
+
+    def there(name):
+        def call():
+            bench.ssh(nodes[name], f"sudo sh -c '{ON_NODE[name][1]}'")
+        return call
+
+    def ansible():
+        options = f"-o UserKnownHostsFile={keys}/known_hosts -o HostKeyAlias={nodes['ansible']['uuid']}"
+        environment = {**os.environ, "ANSIBLE_PIPELINING": "True", "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3", "HOME": str(bench.place)}
+        words = [
+            target / "bin/ansible-playbook", "-i", f"{nodes['ansible']['address']},", "-u", "homestak",
+            "--private-key", keys / "id_ed25519", "--ssh-common-args", options, "-e", variables,
+            bench.work / "playbook.yml",
+        ]
+        subprocess.run(words, check=True, capture_output=True, env=environment)
+
+    def pyinfra():
+        words = [
+            target / "bin/pyinfra", "-y", "--user", "homestak", "--key", keys / "id_ed25519",
+            "--data", "ssh_strict_host_key_checking=off", nodes["pyinfra"]["address"], "deploy.py",
+        ]
+        subprocess.run(words, check=True, capture_output=True, cwd=bench.work)
+
+    return {"ansible": ansible, "pyinfra": pyinfra, **{name: there(name) for name in ON_NODE}}
+
+
+def prepare_node(bench, name, node):
+    """Fetches packages, so that the line to the archive is not what is measured."""
+    extra = ON_NODE.get(name, ("", ""))[0]
+    line = "sudo sh -ec 'apt-get -q update; apt-get -q -y --download-only --no-install-recommends install tree nginx-light"
+    if name == "ansible":
+        extra = "python3-apt"
+    if extra:
+        line += f"; apt-get -q -y --no-install-recommends install {extra}"
+    if name == "salt":
+        line += "; python3 -m venv /opt/salt; /opt/salt/bin/pip install -q salt"
+    bench.ssh(node, line + "'")
+    if name in ON_NODE:
+        for file in ("job.pp", "job.cf", "job.sls", "sshd.conf", "key.pub"):
+            with open(bench.work / file) as text:
+                bench.ssh(node, f"sudo tee /srv/{file}", stdin=text)
+
+
+def figures(binary, runs=5):
+    if os.geteuid() != 0 or shutil.which("systemd-nspawn") is None:
+        return None
+    root = Path(os.environ.get("HOMESTAK_LOCAL_ROOT", "/var/tmp/homestak-bench"))
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        bench = Bench(binary, place, root)
+        names = ["bare", "ansible", "pyinfra", *ON_NODE]
+        bench.manifest("others", [f"{{name: {name}}}" for name in names])
+        bench.manifest("own", ["{name: bench-node}"])
+        try:
+            return measured(bench, names, runs)
+        finally:
+            for name in ("own", "others", "ten"):
+                if (bench.place / f"site/manifests/{name}.yaml").exists():
+                    bench.run("manifest", "destroy", "-M", name, "-H", "local", "--yes")
+
+
+def measured(bench, names, runs):
+    bench.apply("others")
+    bench.apply("own")
+    nodes = bench.nodes()
+    failed = {}
+    for name in [*names, "bench-node"]:
+        try:
+            prepare_node(bench, name, nodes[name])
+        except subprocess.CalledProcessError as error:
+            failed[name] = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    bench.manifest("own", ["{name: bench-node, spec: bench}"])
+    bare = nodes["bare"]
+    install = "sudo apt-get -q -y --no-install-recommends install tree nginx-light"
+    first = {"apt alone": timed(bench.ssh, bare, install)}
+    bench.close_shared()
+    first["homestak"] = timed(bench.apply, "own")
+    others = {name: call for name, call in tools(bench, nodes).items() if name not in failed}
+    for name in list(others):
+        try:
+            first[name] = timed(others[name])
+        except subprocess.CalledProcessError as error:
+            said = (error.stderr or error.stdout or b"").decode(errors="replace").strip()
+            failed[name] = said.splitlines()[-3:]
+            del others[name]
+    own = nodes["bench-node"]
+
+    def by_hand(shared):
+        with open(HERE / "check.sh") as text:
+            bench.ssh(own, "sudo sh", shared, stdin=text)
+
+    def cold(*words):
+        def call():
+            bench.run(*words)
+        return call
+
+    no_op = {
+        "ssh alone": lambda: bench.ssh(own, "true"),
+        "a check by hand": lambda: by_hand(False),
+        "homestak spec diff": cold("spec", "diff", "bench-node"),
+        "homestak manifest apply": lambda: bench.apply("own"),
+        **others,
+        "a check by hand, open connection": lambda: by_hand(True),
+        "homestak spec diff, open connection": cold("spec", "diff", "bench-node"),
+    }
+    times = {name: [] for name in no_op}
+    for _ in range(runs):
+        for name, call in no_op.items():
+            if "open connection" not in name:
+                bench.close_shared()
+            else:
+                call()
+            times[name].append(timed(call))
+    again = {name: statistics.median(taken) for name, taken in times.items()}
+    bench.manifest("ten", [f"{{name: ten-{at}}}" for at in range(10)])
+    bench.apply("ten")
+    line = "sudo sh -ec 'apt-get -q update; apt-get -q -y --download-only --no-install-recommends install tree nginx-light'"
+    for name, node in bench.nodes().items():
+        if name.startswith("ten-"):
+            bench.ssh(node, line)
+    bench.manifest("ten", [f"{{name: ten-{at}, spec: bench}}" for at in range(10)])
+    ten_first = timed(bench.apply, "ten")
+    ten_again = statistics.median(timed(bench.apply, "ten") for _ in range(3))
+    return {"first": first, "again": again, "failed": failed, "ten": {"first": ten_first, "again": ten_again}}
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(json.dumps(figures(sys.argv[1], runs=int(sys.argv[2]) if len(sys.argv) > 2 else 5), indent=2))

@@ -1,0 +1,239 @@
+//! A decision carried out, so that it may die at any moment and be begun again.
+//!
+//! In: a spec. Out: the machine as the spec says, markers.
+//! Never: a first change before packages were tried out and files were checked as far as can be.
+
+use std::collections::BTreeSet;
+
+use homestak_core::converge::{
+    Change, Decision, Facts, Managed, Resource, Scope, State, Step, decide,
+};
+
+use crate::act::act;
+use crate::error::AgentError;
+use crate::files::Staged;
+use crate::gather::gather;
+use crate::{clock, packages, settings, state};
+
+/// The machine looked at, and what follows.
+pub(crate) struct Look {
+    pub(crate) facts: Facts,
+    pub(crate) last: State,
+    pub(crate) decision: Decision,
+}
+
+/// Looks at the machine and decides.
+pub(crate) fn look(wanted: &[Resource]) -> Result<Look, AgentError> {
+    let last = state::load()?;
+    let facts = facts(wanted, &last)?;
+    let decision = decide(wanted, &facts, &last);
+    Ok(Look {
+        facts,
+        last,
+        decision,
+    })
+}
+
+fn facts(wanted: &[Resource], last: &State) -> Result<Facts, AgentError> {
+    gather(&Scope::of(wanted, last))
+}
+
+/// Returns an error when something is refused.
+pub(crate) fn require(decision: &Decision) -> Result<(), AgentError> {
+    if decision.refusals.is_empty() {
+        return Ok(());
+    }
+    Err(AgentError::Refused(decision.refusals.clone()))
+}
+
+/// Who hears of a run, and has a say in it.
+pub(crate) trait Party {
+    /// What differs, before anything is done.
+    fn begins(&mut self, changes: &[Change]);
+    /// A step begins.
+    fn step(&mut self, step: &Step);
+    /// Packages are as they should be, and the first of the other steps is about to be done.
+    fn keeps(&mut self, decision: &Decision, look: &Seen) -> Result<(), AgentError>;
+    /// All is done, and holds as far as the node can tell.
+    fn holds(&mut self) -> Result<(), AgentError>;
+    /// It failed. Returns what is told of it.
+    fn failed(&mut self, error: AgentError) -> AgentError;
+}
+
+/// What the machine is like before the first step.
+pub(crate) struct Seen {
+    pub(crate) facts: Facts,
+    /// What was remembered when the run began.
+    pub(crate) before: State,
+    pub(crate) last: State,
+}
+
+/// Does what was decided. `party` hears of each step before it is done.
+pub(crate) fn carry_out(
+    wanted: &[Resource],
+    look: Look,
+    lock_wait: u64,
+    party: &mut dyn Party,
+) -> Result<(), AgentError> {
+    require(&look.decision)?;
+    if look.decision.steps.is_empty() {
+        return settle(&look.last, &look.decision);
+    }
+    let mut fuse = Fuse(settings::crash_after());
+    let Look {
+        mut facts,
+        mut last,
+        mut decision,
+    } = look;
+    let before = last.clone();
+    if let Some(Step::Packages { install, remove }) = decision.steps.first() {
+        if last.in_packages {
+            party.step(&decision.steps[0]);
+            packages::finish(lock_wait)?;
+        }
+        packages::rehearse(install, remove, lock_wait)?;
+        state::begin()?;
+        intend(&mut last, &decision.intent, &[], true)?;
+        party.step(&decision.steps[0]);
+        fuse.burn();
+        packages::transact(install, remove, lock_wait)?;
+        // Packages bring files, units and users: everything is looked at again.
+        intend(&mut last, &Managed::default(), &[], false)?;
+        facts = self::facts(wanted, &last)?;
+        decision = decide(wanted, &facts, &last);
+        require(&decision)?;
+    }
+    state::begin()?;
+    let seen = Seen {
+        facts,
+        before,
+        last,
+    };
+    party.keeps(&decision, &seen)?;
+    let mut last = seen.last;
+    intend(&mut last, &decision.intent, &decision.steps, false)?;
+    let mut done = Vec::new();
+    if let Err(first) = walk(&decision.steps, &mut last, &mut done, &mut fuse, party) {
+        let words = |step: &&Step| !done.contains(*step);
+        let left = decision.steps.iter().filter(words).map(Step::words);
+        return Err(if done.is_empty() {
+            first
+        } else {
+            AgentError::Halfway {
+                first: Box::new(first),
+                left: left.collect(),
+                done: done.iter().map(Step::words).collect(),
+            }
+        });
+    }
+    fuse.burn();
+    let seen = look_again(wanted, &last)?;
+    party.holds()?;
+    settle(&last, &seen)
+}
+
+/// Does steps. Users own files, so they are made before their files are written beside their
+/// places; all other files are written and checked before the first step.
+fn walk(
+    steps: &[Step],
+    last: &mut State,
+    done: &mut Vec<Step>,
+    fuse: &mut Fuse,
+    party: &mut dyn Party,
+) -> Result<(), AgentError> {
+    let users = |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::OpenUser { .. });
+    let made = steps.iter().filter_map(|step| match step {
+        Step::CreateUser { name, .. } => Some(name.as_str()),
+        _ => None,
+    });
+    let made: BTreeSet<&str> = made.collect();
+    let later = |step: &&Step| match step {
+        Step::Directory { owner, .. } | Step::Write { owner, .. } => made.contains(owner.as_str()),
+        _ => false,
+    };
+    let mut staged = Staged::default();
+    staged.add(steps.iter().filter(|step| !later(step)))?;
+    for step in steps.iter().filter(users) {
+        party.step(step);
+        fuse.burn();
+        act(step, &mut staged)?;
+        done.push(step.clone());
+    }
+    staged.add(steps.iter().filter(later))?;
+    for step in steps.iter().filter(|step| !users(step)) {
+        party.step(step);
+        fuse.burn();
+        act(step, &mut staged)?;
+        done.push(step.clone());
+        if last.pending.remove(step) {
+            state::save(last)?;
+        }
+    }
+    Ok(())
+}
+
+/// How often the network and services are looked at until they are what they were told to be, five
+/// times a second.
+const LOOKS: usize = 50;
+
+/// Looks whether all is as it should be now.
+fn look_again(wanted: &[Resource], last: &State) -> Result<Decision, AgentError> {
+    let mut check = last.clone();
+    check.pending.clear();
+    let mut n_looks = 0;
+    loop {
+        let seen = decide(wanted, &facts(wanted, &check)?, &check);
+        require(&seen)?;
+        if seen.is_settled() {
+            return Ok(seen);
+        }
+        let moves = |change: &&Change| {
+            change.resource == "network"
+                || matches!(
+                    change.found.as_str(),
+                    "activating" | "deactivating" | "reloading"
+                )
+        };
+        n_looks += 1;
+        if n_looks == LOOKS || !seen.changes.iter().any(|change| moves(&change)) {
+            return Err(AgentError::Unsettled(seen.changes));
+        }
+        clock::moment(200);
+    }
+}
+
+/// Writes down what is about to be done: whatever happens then, it can be finished and taken away.
+fn intend(
+    last: &mut State,
+    managed: &Managed,
+    steps: &[Step],
+    in_packages: bool,
+) -> Result<(), AgentError> {
+    last.managed = last.managed.with(managed);
+    last.in_packages = in_packages;
+    let follow = steps.iter().filter(|step| step.follows_files());
+    last.pending.extend(follow.cloned());
+    state::save(last)
+}
+
+fn settle(last: &State, decision: &Decision) -> Result<(), AgentError> {
+    let mut next = decision.next.clone();
+    next.pending.clear();
+    if *last == next {
+        return Ok(());
+    }
+    state::save(&next)
+}
+
+/// Ends the program after a number of steps, in tests.
+struct Fuse(Option<usize>);
+
+impl Fuse {
+    fn burn(&mut self) {
+        match self.0 {
+            Some(0) => std::process::abort(),
+            Some(left) => self.0 = Some(left - 1),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Arguments of the program.
+//!
+//! In: words. Out: [`Cli`].
+//! Never: defaults that depend on the machine.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Make this machine what its spec says
+#[derive(Debug, Parser)]
+#[command(name = "homestak-agent", version, about)]
+pub(crate) struct Cli {
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    pub(crate) json_output: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Converge this machine
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Converge for a driver that may lose its connection
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Look at specs
+    #[command(subcommand)]
+    Spec(SpecCommand),
+    /// Look after this machine: find what has changed, and mend what its spec says
+    ///
+    /// Exit code: 0 all is as it should be, 1 the spec is missing or wrong, 2 it failed,
+    /// 3 something differs that the spec leaves to a person.
+    Run(RunArgs),
+    /// Show what this machine last became, whether that failed, and what differs since
+    Status,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Say field by field what is not as it should be
+    ///
+    /// Exit code: 0 all is as it should be, 1 the spec is missing or wrong, 2 it could not be
+    /// found out, 3 something differs.
+    Check(SpecArgs),
+    /// Make this machine what the spec says
+    ///
+    /// Exit code: 0 done, 1 the spec is missing or wrong, 2 it failed.
+    Apply {
+        #[command(flatten)]
+        spec: SpecArgs,
+        /// Show what would be done, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        terms: Terms,
+    },
+    /// Say that this machine can still be reached, so that its last changes stay
+    ///
+    /// Exit code: 0 they stay, 1 there is nothing to confirm, or not any more.
+    Confirm,
+    /// List what is managed here, as it was when the machine last converged
+    Show,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Read a spec from standard input, make this machine what it says, and print events
+    ///
+    /// A job that exists already is followed, not begun again. Exit code: as of `config apply`.
+    Run {
+        #[command(flatten)]
+        job: JobArgs,
+        #[command(flatten)]
+        terms: Terms,
+    },
+    /// Print the events of a job until its end
+    ///
+    /// Exit code: that of the job; 1 when there is none of that name.
+    Follow {
+        #[command(flatten)]
+        job: JobArgs,
+        /// Leave out the events up to this one
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        after: u64,
+    },
+    /// Say that this machine can still be reached, so that a job's changes stay
+    ///
+    /// Exit code: 0 they stay, 1 there is no such job, or nothing to confirm any more.
+    Confirm(JobArgs),
+    /// Do the work of a job
+    #[command(hide = true)]
+    Work(JobArgs),
+    /// Take a job's changes back when whoever waits for their confirmation is gone
+    #[command(hide = true)]
+    Guard(JobArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Name of the job: letters, digits and `-`, at most 64
+    #[arg(long, value_name = "ID", value_parser = job_id)]
+    pub(crate) id: String,
+}
+
+fn job_id(text: &str) -> Result<String, String> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if !text.is_empty() && text.len() <= 64 && text.bytes().all(good) {
+        return Ok(text.to_owned());
+    }
+    Err("a job's name has letters, digits and `-`, at most 64".to_owned())
+}
+
+/// How a machine is converged.
+#[derive(Clone, Debug, Args, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Terms {
+    /// Take changes that could cut this machine off back unless they are confirmed in that time
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) confirm: Option<u64>,
+    /// How long another user of the package database is waited for
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub(crate) lock_wait: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SpecCommand {
+    /// Check a resolved spec
+    Validate(SpecArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Look once
+    #[arg(long, required_unless_present = "daemon", conflicts_with = "daemon")]
+    pub(crate) once: bool,
+    /// Look whenever something changes, and from time to time
+    #[arg(long)]
+    pub(crate) daemon: bool,
+    /// Show what would be done, and change nothing
+    #[arg(long, conflicts_with = "daemon")]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SpecArgs {
+    /// The resolved spec; `-` reads it from standard input [default: the spec of the last time]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) spec: Option<PathBuf>,
+}

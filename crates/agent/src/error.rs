@@ -1,0 +1,271 @@
+//! What can go wrong, and which exit code it has.
+//!
+//! In: failures of files, programs and checks. Out: [`AgentError`], with words for a person.
+//! Never: a secret; content of files is not quoted.
+
+use std::io::ErrorKind;
+
+use homestak_core::converge::Change;
+use homestak_core::error::chain;
+
+use crate::process::ProcessError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    /// There is no spec.
+    #[error("there is no spec at `{path}`")]
+    NoSpec {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The spec has faults.
+    #[error("the spec is wrong: {}", .0.join("; "))]
+    WrongSpec(Vec<String>),
+    /// This machine, or what is wanted of it, is not possible.
+    #[error("nothing was changed: {}", .0.join("; "))]
+    Refused(Vec<String>),
+    /// Not run by root.
+    #[error("only root can converge a machine")]
+    NotRoot,
+    /// Another one is at it.
+    #[error("another run converges this machine")]
+    Busy,
+    /// There is a watch.
+    #[error("this machine is watched already")]
+    Watched,
+    /// Looking at the machine failed.
+    #[error("look at {what}")]
+    Look {
+        what: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A program failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// Packages cannot be had.
+    #[error("packages: {0}")]
+    Packages(String),
+    /// A file is not sound.
+    #[error("`{path}` would be unsound, nothing was written: {said}")]
+    Unsound { path: String, said: String },
+    /// A file could not be written.
+    #[error("write `{path}`")]
+    Write {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// A step failed.
+    #[error("{step}: {said}")]
+    Step { step: String, said: String },
+    /// What was done did not hold.
+    #[error("after all steps this still differs: {}", names(.0))]
+    Unsettled(Vec<Change>),
+    /// A step failed after others were done.
+    #[error("{}", halfway(.first, .done, .left))]
+    Halfway {
+        first: Box<Self>,
+        done: Vec<String>,
+        left: Vec<String>,
+    },
+    /// Nobody said that the node can still be reached.
+    #[error("nobody confirmed within {within} s that the node can still be reached")]
+    Unconfirmed { within: u64 },
+    /// Whoever should have waited for that is gone.
+    #[error("{0} before anyone confirmed that the node can still be reached")]
+    CutOff(&'static str),
+    /// What was done was taken back.
+    #[error("{}", taken_back(.first, .back, .stuck))]
+    TakenBack {
+        first: Box<Self>,
+        back: Vec<String>,
+        stuck: Vec<String>,
+    },
+    /// Changes of an earlier run wait.
+    #[error("changes of the job `{0}` wait for their confirmation")]
+    Waiting(String),
+    /// A job that nobody knows.
+    #[error("there is no job `{0}` here")]
+    NoJob(String),
+    /// A job that is not to be confirmed, or not any more.
+    #[error("the job `{job}` is not to be confirmed: {why}")]
+    NotAsked { job: String, why: &'static str },
+    /// A job that ended without a word.
+    #[error("the agent was killed, or the node restarted, while it worked on this")]
+    Killed,
+    /// The state directory.
+    #[error("remember in `{path}`")]
+    Remember {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn names(changes: &[Change]) -> String {
+    let names: Vec<String> = changes
+        .iter()
+        .map(|change| format!("{} (is {})", change.id, first_line(&change.found)))
+        .collect();
+    names.join(", ")
+}
+
+fn halfway(first: &AgentError, done: &[String], left: &[String]) -> String {
+    let left = if left.is_empty() {
+        "nothing".to_owned()
+    } else {
+        left.join(", ")
+    };
+    format!(
+        "{}; done before that: {}; not done: {left}",
+        chain(first),
+        done.join(", ")
+    )
+}
+
+fn taken_back(first: &AgentError, back: &[String], stuck: &[String]) -> String {
+    let mut text = format!("{}; taken back: {}", chain(first), back.join(", "));
+    if !stuck.is_empty() {
+        text += &format!("; this could not be taken back: {}", stuck.join(", "));
+    }
+    text + "; packages stay as they are"
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+impl AgentError {
+    /// Returns the exit code: 1 for what was asked, 2 for what happened.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::NoSpec { .. } | Self::WrongSpec(_) | Self::NoJob(_) | Self::NotAsked { .. } => 1,
+            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.code(),
+            Self::Refused(_)
+            | Self::NotRoot
+            | Self::Busy
+            | Self::Watched
+            | Self::Look { .. }
+            | Self::Process(_)
+            | Self::Packages(_)
+            | Self::Unsound { .. }
+            | Self::Write { .. }
+            | Self::Step { .. }
+            | Self::Unsettled(_)
+            | Self::Unconfirmed { .. }
+            | Self::CutOff(_)
+            | Self::Waiting(_)
+            | Self::Killed
+            | Self::Remember { .. } => 2,
+        }
+    }
+
+    /// Returns a word for programs.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::NoSpec { .. } => "no_spec",
+            Self::WrongSpec(_) => "wrong_spec",
+            Self::Refused(_) => "refused",
+            Self::NotRoot => "not_root",
+            Self::Busy => "busy",
+            Self::Watched => "watched",
+            Self::Look { .. } => "look",
+            Self::Process(_) => "program",
+            Self::Packages(_) => "packages",
+            Self::Unsound { .. } => "unsound_file",
+            Self::Write { .. } => "write",
+            Self::Step { .. } => "step",
+            Self::Unsettled(_) => "unsettled",
+            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.word(),
+            Self::Unconfirmed { .. } | Self::CutOff(_) => "reverted",
+            Self::Waiting(_) => "unconfirmed",
+            Self::NoJob(_) => "no_job",
+            Self::NotAsked { .. } => "not_asked",
+            Self::Killed => "killed",
+            Self::Remember { .. } => "remember",
+        }
+    }
+
+    /// Returns what happened, and what to do about it, for a person.
+    pub(crate) fn message(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{} ({hint})", chain(self)),
+            None => chain(self),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.hint(),
+            Self::Write { path, source } | Self::Remember { path, source } => io_hint(path, source),
+            Self::Packages(said) => packages_hint(said),
+            Self::Step { step, .. } => {
+                let unit = step
+                    .split_once(' ')
+                    .filter(|(verb, _)| matches!(*verb, "start" | "restart" | "reload"));
+                unit.map(|(_, unit)| unit_hint(unit))
+            }
+            Self::Unsettled(changes) => {
+                let stopped = |change: &&Change| change.field.ends_with("active");
+                let unit = changes.iter().find(stopped)?.resource.split_once(':')?.1;
+                Some(unit_hint(unit))
+            }
+            Self::NotRoot => Some("put `sudo` in front".to_owned()),
+            Self::Watched => Some("`systemctl status homestak-agent` shows it".to_owned()),
+            Self::Busy => Some("run it again when that has ended".to_owned()),
+            Self::Waiting(job) => Some(format!(
+                "`homestak-agent job confirm --id {job}` keeps them, or they are taken back soon"
+            )),
+            Self::Killed => Some("run it again: it goes on from what was done".to_owned()),
+            Self::NoSpec { .. }
+            | Self::WrongSpec(_)
+            | Self::Refused(_)
+            | Self::Look { .. }
+            | Self::Process(_)
+            | Self::Unsound { .. }
+            | Self::Unconfirmed { .. }
+            | Self::CutOff(_)
+            | Self::NoJob(_)
+            | Self::NotAsked { .. } => None,
+        }
+    }
+}
+
+fn unit_hint(unit: &str) -> String {
+    format!("`journalctl -u {unit}` tells why; run it again when that is mended")
+}
+
+fn io_hint(path: &str, source: &std::io::Error) -> Option<String> {
+    let what = match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space",
+        ErrorKind::ReadOnlyFilesystem => "make it writable",
+        ErrorKind::PermissionDenied => {
+            return Some(format!(
+                "root may not write it: `lsattr {path}` may tell why; run it again when that is mended"
+            ));
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "`findmnt -T {path}` shows its file system: {what}, then run it again"
+    ))
+}
+
+fn packages_hint(said: &str) -> Option<String> {
+    let hint = if said.contains(" lock") {
+        "another program uses the packages: wait until it has ended, or give it more time with \
+         --lock-wait, then run it again"
+    } else if said.contains("resolving") || said.contains("resolve") {
+        "names of hosts are not found: look at /etc/resolv.conf, then run it again"
+    } else if said.contains("Unable to locate package") {
+        "look for a mistake in its name, or for an archive that is missing in /etc/apt"
+    } else if said.contains("No space left") {
+        "free some space under /var, then run it again"
+    } else {
+        return None;
+    };
+    Some(hint.to_owned())
+}

@@ -1,0 +1,222 @@
+//! Release, packages, accounts, SSH server, kernel.
+//!
+//! In: files and programs of this machine. Out: parts of the facts.
+//! Never: the name service: users of a directory are not ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use homestak_core::converge::{PackageFact, SystemFact, UserFact};
+
+use crate::error::AgentError;
+use crate::process;
+
+pub(super) fn release() -> SystemFact {
+    let text = fs_err::read_to_string("/etc/os-release").unwrap_or_default();
+    let value = |key: &str| {
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        line.unwrap_or_default().trim_matches('"').to_owned()
+    };
+    SystemFact {
+        id: value("ID"),
+        version: value("VERSION_ID"),
+        systemd: Path::new("/run/systemd/system").is_dir(),
+    }
+}
+
+pub(super) fn hostname() -> String {
+    let uname = rustix::system::uname();
+    uname.nodename().to_string_lossy().into_owned()
+}
+
+type Packages = (BTreeMap<String, PackageFact>, String);
+
+/// Returns which of the packages are installed, and what is wrong with any package. The database is
+/// read as it is: asking dpkg for all of it takes longer than everything else.
+pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError> {
+    let path = "/var/lib/dpkg/status";
+    let bytes = fs_err::read(path).map_err(|source| AgentError::Look {
+        what: "packages".to_owned(),
+        source: source.into(),
+    })?;
+    let (known, mut faults) = read_packages(&String::from_utf8_lossy(&bytes), wanted);
+    let interrupted = fs_err::read_dir("/var/lib/dpkg/updates")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| {
+            let name = entry.file_name();
+            name.to_string_lossy().bytes().all(|b| b.is_ascii_digit())
+        });
+    if interrupted {
+        faults.push("dpkg was interrupted".to_owned());
+    }
+    Ok((known, faults.join("\n")))
+}
+
+fn read_packages(
+    text: &str,
+    wanted: &BTreeSet<String>,
+) -> (BTreeMap<String, PackageFact>, Vec<String>) {
+    let mut known = BTreeMap::new();
+    let mut faults = Vec::new();
+    for block in text.split("\n\n") {
+        let [mut name, mut status, mut architecture, mut version] = [""; 4];
+        for line in block.lines() {
+            let Some((field, value)) = line.split_once(": ") else {
+                continue;
+            };
+            match field {
+                "Package" => name = value,
+                "Status" => status = value,
+                "Architecture" => architecture = value,
+                "Version" => version = value,
+                _ => {}
+            }
+        }
+        let mut words = status.split_whitespace().skip(1);
+        let (error, state) = (words.next(), words.next());
+        match state {
+            Some("installed") => {
+                for name in [name.to_owned(), format!("{name}:{architecture}")] {
+                    if wanted.contains(&name) {
+                        let version = version.to_owned();
+                        known.insert(name, PackageFact { version });
+                    }
+                }
+            }
+            Some("not-installed" | "config-files") | None => {}
+            Some(_) => faults.push(format!("{name} is half installed")),
+        }
+        if error == Some("reinstreq") {
+            faults.push(format!("{name} must be installed again"));
+        }
+    }
+    (known, faults)
+}
+
+/// Users and groups of this machine.
+pub(super) struct Accounts {
+    users: Vec<Vec<String>>,
+    groups: Vec<Vec<String>>,
+    ends: BTreeMap<String, i64>,
+}
+
+impl Accounts {
+    pub(super) fn read() -> Result<Self, AgentError> {
+        let table = |path: &str| -> Result<Vec<Vec<String>>, AgentError> {
+            let text = fs_err::read_to_string(path).map_err(|source| AgentError::Look {
+                what: format!("`{path}`"),
+                source: source.into(),
+            })?;
+            let lines = text.lines();
+            Ok(lines
+                .map(|line| line.split(':').map(str::to_owned).collect())
+                .collect())
+        };
+        let ends = table("/etc/shadow")?
+            .iter()
+            .filter_map(|row| Some((row.first()?.clone(), row.get(7)?.parse().ok()?)))
+            .collect();
+        Ok(Self {
+            users: table("/etc/passwd")?,
+            groups: table("/etc/group")?,
+            ends,
+        })
+    }
+
+    pub(super) fn user(&self, name: &str) -> Option<UserFact> {
+        let row = self
+            .users
+            .iter()
+            .find(|row| row.first().is_some_and(|first| first == name))?;
+        let groups = self.groups.iter().filter(|row| {
+            let members = row.get(3).map_or("", String::as_str);
+            members.split(',').any(|member| member == name)
+        });
+        let today = crate::clock::now().as_second() / 86_400;
+        Some(UserFact {
+            group: self.group_name(row.get(3)?.parse().ok()?),
+            home: row.get(5)?.clone(),
+            shell: row.get(6)?.clone(),
+            groups: groups.filter_map(|row| row.first().cloned()).collect(),
+            expired: self.ends.get(name).is_some_and(|end| *end <= today),
+        })
+    }
+
+    pub(super) fn user_name(&self, id: u32) -> String {
+        name_of(&self.users, id)
+    }
+
+    pub(super) fn group_name(&self, id: u32) -> String {
+        name_of(&self.groups, id)
+    }
+}
+
+fn name_of(rows: &[Vec<String>], id: u32) -> String {
+    let text = id.to_string();
+    let found = rows.iter().find(|row| row.get(2) == Some(&text));
+    found
+        .and_then(|row| row.first().cloned())
+        .unwrap_or_else(|| format!("#{id}"))
+}
+
+type Sshd = (Option<BTreeMap<String, Vec<String>>>, String);
+
+/// Returns the settings of the SSH server that are in effect, or what it says against them.
+pub(super) fn sshd() -> Result<Sshd, AgentError> {
+    if !Path::new("/usr/sbin/sshd").exists() {
+        return Ok((None, String::new()));
+    }
+    let ended = process::run(&["/usr/sbin/sshd", "-T"])?;
+    let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    if ended.code != Some(0) {
+        return Ok((Some(settings), ended.said()));
+    }
+    for line in ended.out.lines() {
+        let (name, value) = line.split_once(' ').unwrap_or((line, ""));
+        let values = settings.entry(name.to_owned()).or_default();
+        values.push(value.to_owned());
+    }
+    Ok((Some(settings), String::new()))
+}
+
+/// Returns where a kernel setting is. `None` for names that are none.
+pub(crate) fn sysctl_path(key: &str) -> Option<String> {
+    let good = key.split('.').all(|part| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+    });
+    good.then(|| format!("/proc/sys/{}", key.replace('.', "/")))
+}
+
+pub(super) fn sysctl(key: &str) -> Option<String> {
+    let text = fs_err::read_to_string(sysctl_path(key)?).ok()?;
+    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::read_packages;
+
+    #[test]
+    fn packages_are_read_with_what_is_wrong_with_them() {
+        let text = "Package: tree\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.1.0-1\nDescription: lists\n Package: not this\n\nPackage: cron\nStatus: deinstall ok config-files\nVersion: 3\n\nPackage: sudo\nStatus: install reinstreq half-installed\nVersion: 1\n";
+        let wanted: BTreeSet<String> = ["tree", "tree:amd64", "cron", "sudo"]
+            .map(str::to_owned)
+            .into();
+        let (known, faults) = read_packages(text, &wanted);
+        let names: Vec<_> = known.keys().cloned().collect();
+        assert_eq!(names, ["tree", "tree:amd64"]);
+        assert_eq!(known["tree"].version, "2.1.0-1");
+        assert_eq!(
+            faults,
+            ["sudo is half installed", "sudo must be installed again"]
+        );
+    }
+}

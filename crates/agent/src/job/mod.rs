@@ -1,0 +1,306 @@
+//! Jobs: a spec carried out apart from the connection that brought it.
+//!
+//! In: a spec, a name. Out: numbered events, also for whoever comes back later; an exit code.
+//! Never: work that ends with a connection; a job begun twice.
+
+mod place;
+mod worker;
+
+use std::io::Read as _;
+
+use homestak_core::converge::{Event, Numbered, render};
+use serde_json::{Value, json};
+
+pub(crate) use self::place::{Log, Place, Verdict, Wait};
+use crate::apply;
+use crate::args::{JobCommand, Terms};
+use crate::command::{self, Spec, require_root};
+use crate::error::AgentError;
+use crate::{clock, process, settings, state, ui, undo};
+
+/// The spec of a job.
+const SPEC: &str = "spec.yaml";
+const TERMS: &str = "terms.json";
+/// How long a worker may take to begin, in hundredths of a second.
+const STARTING: usize = 3_000;
+
+/// Runs a command about jobs.
+pub(crate) fn run(command: JobCommand) -> Result<u8, AgentError> {
+    require_root()?;
+    match command {
+        JobCommand::Run { job, terms } => Ok(run_job(&Place::of(&job.id), &terms)),
+        JobCommand::Follow { job, after } => {
+            let place = Place::of(&job.id);
+            if !place.is_known() {
+                return Err(AgentError::NoJob(job.id));
+            }
+            let result = follow(&place, after, print)?;
+            Ok(code_of(&result))
+        }
+        JobCommand::Confirm(job) => confirm(Some(job.id)),
+        JobCommand::Work(job) => worker::work(&Place::of(&job.id)),
+        JobCommand::Guard(job) => undo::guard(&Place::of(&job.id)),
+    }
+}
+
+/// Says that this machine can still be reached.
+pub(crate) fn confirm(id: Option<String>) -> Result<u8, AgentError> {
+    require_root()?;
+    let nothing = |job: &str, why| AgentError::NotAsked {
+        job: job.to_owned(),
+        why,
+    };
+    let id = id
+        .or_else(state::unconfirmed)
+        .ok_or_else(|| nothing("", "nothing waits for it"))?;
+    let place = Place::of(&id);
+    if !place.is_known() {
+        return Err(AgentError::NoJob(id));
+    }
+    let verdict = match (place.verdict(), place.asked()) {
+        (Some(verdict), _) => verdict,
+        (None, None) => return Err(nothing(&id, "it did not ask for that")),
+        (None, Some(asked)) if asked.is_over() => Verdict::Reverted,
+        (None, Some(_)) => place.judge(Verdict::Confirmed)?,
+    };
+    match verdict {
+        Verdict::Confirmed => {
+            ui::say("Confirmed: the changes stay.");
+            Ok(0)
+        }
+        Verdict::Reverted => Err(nothing(&id, "too late, its changes are taken back")),
+    }
+}
+
+/// What has become of a job that was to be begun.
+enum Begun {
+    /// It is over.
+    Ended(Value),
+    /// Someone else works on it.
+    Elsewhere,
+}
+
+fn run_job(place: &Place, terms: &Terms) -> u8 {
+    let read = || {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        read.map_err(|source| AgentError::NoSpec {
+            path: "-".to_owned(),
+            source,
+        })?;
+        command::parse("-".to_owned(), text)
+    };
+    let result = begin(place, read, terms, print).and_then(|begun| match begun {
+        Begun::Ended(result) => Ok(result),
+        Begun::Elsewhere => follow(place, 0, print),
+    });
+    // Nothing was begun, so there is nothing to come back to.
+    let result = result.unwrap_or_else(|error| {
+        let result = failure(&error);
+        let end = Event::End {
+            success: false,
+            result: result.clone(),
+        };
+        print(&Numbered { n: 1, event: end });
+        ui::say(&format!("error: {}", error.message()));
+        result
+    });
+    code_of(&result)
+}
+
+/// Does a job for a person on this machine, who confirms it over another connection.
+pub(crate) fn by_hand(spec: &Spec, terms: &Terms, json: bool) -> Result<u8, AgentError> {
+    require_root()?;
+    let place = Place::of(&format!("by-hand-{}", clock::now().as_millisecond()));
+    let ear = if json { tell_progress } else { tell };
+    let read = || command::parse("-".to_owned(), spec.text.clone());
+    let result = match begin(&place, read, terms, ear)? {
+        Begun::Ended(result) => result,
+        Begun::Elsewhere => follow(&place, 0, ear)?,
+    };
+    if json {
+        ui::json("config.apply", result.clone());
+    }
+    match result["message"].as_str() {
+        Some(message) => ui::say(&format!("error: {message}")),
+        None => ui::say(&format!("{} is as its spec says.", spec.name)),
+    }
+    Ok(code_of(&result))
+}
+
+/// Begins a job, and marks that it failed when it could not be begun. Whoever comes while another
+/// run is at work has not failed.
+fn begin(
+    place: &Place,
+    read: impl FnOnce() -> Result<Spec, AgentError>,
+    terms: &Terms,
+    ear: place::Ear,
+) -> Result<Begun, AgentError> {
+    let mut name = String::new();
+    begin_named(place, read, terms, ear, &mut name).map_err(|error| {
+        if !matches!(error, AgentError::Busy | AgentError::Waiting(_)) {
+            _ = state::fail(&error, &name);
+        }
+        error
+    })
+}
+
+/// When nothing differs the job ends here: that is what most pushes are.
+fn begin_named(
+    place: &Place,
+    read: impl FnOnce() -> Result<Spec, AgentError>,
+    terms: &Terms,
+    ear: place::Ear,
+    name: &mut String,
+) -> Result<Begun, AgentError> {
+    let claim = place.claim()?;
+    if place.is_known() {
+        return Ok(Begun::Elsewhere);
+    }
+    let begun = clock::uptime();
+    let turn = state::lock()?;
+    undo::require_none()?;
+    let spec = read()?;
+    name.clone_from(&spec.name);
+    let look = apply::look(&spec.wanted)?;
+    apply::require(&look.decision)?;
+    let marked = |error: AgentError| {
+        _ = state::fail(&error, &spec.name);
+        error
+    };
+    if look.decision.steps.is_empty() {
+        let mut worker = worker::Worker::new(place, terms, Log::open(place, Some(ear)));
+        let done = command::finish(&spec, look, begun, terms.lock_wait, &mut worker);
+        place.forget_others();
+        return Ok(Begun::Ended(worker.end(done.map_err(marked))));
+    }
+    drop(turn);
+    place.forget_others();
+    place.write_text(SPEC, &spec.text)?;
+    place.write(TERMS, terms)?;
+    let mut log = Log::open(place, None);
+    let started = launch(place);
+    drop(claim);
+    if let Err(error) = started {
+        let (success, result) = (false, failure(&marked(error)));
+        log.say(Event::End { success, result });
+    }
+    Ok(Begun::Elsewhere)
+}
+
+/// Lets systemd work on a job: it does not end with the connection.
+fn launch(place: &Place) -> Result<(), AgentError> {
+    let unit = format!("--unit=homestak-job-{}", place.id);
+    let program = settings::program();
+    let mut words = vec!["systemd-run", "--quiet", "--collect", "--service-type=exec"];
+    words.push(&unit);
+    let crash = settings::crash_after().map(|n| format!("--setenv=HOMESTAK_CRASH_AFTER={n}"));
+    words.extend(crash.as_deref());
+    words.extend(["--", &program, "job", "work", "--id", &place.id]);
+    process::must(&words)?;
+    for _ in 0..STARTING {
+        if place.is_taken() {
+            return Ok(());
+        }
+        clock::moment(10);
+    }
+    Err(AgentError::Killed)
+}
+
+/// Hands the events of a job on until its end, and returns its result.
+fn follow(place: &Place, after: u64, ear: place::Ear) -> Result<Value, AgentError> {
+    let mut n_read = 0;
+    // Whoever takes changes back may be on its way.
+    let mut n_lonely = 0;
+    loop {
+        let is_worked_on = place.is_worked_on();
+        let text = place.events()?;
+        let news = text.get(n_read..).unwrap_or_default();
+        let whole = news.rfind('\n').map_or(0, |end| end + 1);
+        for line in news[..whole].lines() {
+            let Ok(event) = serde_json::from_str::<Numbered>(line) else {
+                continue;
+            };
+            let heard = event.n <= after || ear(&event);
+            if let Event::End { result, .. } = event.event {
+                return Ok(result);
+            }
+            // The job goes on without us.
+            if !heard {
+                return Ok(json!({ "code": 2 }));
+            }
+        }
+        n_read += whole;
+        if is_worked_on {
+            n_lonely = 0;
+        } else {
+            n_lonely += 1;
+            let awaited = state::unconfirmed().as_ref() == Some(&place.id);
+            if !awaited || n_lonely > STARTING {
+                bury(place);
+            }
+        }
+        clock::moment(20);
+    }
+}
+
+/// Says of a job that died what can be said.
+fn bury(place: &Place) {
+    if state::unconfirmed().as_ref() == Some(&place.id) {
+        _ = state::lock().and_then(|_turn| undo::require_none());
+        return;
+    }
+    let alive = place.inherit(Wait::Never);
+    // Someone was faster.
+    if alive.is_err()
+        || place
+            .events()
+            .is_ok_and(|text| text.contains("\"event\":\"end\""))
+    {
+        return;
+    }
+    let error = AgentError::Killed;
+    _ = state::fail(&error, "");
+    let result = failure(&error);
+    let success = false;
+    Log::open(place, None).say(Event::End { success, result });
+}
+
+/// What a job that failed says at its end.
+pub(crate) fn failure(error: &AgentError) -> Value {
+    json!({
+        "phase": "config",
+        "success": false,
+        "error": error.word(),
+        "message": error.message(),
+        "code": error.code(),
+    })
+}
+
+fn code_of(result: &Value) -> u8 {
+    let code = result["code"].as_u64().unwrap_or_default();
+    u8::try_from(code).unwrap_or(2)
+}
+
+fn print(event: &Numbered) -> bool {
+    serde_json::to_string(event).is_ok_and(|line| ui::line(&line))
+}
+
+fn tell(event: &Numbered) -> bool {
+    if let Event::Changes { changes } = &event.event {
+        ui::data(&render(changes));
+    }
+    tell_progress(event)
+}
+
+fn tell_progress(event: &Numbered) -> bool {
+    match &event.event {
+        Event::Step { words } => ui::say(words),
+        Event::Confirm { within } => ui::say(&format!(
+            "Connect anew and run `homestak-agent config confirm` within {within} s, or everything is taken back."
+        )),
+        Event::Reverted { why } => ui::say(&format!("taken back: {why}")),
+        Event::Changes { .. } | Event::End { .. } => {}
+    }
+    true
+}

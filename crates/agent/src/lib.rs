@@ -1,0 +1,35 @@
+//! CONVERGES: makes the machine it runs on what its spec says, and tells where it is not.
+//!
+//! In: a resolved spec, this machine. Out: changes done, markers, reports.
+//! Never: a decision (`core::converge` decides); a file written that was not checked first.
+
+mod act;
+mod apply;
+mod args;
+mod clock;
+mod command;
+mod error;
+mod files;
+mod gather;
+mod job;
+mod packages;
+mod process;
+mod run;
+mod settings;
+mod state;
+mod ui;
+mod undo;
+mod watch;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+/// Runs the program and returns its exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match args::Cli::try_parse_from(words) {
+        Ok(cli) => command::run(cli),
+        Err(error) => ui::usage(&error),
+    }
+}

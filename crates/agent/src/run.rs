@@ -1,0 +1,306 @@
+//! Looking after the machine: one look, and what follows from it.
+//!
+//! In: the spec that is kept, what was seen before. Out: fields mended or named, and lines that say
+//! so, one for each.
+//! Never: a field mended against the policy, or in a fight that nobody wins.
+
+use std::collections::BTreeSet;
+
+use homestak_core::converge::{Change, Decision, Drift, Handling, Since, Step, render};
+use homestak_core::error::chain;
+use serde_json::json;
+
+use crate::apply::{self, Look, Party, Seen};
+use crate::args::SpecArgs;
+use crate::command::{self, Spec};
+use crate::error::AgentError;
+use crate::watch::memory;
+use crate::{clock, state, ui, undo};
+
+/// Something is left to a person.
+const DIFFERS: u8 = 3;
+/// Longer values are not put into a line.
+const SHORT: usize = 80;
+
+/// What may be mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mends {
+    /// Everything that the policy mends: someone asked.
+    All,
+    /// The same, but for what is held.
+    Most,
+    /// Nothing.
+    None,
+}
+
+/// What came of a look.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) mended: Vec<String>,
+    /// Why something could not be mended.
+    pub(crate) error: Option<AgentError>,
+}
+
+/// Reads the spec that is kept.
+pub(crate) fn kept_spec() -> Result<Spec, AgentError> {
+    command::read(&SpecArgs { spec: None })
+}
+
+fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Look, AgentError> {
+    let policy = spec.policy.holding(held.iter().cloned());
+    apply::look(&policy.put_into(&spec.wanted))
+}
+
+fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<(), AgentError> {
+    let policy = spec.policy.holding(held.iter().cloned());
+    let wanted = policy.put_into(&spec.wanted);
+    apply::carry_out(&wanted, look, LOCK_WAIT, &mut Silent)
+}
+
+/// How long another user of the package database is waited for, in seconds. The watch comes back.
+const LOCK_WAIT: u64 = 10;
+
+/// Nobody hears of single steps, and nothing is confirmed: what is mended was confirmed before.
+struct Silent;
+
+impl Party for Silent {
+    fn begins(&mut self, _: &[Change]) {}
+
+    fn step(&mut self, _: &Step) {}
+
+    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn holds(&mut self) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn failed(&mut self, error: AgentError) -> AgentError {
+        error
+    }
+}
+
+fn enforced(look: &Look) -> Vec<&Change> {
+    let changes = look.decision.changes.iter();
+    let is_enforced = |change: &&Change| change.handling == Handling::Enforce;
+    changes.filter(is_enforced).collect()
+}
+
+/// Looks, and mends what may be mended. Whoever calls has the turn.
+pub(crate) fn round(spec: &Spec, drift: &mut Drift, mends: Mends) -> Result<Round, AgentError> {
+    let held = match mends {
+        Mends::All => BTreeSet::new(),
+        Mends::Most | Mends::None => drift.held(clock::now()),
+    };
+    let look = look(spec, &held)?;
+    apply::require(&look.decision)?;
+    let new = drift.see(&look.decision.changes, clock::now());
+    let mut round = Round {
+        changes: look.decision.changes.clone(),
+        ..Round::default()
+    };
+    for change in &round.changes {
+        let only_named = change.handling == Handling::Report || mends == Mends::None;
+        if only_named && new.contains(&change.id) {
+            ui::say(&format!("{}: only reported", found(change)));
+        }
+    }
+    if mends == Mends::None {
+        return Ok(round);
+    }
+    if !enforced(&look).is_empty() {
+        // Seen is seen, whatever becomes of it.
+        memory::save_drift(drift)?;
+        mend(spec, &held, look, drift, &mut round)?;
+    }
+    let is_open = |id: &String| drift.again.get(id).is_some_and(|again| again.failed > 0);
+    if round.error.is_none() && !drift.open.keys().any(is_open) {
+        command::mark_complete(spec)?;
+    }
+    Ok(round)
+}
+
+fn mend(
+    spec: &Spec,
+    held: &BTreeSet<String>,
+    look: Look,
+    drift: &mut Drift,
+    round: &mut Round,
+) -> Result<(), AgentError> {
+    memory::note_mending(true)?;
+    let mut wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
+    round.error = if look.decision.steps.is_empty() {
+        // Something changed while it was looked at, so that what was seen does not fit together.
+        Some(AgentError::Unsettled(round.changes.clone()))
+    } else {
+        carry_out(spec, held, look).err()
+    };
+    let mut left: Vec<String> = Vec::new();
+    if let Some(error) = &round.error {
+        let changed = matches!(error, AgentError::Unsettled(_));
+        let (mut seen, still) = one_by_one(spec, held, changed)?;
+        left = still;
+        // What was changed meanwhile is seen, and mended, as well.
+        seen.retain(|change| !wanted.iter().any(|one| one.id == change.id));
+        if !seen.is_empty() {
+            round.changes.extend(seen.iter().cloned());
+            drift.see(&round.changes, clock::now());
+            wanted.extend(seen);
+        }
+    }
+    let now = clock::now();
+    let mended = wanted.iter().filter(|change| !left.contains(&change.id));
+    round.mended = mended.clone().map(|change| change.id.clone()).collect();
+    for change in mended {
+        ui::say(&format!("{}: mended", found(change)));
+    }
+    for id in drift.mended(&round.mended, now) {
+        let until = drift.again[&id].until.unwrap_or(now);
+        ui::say(&format!(
+            "{id} is changed again and again, so it is only reported until {until:.0}"
+        ));
+    }
+    match &round.error {
+        Some(error) if !left.is_empty() => {
+            let why = chain(error);
+            drift.failed(&left, &why, now);
+            for id in &left {
+                let until = drift.again[id].until.unwrap_or(now);
+                ui::say(&format!(
+                    "{id} could not be mended, it is tried again at {until:.0}: {why}"
+                ));
+            }
+            state::fail_in("run", error, &spec.name)?;
+        }
+        // What was in the way has gone.
+        Some(_) => round.error = None,
+        None => {}
+    }
+    memory::note_mending(false)
+}
+
+/// Mends each resource for itself, so that one that cannot be mended does not keep the others from
+/// it. One alone is tried again when someone changed it meanwhile. Returns what was seen first, and
+/// what is left.
+fn one_by_one(
+    spec: &Spec,
+    held: &BTreeSet<String>,
+    changed: bool,
+) -> Result<(Vec<Change>, Vec<String>), AgentError> {
+    let seen = look(spec, held)?;
+    let seen: Vec<Change> = enforced(&seen).into_iter().cloned().collect();
+    let resources: BTreeSet<&String> = seen.iter().map(|change| &change.resource).collect();
+    if resources.len() > 1 || changed {
+        for resource in resources {
+            let others = seen.iter().filter(|other| other.resource != *resource);
+            let mut all = held.clone();
+            all.extend(others.map(|other| other.id.clone()));
+            // What cannot be mended is found by the last look.
+            _ = look(spec, &all).and_then(|look| carry_out(spec, &all, look));
+        }
+    }
+    let left = look(spec, held)?;
+    let left = enforced(&left).into_iter();
+    let left = left.map(|change| change.id.clone()).collect();
+    Ok((seen, left))
+}
+
+/// Says what was found, with values that fit into a line.
+fn found(change: &Change) -> String {
+    let who = match change.since {
+        Since::Node => "was changed",
+        Since::Spec | Since::First => "differs",
+    };
+    let fits = |text: &str| text.len() <= SHORT && !text.contains('\n');
+    if change.field.ends_with("content") || !fits(&change.expected) || !fits(&change.found) {
+        return format!("{} {who}", change.id);
+    }
+    let (is, should) = (&change.found, &change.expected);
+    format!("{} {who} (is {is}, should be {should})", change.id)
+}
+
+/// Looks once.
+pub(crate) fn once(dry_run: bool, json: bool) -> Result<u8, AgentError> {
+    if dry_run {
+        return rehearse(json);
+    }
+    let _turn = state::lock()?;
+    undo::require_none()?;
+    let spec = kept_spec()?;
+    let mut drift = memory::load_drift();
+    let round = round(&spec, &mut drift, Mends::All);
+    memory::save_drift(&drift)?;
+    let round = round?;
+    if let Some(error) = round.error {
+        return Err(error);
+    }
+    // Whoever asks for the spec would get this as well.
+    let Look { mut decision, .. } = apply::look(&spec.wanted)?;
+    let left = spec.policy.mark(&decision.changes);
+    let is_shown = |change: &Change| left.iter().any(|one| one.id == change.id);
+    decision.changes.retain(is_shown);
+    let settled = decision.is_settled();
+    if json {
+        ui::json(
+            "run",
+            json!({ "success": true, "spec": spec.name, "settled": settled, "changes": round.changes, "mended": round.mended, "left": left }),
+        );
+    } else {
+        ui::data(&render(&left));
+    }
+    let n_mended = round.mended.len();
+    if settled {
+        ui::say(&format!(
+            "{} is as its spec says; {n_mended} fields were mended.",
+            spec.name
+        ));
+        return Ok(0);
+    }
+    ui::say(&format!(
+        "{n_mended} fields were mended, {} are left to a person: `homestak-agent config apply` mends them.",
+        left.len()
+    ));
+    Ok(DIFFERS)
+}
+
+fn rehearse(json: bool) -> Result<u8, AgentError> {
+    let spec = kept_spec()?;
+    let Look { decision, .. } = look(&spec, &BTreeSet::new())?;
+    apply::require(&decision)?;
+    let steps: Vec<String> = decision.steps.iter().map(Step::words).collect();
+    if json {
+        ui::json(
+            "run",
+            json!({ "spec": spec.name, "dry_run": true, "changes": decision.changes, "steps": steps }),
+        );
+        return Ok(0);
+    }
+    ui::data(&render(&decision.changes));
+    for step in &steps {
+        ui::data(&format!("would {step}\n"));
+    }
+    Ok(0)
+}
+
+/// Says in a few lines what is watched and what differs.
+pub(crate) fn summary(drift: &Drift, watched: bool) -> String {
+    let mut lines = String::new();
+    if watched {
+        lines += "watched\n";
+    }
+    if let Some(trouble) = &drift.trouble {
+        lines += &format!("{trouble}\n");
+    }
+    for (id, open) in &drift.open {
+        let why = open.why.as_ref();
+        let what = match (why, open.handling) {
+            (Some(why), _) => format!("could not be mended: {why}"),
+            (None, Handling::Enforce) => "is to be mended".to_owned(),
+            (None, Handling::Report | Handling::Ignore) => "only reported".to_owned(),
+        };
+        lines += &format!("{id} differs since {:.0}: {what}\n", open.seen);
+    }
+    lines
+}

@@ -1,0 +1,216 @@
+//! What this machine remembers of its spec: under `/usr/local/etc/homestak/state`.
+//!
+//! In: spec, state, results. Out: files, each written whole; for root only where they tell more
+//! than that.
+//! Never: a marker of success beside one of failure.
+
+use std::fs::TryLockError;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use homestak_core::converge::{HOME, State};
+use serde_json::{Value, json};
+
+use crate::clock;
+use crate::error::AgentError;
+use crate::files::write_whole;
+use crate::watch::memory;
+
+/// The spec that was last asked for.
+pub(crate) const SPEC: &str = "spec.yaml";
+const STATE: &str = "converge.json";
+/// Says that the machine is as its spec says.
+pub(crate) const COMPLETE: &str = "config-complete.json";
+/// Says that it could not be made so.
+pub(crate) const FAILED: &str = "config-failed.json";
+const UNCONFIRMED: &str = "unconfirmed";
+/// Where failure is marked when the disk is full or cannot be written.
+const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
+
+/// How long the watch may have the turn before others give up: it may be mending.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often is looked whether it is free.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Returns where a file of the state is.
+pub(crate) fn place(name: &str) -> PathBuf {
+    PathBuf::from(format!("{HOME}/state/{name}"))
+}
+
+/// Says which file of the state it was.
+pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
+    move |source| AgentError::Remember {
+        path: place(name).display().to_string(),
+        source,
+    }
+}
+
+/// Writes a file of the state, whole.
+pub(crate) fn write(name: &str, content: &str, mode: u32) -> Result<(), AgentError> {
+    write_whole(&place(name), content, mode).map_err(failed(name))
+}
+
+/// Removes a file of the state; one that is gone is fine.
+pub(crate) fn remove(name: &str) -> Result<(), AgentError> {
+    match fs_err::remove_file(place(name)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(name)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Reads what is remembered; nothing when there is nothing.
+pub(crate) fn load() -> Result<State, AgentError> {
+    match fs_err::read_to_string(place(STATE)) {
+        Ok(text) => serde_json::from_str(&text).map_err(|source| AgentError::Look {
+            what: format!("`{}`", place(STATE).display()),
+            source: source.into(),
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+        Err(error) => Err(failed(STATE)(error)),
+    }
+}
+
+/// Remembers.
+pub(crate) fn save(state: &State) -> Result<(), AgentError> {
+    let text = serde_json::to_string(state).map_err(|error| failed(STATE)(error.into()))?;
+    write(STATE, &text, 0o600)
+}
+
+/// Keeps the spec, and the one before it.
+pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
+    if let Ok(before) = fs_err::read_to_string(place(SPEC)) {
+        if before == text {
+            return Ok(());
+        }
+        write("spec.yaml.prev", &before, 0o600)?;
+    }
+    write(SPEC, text, 0o600)
+}
+
+/// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the
+/// watch had begun is taken over by whoever takes a turn.
+pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
+    let begun = clock::instant();
+    let file = loop {
+        if let Some(file) = take("lock")? {
+            break file;
+        }
+        // The watch gives the turn back; another run may have it for long.
+        if !memory::is_watched() || begun.elapsed() > PATIENCE {
+            return Err(unconfirmed().map_or(AgentError::Busy, AgentError::Waiting));
+        }
+        std::thread::sleep(PAUSE);
+    };
+    memory::note_mending(false)?;
+    Ok(file)
+}
+
+/// Takes a file for as long as it is held. `None` when another has it.
+pub(crate) fn take(name: &str) -> Result<Option<std::fs::File>, AgentError> {
+    let path = place(name);
+    if let Some(parent) = path.parent() {
+        fs_err::create_dir_all(parent).map_err(failed(name))?;
+    }
+    let file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .map_err(failed(name))?
+        .into_file();
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(failed(name)(error)),
+    }
+}
+
+/// Returns the job whose changes are taken back unless someone confirms them.
+pub(crate) fn unconfirmed() -> Option<String> {
+    let text = fs_err::read_to_string(place(UNCONFIRMED)).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Says that the changes of a job are not confirmed yet.
+pub(crate) fn await_confirmation(job: &str) -> Result<(), AgentError> {
+    write(UNCONFIRMED, job, 0o600)
+}
+
+/// Says that nothing waits to be confirmed.
+pub(crate) fn nothing_awaited() -> Result<(), AgentError> {
+    remove(UNCONFIRMED)
+}
+
+/// Says that the machine is being changed: neither complete nor failed.
+pub(crate) fn begin() -> Result<(), AgentError> {
+    remove(COMPLETE)
+}
+
+/// Says that the machine is complete, unless it was said before with the same words.
+pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
+    remove(FAILED)?;
+    _ = fs_err::remove_file(FAILED_ELSEWHERE);
+    let without_time = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(map) = value.as_object_mut() {
+            map.remove("timestamp");
+        }
+        value
+    };
+    let before = read(COMPLETE);
+    if before.as_ref().map(without_time) == Some(without_time(&marker)) {
+        return Ok(());
+    }
+    marker["timestamp"] = json!(clock::now().to_string());
+    write(COMPLETE, &format!("{marker:#}\n"), 0o644)
+}
+
+/// Says that it failed, and how often.
+pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
+    fail_in("config", error, spec)
+}
+
+/// The same for a phase: `run` is that of a machine which looks after itself.
+pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(), AgentError> {
+    let node = rustix::system::uname();
+    let node = node.nodename().to_string_lossy();
+    let now = clock::now().to_string();
+    let before = markers().1.unwrap_or_default();
+    let attempts = before["attempts"].as_u64().unwrap_or(0) + 1;
+    let first = before["first_attempt"].as_str().unwrap_or(&now);
+    let marker = json!({
+        "phase": phase,
+        "status": "failed",
+        "error": error.word(),
+        "code": error.code(),
+        "message": error.message(),
+        "node": node,
+        "spec": spec,
+        "attempts": attempts,
+        "first_attempt": first,
+        "last_attempt": now,
+    });
+    let text = format!("{marker:#}\n");
+    // A disk that cannot be written may be why it failed.
+    let done = remove(COMPLETE).and_then(|()| write(FAILED, &text, 0o644));
+    if done.is_err() {
+        let place = Path::new(FAILED_ELSEWHERE);
+        return write_whole(place, &text, 0o644).map_err(failed(FAILED));
+    }
+    _ = fs_err::remove_file(FAILED_ELSEWHERE);
+    Ok(())
+}
+
+/// Returns both markers.
+pub(crate) fn markers() -> (Option<Value>, Option<Value>) {
+    let elsewhere = || read_at(Path::new(FAILED_ELSEWHERE));
+    (read(COMPLETE), elsewhere().or_else(|| read(FAILED)))
+}
+
+fn read(name: &str) -> Option<Value> {
+    read_at(&place(name))
+}
+
+fn read_at(path: &Path) -> Option<Value> {
+    serde_json::from_str(&fs_err::read_to_string(path).ok()?).ok()
+}

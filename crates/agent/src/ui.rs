@@ -1,0 +1,42 @@
+//! The only door to the terminal.
+//!
+//! In: results, talk, errors. Out: stdout for data, stderr for talk.
+//! Never: called from anywhere but commands.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+/// Prints arguments that could not be understood, or the help that was asked for.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// Prints data. A reader that has gone away is no error.
+pub(crate) fn data(text: &str) {
+    let mut out = std::io::stdout().lock();
+    _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a result as JSON: `kind` and `version` first, so that readers can tell.
+pub(crate) fn json(kind: &str, body: Value) {
+    let mut whole = json!({ "kind": kind, "version": 1 });
+    if let (Some(whole), Value::Object(body)) = (whole.as_object_mut(), body) {
+        whole.extend(body);
+    }
+    data(&format!("{whole:#}\n"));
+}
+
+/// Says something.
+pub(crate) fn say(text: &str) {
+    let mut out = std::io::stderr().lock();
+    _ = writeln!(out, "{text}");
+}
+
+/// Prints a line of data. Tells whether the reader is still there.
+pub(crate) fn line(text: &str) -> bool {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
+}

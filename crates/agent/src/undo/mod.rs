@@ -1,0 +1,209 @@
+//! Changes that could cut the node off: what they change is kept, and put back unless someone
+//! confirms.
+//!
+//! In: a decision, a job. Out: the node as it was, or what was kept forgotten.
+//! Never: packages taken back; a verdict that the next boot, or a second killing, could change.
+
+mod back;
+mod unit;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use homestak_core::converge::{Decision, Event, State, Step, WayBack};
+use serde::{Deserialize, Serialize};
+
+use self::back::Found;
+use crate::apply::{Party, Seen};
+use crate::error::AgentError;
+use crate::job::{Log, Place, Verdict, Wait, failure};
+use crate::{clock, command, state, ui};
+
+const UNDO: &str = "undo.json";
+/// Copies of files.
+const BEFORE: &str = "before";
+
+/// Everything that is needed to go back.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// What was remembered.
+    state: State,
+    way: WayBack,
+    found: BTreeMap<String, Found>,
+    /// What is done, in words.
+    words: Vec<String>,
+    /// How that could cut the node off.
+    dangers: Vec<String>,
+    /// The boot in which it is done.
+    boot: String,
+}
+
+/// Keeps what a decision changes, and sees to it that it is put back whatever happens to us.
+pub(crate) fn keep(place: &Place, decision: &Decision, seen: &Seen) -> Result<Kept, AgentError> {
+    let way = WayBack::of(&decision.steps, &seen.facts);
+    let copies = place.path(BEFORE);
+    let found = back::copy(&way, &copies).map_err(place.failed(BEFORE))?;
+    let own = |step: &&Step| !step.follows_files();
+    let dangers = decision.dangers().into_iter();
+    let kept = Kept {
+        state: WayBack::remembered(&seen.before, &seen.last),
+        way,
+        found,
+        words: decision.steps.iter().filter(own).map(Step::words).collect(),
+        dangers: dangers.map(|danger| danger.words().to_owned()).collect(),
+        boot: clock::boot(),
+    };
+    place.write(UNDO, &kept)?;
+    let armed = state::await_confirmation(&place.id).and_then(|()| unit::install(&place.id));
+    if let Err(error) = armed {
+        forget(place);
+        return Err(error);
+    }
+    Ok(kept)
+}
+
+/// Forgets what was kept: it is confirmed, or put back.
+pub(crate) fn forget(place: &Place) {
+    // In this order: as long as a job waits, there is what it needs.
+    _ = state::nothing_awaited();
+    unit::remove(&place.id);
+    _ = fs_err::remove_dir_all(place.path(BEFORE));
+    _ = fs_err::remove_file(place.path(UNDO));
+}
+
+/// Takes everything back, and returns what is told of it.
+pub(crate) fn take_back(
+    place: &Place,
+    kept: &Kept,
+    first: AgentError,
+    log: &mut Log,
+) -> AgentError {
+    let first = match first {
+        AgentError::Halfway { first, .. } => first,
+        other => Box::new(other),
+    };
+    let about = kept.dangers.join(", ");
+    log.say(Event::Reverted {
+        why: format!("{}; this was about {about}", first.message()),
+    });
+    let mut stuck = BTreeSet::new();
+    // What fails for a moment, such as a full disk, may work the next.
+    for _ in 0..3 {
+        stuck = back::go(kept, &place.path(BEFORE));
+        if let Err(error) = state::save(&kept.state) {
+            stuck.insert(error.message());
+        }
+        if stuck.is_empty() {
+            break;
+        }
+        clock::moment(1_000);
+    }
+    AgentError::TakenBack {
+        first,
+        back: kept.words.clone(),
+        stuck: stuck.into_iter().collect(),
+    }
+}
+
+/// Returns an error when changes of an earlier run wait for their confirmation. When nobody looks
+/// after them any more, they are taken back now. Whoever calls has the turn.
+pub(crate) fn require_none() -> Result<(), AgentError> {
+    let Some(id) = state::unconfirmed() else {
+        return Ok(());
+    };
+    let place = Place::of(&id);
+    let _alive = place.inherit(Wait::Never)?;
+    if state::unconfirmed().as_ref() == Some(&id) {
+        resume(&place)?;
+    }
+    Ok(())
+}
+
+/// Waits until whoever works on a job is gone, and takes its changes back when they were not
+/// confirmed.
+pub(crate) fn guard(place: &Place) -> Result<u8, AgentError> {
+    let _alive = place.inherit(Wait::UntilFree)?;
+    if state::unconfirmed().as_ref() != Some(&place.id) {
+        unit::remove(&place.id);
+        return Ok(0);
+    }
+    let _turn = loop {
+        match state::lock() {
+            Ok(turn) => break turn,
+            Err(AgentError::Busy | AgentError::Waiting(_)) => clock::moment(50),
+            Err(error) => return Err(error),
+        }
+    };
+    resume(place)?;
+    Ok(0)
+}
+
+/// Goes on with a job whose worker is gone. Whoever calls has the turn, and the job.
+fn resume(place: &Place) -> Result<(), AgentError> {
+    let mut log = Log::open(place, None);
+    let kept: Kept = match place.read(UNDO) {
+        Ok(kept) => kept,
+        // Killed before the first change, or after the last thing was put back.
+        Err(_) => {
+            forget(place);
+            return Ok(());
+        }
+    };
+    let same_boot = kept.boot == clock::boot();
+    let asked = place.asked();
+    let verdict = match (place.verdict(), &asked) {
+        (Some(verdict), _) => verdict,
+        (None, Some(asked)) if same_boot => place.await_verdict(asked)?,
+        (None, _) => place.judge(Verdict::Reverted)?,
+    };
+    let text = place.read_text("spec.yaml")?;
+    let spec = command::parse("-".to_owned(), text);
+    let name = spec.as_ref().map(|spec| spec.name.clone());
+    let name = name.unwrap_or_default();
+    let done = match verdict {
+        // All was done but the last notes.
+        Verdict::Confirmed if same_boot => command::converge(spec, 0, &mut Quiet),
+        Verdict::Confirmed => Err(AgentError::Killed),
+        Verdict::Reverted => {
+            let first = match asked {
+                Some(asked) if same_boot => AgentError::Unconfirmed {
+                    within: asked.within,
+                },
+                Some(_) | None if same_boot => AgentError::CutOff("the agent was killed"),
+                Some(_) | None => AgentError::CutOff("the node was restarted"),
+            };
+            Err(take_back(place, &kept, first, &mut log))
+        }
+    };
+    let (success, result) = match done {
+        Ok(done) => (true, done.body),
+        Err(error) => {
+            _ = state::fail(&error, &name);
+            ui::say(&format!("error: {}", error.message()));
+            (false, failure(&error))
+        }
+    };
+    forget(place);
+    log.say(Event::End { success, result });
+    Ok(())
+}
+
+/// Nobody hears, and nothing is kept.
+struct Quiet;
+
+impl Party for Quiet {
+    fn begins(&mut self, _: &[homestak_core::converge::Change]) {}
+
+    fn step(&mut self, _: &Step) {}
+
+    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn holds(&mut self) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn failed(&mut self, error: AgentError) -> AgentError {
+        error
+    }
+}

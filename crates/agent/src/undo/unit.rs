@@ -1,0 +1,64 @@
+//! The unit that outlives whoever waits: there only while a confirmation is outstanding.
+//!
+//! In: a job. Out: a unit that runs now, and at the next boot before the network is set up.
+//! Never: left behind; a file of it stays only while a job waits.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::AgentError;
+use crate::files::{link, write_whole};
+use crate::{process, settings};
+
+const UNITS: &str = "/etc/systemd/system";
+
+fn name(job: &str) -> String {
+    format!("homestak-undo-{job}.service")
+}
+
+fn places(job: &str) -> (PathBuf, PathBuf) {
+    let units = Path::new(UNITS);
+    let wants = units.join("multi-user.target.wants");
+    (units.join(name(job)), wants.join(name(job)))
+}
+
+/// Installs the unit, enables it for the next boot, and starts it.
+pub(super) fn install(job: &str) -> Result<(), AgentError> {
+    let (path, wanted) = places(job);
+    let program = settings::program();
+    let text = format!(
+        "# Written by homestak; gone once the changes of {job} are confirmed or taken back.
+[Unit]
+Description=Take changes of homestak back that nobody confirmed
+DefaultDependencies=no
+Wants=network-pre.target
+After=local-fs.target systemd-remount-fs.service systemd-sysctl.service
+Before=network-pre.target shutdown.target
+Conflicts=shutdown.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart={program} job guard --id {job}
+Restart=on-failure
+RestartSec=1
+"
+    );
+    let failed = |source| AgentError::Write {
+        path: path.display().to_string(),
+        source,
+    };
+    write_whole(&path, &text, 0o644).map_err(failed)?;
+    if let Some(parent) = wanted.parent() {
+        fs_err::create_dir_all(parent).map_err(failed)?;
+    }
+    link(&wanted.to_string_lossy(), &path.to_string_lossy())?;
+    process::must(&["systemctl", "start", "--no-block", "--", &name(job)])?;
+    Ok(())
+}
+
+/// Removes the unit. One that runs goes on to its end.
+pub(super) fn remove(job: &str) {
+    let (path, wanted) = places(job);
+    _ = fs_err::remove_file(wanted);
+    _ = fs_err::remove_file(path);
+}

@@ -1,0 +1,249 @@
+//! Watching the machine, so that what changes is seen at once and mended as its spec says.
+//!
+//! In: events of files, units, addresses and names, and time. Out: looks, and what follows.
+//! Never: a fight: with a run that has the turn, with itself, or with whoever changes a field again
+//! and again.
+
+mod bus;
+pub(crate) mod memory;
+mod notify;
+mod paths;
+mod sources;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use homestak_core::converge::Drift;
+use homestak_core::error::chain;
+use jiff::Timestamp;
+
+use self::notify::Notify;
+use self::sources::Sources;
+use crate::command::Spec;
+use crate::error::AgentError;
+use crate::run::{self, Mends};
+use crate::{clock, process, state, ui};
+
+/// Changes often come in bursts: it is looked when nothing has happened for so long.
+const QUIET: Duration = Duration::from_millis(150);
+/// A burst that does not end is looked at all the same.
+const LONGEST_BURST: Duration = Duration::from_secs(1);
+/// How often is looked whether the turn is free.
+const TURN: Duration = Duration::from_millis(100);
+/// How long is waited after a look that failed; each time in a row doubles it.
+const RETRY: Duration = Duration::from_secs(5);
+/// The longest that is waited, and how often is looked while there is no spec.
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+
+/// How often is looked while the machine is started, and for how long.
+const STARTING: Duration = Duration::from_secs(2);
+const LONGEST_START: Duration = Duration::from_secs(300);
+
+/// Watches until the program is replaced or ended.
+pub(crate) fn watch() -> Result<u8, AgentError> {
+    let Some(_only) = memory::lock_watch()? else {
+        return Err(AgentError::Watched);
+    };
+    let mut watch = Watch {
+        sources: Sources::new().map_err(failed)?,
+        notify: Notify::new(),
+        program: program(),
+        starting: Some(clock::instant()),
+        trouble: None,
+        n_failed: 0,
+    };
+    // Whoever starts us may have the turn, and waits for this.
+    watch.notify.ready();
+    let mut due = clock::instant();
+    loop {
+        watch.wait(due)?;
+        if watch.is_replaced() {
+            ui::say("the program was replaced, so that the new one is started");
+            return Ok(0);
+        }
+        let wait = watch.look()?;
+        due = clock::instant() + wait;
+    }
+}
+
+fn failed(source: std::io::Error) -> AgentError {
+    AgentError::Look {
+        what: "changes of this machine".to_owned(),
+        source: source.into(),
+    }
+}
+
+struct Watch {
+    sources: Sources,
+    notify: Notify,
+    program: Option<PathBuf>,
+    /// Since when we watch a machine that may still be starting.
+    starting: Option<Instant>,
+    /// What was last in the way.
+    trouble: Option<String>,
+    n_failed: u32,
+}
+
+impl Watch {
+    /// Waits until something has happened and it is quiet again, or until it is time.
+    fn wait(&mut self, due: Instant) -> Result<(), AgentError> {
+        loop {
+            let left = due.saturating_duration_since(clock::instant());
+            let longest = left.min(self.notify.silence());
+            let happened = self.sources.wait(longest).map_err(failed)?;
+            self.notify.alive();
+            if happened {
+                break;
+            }
+            if clock::instant() >= due {
+                return Ok(());
+            }
+        }
+        let begun = clock::instant();
+        while clock::instant().saturating_duration_since(begun) < LONGEST_BURST {
+            if !self.sources.wait(QUIET).map_err(failed)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks, and returns after which time it is looked again when nothing happens.
+    fn look(&mut self) -> Result<Duration, AgentError> {
+        let (_turn, cut_off) = loop {
+            match memory::lock() {
+                Ok(turn) => break turn,
+                Err(AgentError::Busy | AgentError::Waiting(_)) => {}
+                Err(error) => return Err(error),
+            }
+            self.notify.alive();
+            self.sources.wait(TURN).map_err(failed)?;
+        };
+        let mut drift = memory::load_drift();
+        self.notify.busy();
+        let looked = self.look_and_mend(&mut drift, cut_off);
+        self.notify.idle();
+        let now = clock::now();
+        let (wait, trouble) = match looked {
+            Ok((wait, trouble)) => {
+                self.n_failed = 0;
+                (wait, trouble)
+            }
+            Err(error) => {
+                let wait = RETRY * (1 << self.n_failed.min(10));
+                self.n_failed += 1;
+                (wait.min(LONGEST_RETRY), Some(chain(&error)))
+            }
+        };
+        if trouble != self.trouble {
+            // Said once, however often it is met.
+            ui::say(trouble.as_deref().unwrap_or("all is well again"));
+            self.trouble.clone_from(&trouble);
+        }
+        drift.trouble = trouble;
+        if let Err(error) = memory::save_drift(&drift) {
+            // A disk that is full is no reason to end.
+            ui::say(&chain(&error));
+            return Ok(LONGEST_RETRY);
+        }
+        Ok(next(&drift, now).map_or(wait, |next| next.min(wait)))
+    }
+
+    /// Also returns why nothing is mended, when nothing is.
+    fn look_and_mend(
+        &mut self,
+        drift: &mut Drift,
+        cut_off: bool,
+    ) -> Result<(Duration, Option<String>), AgentError> {
+        let spec = match run::kept_spec() {
+            Ok(spec) => spec,
+            Err(error @ AgentError::NoSpec { .. }) => {
+                return Ok((LONGEST_RETRY, Some(chain(&error))));
+            }
+            Err(error) => return Err(error),
+        };
+        let fresh = self.aim(&spec)?;
+        let starts = self.starts();
+        let (mends, why) = if starts {
+            (Mends::None, Some("this machine is still starting"))
+        } else {
+            allowed(cut_off)
+        };
+        run::round(&spec, drift, mends)?;
+        let wait = if fresh {
+            // Something may have happened before it was watched.
+            Duration::ZERO
+        } else if starts {
+            STARTING
+        } else {
+            Duration::from_secs(spec.sweep)
+        };
+        Ok((wait, why.map(str::to_owned)))
+    }
+
+    /// Tells whether the machine is still being started: addresses and units that are on their way
+    /// are not missing. One that never gets there is looked after all the same.
+    fn starts(&mut self) -> bool {
+        let Some(begun) = self.starting else {
+            return false;
+        };
+        let ended = process::run(&["systemctl", "is-system-running"]);
+        let word = ended.map(|ended| ended.out).unwrap_or_default();
+        let early = matches!(word.trim(), "initializing" | "starting");
+        let long = clock::instant().saturating_duration_since(begun) > LONGEST_START;
+        if !early || long {
+            self.starting = None;
+        }
+        self.starting.is_some()
+    }
+
+    fn aim(&mut self, spec: &Spec) -> Result<bool, AgentError> {
+        let heard = self.sources.hears_units();
+        let fresh = self
+            .sources
+            .aim(&spec.wanted, &state::load()?)
+            .map_err(failed)?;
+        if heard && !self.sources.hears_units() {
+            ui::say("systemd is not heard, so that units are only seen from time to time");
+        }
+        Ok(fresh)
+    }
+
+    /// Tells whether another program is where this one was.
+    fn is_replaced(&self) -> bool {
+        self.program.is_some() && program() != self.program
+    }
+}
+
+/// Returns the program as the kernel names it: one that is no longer there has another name.
+fn program() -> Option<PathBuf> {
+    fs_err::read_link("/proc/self/exe").ok()
+}
+
+/// Tells what may be mended. While someone else's converge is unfinished or has failed, the spec
+/// that is kept is not the one that was asked for last, and going back to it is not ours to decide.
+fn allowed(cut_off: bool) -> (Mends, Option<&'static str>) {
+    let (complete, failed) = state::markers();
+    let by_watch = failed
+        .as_ref()
+        .is_some_and(|failed| failed["phase"] == "run");
+    if failed.is_some() && !by_watch {
+        return (
+            Mends::None,
+            Some("the last `config apply` failed; nothing is mended until one succeeds"),
+        );
+    }
+    if complete.is_some() || by_watch || cut_off {
+        return (Mends::Most, None);
+    }
+    (
+        Mends::None,
+        Some("the last `config apply` has not ended; nothing is mended until one does"),
+    )
+}
+
+/// Returns the time until a field that is held is tried again.
+fn next(drift: &Drift, now: Timestamp) -> Option<Duration> {
+    let wait = drift.next(now)?.duration_since(now);
+    Duration::try_from(wait).ok()
+}

@@ -1,0 +1,232 @@
+//! Whatever is broken by hand is found, named and put right, and nothing else is touched.
+
+use std::collections::BTreeSet;
+
+use crate::lab::Lab;
+use crate::sample;
+
+/// How each kind of resource is broken, and the change that must be found.
+const BREAKS: &[(&str, &str, &str)] = &[
+    ("package", "dpkg --remove tree", "package:tree/state"),
+    ("hostname", "hostname stolen", "hostname/kernel"),
+    (
+        "hostname",
+        "echo stolen >/etc/hostname",
+        "hostname//etc/hostname content",
+    ),
+    ("hosts", "sed -i /lab.example/d /etc/hosts", "hosts/line"),
+    (
+        "timezone",
+        "ln -sf /usr/share/zoneinfo/Etc/UTC /etc/localtime",
+        "timezone/zone",
+    ),
+    ("timezone", "rm /etc/localtime", "timezone/zone"),
+    (
+        "network",
+        "ip address add 10.9.9.9/24 dev eth0",
+        "network/address",
+    ),
+    (
+        "network",
+        "echo nameserver 192.0.2.1 >>/etc/resolv.conf",
+        "network/dns",
+    ),
+    (
+        "network",
+        "rm /etc/systemd/network/05-homestak.network",
+        "network//etc/systemd/network/05-homestak.network content",
+    ),
+    (
+        "user",
+        "usermod --shell /usr/sbin/nologin alice",
+        "user:alice/login",
+    ),
+    ("user", "usermod --expiredate 1 alice", "user:alice/login"),
+    ("user", "userdel bob", "user:bob/account"),
+    (
+        "keys",
+        "rm -r /home/alice/.ssh",
+        "keys:alice//home/alice/.ssh",
+    ),
+    (
+        "keys",
+        "echo 'ssh-ed25519 AAAAforeign eve' >>/home/alice/.ssh/authorized_keys",
+        "keys:alice/ssh-ed25519 ...5519 AAAAforeign",
+    ),
+    (
+        "keys",
+        "chmod 666 /home/alice/.ssh/authorized_keys",
+        "keys:alice//home/alice/.ssh/authorized_keys mode",
+    ),
+    (
+        "keys",
+        "chown root /home/alice/.ssh",
+        "keys:alice//home/alice/.ssh",
+    ),
+    (
+        "sudo",
+        "rm /etc/sudoers.d/homestak-alice",
+        "sudo:alice/rule",
+    ),
+    ("sudo", "gpasswd -a bob sudo", "sudo:bob/rule"),
+    (
+        "sudo",
+        "echo 'bob ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/zz; chmod 440 /etc/sudoers.d/zz",
+        "sudo:bob/rule",
+    ),
+    (
+        "sudo",
+        "echo 'bob ALL=(ALL) ALL' >>/etc/sudoers",
+        "sudo:bob/rule",
+    ),
+    (
+        "sudo_groups",
+        "echo '%sudo ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/zz",
+        "sudo-groups/rules",
+    ),
+    (
+        "sshd",
+        "rm /etc/ssh/sshd_config.d/00-homestak.conf",
+        "sshd/PermitRootLogin",
+    ),
+    (
+        "sshd",
+        "echo nonsense >/etc/ssh/sshd_config.d/00-homestak.conf",
+        "sshd/PermitRootLogin",
+    ),
+    (
+        "sshd",
+        "sed -i '1i PasswordAuthentication yes' /etc/ssh/sshd_config",
+        "sshd/PasswordAuthentication",
+    ),
+    (
+        "sshd",
+        "sed -i '1i Port 2222' /etc/ssh/sshd_config",
+        "sshd/Port",
+    ),
+    (
+        "sshd",
+        "sed -i /^Include/d /etc/ssh/sshd_config",
+        "sshd/PermitRootLogin",
+    ),
+    ("fail2ban", "systemctl stop fail2ban", "fail2ban/active"),
+    ("fail2ban", "systemctl disable fail2ban", "fail2ban/enabled"),
+    (
+        "fail2ban",
+        "rm /etc/fail2ban/jail.d/homestak.local",
+        "fail2ban//etc/fail2ban/jail.d/homestak.local content",
+    ),
+    (
+        "service",
+        "systemctl stop cron",
+        "service:cron.service/active",
+    ),
+    (
+        "service",
+        "systemctl disable cron",
+        "service:cron.service/enabled",
+    ),
+    (
+        "service",
+        "systemctl mask --now cron",
+        "service:cron.service/enabled",
+    ),
+    (
+        "service",
+        "systemctl enable nftables",
+        "service:nftables.service/enabled",
+    ),
+    ("file", "echo other >/etc/motd", "file:/etc/motd/content"),
+    ("file", "rm /etc/motd", "file:/etc/motd/content"),
+    (
+        "file",
+        "ln -sf /etc/passwd /etc/motd",
+        "file:/etc/motd/content",
+    ),
+    ("file", "chmod 600 /etc/motd", "file:/etc/motd/mode"),
+    (
+        "file",
+        "chown alice:alice /etc/motd",
+        "file:/etc/motd/owner",
+    ),
+    (
+        "sysctl",
+        "rm /etc/sysctl.d/90-homestak.conf",
+        "sysctl//etc/sysctl.d/90-homestak.conf content",
+    ),
+    (
+        "subscription_notice",
+        "printf '%s' \"if (res.data.status.toLowerCase() !== 'active') {\" >/usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js",
+        "subscription-notice/notice",
+    ),
+];
+
+/// A file that is not ours alone.
+const SSHD: &str = "/etc/ssh/sshd_config";
+
+/// Kinds that have nothing on a node that could be broken.
+const NOTHING_THERE: &[&str] = &["data"];
+
+#[test]
+fn whatever_is_broken_by_hand_is_found_and_put_right_and_nothing_else_is_touched() {
+    let Some(lab) = Lab::new() else { return };
+    let spec = lab.spec("prod");
+    // As on a hypervisor, as far as this is about one file.
+    lab.root("mkdir -p /usr/share/javascript/proxmox-widget-toolkit; touch /usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js").good();
+    lab.apply(&spec);
+    lab.root(&format!("cp -p {SSHD} /root/")).good();
+    let right = lab.picture();
+    let again = lab.apply(&spec);
+    assert_eq!(again["steps"].as_array().unwrap().len(), 0, "{again:#}");
+    assert_eq!(lab.picture(), right, "applied twice");
+    every_kind_is_tried(&lab, &spec);
+    let mut wrong = Vec::new();
+    let chosen = sample::some(BREAKS.len() / 3, BREAKS.len());
+    println!(
+        "{} of {} ways to break {} kinds",
+        chosen.len(),
+        BREAKS.len(),
+        kinds().len()
+    );
+    for (_, command, id) in chosen.into_iter().map(|nth| &BREAKS[nth]) {
+        lab.root(command).good();
+        let found = lab.check(&spec);
+        if !found.iter().any(|change| change == id) {
+            wrong.push(format!("`{command}`: {id} is not in {found:?}"));
+        }
+        let run = lab.agent("config apply", &spec);
+        if run.code != 0 {
+            wrong.push(format!("`{command}`: {}", run.err));
+            continue;
+        }
+        // In a file of others, what was wrong stays as a comment, and what was missing may come
+        // back at another place. The rest must be as before.
+        if command.ends_with(SSHD) {
+            lab.root(&format!("cp -p /root/sshd_config {SSHD}")).good();
+        }
+        let now = lab.picture();
+        if now != right {
+            let lines: BTreeSet<&str> = right.lines().collect();
+            let now: BTreeSet<&str> = now.lines().collect();
+            let differs: Vec<_> = lines.symmetric_difference(&now).collect();
+            wrong.push(format!("`{command}` left {differs:#?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(lab.check(&spec), [""; 0]);
+    lab.bed.destroy("lab");
+}
+
+fn kinds() -> BTreeSet<&'static str> {
+    BREAKS.iter().map(|(kind, ..)| *kind).collect()
+}
+
+/// Whatever kind of resource the spec has is broken in some way.
+fn every_kind_is_tried(lab: &Lab, spec: &serde_json::Value) {
+    let read = lab.agent("spec validate --json-output", spec).json();
+    for resource in read["resources"].as_array().unwrap() {
+        let kind = resource["kind"].as_str().unwrap();
+        let tried = kinds().contains(kind) || NOTHING_THERE.contains(&kind);
+        assert!(tried, "nothing breaks {kind}");
+    }
+}

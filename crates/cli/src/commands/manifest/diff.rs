@@ -1,0 +1,67 @@
+//! `homestak spec diff`: in what a node differs from its spec.
+
+use std::process::ExitCode;
+
+use homestak_core::converge::render;
+use homestak_core::plan::{Options, Verb};
+use serde_json::json;
+
+use super::job::Job;
+use crate::args::{CarryArgs, ManifestArgs, NodeArgs};
+use crate::commands::Outcome;
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::nodes;
+use crate::operator::journal;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Something differs.
+const DIFFERS: u8 = 3;
+
+/// Asks a node that runs what differs.
+pub(in crate::commands) fn run(
+    which: &NodeArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let journal = journal(settings)?;
+    let known = block_on(nodes::one(journal.as_ref(), which))??;
+    let name = known.name();
+    let manifest = ManifestArgs {
+        manifest: Some(known.scope.manifest.clone()),
+        host: Some(known.scope.host.clone()),
+        ..ManifestArgs::default()
+    };
+    let carry = CarryArgs::default();
+    let job = Job::open("plan", &manifest, &carry, settings, printer)?;
+    let plan = block_on(job.plan(&Options::new(Verb::Apply)))??;
+    let node = plan.node(name);
+    let config = node.and_then(|node| node.config.as_ref());
+    let Some(config) = config else {
+        return Err(CommandError::failed(format!(
+            "`{name}` is not configured from here: it has no spec, fetches it itself, or is simulated."
+        )));
+    };
+    let Some(found) = &config.found else {
+        return Err(CommandError::failed(format!(
+            "`{name}` could not be asked what it is like inside."
+        ))
+        .hint(format!(
+            "homestak manifest status {} tells how it is",
+            known.options()
+        ))
+        .hint("-v says what was tried"));
+    };
+    let changes = &found.changes;
+    if printer.shape.json {
+        let body = json!({ "node": name, "spec": config.spec, "changes": changes });
+        printer.json("spec.diff", body);
+    } else {
+        printer.data(&render(changes));
+        if changes.is_empty() {
+            printer.say(&format!("`{name}` is as its spec `{}` says.", config.spec));
+        }
+    }
+    Ok(ExitCode::from(if changes.is_empty() { 0 } else { DIFFERS }))
+}

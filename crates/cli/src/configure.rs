@@ -1,0 +1,263 @@
+//! Makes nodes inside what their specs say: the site's specs, over SSH with the driver's keys.
+//!
+//! In: nodes that run. Out: what differs on them, or what they became.
+//! Never: a spec kept anywhere; it is resolved when it is used, secrets included.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use homestak_core::converge::{Event, Handling};
+use homestak_core::doc::manifest::{Mode, NodeType};
+use homestak_core::plan::{Action, ConfigPlan, NodePlan, Plan, Wanted, digest, port, spec_text};
+use homestak_core::resolve::Resolved;
+use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Remark};
+use homestak_providers::push::{Agent, PushError, Pusher};
+use homestak_providers::ssh::{Keyring, Ssh, SshError};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::local_host::LOCAL;
+use crate::places::SIM;
+use crate::session::Session;
+use crate::settings::Settings;
+
+/// How many nodes are asked at once.
+const AT_ONCE: usize = 16;
+
+/// Makes nodes what the specs of a site say.
+#[derive(Clone)]
+pub(crate) struct SiteConfigurer {
+    session: Arc<Session>,
+    keyring: Keyring,
+    ssh_config: Option<PathBuf>,
+    agent: PathBuf,
+    confirm_within: u64,
+    pusher: Arc<OnceLock<Pusher>>,
+}
+
+impl SiteConfigurer {
+    /// Takes specs from a site, and keys from the driver.
+    pub(crate) fn new(session: Arc<Session>, keyring: Keyring, settings: &Settings) -> Self {
+        Self {
+            session,
+            keyring,
+            ssh_config: settings.ssh_config.clone(),
+            agent: settings.agent.clone(),
+            confirm_within: settings.confirm_within,
+            pusher: Arc::default(),
+        }
+    }
+
+    /// Returns who carries specs; the program is read once.
+    fn pusher(&self, doing: &str) -> Result<Pusher, PortError> {
+        if let Some(pusher) = self.pusher.get() {
+            return Ok(pusher.clone());
+        }
+        let agent = Agent::read(&self.agent).map_err(|error| error.at_port(doing))?;
+        let pusher = || Pusher::new(agent, self.confirm_within);
+        Ok(self.pusher.get_or_init(pusher).clone())
+    }
+
+    fn text(&self, spec: &str, node: &str, wanted: &Wanted) -> Option<String> {
+        let key = self.keyring.own().ok()?;
+        spec_text(&self.session.catalog, spec, (node, wanted), key.trim())
+    }
+
+    /// Returns the spec of a node, which must be the one that was planned with.
+    fn planned_text(&self, doing: &str, node: &Inner) -> Result<String, PortError> {
+        let spec = &node.config.spec;
+        let text = self.text(spec, &node.node, &node.wanted);
+        let text = text.ok_or_else(|| {
+            let detail = format!("the site has no spec `{spec}` any more");
+            PortError::refused(
+                doing,
+                detail,
+                "homestak manifest plan shows what is there now",
+            )
+        })?;
+        if digest(&text) != node.config.digest {
+            return Err(PortError::refused(
+                doing,
+                format!("the spec `{spec}` or what it names was changed since the plan was made"),
+                "homestak manifest apply makes a new plan",
+            ));
+        }
+        Ok(text)
+    }
+
+    fn way(&self, guest: &GuestUuid, address: IpAddr, user: &str) -> Ssh {
+        Ssh::to(&self.keyring, address, user, guest.as_str()).configured(self.ssh_config.clone())
+    }
+
+    /// Returns what the nodes of a manifest become, as far as they are configured from here.
+    pub(crate) fn configs(&self, resolved: &Resolved, plan: &Plan) -> BTreeMap<String, ConfigPlan> {
+        let mut configs = BTreeMap::new();
+        // Nodes that are not reached over SSH are not configured over it.
+        let reached = plan.nodes.iter().filter(|_| plan.verify_ssh);
+        for node in reached {
+            let (Some(wanted), Some(written)) = (&node.wanted, resolved.node(&node.name)) else {
+                continue;
+            };
+            // A simulated guest has no inside, and one that pulls fetches its spec itself.
+            if node.host == SIM || written.mode.value == Mode::Pull {
+                continue;
+            }
+            // On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
+            if node.host == LOCAL && written.kind.value == NodeType::Pve {
+                continue;
+            }
+            let Some(spec) = written.spec.as_ref().map(|spec| spec.value.clone()) else {
+                continue;
+            };
+            if let Some(text) = self.text(&spec, &node.name, wanted) {
+                let config = ConfigPlan {
+                    digest: digest(&text),
+                    port: port(&text),
+                    spec,
+                    found: None,
+                };
+                configs.insert(node.name.clone(), config);
+            }
+        }
+        configs
+    }
+
+    /// Asks every node that runs and would be left alone what differs in it.
+    pub(crate) async fn ask(
+        &self,
+        plan: &Plan,
+        configs: &mut BTreeMap<String, ConfigPlan>,
+        told: &dyn Fn(&str),
+    ) {
+        let slots = Arc::new(Semaphore::new(AT_ONCE));
+        let mut asked = JoinSet::new();
+        for node in plan
+            .nodes
+            .iter()
+            .filter(|node| node.action == Action::Nothing)
+        {
+            let config = configs.get(&node.name);
+            let Some(inner) = config.and_then(|config| inner(node, config)) else {
+                continue;
+            };
+            let (own, slots) = (self.clone(), slots.clone());
+            // Cancel safety: looking changes nothing.
+            asked.spawn(async move {
+                let _slot = slots.acquire().await;
+                let found = own.check(&inner).await;
+                (inner.node, found)
+            });
+        }
+        while let Some(answer) = asked.join_next().await {
+            let Ok((node, found)) = answer else {
+                continue;
+            };
+            match (found, configs.get_mut(&node)) {
+                (Ok(found), Some(config)) => config.found = Some(found),
+                (Err(error), _) => told(&format!("{node}: {}", error.detail)),
+                (Ok(_), None) => {}
+            }
+        }
+    }
+}
+
+/// Puts together what is known of a node that runs.
+fn inner(node: &NodePlan, config: &ConfigPlan) -> Option<Inner> {
+    let found = node.found.as_ref().filter(|found| found.running)?;
+    Some(Inner {
+        node: node.name.clone(),
+        host: node.host.clone(),
+        guest: found.guest.uuid.clone(),
+        address: found.address?,
+        ports: ports(found.configured.as_ref().map(|was| was.port), config.port),
+        wanted: node.wanted.clone()?,
+        config: config.clone(),
+    })
+}
+
+/// Returns where SSH may listen, the likeliest first.
+fn ports(was: Option<u16>, will: u16) -> Vec<u16> {
+    let mut ports: Vec<u16> = was.into_iter().chain([will, 22]).collect();
+    ports.dedup();
+    ports
+}
+
+/// Does something on the first port at which a node is reached.
+fn at_first<T>(
+    ssh: &Ssh,
+    ports: &[u16],
+    mut work: impl FnMut(&Ssh) -> Result<T, PushError>,
+) -> Result<T, PushError> {
+    let mut last = None;
+    for port in ports {
+        match work(&ssh.clone().port(*port)) {
+            Err(PushError::Ssh(SshError::Unreachable { said, sent }))
+                if said.contains("refused") =>
+            {
+                last = Some(PushError::Ssh(SshError::Unreachable { said, sent }));
+            }
+            done => return done,
+        }
+    }
+    Err(last.unwrap_or(PushError::Lost { tries: 0 }))
+}
+
+#[async_trait]
+impl Configurer for SiteConfigurer {
+    async fn check(&self, node: &Inner) -> Result<Comparison, PortError> {
+        let doing = format!("look inside `{}`", node.node);
+        let (pusher, text) = (self.pusher(&doing)?, self.planned_text(&doing, node)?);
+        let ssh = self.way(&node.guest, node.address, &node.wanted.user);
+        let ports = node.ports.clone();
+        // Cancel safety: looking changes nothing.
+        let asked = tokio::task::spawn_blocking(move || {
+            at_first(&ssh, &ports, |ssh| pusher.check(ssh, &text))
+        });
+        let asked = asked
+            .await
+            .map_err(|error| PortError::bug(&doing, &error))?;
+        asked.map_err(|error| error.at_port(&doing))
+    }
+
+    async fn converge(
+        &self,
+        node: &Inner,
+        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError> {
+        let doing = format!("configure `{}`", node.node);
+        let (pusher, text) = (self.pusher(&doing)?, self.planned_text(&doing, node)?);
+        let ssh = self.way(&node.guest, node.address, &node.wanted.user);
+        let after = ssh.clone().port(node.config.port);
+        let ports = node.ports.clone();
+        // Cancel safety: the node goes on by itself; the next who asks finds what it became.
+        let done = tokio::task::spawn_blocking(move || {
+            let hear = |event: &Event| tell(event, hear.as_ref());
+            at_first(&ssh, &ports, |ssh| {
+                pusher.converge(ssh, &after, &text, &hear)
+            })
+        });
+        let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
+        done.map_err(|error| error.at_port(&doing))
+    }
+}
+
+/// Says an event of a node.
+fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
+    match event {
+        Event::Changes { changes } => {
+            for change in changes {
+                if change.handling == Handling::Report {
+                    let text = format!("{} is {}, and stays so", change.id, change.found);
+                    hear(Remark::Warning(text));
+                }
+            }
+        }
+        Event::Step { words } => hear(Remark::Doing(words.clone())),
+        Event::Confirm { .. } => hear(Remark::Waiting("a new connection to it".to_owned())),
+        Event::Reverted { why } => hear(Remark::Warning(format!("it was taken back: {why}"))),
+        Event::End { .. } => {}
+    }
+}

@@ -1,0 +1,397 @@
+//! Who may log in, how, and who may become root: given, and taken away.
+//!
+//! In: users, keys, rules and settings that are wanted. Out: entries of the ledger.
+//! Never: a user's files removed; a rule that is left because something else wrote it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::change::{Danger, Handling};
+use super::edit;
+use super::facts::{FileFact, UserFact};
+use super::ledger::Ledger;
+use super::resource::{Resource, SudoRule};
+use super::step::Step;
+
+/// Rules of sudo.
+pub const SUDOERS: &str = "/etc/sudoers";
+/// More rules of sudo.
+pub const SUDOERS_D: &str = "/etc/sudoers.d";
+
+const SHELL: &str = "/bin/bash";
+const CLOSED: &[&str] = &[
+    "/usr/sbin/nologin",
+    "/sbin/nologin",
+    "/bin/false",
+    "/usr/bin/false",
+];
+/// Groups whose members may become root by Debian's own rules.
+const ROOT_GROUPS: &[&str] = &["sudo", "admin", "wheel"];
+
+pub(super) fn user(id: &str, name: &str, ledger: &mut Ledger<'_>) {
+    if ledger.ignores(id, "account") && ledger.ignores(id, "login") {
+        let known = ledger.last.managed.users.get_key_value(name);
+        ledger
+            .managed
+            .users
+            .extend(known.map(|(name, made)| (name.clone(), *made)));
+        return;
+    }
+    let found = ledger.facts.users.get(name).cloned();
+    let exists = if found.is_some() { "present" } else { "absent" };
+    let state = match &found {
+        Some(user) if user.expired => "closed",
+        Some(user) if CLOSED.contains(&user.shell.as_str()) => "no shell",
+        Some(_) | None => "open",
+    };
+    // Whoever could not log in before a spec said so cannot when it no longer does.
+    let known = ledger.last.managed.users.get(name).copied();
+    let ours = known.unwrap_or(false) || found.is_none() || state != "open";
+    ledger.managed.users.insert(name.to_owned(), ours);
+    let danger = Some(Danger::Users);
+    let shell = SHELL.to_owned();
+    if ledger.compare(id, "account", "present", exists, danger) {
+        let name = name.to_owned();
+        ledger.steps.insert(Step::CreateUser { name, shell });
+        ledger.compare(id, "login", "open", "open", danger);
+    } else if ledger.compare(id, "login", "open", state, danger) {
+        let name = name.to_owned();
+        ledger.steps.insert(Step::OpenUser { name, shell });
+    }
+}
+
+/// Returns a user as it is, or as it will be made.
+fn user_of(ledger: &Ledger<'_>, name: &str) -> UserFact {
+    let found = ledger.facts.users.get(name).cloned();
+    found.unwrap_or_else(|| UserFact {
+        home: match name {
+            "root" => "/root".to_owned(),
+            _ => format!("/home/{name}"), // tidy: where `useradd` of every Debian puts it
+        },
+        group: name.to_owned(),
+        ..UserFact::default()
+    })
+}
+
+pub(super) fn keys(
+    id: &str,
+    user: &str,
+    wanted: &[String],
+    remove_foreign: bool,
+    ledger: &mut Ledger<'_>,
+) {
+    let account = user_of(ledger, user);
+    let directory = format!("{}/.ssh", account.home);
+    let path = format!("{directory}/authorized_keys");
+    let before = ledger.last.managed.keys.get(user);
+    let before = before.cloned().unwrap_or_default();
+    if ledger.is_left_out(user) {
+        ledger.keep(&path);
+        ledger.managed.keys.insert(user.to_owned(), before);
+        return;
+    }
+    let text = ledger.text(&path).unwrap_or_default().to_owned();
+    let ours: BTreeMap<String, &String> = wanted
+        .iter()
+        .filter_map(|line| Some((edit::key_body(line)?, line)))
+        .collect();
+    let danger = Some(Danger::Users);
+    let mut mended = false;
+    let mut kept: Vec<&str> = Vec::new();
+    // Keys of others that stay, and those of an earlier spec among them.
+    let mut foreign: Vec<&str> = Vec::new();
+    let mut still: BTreeSet<String> = BTreeSet::new();
+    let mut present = BTreeSet::new();
+    for line in text.lines() {
+        let Some(body) = edit::key_body(line) else {
+            kept.push(line);
+            continue;
+        };
+        if ours.contains_key(&body) {
+            if present.insert(body) {
+                kept.push(line);
+            }
+            continue;
+        }
+        let label = line.split_whitespace().last().unwrap_or_default();
+        let usual = if remove_foreign || before.contains(&body) {
+            Handling::Enforce
+        } else {
+            Handling::Report
+        };
+        let found = format!("present ({label})");
+        let handling = ledger.note(id, &key_field(&body), "absent", &found, danger, usual);
+        if handling == Handling::Enforce {
+            mended = true;
+            continue;
+        }
+        kept.push(line);
+        foreign.push(line);
+        if before.contains(&body) {
+            still.insert(body);
+        }
+    }
+    let mut missing = Vec::new();
+    for (body, line) in &ours {
+        let found = if present.contains(body) {
+            "present"
+        } else {
+            "absent"
+        };
+        if ledger.compare(id, &key_field(body), "present", found, danger) {
+            mended = true;
+            missing.push(line.as_str());
+        } else if !ledger.ignores(id, &key_field(body)) || before.contains(body) {
+            still.insert(body.clone());
+        }
+    }
+    let lines: Vec<&str> = if remove_foreign {
+        let here = |body: &str, line: &str| present.contains(body) || missing.contains(&line);
+        let own = ours.iter().filter(|(body, line)| here(body, line));
+        own.map(|(_, line)| line.as_str()).chain(foreign).collect()
+    } else {
+        kept.into_iter().chain(missing.iter().copied()).collect()
+    };
+    let content: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let given = ours
+        .iter()
+        .filter(|(_, line)| missing.contains(&line.as_str()));
+    still.extend(given.map(|(body, _)| body.clone()));
+    ledger.managed.keys.insert(user.to_owned(), still);
+    if mended {
+        ledger.need(&path);
+    }
+    if content.is_empty() {
+        ledger.delete(id, &path, Vec::new());
+        return;
+    }
+    own_directory(id, &directory, user, &account.group, ledger);
+    let who = (0o600, user, account.group.as_str());
+    ledger.put(id, &path, content, who, Vec::new());
+}
+
+/// A name for a key that is short and stays the same.
+fn key_field(body: &str) -> String {
+    let kind = body.split(' ').next().unwrap_or_default();
+    let end: String = body.chars().rev().take(16).collect();
+    format!("{kind} ...{}", end.chars().rev().collect::<String>())
+}
+
+fn own_directory(id: &str, path: &str, user: &str, group: &str, ledger: &mut Ledger<'_>) {
+    if ledger.ignores(id, path) {
+        return;
+    }
+    let found = match ledger.facts.files.get(path) {
+        Some(FileFact::Directory { mode, owner, group }) => format!("{mode:04o} {owner}:{group}"),
+        Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) => {
+            ledger.refuse(format!(
+                "`{path}` should be a directory and is something else"
+            ));
+            return;
+        }
+        None => "absent".to_owned(),
+    };
+    let expected = format!("0700 {user}:{group}");
+    if ledger.compare(id, path, &expected, &found, Some(Danger::Users)) {
+        ledger.steps.insert(Step::Directory {
+            path: path.to_owned(),
+            mode: 0o700,
+            owner: user.to_owned(),
+            group: group.to_owned(),
+        });
+    }
+}
+
+/// Returns the file with our rule for a user.
+fn rule_file(user: &str) -> String {
+    format!("{SUDOERS_D}/homestak-{user}")
+}
+
+/// Every file that sudo reads.
+fn sudo_files(ledger: &Ledger<'_>) -> Vec<String> {
+    let inside = |path: &&String| {
+        path.strip_prefix(SUDOERS_D)
+            .and_then(|rest| rest.strip_prefix('/'))
+            // Sudo itself skips names like these.
+            .is_some_and(|name| !name.contains(['.', '/', '~']))
+    };
+    let more = ledger.facts.files.keys().filter(inside).cloned();
+    std::iter::once(SUDOERS.to_owned()).chain(more).collect()
+}
+
+pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>) {
+    let own = rule_file(user);
+    if ledger.ignores(id, "rule") || ledger.is_left_out(user) {
+        ledger.keep(&own);
+        return;
+    }
+    let account = ledger.facts.users.get(user).cloned().unwrap_or_default();
+    let groups: Vec<String> = ROOT_GROUPS
+        .iter()
+        .filter(|group| account.groups.contains(**group))
+        .map(|group| (*group).to_owned())
+        .collect();
+    let mut found = if groups.is_empty() {
+        SudoRule::None
+    } else {
+        SudoRule::Password
+    };
+    for path in sudo_files(ledger) {
+        let text = ledger.facts.files.get(&path).and_then(FileFact::text);
+        for line in edit::logical_lines(text.unwrap_or_default()) {
+            let Some(line) = edit::rule(&line.replace("\\\n", " ")) else {
+                continue;
+            };
+            if line.subjects.iter().any(|subject| subject == user) {
+                let grants = if line.nopasswd {
+                    SudoRule::NoPassword
+                } else {
+                    SudoRule::Password
+                };
+                found = found.max(grants);
+            }
+        }
+    }
+    let danger = Some(Danger::Sudo);
+    let mended = ledger.compare(id, "rule", rule.word(), found.word(), danger);
+    if rule != found && !mended {
+        ledger.keep(&own);
+        return;
+    }
+    let line = match rule {
+        SudoRule::None => String::new(),
+        SudoRule::Password => format!("{user} ALL=(ALL:ALL) ALL\n"),
+        SudoRule::NoPassword => format!("{user} ALL=(ALL:ALL) NOPASSWD: ALL\n"),
+    };
+    if mended {
+        ledger.need(&own);
+    } else if rule != SudoRule::None && ledger.is_left(id, &own, &line) {
+        // What gives the rule in its place stays as well.
+        ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
+        return;
+    }
+    take_rules(id, user, &own, mended, ledger);
+    if rule == SudoRule::None {
+        ledger.delete(id, &own, Vec::new());
+        for group in groups {
+            let user = user.to_owned();
+            ledger.steps.insert(Step::LeaveGroup { user, group });
+        }
+        return;
+    }
+    ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
+}
+
+/// Takes a user's rules out of every file but our own.
+fn take_rules(id: &str, user: &str, own: &str, mended: bool, ledger: &mut Ledger<'_>) {
+    for path in sudo_files(ledger) {
+        let text = ledger.text(&path).unwrap_or_default();
+        let left = edit::without_rules(text, |subject, _| subject == user);
+        if let Some(left) = left.filter(|_| path != own) {
+            drop_rules(id, &path, left, mended, ledger);
+        }
+    }
+}
+
+fn drop_rules(id: &str, path: &str, left: String, mended: bool, ledger: &mut Ledger<'_>) {
+    if mended {
+        ledger.need(path);
+    }
+    if path != SUDOERS && edit::is_idle(&left) {
+        ledger.delete(id, path, Vec::new());
+    } else {
+        ledger.edit(id, path, left, Vec::new());
+    }
+}
+
+/// Takes rules out that let a whole group, or everyone, become root without a password.
+pub(super) fn sudo_groups(id: &str, allowed: bool, ledger: &mut Ledger<'_>) {
+    if allowed {
+        return;
+    }
+    let whole =
+        |subject: &str, nopasswd: bool| nopasswd && (subject == "ALL" || subject.starts_with('%'));
+    let files = sudo_files(ledger).into_iter();
+    let lefts: Vec<(String, String)> = files
+        .filter_map(|path| {
+            let left = edit::without_rules(ledger.text(&path)?, whole)?;
+            Some((path, left))
+        })
+        .collect();
+    let found = if lefts.is_empty() {
+        "none".to_owned()
+    } else {
+        let names: Vec<&str> = lefts.iter().map(|(path, _)| path.as_str()).collect();
+        names.join(", ")
+    };
+    if ledger.compare(id, "rules", "none", &found, Some(Danger::Sudo)) {
+        for (path, left) in lefts {
+            drop_rules(id, &path, left, true, ledger);
+        }
+    }
+}
+
+/// Takes away what an earlier spec gave to users that this one does not name.
+pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
+    let named: BTreeSet<&str> = wanted
+        .iter()
+        .filter_map(|resource| {
+            if let Resource::User { name } = resource {
+                Some(name.as_str())
+            } else {
+                None
+            }
+        })
+        .collect();
+    let last = ledger.last;
+    for (user, made) in &last.managed.users {
+        if named.contains(user.as_str()) || user == "root" {
+            continue;
+        }
+        let Some(account) = ledger.facts.users.get(user).cloned() else {
+            continue;
+        };
+        let id = format!("user:{user}");
+        let path = format!("{}/.ssh/authorized_keys", account.home);
+        if ledger.ignores(&id, "login") {
+            ledger.managed.users.insert(user.clone(), *made);
+            let keys = last.managed.keys.get(user);
+            let keys = keys.map(|keys| (user.clone(), keys.clone()));
+            ledger.managed.keys.extend(keys);
+            ledger.keep(&path);
+            ledger.keep(&rule_file(user));
+            continue;
+        }
+        sudo(&format!("sudo:{user}"), user, SudoRule::None, ledger);
+        if *made {
+            let state = if account.expired { "closed" } else { "open" };
+            if ledger.compare(&id, "login", "closed", state, Some(Danger::Users)) {
+                let name = user.clone();
+                ledger.steps.insert(Step::CloseUser { name });
+            }
+            ledger.delete(&id, &path, Vec::new());
+            continue;
+        }
+        let before = last.managed.keys.get(user).cloned().unwrap_or_default();
+        let Some(text) = ledger.text(&path) else {
+            continue;
+        };
+        let text = text.to_owned();
+        let id = format!("keys:{user}");
+        let mut left = String::new();
+        for line in text.lines() {
+            match edit::key_body(line).filter(|body| before.contains(body)) {
+                Some(body) => {
+                    let field = key_field(&body);
+                    ledger.compare(&id, &field, "absent", "present", Some(Danger::Users));
+                }
+                None => left += &format!("{line}\n"),
+            }
+        }
+        // Also when it is right as it is: a file with keys of others in it is not ours to remove.
+        if left.is_empty() {
+            ledger.delete(&id, &path, Vec::new());
+        } else {
+            ledger.edit(&id, &path, left, Vec::new());
+        }
+    }
+}

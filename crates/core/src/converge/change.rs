@@ -1,0 +1,97 @@
+//! One difference between what should be and what is.
+//!
+//! In: what was compared. Out: [`Change`], with an id that stays the same from run to run.
+//! Never: how it is mended; steps say that.
+
+use serde::{Deserialize, Serialize};
+
+/// One field of one resource that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Change {
+    /// Resource and field: the same in every run and on every node.
+    pub id: String,
+    /// What it belongs to, such as `user:ops`.
+    pub resource: String,
+    /// Which of its properties differs.
+    pub field: String,
+    /// What should be.
+    pub expected: String,
+    /// What is.
+    pub found: String,
+    /// What has changed since the node last converged.
+    pub since: Since,
+    /// Whether a mistake here could cut the node off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub danger: Option<Danger>,
+    /// Whether it is mended.
+    pub handling: Handling,
+}
+
+/// What has changed since the node last converged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Since {
+    /// Nothing is known of an earlier time.
+    First,
+    /// The spec.
+    Spec,
+    /// The node: someone or something changed it.
+    Node,
+}
+
+/// How a node could be cut off. Such changes are confirmed by whoever can still reach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Danger {
+    /// Its address, gateway or name servers.
+    Network,
+    /// The SSH server.
+    Sshd,
+    /// Becoming root.
+    Sudo,
+    /// Who may log in.
+    Users,
+}
+
+impl Danger {
+    /// Returns what it is about, in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Network => "the network",
+            Self::Sshd => "the SSH server",
+            Self::Sudo => "who may become root",
+            Self::Users => "who may log in",
+        }
+    }
+
+    /// Returns the danger of changing a file.
+    pub fn of_path(path: &str) -> Option<Self> {
+        let under = |start: &str| path.starts_with(start);
+        if under("/etc/sudoers") {
+            Some(Self::Sudo)
+        } else if under("/etc/ssh/") {
+            Some(Self::Sshd)
+        } else if under("/etc/systemd/network/")
+            || under("/etc/network/")
+            || path == "/etc/resolv.conf"
+        {
+            Some(Self::Network)
+        } else if path.ends_with("/.ssh") || path.ends_with("/.ssh/authorized_keys") {
+            Some(Self::Users)
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether a difference is mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Handling {
+    /// It is mended.
+    Enforce,
+    /// It is only named.
+    Report,
+    /// It is not looked at, and not among changes.
+    Ignore,
+}

@@ -1,0 +1,296 @@
+//! What a node that looks after itself has seen and done, and where it holds back.
+//!
+//! In: changes, what was mended, what failed, and when. Out: [`Drift`], which is kept on the node.
+//! Never: a field mended again and again in a fight with someone else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::change::{Change, Handling, Since};
+use crate::doc::node_spec::NodeSpec;
+
+/// So often may a field be mended within [`WINDOW`]: more is a fight, which nobody wins.
+const ENOUGH: usize = 5;
+/// The time in which mends are counted.
+const WINDOW: SignedDuration = SignedDuration::from_mins(10);
+/// How long the first hold after a fight lasts; each further one lasts twice as long.
+const FIRST_HOLD: SignedDuration = SignedDuration::from_mins(10);
+/// How long the first hold after a failure lasts; each further one lasts twice as long.
+const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(2);
+/// No hold is longer: by then whoever fought may have been found.
+const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(1);
+/// How often a node is looked at when its spec does not say, in seconds.
+const SWEEP: u64 = 300;
+/// So many mends are remembered for people.
+const RECENT: usize = 50;
+/// So much of a value is kept.
+const SHOWN: usize = 200;
+
+/// What was seen and done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Drift {
+    /// When the node was last looked at.
+    pub looked: Option<Timestamp>,
+    /// How often it was looked at.
+    pub looks: u64,
+    /// Why nothing is done, when nothing can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// What differs now, by id.
+    pub open: BTreeMap<String, Open>,
+    /// What was mended, newest last.
+    pub recent: Vec<Mended>,
+    /// Fields that were mended or could not be, by id.
+    pub again: BTreeMap<String, Again>,
+}
+
+/// A difference that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// When it was first seen.
+    pub seen: Timestamp,
+    /// What has changed since the node last converged.
+    pub since: Since,
+    /// What should be.
+    pub expected: String,
+    /// What is.
+    pub found: String,
+    /// What is done about it.
+    pub handling: Handling,
+    /// Why it was not mended, when it should have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// A difference that was mended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mended {
+    /// Resource and field.
+    pub id: String,
+    /// When it was first seen.
+    pub seen: Timestamp,
+    /// When it was mended.
+    pub mended: Timestamp,
+    /// What it is again.
+    pub expected: String,
+    /// What it had been changed to.
+    pub found: String,
+}
+
+/// A field that was mended or could not be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Again {
+    /// When it was mended, within the time that counts.
+    pub mended: Vec<Timestamp>,
+    /// How often in a row it could not be mended.
+    pub failed: u32,
+    /// How often in a row it was a fight.
+    pub fights: u32,
+    /// Until when it is only named.
+    pub until: Option<Timestamp>,
+}
+
+impl Drift {
+    /// Returns the fields that are only named for now.
+    pub fn held(&self, now: Timestamp) -> BTreeSet<String> {
+        let held = |again: &Again| again.until.is_some_and(|until| until > now);
+        let fields = self.again.iter().filter(|(_, again)| held(again));
+        fields.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Returns when a field that differs is tried again.
+    pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        let open = self.open.keys().filter_map(|id| self.again.get(id)?.until);
+        open.filter(|until| *until > now).min()
+    }
+
+    /// Takes over what a look has found, and returns the ids that are new.
+    pub fn see(&mut self, changes: &[Change], now: Timestamp) -> Vec<String> {
+        self.looked = Some(now);
+        self.looks += 1;
+        let mut new = Vec::new();
+        let mut before = std::mem::take(&mut self.open);
+        for change in changes {
+            let known = before.remove(&change.id);
+            if known.is_none() {
+                new.push(change.id.clone());
+            }
+            let open = Open {
+                seen: known.as_ref().map_or(now, |known| known.seen),
+                since: change.since,
+                expected: shorten(&change.expected),
+                found: shorten(&change.found),
+                handling: change.handling,
+                why: known.and_then(|known| known.why),
+            };
+            self.open.insert(change.id.clone(), open);
+        }
+        // What has been quiet for long is no fight any more.
+        let quiet = |again: &Again| {
+            let last = again.mended.last().max(again.until.as_ref());
+            last.is_none_or(|last| *last + LONGEST_HOLD < now)
+        };
+        let open = &self.open;
+        self.again
+            .retain(|id, again| open.contains_key(id) || !quiet(again));
+        new
+    }
+
+    /// Notes that fields were mended, and returns those that are held from now on because someone
+    /// else changes them again and again.
+    pub fn mended(&mut self, ids: &[String], now: Timestamp) -> Vec<String> {
+        let mut fights = Vec::new();
+        for id in ids {
+            let Some(open) = self.open.remove(id) else {
+                continue;
+            };
+            self.recent.push(Mended {
+                id: id.clone(),
+                seen: open.seen,
+                mended: now,
+                expected: open.expected,
+                found: open.found,
+            });
+            let again = self.again.entry(id.clone()).or_default();
+            again.failed = 0;
+            again.until = None;
+            again.mended.retain(|at| *at + WINDOW > now);
+            again.mended.push(now);
+            if again.mended.len() >= ENOUGH {
+                again.fights += 1;
+                again.until = Some(now + doubled(FIRST_HOLD, again.fights));
+                again.mended = vec![now];
+                fights.push(id.clone());
+            }
+        }
+        let old = self.recent.len().saturating_sub(RECENT);
+        self.recent.drain(..old);
+        fights
+    }
+
+    /// Notes that fields could not be mended.
+    pub fn failed(&mut self, ids: &[String], why: &str, now: Timestamp) {
+        for id in ids {
+            let again = self.again.entry(id.clone()).or_default();
+            again.failed += 1;
+            again.until = Some(now + doubled(FIRST_RETRY, again.failed));
+            if let Some(open) = self.open.get_mut(id) {
+                open.why = Some(shorten(why));
+            }
+        }
+    }
+}
+
+/// Returns how often a node is looked at when nothing happens, in seconds: what cannot be watched,
+/// such as settings of the kernel, is seen then.
+pub fn sweep(spec: &NodeSpec) -> u64 {
+    let interval = spec.run.as_ref().and_then(|run| run.interval.as_ref());
+    interval.map_or(SWEEP, |interval| interval.value.seconds())
+}
+
+/// Doubles a hold with every time in a row but the first.
+fn doubled(first: SignedDuration, times: u32) -> SignedDuration {
+    let factor = 1_i32 << times.saturating_sub(1).min(16);
+    first.saturating_mul(factor).min(LONGEST_HOLD)
+}
+
+fn shorten(text: &str) -> String {
+    if text.chars().count() <= SHOWN {
+        return text.to_owned();
+    }
+    text.chars().take(SHOWN - 3).chain("...".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Change, Drift, Handling, SignedDuration, Since, Timestamp};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+    }
+
+    fn change(id: &str) -> Change {
+        Change {
+            id: id.to_owned(),
+            resource: id.to_owned(),
+            field: String::new(),
+            expected: "right".to_owned(),
+            found: "wrong".to_owned(),
+            since: Since::Node,
+            danger: None,
+            handling: Handling::Enforce,
+        }
+    }
+
+    fn ids(ids: &[&str]) -> Vec<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_field_that_is_changed_again_and_again_is_held_and_others_are_not() {
+        let mut drift = Drift::default();
+        for n in 0..5 {
+            let now = at(n * 10);
+            drift.see(&[change("a")], now);
+            assert!(drift.held(now).is_empty(), "{n}");
+            let fights = drift.mended(&ids(&["a"]), now);
+            assert_eq!(fights.len(), usize::from(n == 4), "{n}");
+        }
+        drift.see(&[change("a"), change("b")], at(50));
+        assert_eq!(drift.held(at(50)).into_iter().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(drift.next(at(50)), Some(at(640)));
+        assert!(drift.held(at(641)).is_empty());
+        // The next hold is longer.
+        for n in 0..5 {
+            drift.see(&[change("a")], at(700 + n));
+            drift.mended(&ids(&["a"]), at(700 + n));
+        }
+        assert_eq!(drift.again["a"].until, Some(at(704 + 1200)));
+    }
+
+    #[test]
+    fn slow_changes_are_no_fight() {
+        let mut drift = Drift::default();
+        for n in 0..100 {
+            drift.see(&[change("a")], at(n * 200));
+            assert!(drift.mended(&ids(&["a"]), at(n * 200)).is_empty(), "{n}");
+        }
+        assert_eq!(drift.recent.len(), 50);
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_later_and_later_until_it_works() {
+        let mut drift = Drift::default();
+        let mut waits = Vec::new();
+        for n in 0..14 {
+            let now = at(n * 10_000);
+            drift.see(&[change("a")], now);
+            drift.failed(&ids(&["a"]), "no way", now);
+            let until = drift.next(now).unwrap();
+            waits.push(until.duration_since(now).as_secs());
+        }
+        assert_eq!(waits[..4], [2, 4, 8, 16]);
+        assert_eq!(waits[13], 3600);
+        assert_eq!(drift.open["a"].why.as_deref(), Some("no way"));
+        drift.mended(&ids(&["a"]), at(200_000));
+        assert!(drift.held(at(200_000)).is_empty());
+    }
+
+    #[test]
+    fn what_was_seen_keeps_its_time_and_is_new_once() {
+        let mut drift = Drift::default();
+        assert_eq!(drift.see(&[change("a")], at(1)), ["a"]);
+        assert_eq!(drift.see(&[change("a"), change("b")], at(2)), ["b"]);
+        assert_eq!(drift.open["a"].seen, at(1));
+        drift.see(&[], at(3));
+        assert!(drift.open.is_empty());
+        // Quiet fields are forgotten.
+        drift.failed(&ids(&["a"]), "", at(4));
+        drift.see(&[], at(10_000));
+        assert!(drift.again.is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! Texts of files that others write into too, as they should be.
+//!
+//! In: a text. Out: the text with our part put right, every other line kept.
+//! Never: a change to a text that is right already.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Gives `/etc/hosts` one line for the machine's own names.
+pub(super) fn hosts(text: &str, address: &str, names: &[String]) -> String {
+    let line = format!("{address} {}", names.join(" "));
+    let own: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let is_own = |line: &str| {
+        let words: Vec<&str> = before_comment(line).split_whitespace().collect();
+        let Some((first, rest)) = words.split_first() else {
+            return false;
+        };
+        *first == "127.0.1.1" || *first == address || rest.iter().any(|name| own.contains(name))
+    };
+    let is_right = |text: &str| text.split_whitespace().eq(line.split_whitespace());
+    let found: Vec<&str> = text.lines().filter(|line| is_own(line)).collect();
+    if let [only] = found.as_slice()
+        && is_right(only)
+    {
+        return text.to_owned();
+    }
+    let mut lines: Vec<String> = Vec::new();
+    let mut placed = false;
+    for old in text.lines() {
+        let local = before_comment(old).split_whitespace().next() == Some("127.0.0.1");
+        if is_own(old) && !local {
+            if !placed {
+                lines.push(line.clone());
+                placed = true;
+            }
+            continue;
+        }
+        if local && is_own(old) {
+            // The name moves to its own line; `localhost` stays.
+            let mut words = old.split_whitespace().filter(|word| !own.contains(word));
+            let kept: Vec<&str> = words.by_ref().collect();
+            lines.push(kept.join(" "));
+            continue;
+        }
+        lines.push(old.to_owned());
+    }
+    if !placed {
+        lines.insert(0, line);
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Gives `/etc/resolv.conf` exactly these name servers, and a domain to search.
+pub(super) fn resolv(text: &str, dns: &[String], domain: Option<&str>) -> String {
+    let mut lines: Vec<String> = text
+        .lines()
+        .filter(|line| {
+            let word = line.split_whitespace().next().unwrap_or_default();
+            word != "nameserver" && !(domain.is_some() && matches!(word, "search" | "domain"))
+        })
+        .map(str::to_owned)
+        .collect();
+    if let Some(domain) = domain {
+        lines.push(format!("search {domain}"));
+    }
+    lines.extend(dns.iter().map(|server| format!("nameserver {server}")));
+    lines.join("\n") + "\n"
+}
+
+/// A rule of a sudoers file: for whom, and whether it asks for no password.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) subjects: Vec<String>,
+    pub(super) nopasswd: bool,
+}
+
+/// Reads a logical line of a sudoers file. `None` for anything but a rule.
+pub(super) fn rule(line: &str) -> Option<Rule> {
+    let line = line.trim();
+    let (subjects, rest) = line.split_once('=')?;
+    let first = subjects.split_whitespace().next()?;
+    let other = [
+        "#",
+        "@",
+        "Defaults",
+        "User_Alias",
+        "Host_Alias",
+        "Cmnd_Alias",
+        "Runas_Alias",
+    ];
+    if other.iter().any(|start| first.starts_with(start)) {
+        return None;
+    }
+    // The list of subjects ends where the host begins; commas may have spaces around them.
+    let mut words: Vec<&str> = subjects.split_whitespace().collect();
+    if words.len() > 1 {
+        words.pop();
+    }
+    let subjects = words.join(" ").replace(" ,", ",").replace(", ", ",");
+    Some(Rule {
+        subjects: subjects
+            .split(',')
+            .map(|one| one.trim().to_owned())
+            .collect(),
+        nopasswd: rest.contains("NOPASSWD"),
+    })
+}
+
+/// Joins lines that end with a backslash.
+pub(super) fn logical_lines(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut open: Option<String> = None;
+    for line in text.lines() {
+        let mut whole = open.take().map_or_else(String::new, |start| start + "\n");
+        whole.push_str(line);
+        if line.ends_with('\\') {
+            open = Some(whole);
+        } else {
+            lines.push(whole);
+        }
+    }
+    lines.extend(open);
+    lines
+}
+
+/// Takes rules out of a sudoers file. `None` when there is nothing to take out.
+pub(super) fn without_rules(text: &str, unwanted: impl Fn(&str, bool) -> bool) -> Option<String> {
+    let mut changed = false;
+    let mut lines = Vec::new();
+    for line in logical_lines(text) {
+        let Some(rule) = rule(&line.replace("\\\n", " ")) else {
+            lines.push(line);
+            continue;
+        };
+        let (out, kept): (Vec<_>, Vec<_>) = rule
+            .subjects
+            .iter()
+            .partition(|subject| unwanted(subject, rule.nopasswd));
+        if out.is_empty() {
+            lines.push(line);
+            continue;
+        }
+        changed = true;
+        if !kept.is_empty() {
+            let joined = line.replace("\\\n", " ");
+            let (subjects, rest) = joined.split_once('=').unwrap_or((&joined, ""));
+            let host = subjects.split_whitespace().last().unwrap_or("ALL");
+            let kept: Vec<&str> = kept.iter().map(|one| one.as_str()).collect();
+            lines.push(format!("{} {host}={rest}", kept.join(",")));
+        }
+    }
+    changed.then(|| lines.iter().map(|line| format!("{line}\n")).collect())
+}
+
+/// Tells whether a file has nothing but comments and empty lines.
+pub(super) fn is_idle(text: &str) -> bool {
+    text.lines()
+        .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+}
+
+/// Comments settings out of a part of the SSH server's configuration that say otherwise. Settings
+/// for some users or addresses (`Match`) stay.
+pub(super) fn sshd(text: &str, settings: &BTreeMap<String, String>) -> String {
+    let mut lines = Vec::new();
+    let mut general = true;
+    for line in text.lines() {
+        let bare = line.trim().replacen('=', " ", 1);
+        let mut words = bare.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        if name.eq_ignore_ascii_case("match") {
+            general = false;
+        }
+        let value = words.next().unwrap_or_default().trim_matches('"');
+        let differs = settings.iter().any(|(setting, wanted)| {
+            name.eq_ignore_ascii_case(setting) && !same_setting(value, wanted)
+        });
+        lines.push(if general && differs {
+            format!("#homestak: {line}")
+        } else {
+            line.to_owned()
+        });
+    }
+    let joined = lines.join("\n");
+    if text.ends_with('\n') {
+        joined + "\n"
+    } else {
+        joined
+    }
+}
+
+/// Puts the line in front that makes the server read its directory.
+pub(super) fn sshd_include(text: &str) -> String {
+    let line = "Include /etc/ssh/sshd_config.d/*.conf";
+    let mut general = text
+        .lines()
+        .take_while(|line| !line.trim_start().to_ascii_lowercase().starts_with("match"));
+    let has = general.any(|found| {
+        found
+            .split_whitespace()
+            .map(str::to_ascii_lowercase)
+            .eq(line.split_whitespace().map(str::to_ascii_lowercase))
+    });
+    if has {
+        text.to_owned()
+    } else {
+        format!("{line}\n{text}")
+    }
+}
+
+/// Compares two values of a setting: one of them has two names.
+pub(super) fn same_setting(found: &str, wanted: &str) -> bool {
+    let plain = |value: &str| match value.to_ascii_lowercase().as_str() {
+        "without-password" => "prohibit-password".to_owned(),
+        other => other.to_owned(),
+    };
+    plain(found) == plain(wanted)
+}
+
+/// A line of authorised keys: what makes it the same key, whatever its comment.
+pub(super) fn key_body(line: &str) -> Option<String> {
+    let line = line.trim();
+    if line.starts_with('#') {
+        return None;
+    }
+    let mut words = line.split_whitespace();
+    while let Some(word) = words.next() {
+        if ["ssh-", "ecdsa-", "sk-"]
+            .iter()
+            .any(|start| word.starts_with(start))
+        {
+            return Some(format!("{word} {}", words.next()?));
+        }
+    }
+    None
+}
+
+/// Takes the notice about a missing subscription out of the pages of Proxmox VE.
+pub(super) fn notice(text: &str) -> String {
+    text.replace(NOTICE_ASKED, NOTICE_NEVER)
+}
+
+/// How the pages ask whether there is a subscription.
+const NOTICE_ASKED: &str = ".data.status.toLowerCase() !== 'active'";
+/// A question whose answer is always no.
+const NOTICE_NEVER: &str = ".data.status.toLowerCase() === 'never'";
+
+fn before_comment(line: &str) -> &str {
+    line.split('#').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

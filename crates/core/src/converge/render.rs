@@ -1,0 +1,71 @@
+//! Changes as text for a person: what should be, what is.
+//!
+//! In: changes. Out: lines, `-` for what is and `+` for what should be.
+//! Never: colour; whoever prints adds it.
+
+use super::change::{Change, Danger, Handling, Since};
+
+/// Writes changes as a diff, grouped by resource.
+pub fn render(changes: &[Change]) -> String {
+    let mut out = String::new();
+    let mut resource = "";
+    for change in changes {
+        if change.resource != resource {
+            resource = &change.resource;
+            out += &format!("{resource}\n");
+        }
+        out += &format!("  {}{}\n", change.field, marks(change));
+        if change.expected.contains('\n') || change.found.contains('\n') {
+            lines(&mut out, &change.found, &change.expected);
+        } else {
+            out += &format!("    - {}\n    + {}\n", change.found, change.expected);
+        }
+    }
+    out
+}
+
+fn marks(change: &Change) -> String {
+    let mut marks: Vec<&str> = Vec::new();
+    match change.since {
+        Since::First => {}
+        Since::Spec => marks.push("new in the spec"),
+        Since::Node => marks.push("changed on the node"),
+    }
+    match change.danger {
+        Some(Danger::Network) => marks.push("network"),
+        Some(Danger::Sshd) => marks.push("sshd"),
+        Some(Danger::Sudo) => marks.push("sudo"),
+        Some(Danger::Users) => marks.push("users"),
+        None => {}
+    }
+    match change.handling {
+        Handling::Enforce => {}
+        Handling::Report => marks.push("only reported"),
+        Handling::Ignore => marks.push("ignored"),
+    }
+    if marks.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", marks.join(", "))
+    }
+}
+
+/// Shows the lines that differ between two texts; those that both start or end with are left out.
+fn lines(out: &mut String, found: &str, expected: &str) {
+    let old: Vec<&str> = found.lines().collect();
+    let new: Vec<&str> = expected.lines().collect();
+    let same = |pair: &(&&str, &&str)| pair.0 == pair.1;
+    let start = old.iter().zip(&new).take_while(same).count();
+    let end = old[start..]
+        .iter()
+        .rev()
+        .zip(new[start..].iter().rev())
+        .take_while(same)
+        .count();
+    for line in &old[start..old.len() - end] {
+        *out += &format!("    - {line}\n");
+    }
+    for line in &new[start..new.len() - end] {
+        *out += &format!("    + {line}\n");
+    }
+}

@@ -1,0 +1,276 @@
+//! Files as they should be, turned into changes and steps.
+//!
+//! In: drafts and files that are to go. Out: changes of content, mode and owner, one write each.
+//! Never: a part of a file changed that is only named: it is written as it was found.
+
+use sha2::{Digest as _, Sha256};
+
+use super::change::{Danger, Handling, Since};
+use super::facts::{Facts, FileFact};
+use super::ledger::{Draft, Finding, Ledger};
+use super::step::Step;
+
+impl Ledger<'_> {
+    /// Turns files as they should be into changes and steps. What an earlier spec brought and none
+    /// wants now goes.
+    pub(super) fn settle(&mut self) {
+        for path in &self.last.managed.files {
+            let wanted = self.drafts.contains_key(path) || self.gone.contains_key(path);
+            if !wanted && self.kept.contains(path) {
+                self.managed.files.insert(path.clone());
+            } else if !wanted {
+                let then = follows(path, self.facts);
+                self.gone
+                    .insert(path.clone(), (format!("file:{path}"), then));
+            }
+        }
+        for (path, draft) in std::mem::take(&mut self.drafts) {
+            self.settle_draft(&path, draft);
+        }
+        for (path, (resource, then)) in std::mem::take(&mut self.gone) {
+            if self.facts.files.contains_key(&path) {
+                self.settle_gone(path, &resource, then);
+            }
+        }
+    }
+
+    fn settle_gone(&mut self, path: String, resource: &str, then: Vec<Step>) {
+        let ours = self.last.managed.files.contains(&path);
+        let field = if is_own(resource, &path) {
+            "state"
+        } else {
+            path.as_str()
+        };
+        let id = format!("{resource}/{field}");
+        let since = if ours {
+            Since::Spec
+        } else {
+            self.since(&id, "absent")
+        };
+        let finding = Finding {
+            resource,
+            field,
+            expected: "absent",
+            found: "present",
+            danger: Danger::of_path(&path),
+        };
+        let handling = self.handling(&path, &id, since);
+        if self.record(&finding, since, handling) == Handling::Enforce {
+            self.steps.insert(Step::Delete { path });
+            self.steps.extend(then);
+        } else if ours {
+            self.managed.files.insert(path);
+        }
+    }
+
+    fn handling(&self, path: &str, id: &str, since: Since) -> Handling {
+        if self.needed.contains(path) {
+            Handling::Enforce
+        } else {
+            self.policy.handle(id, since)
+        }
+    }
+
+    fn settle_draft(&mut self, path: &str, mut draft: Draft) {
+        let ours = self.last.managed.files.contains(path);
+        if ours && draft.whole {
+            self.managed.files.insert(path.to_owned());
+        }
+        let found = self.facts.files.get(path).cloned();
+        let Some(content) = self.settle_content(path, &draft, found.as_ref()) else {
+            return;
+        };
+        let mut differs = content.is_some();
+        match (content, &found) {
+            (Some(content), _) => draft.content = content,
+            (None, Some(FileFact::Regular { content, .. })) => {
+                // A file that is no text can only be replaced.
+                let Some(content) = content else { return };
+                draft.content.clone_from(content);
+            }
+            (None, _) => return,
+        }
+        if draft.whole {
+            differs |= self.settle_owner(path, &mut draft, found.as_ref());
+            if found.is_none() {
+                self.managed.files.insert(path.to_owned());
+            }
+        }
+        if differs {
+            self.steps.insert(Step::Write {
+                path: path.to_owned(),
+                content: draft.content,
+                mode: draft.mode,
+                owner: draft.owner,
+                group: draft.group,
+            });
+            self.steps.extend(draft.then);
+            self.steps.extend(follows(path, self.facts));
+        }
+    }
+
+    /// Returns what is written: `Some(None)` when the content is right, or stays as it is; `None`
+    /// when nothing can be done about the file.
+    fn settle_content(
+        &mut self,
+        path: &str,
+        draft: &Draft,
+        found: Option<&FileFact>,
+    ) -> Option<Option<String>> {
+        let resource = draft.resource.as_str();
+        let secret = draft.mode & 0o044 == 0;
+        let field = field(resource, path, "content");
+        let id = format!("{resource}/{field}");
+        let text = match found {
+            Some(FileFact::Regular { content, .. }) => {
+                let text = content.as_ref();
+                text.map_or_else(|| "not text".to_owned(), |text| shown(text, secret))
+            }
+            Some(FileFact::Link { target }) => format!("a link to {target}"),
+            Some(FileFact::Directory { .. } | FileFact::Other) => "no file".to_owned(),
+            None => "absent".to_owned(),
+        };
+        let expected = shown(&draft.content, secret);
+        let content = || Some(draft.content.clone());
+        if self.policy.ignores(&id) {
+            let written = expected != text && self.needed.contains(path);
+            return Some(content().filter(|_| written));
+        }
+        if draft.whole {
+            // Remembered by its digest: content may be long, and may be secret.
+            self.fields.insert(id.clone(), digest(&draft.content));
+        }
+        if expected == text {
+            return Some(None);
+        }
+        let since = if draft.whole {
+            self.since_of_whole(&id, &draft.content)
+        } else {
+            self.since_of_edit(&id, draft)
+        };
+        let handling = self.handling(path, &id, since);
+        if handling == Handling::Enforce && text == "no file" {
+            self.refuse(format!("`{path}` should be a file and is something else"));
+            return None;
+        }
+        let finding = Finding {
+            resource,
+            field: &field,
+            expected: &expected,
+            found: &text,
+            danger: Danger::of_path(path),
+        };
+        let mended = self.record(&finding, since, handling) == Handling::Enforce;
+        Some(content().filter(|_| mended))
+    }
+
+    fn since_of_whole(&self, id: &str, content: &str) -> Since {
+        match self.last.fields.get(id) {
+            Some(before) if *before == digest(content) => Since::Node,
+            Some(_) => Since::Spec,
+            None if self.last.fields.is_empty() => Since::First,
+            None => Since::Spec,
+        }
+    }
+
+    /// What the file says besides is not ours, so its fields tell who changed it.
+    fn since_of_edit(&self, id: &str, draft: &Draft) -> Since {
+        let by_spec = self
+            .changes
+            .iter()
+            .any(|change| change.resource == draft.resource && change.since == Since::Spec);
+        if by_spec {
+            Since::Spec
+        } else {
+            self.since(id, &draft.content)
+        }
+    }
+
+    /// Tells whether a file of ours differs and stays so.
+    pub(super) fn is_left(&self, resource: &str, path: &str, content: &str) -> bool {
+        let found = self.facts.files.get(path).and_then(FileFact::text);
+        let id = format!("{resource}/{}", field(resource, path, "content"));
+        let since = self.since_of_whole(&id, content);
+        found != Some(content) && self.policy.handle(&id, since) != Handling::Enforce
+    }
+
+    /// Compares mode and owner of a file that is there, and takes over what stays as it is.
+    fn settle_owner(&mut self, path: &str, draft: &mut Draft, found: Option<&FileFact>) -> bool {
+        let danger = Danger::of_path(path);
+        let resource = draft.resource.clone();
+        let wanted_owner = format!("{}:{}", draft.owner, draft.group);
+        let wanted_mode = format!("{:04o}", draft.mode);
+        let field = |part: &str| field(&resource, path, part);
+        let Some(FileFact::Regular {
+            mode, owner, group, ..
+        }) = found
+        else {
+            // A file that is not there has one difference, not three.
+            for (part, wanted) in [("mode", &wanted_mode), ("owner", &wanted_owner)] {
+                self.compare(&resource, &field(part), wanted, wanted, danger);
+            }
+            return false;
+        };
+        let mut differs = false;
+        let found = format!("{mode:04o}");
+        if self.compare(&resource, &field("mode"), &wanted_mode, &found, danger) {
+            differs = true;
+        } else {
+            draft.mode = *mode;
+        }
+        let found = format!("{owner}:{group}");
+        if self.compare(&resource, &field("owner"), &wanted_owner, &found, danger) {
+            differs = true;
+        } else {
+            draft.owner.clone_from(owner);
+            draft.group.clone_from(group);
+        }
+        differs
+    }
+}
+
+fn is_own(resource: &str, path: &str) -> bool {
+    resource.strip_prefix("file:") == Some(path)
+}
+
+/// Names a part of a file: a resource that is the file itself need not say which.
+fn field(resource: &str, path: &str, part: &str) -> String {
+    if is_own(resource, path) {
+        part.to_owned()
+    } else {
+        format!("{path} {part}")
+    }
+}
+
+/// Returns what follows from a change of a file, whoever wants it.
+fn follows(path: &str, facts: &Facts) -> Vec<Step> {
+    if path.starts_with("/etc/ssh/sshd_config") {
+        let unit = "ssh.service".to_owned();
+        vec![Step::Reload { unit }]
+    } else if path.starts_with("/etc/systemd/network/") {
+        let interface = facts.network.interface.clone();
+        vec![Step::Network { interface }]
+    } else if path.starts_with("/etc/systemd/system/") {
+        vec![Step::ReadUnits]
+    } else {
+        Vec::new()
+    }
+}
+
+/// Returns what is shown of a text: files that are not for everyone by digest only.
+fn shown(text: &str, secret: bool) -> String {
+    if secret {
+        digest(text)
+    } else {
+        text.to_owned()
+    }
+}
+
+fn digest(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut hex = String::from("sha256:");
+    for byte in Sha256::digest(text.as_bytes()) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}

@@ -1,0 +1,108 @@
+//! The SSH server: settings in a file of ours, and nowhere else.
+//!
+//! In: settings that are wanted. Out: entries of the ledger.
+//! Never: a setting touched that stays as it is.
+
+use std::collections::BTreeMap;
+
+use super::change::Danger;
+use super::edit;
+use super::facts::FileFact;
+use super::ledger::Ledger;
+
+/// Configuration of the SSH server.
+pub const SSHD: &str = "/etc/ssh/sshd_config";
+/// More configuration of the SSH server.
+pub const SSHD_D: &str = "/etc/ssh/sshd_config.d";
+/// Our part of it. The first value of a setting counts, so it is read first.
+pub const SSHD_OWN: &str = "/etc/ssh/sshd_config.d/00-homestak.conf";
+
+pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut Ledger<'_>) {
+    let mut ours = settings.clone();
+    let mut mended = false;
+    for (name, wanted) in settings {
+        let effective = effective(name, ledger);
+        let found = if edit::same_setting(&effective, wanted) {
+            wanted
+        } else {
+            &effective
+        };
+        let mend = ledger.compare(id, name, wanted, &found.clone(), Some(Danger::Sshd));
+        mended |= mend;
+        if ledger.ignores(id, name) || found != wanted && !mend {
+            ours.remove(name);
+        }
+    }
+    if ledger.facts.sshd.is_none() {
+        // Not installed yet; everything is looked at again once it is.
+        ledger.keep(SSHD_OWN);
+        return;
+    }
+    if mended {
+        ledger.need(SSHD_OWN);
+    }
+    let content = own_file(settings, &ours, ledger);
+    ledger.put(id, SSHD_OWN, content, (0o644, "root", "root"), Vec::new());
+    let others: Vec<String> = ledger
+        .facts
+        .files
+        .keys()
+        .filter(|path| {
+            path.as_str() == SSHD
+                || path.starts_with(SSHD_D) && path.ends_with(".conf") && *path != SSHD_OWN
+        })
+        .cloned()
+        .collect();
+    for path in others {
+        let Some(text) = ledger.text(&path) else {
+            continue;
+        };
+        let mut right = edit::sshd(text, &ours);
+        if path == SSHD && !ours.is_empty() {
+            right = edit::sshd_include(&right);
+        }
+        if right != text {
+            if mended {
+                ledger.need(&path);
+            }
+            ledger.edit(id, &path, right, Vec::new());
+        }
+    }
+}
+
+/// Returns the value that counts.
+fn effective(name: &str, ledger: &Ledger<'_>) -> String {
+    let settings = ledger.facts.sshd.as_ref();
+    let values = settings.and_then(|sshd| sshd.get(&name.to_ascii_lowercase()));
+    values.map_or_else(
+        || match ledger.facts.sshd_fault.as_str() {
+            "" => "absent".to_owned(),
+            fault => format!("unreadable ({fault})"),
+        },
+        |values| values.join(", "),
+    )
+}
+
+/// Returns our file: settings that are ours, and the lines that it has for those which stay as
+/// they are.
+fn own_file(
+    settings: &BTreeMap<String, String>,
+    ours: &BTreeMap<String, String>,
+    ledger: &Ledger<'_>,
+) -> String {
+    let found = ledger.facts.files.get(SSHD_OWN).and_then(FileFact::text);
+    let mut text = "# Written by homestak; other settings belong into other files.\n".to_owned();
+    for name in settings.keys() {
+        if let Some(value) = ours.get(name) {
+            text += &format!("{name} {value}\n");
+            continue;
+        }
+        for line in found.unwrap_or_default().lines() {
+            let word = line.split_whitespace().next().unwrap_or_default();
+            if word.eq_ignore_ascii_case(name) {
+                text += &format!("{line}\n");
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,52 @@
+//! What a node becomes inside: its spec, resolved for the guest that it is.
+//!
+//! In: the documents, a spec's name, the node. Out: JSON text, which may hold secrets.
+//! Never: an address that the place gave out; the place sees to that one itself.
+
+use serde_json::{Value as Json, json};
+use sha2::{Digest as _, Sha256};
+
+use super::types::Wanted;
+use crate::catalog::Catalog;
+use crate::resolve::{Reveal, spec::spec};
+
+/// Where SSH listens when no posture says otherwise.
+const SSH: u16 = 22;
+
+/// Returns the spec of a node as the node gets it, with the key of its driver. `None` when there is
+/// no such spec.
+pub fn spec_text(
+    catalog: &Catalog,
+    name: &str,
+    (node, wanted): (&str, &Wanted),
+    key: &str,
+) -> Option<String> {
+    let mut json = spec(catalog, name, None, Reveal::Exposed)?.json();
+    json["identity"]["hostname"] = json!(node);
+    json["access"]["_driver"] = json!({ "user": wanted.user, "ssh_keys": [key] });
+    let map = json.as_object_mut()?;
+    map.remove("network");
+    if let (Some((ip, prefix)), Some(gateway)) = (wanted.address, wanted.gateway) {
+        let network =
+            json!({ "ip": format!("{ip}/{prefix}"), "gateway": gateway, "dns": wanted.dns });
+        map.insert("network".to_owned(), network);
+    }
+    Some(json.to_string())
+}
+
+/// Returns what a spec adds up to.
+pub fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Returns where SSH listens on a node with a resolved spec.
+pub fn port(text: &str) -> u16 {
+    let json: Json = serde_json::from_str(text).unwrap_or_default();
+    let port = json["access"]["_posture"]["ssh"]["port"].as_u64();
+    port.and_then(|port| u16::try_from(port).ok())
+        .unwrap_or(SSH)
+}

@@ -1,0 +1,73 @@
+//! The converge engine on models of nodes.
+#![expect(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test may panic"
+)]
+
+mod model;
+mod policy;
+mod props;
+
+use homestak_core::converge::{Resource, wanted};
+use homestak_core::doc::{Sources, node_spec};
+use serde_json::{Value, json};
+
+/// Reads a spec as a node does.
+pub fn read(spec: &Value) -> Vec<Resource> {
+    let mut sources = Sources::default();
+    let (spec, faults) = node_spec::read("spec.yaml", &spec.to_string(), &mut sources);
+    let said: Vec<_> = faults.iter().map(|fault| fault.message.clone()).collect();
+    wanted(&spec.unwrap_or_else(|| panic!("{said:?}")))
+}
+
+fn faults(spec: &Value) -> Vec<String> {
+    let mut sources = Sources::default();
+    let (_, faults) = node_spec::read("spec.yaml", &spec.to_string(), &mut sources);
+    faults.iter().map(|fault| fault.message.clone()).collect()
+}
+
+/// The least that a spec has.
+pub fn smallest() -> Value {
+    json!({
+        "schema_version": 1,
+        "identity": { "hostname": "web" },
+        "access": { "_posture": {} },
+    })
+}
+
+#[test]
+fn a_spec_without_its_posture_is_refused() {
+    let mut spec = smallest();
+    spec["access"] = json!({ "posture": "prod" });
+    assert_eq!(faults(&spec), ["access has no `_posture`"]);
+}
+
+#[test]
+fn a_key_that_is_hidden_is_no_key() {
+    let mut spec = smallest();
+    spec["access"]["users"] = json!([{ "name": "ops", "ssh_keys": ["(hidden)"] }]);
+    assert_eq!(faults(&spec), ["this is not a public SSH key"]);
+}
+
+#[test]
+fn a_path_with_detours_and_a_mode_that_is_none_are_refused() {
+    let mut spec = smallest();
+    spec["config"] = json!({ "files": [{ "path": "/etc/../x", "content": "", "mode": "9" }] });
+    assert_eq!(faults(&spec).len(), 2);
+}
+
+#[test]
+fn a_posture_that_says_nothing_is_the_strict_one() {
+    let list = read(&smallest());
+    let sshd = list
+        .iter()
+        .find(|resource| resource.id() == "sshd")
+        .unwrap();
+    let Resource::Sshd { settings } = sshd else {
+        panic!()
+    };
+    assert_eq!(settings["PermitRootLogin"], "prohibit-password");
+    assert_eq!(settings["PasswordAuthentication"], "no");
+}

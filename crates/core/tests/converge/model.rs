@@ -1,0 +1,318 @@
+//! A node as data: steps change it the way a Debian system would.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use homestak_core::converge::{
+    ACCOUNTS, Decision, Facts, FileFact, PackageFact, Resource, SSHD, SSHD_D, State, Step,
+    UnitFact, UserFact, WayBack, decide,
+};
+
+/// A node, and what its services have read of their files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    pub facts: Facts,
+    /// What the SSH server and others had read when they last read.
+    pub loaded: BTreeMap<String, BTreeMap<String, FileFact>>,
+    pub state: State,
+}
+
+impl Model {
+    pub fn new(mut facts: Facts) -> Self {
+        refresh(&mut facts);
+        let mut model = Self {
+            facts,
+            loaded: BTreeMap::new(),
+            state: State::default(),
+        };
+        for unit in ["ssh.service", "fail2ban.service", "network"] {
+            model.load(unit);
+        }
+        model
+    }
+
+    /// Takes over what follows from files, after someone changed them.
+    pub fn refresh(&mut self) {
+        refresh(&mut self.facts);
+    }
+
+    /// Files that a unit reads.
+    fn load(&mut self, unit: &str) {
+        let start = match unit {
+            "ssh.service" => "/etc/ssh/",
+            "fail2ban.service" => "/etc/fail2ban/",
+            "network" => "/etc/systemd/network/",
+            _ => return,
+        };
+        let files = self.facts.files.iter();
+        let read = files
+            .filter(|(path, _)| path.starts_with(start))
+            .map(|(path, file)| (path.clone(), file.clone()))
+            .collect();
+        self.loaded.insert(unit.to_owned(), read);
+    }
+
+    /// Converges as the agent does: after packages, everything is looked at again. Stops after
+    /// `limit` steps, as if killed.
+    pub fn converge(&mut self, wanted: &[Resource], mut limit: usize) -> Decision {
+        let first = decide(wanted, &self.facts, &self.state);
+        let mut decision = first.clone();
+        let before = self.state.managed.clone();
+        let mut made = decision.intent.clone();
+        loop {
+            assert_eq!(decision.refusals, [""; 0]);
+            self.state.managed = before.with(&made);
+            self.state.pending = decision
+                .steps
+                .iter()
+                .filter(|step| step.follows_files())
+                .cloned()
+                .collect();
+            let mut again = false;
+            for step in &decision.steps {
+                if limit == 0 {
+                    return first;
+                }
+                limit -= 1;
+                self.act(step);
+                self.state.pending.remove(step);
+                if matches!(step, Step::Packages { .. }) {
+                    again = true;
+                    break;
+                }
+            }
+            if !again {
+                break;
+            }
+            decision = decide(wanted, &self.facts, &self.state);
+            made = made.with(&decision.intent);
+        }
+        self.state = decision.next;
+        first
+    }
+
+    /// Does the first steps of what would be done after packages, and takes them back as the
+    /// agent does. Returns the node as it was before them.
+    pub fn there_and_back(&mut self, wanted: &[Resource], limit: usize) -> Self {
+        let before_packages = self.state.clone();
+        let mut decision = decide(wanted, &self.facts, &self.state);
+        assert_eq!(decision.refusals, [""; 0]);
+        if let Some(packages @ Step::Packages { .. }) = decision.steps.first() {
+            self.act(packages);
+            self.state.managed = self.state.managed.with(&decision.intent);
+            decision = decide(wanted, &self.facts, &self.state);
+        }
+        let before = self.clone();
+        let back = WayBack::of(&decision.steps, &self.facts);
+        let remembered = WayBack::remembered(&before_packages, &self.state);
+        for step in decision.steps.iter().take(limit) {
+            self.act(step);
+        }
+        self.state = remembered;
+        let facts = &mut self.facts;
+        for path in &back.paths {
+            match before.facts.files.get(path) {
+                Some(file) => facts.files.insert(path.clone(), file.clone()),
+                None => facts.files.remove(path),
+            };
+        }
+        if back.paths.contains(ACCOUNTS[0]) {
+            facts.users = before.facts.users.clone();
+        }
+        if let Some(network) = &back.network {
+            facts.network = network.clone();
+        }
+        for step in &back.steps {
+            self.act(step);
+        }
+        if let Some(network) = back.network {
+            self.facts.network = network;
+        }
+        before
+    }
+
+    fn act(&mut self, step: &Step) {
+        let facts = &mut self.facts;
+        match step.clone() {
+            Step::Packages { install, remove } => {
+                for wish in install {
+                    let (name, version) = wish.split_once('=').unwrap_or((&wish, "1"));
+                    self.facts.packages.insert(
+                        name.to_owned(),
+                        PackageFact {
+                            version: version.to_owned(),
+                        },
+                    );
+                    if matches!(name, "nginx" | "fail2ban" | "chrony") {
+                        self.facts.units.insert(
+                            format!("{name}.service"),
+                            UnitFact {
+                                file_state: "enabled".into(),
+                                active_state: "active".into(),
+                                triggered_by: vec![],
+                            },
+                        );
+                        self.load(&format!("{name}.service"));
+                    }
+                }
+                for name in remove {
+                    self.facts.packages.remove(&name);
+                    self.facts.units.remove(&format!("{name}.service"));
+                }
+            }
+            Step::CreateUser { name, shell } => {
+                let user = UserFact {
+                    home: format!("/home/{name}"),
+                    group: name.clone(),
+                    shell,
+                    groups: BTreeSet::new(),
+                    expired: false,
+                };
+                facts.users.insert(name, user);
+            }
+            Step::OpenUser { name, shell } => {
+                let user = facts.users.get_mut(&name).unwrap();
+                user.shell = shell;
+                user.expired = false;
+            }
+            Step::Directory {
+                path,
+                mode,
+                owner,
+                group,
+            } => {
+                facts
+                    .files
+                    .insert(path, FileFact::Directory { mode, owner, group });
+            }
+            Step::Write {
+                path,
+                content,
+                mode,
+                owner,
+                group,
+            } => {
+                assert!(
+                    owner == "root" || facts.users.contains_key(&owner),
+                    "{path}"
+                );
+                let content = Some(content);
+                facts.files.insert(
+                    path,
+                    FileFact::Regular {
+                        content,
+                        mode,
+                        owner,
+                        group,
+                    },
+                );
+            }
+            Step::Link { path, target } => {
+                facts.files.insert(path, FileFact::Link { target });
+            }
+            Step::Delete { path } => {
+                facts.files.remove(&path);
+            }
+            Step::Hostname { name } => facts.hostname = name,
+            Step::Sysctl { key, value } => {
+                facts.sysctl.insert(key, value);
+            }
+            Step::Network { .. } => {
+                self.load("network");
+                let own = self
+                    .facts
+                    .files
+                    .get("/etc/systemd/network/05-homestak.network");
+                let Some(text) = own.and_then(FileFact::text).map(str::to_owned) else {
+                    return;
+                };
+                let value = |key: &str| {
+                    text.lines()
+                        .find_map(|line| line.strip_prefix(key))
+                        .map(str::to_owned)
+                };
+                self.facts.network.addresses = value("Address=").into_iter().collect();
+                self.facts.network.gateway = value("Gateway=");
+            }
+            Step::ReadUnits => {}
+            Step::Stop { unit } => {
+                facts.units.get_mut(&unit).unwrap().active_state = "inactive".into();
+            }
+            Step::Disable { unit } => {
+                facts.units.get_mut(&unit).unwrap().file_state = "disabled".into();
+            }
+            Step::Enable { unit, .. } => {
+                facts.units.get_mut(&unit).unwrap().file_state = "enabled".into();
+            }
+            Step::Start { unit } => {
+                facts.units.get_mut(&unit).unwrap().active_state = "active".into();
+                self.load(&unit);
+            }
+            Step::Reload { unit } | Step::Restart { unit } => self.load(&unit),
+            Step::LeaveGroup { user, group } => {
+                facts.users.get_mut(&user).unwrap().groups.remove(&group);
+            }
+            Step::CloseUser { name } => {
+                let user = facts.users.get_mut(&name).unwrap();
+                user.expired = true;
+                user.shell = "/usr/sbin/nologin".into();
+            }
+        }
+        refresh(&mut self.facts);
+    }
+}
+
+/// What follows from files: settings of the SSH server.
+fn refresh(facts: &mut Facts) {
+    let mut effective: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    read_sshd(SSHD, facts, &mut effective);
+    for (name, usual) in [
+        ("port", "22"),
+        ("permitrootlogin", "without-password"),
+        ("passwordauthentication", "yes"),
+        ("kbdinteractiveauthentication", "yes"),
+    ] {
+        effective
+            .entry(name.to_owned())
+            .or_insert_with(|| vec![usual.to_owned()]);
+    }
+    facts.sshd = Some(effective);
+}
+
+/// Reads as the server does: the first value counts, but ports add up.
+fn read_sshd(path: &str, facts: &Facts, effective: &mut BTreeMap<String, Vec<String>>) {
+    let text = facts
+        .files
+        .get(path)
+        .and_then(FileFact::text)
+        .unwrap_or_default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default().to_ascii_lowercase();
+        let value = words.next().unwrap_or_default().to_owned();
+        match name.as_str() {
+            "match" => return,
+            "include" => {
+                let files: Vec<String> = facts
+                    .files
+                    .keys()
+                    .filter(|path| path.starts_with(SSHD_D) && path.ends_with(".conf"))
+                    .cloned()
+                    .collect();
+                for path in files {
+                    read_sshd(&path, facts, effective);
+                }
+            }
+            "port" => {
+                let ports = effective.entry(name).or_default();
+                if !ports.contains(&value) {
+                    ports.push(value);
+                }
+            }
+            "" | "#" => {}
+            _ if name.starts_with('#') => {}
+            _ => {
+                effective.entry(name).or_insert_with(|| vec![value]);
+            }
+        }
+    }
+}

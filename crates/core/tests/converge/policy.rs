@@ -1,0 +1,325 @@
+//! What holds for what is mended, only named, or none of ours.
+
+use homestak_core::converge::{Change, Drift, FileFact, Handling, Policy, Resource, Since, decide};
+use homestak_core::doc::{Sources, node_spec};
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use serde_json::{Value, json};
+
+use crate::model::Model;
+use crate::props::{WHOLE, facts, spec};
+use crate::read;
+
+/// A way in which people change a node.
+type Break = (&'static str, fn(&mut Model));
+
+const BREAKS: &[Break] = &[
+    ("name", |node| node.facts.hostname = "stolen".into()),
+    ("name file", |node| put(node, "/etc/hostname", "stolen\n")),
+    ("hosts", |node| {
+        put(node, "/etc/hosts", "127.0.0.1 localhost\n");
+    }),
+    ("file", |node| put(node, "/etc/motd", "other\n")),
+    ("file gone", |node| {
+        node.facts.files.remove("/etc/own");
+    }),
+    ("file mode", |node| {
+        if let Some(FileFact::Regular { mode, .. }) = node.facts.files.get_mut("/etc/motd") {
+            *mode = 0o600;
+        }
+    }),
+    ("sudo", |node| {
+        put(
+            node,
+            "/etc/sudoers.d/zz",
+            "alice,ops ALL=(ALL) NOPASSWD: ALL\n",
+        );
+    }),
+    ("sudo gone", |node| {
+        node.facts
+            .files
+            .retain(|path, _| !path.starts_with("/etc/sudoers.d/homestak-"));
+    }),
+    ("sshd", |node| {
+        put(
+            node,
+            "/etc/ssh/sshd_config.d/00-homestak.conf",
+            "Port 99\nPermitRootLogin yes\n",
+        );
+        node.refresh();
+    }),
+    ("keys", |node| {
+        put(
+            node,
+            "/home/alice/.ssh/authorized_keys",
+            "ssh-ed25519 AAAAeve eve\n",
+        );
+    }),
+    ("user", |node| {
+        node.facts.users.remove("bob");
+    }),
+    ("login", |node| {
+        if let Some(user) = node.facts.users.get_mut("alice") {
+            user.expired = true;
+        }
+    }),
+    ("unit", |node| {
+        if let Some(unit) = node.facts.units.get_mut("nginx.service") {
+            unit.active_state = "inactive".into();
+        }
+    }),
+    ("package", |node| {
+        node.facts.packages.remove("htop");
+    }),
+    ("kernel", |node| {
+        node.facts
+            .sysctl
+            .insert("net.ipv4.ip_forward".into(), "0".into());
+    }),
+    ("address", |node| {
+        node.facts.network.addresses = vec!["10.9.9.9/24".into()];
+    }),
+    ("dns", |node| {
+        put(node, "/etc/resolv.conf", "nameserver 9.9.9.9\n");
+    }),
+];
+
+const PATTERNS: &[&str] = &[
+    "*",
+    "hostname/*",
+    "hostname/kernel",
+    "*/content",
+    "* content",
+    "file:/etc/motd/*",
+    "file:/etc/motd/mode",
+    "file:*",
+    "hosts/line",
+    "sudo:*",
+    "sudo:alice/rule",
+    "sshd/*",
+    "sshd/Port",
+    "sshd/P*",
+    "keys:alice/*",
+    "keys:*",
+    "user:bob/*",
+    "user:*/login",
+    "service:*",
+    "package:htop/state",
+    "sysctl/*",
+    "network/*",
+    "network/dns",
+];
+
+fn put(node: &mut Model, path: &str, text: &str) {
+    let file = FileFact::Regular {
+        content: Some(text.to_owned()),
+        mode: 0o644,
+        owner: "root".into(),
+        group: "root".into(),
+    };
+    node.facts.files.insert(path.to_owned(), file);
+}
+
+fn word() -> impl Strategy<Value = &'static str> {
+    select(vec!["enforce", "report", "ignore"])
+}
+
+fn rules() -> impl Strategy<Value = Value> {
+    let patterns = subsequence(PATTERNS.to_vec(), 0..=PATTERNS.len());
+    (word(), patterns)
+        .prop_flat_map(|(drift, patterns)| {
+            let one = |pattern| word().prop_map(move |word| (pattern, word));
+            let fields = patterns.into_iter().map(one).collect::<Vec<_>>();
+            (Just(drift), fields)
+        })
+        .prop_map(|(drift, fields)| {
+            let fields: serde_json::Map<_, _> = fields
+                .into_iter()
+                .map(|(pattern, word)| (pattern.to_owned(), json!(word)))
+                .collect();
+            json!({ "drift": drift, "fields": fields })
+        })
+}
+
+fn breaks() -> impl Strategy<Value = Vec<Break>> {
+    subsequence(BREAKS.to_vec(), 0..=BREAKS.len())
+}
+
+fn policy(spec: &Value) -> Policy {
+    let mut sources = Sources::default();
+    let (spec, _) = node_spec::read("spec.yaml", &spec.to_string(), &mut sources);
+    Policy::of(&spec.unwrap())
+}
+
+fn with_rules(spec: &Value, rules: &Value) -> Value {
+    let mut spec = spec.clone();
+    for key in ["drift", "fields"] {
+        spec["config"]["converge"][key] = rules[key].clone();
+    }
+    spec
+}
+
+fn ids(changes: &[Change], handling: Handling) -> Vec<String> {
+    let changes = changes.iter().filter(|change| change.handling == handling);
+    changes.map(|change| change.id.clone()).collect()
+}
+
+/// What a node that looks after itself wants.
+fn watched(spec: &Value) -> Vec<Resource> {
+    policy(spec).put_into(&read(spec))
+}
+
+/// Each case converges several times.
+fn fewer() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig {
+        cases: usual.cases / 3,
+        ..usual
+    }
+}
+
+proptest! {
+    #![proptest_config(fewer())]
+
+    #[test]
+    fn what_the_policy_mends_is_mended_and_what_it_names_stays(
+        spec in spec(), facts in facts(), rules in rules(), breaks in breaks()
+    ) {
+        // Made without rules, so that everything is ours and known.
+        let mut node = Model::new(facts);
+        node.converge(&read(&spec), WHOLE);
+        let spec = with_rules(&spec, &rules);
+        let wanted = watched(&spec);
+        for (_, act) in &breaks {
+            act(&mut node);
+        }
+        let before = decide(&wanted, &node.facts, &node.state);
+        if !before.refusals.is_empty() {
+            return Ok(());
+        }
+        node.converge(&wanted, WHOLE);
+        let after = decide(&wanted, &node.facts, &node.state);
+        prop_assert!(after.is_settled() && after.steps.is_empty(), "{:#?}", after);
+        // What was only named still is, with the same value.
+        let named = ids(&before.changes, Handling::Report);
+        let now: Vec<_> = after.changes.iter().map(|change| (&change.id, &change.found)).collect();
+        for change in before.changes.iter().filter(|change| named.contains(&change.id)) {
+            prop_assert!(now.contains(&(&change.id, &change.found)), "{} in {:#?}", change.id, now);
+        }
+        // What is remembered does not grow.
+        prop_assert_eq!(&after.next, &node.state);
+    }
+
+    #[test]
+    fn whoever_asks_for_the_spec_gets_all_but_what_is_none_of_ours(
+        spec in spec(), facts in facts(), rules in rules(), breaks in breaks()
+    ) {
+        let spec = with_rules(&spec, &rules);
+        let wanted = read(&spec);
+        let policy = policy(&spec);
+        // A service cannot be had when its package is none of ours.
+        let unit = "service:nginx.service";
+        let units = ["enabled", "active"].map(|field| policy.ignores(&format!("{unit}/{field}")));
+        prop_assume!(!policy.ignores("package:nginx/state") || units == [true, true]);
+        let mut node = Model::new(facts);
+        for round in 0..2 {
+            let first = decide(&wanted, &node.facts, &node.state);
+            if !first.refusals.is_empty() {
+                return Ok(());
+            }
+            let ignored = first.changes.iter().find(|change| policy.ignores(&change.id));
+            prop_assert!(ignored.is_none(), "{:#?}", ignored);
+            node.converge(&wanted, WHOLE);
+            let again = decide(&wanted, &node.facts, &node.state);
+            prop_assert!(again.is_settled() && again.steps.is_empty(), "{} {:#?}", round, again);
+            for (_, act) in &breaks {
+                act(&mut node);
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_none_of_ours_is_as_it_was(spec in spec(), facts in facts(), breaks in breaks()) {
+        let rules = json!({ "drift": "enforce", "fields": {
+            "sshd/Port": "ignore", "file:/etc/motd/mode": "ignore", "hostname/*": "ignore",
+            "sudo:*": "ignore", "keys:alice/*": "ignore", "user:alice/*": "ignore",
+            "sysctl/*": "ignore", "hosts/*": "ignore",
+        } });
+        let wanted = read(&with_rules(&spec, &rules));
+        let mut node = Model::new(facts);
+        // A setting in our own file begins to count when the server begins to read it.
+        for (_, act) in breaks.iter().filter(|(what, _)| *what != "sshd") {
+            act(&mut node);
+        }
+        let before = node.facts.clone();
+        if !decide(&wanted, &node.facts, &node.state).refusals.is_empty() {
+            return Ok(());
+        }
+        node.converge(&wanted, WHOLE);
+        let port = |facts: &homestak_core::converge::Facts| facts.sshd.as_ref().map(|sshd| sshd["port"].clone());
+        prop_assert_eq!(port(&node.facts), port(&before));
+        prop_assert_eq!(&node.facts.hostname, &before.hostname);
+        prop_assert_eq!(&node.facts.sysctl, &before.sysctl);
+        prop_assert_eq!(node.facts.users.get("alice"), before.users.get("alice"));
+        for path in ["/etc/hostname", "/etc/hosts", "/home/alice/.ssh/authorized_keys", "/etc/sudoers.d/homestak-alice"] {
+            prop_assert_eq!(node.facts.files.get(path), before.files.get(path), "{}", path);
+        }
+        let mode = |facts: &homestak_core::converge::Facts| match facts.files.get("/etc/motd") {
+            Some(FileFact::Regular { mode, .. }) => Some(*mode),
+            _ => None,
+        };
+        if mode(&before).is_some() {
+            prop_assert_eq!(mode(&node.facts), mode(&before));
+        }
+    }
+
+    #[test]
+    fn rules_do_not_depend_on_their_order_and_the_answer_is_one_of_them(rules in rules()) {
+        let spec = with_rules(&crate::smallest(), &rules);
+        let policy = policy(&spec);
+        for id in ["hostname/kernel", "file:/etc/motd/mode", "sshd/Port", "user:bob/account", "x/y"] {
+            let rule = policy.rule(id);
+            let words: Vec<_> = policy.fields.values().copied().map(Some).chain([None]).collect();
+            prop_assert!(words.contains(&rule));
+            // What the spec changed is done or none of ours; asking never names only.
+            for since in [Since::First, Since::Spec] {
+                prop_assert_ne!(policy.handle(id, since), Handling::Report);
+            }
+            let asked = policy.asked().handle(id, Since::Node);
+            prop_assert_eq!(asked == Handling::Ignore, rule == Some(Handling::Ignore));
+            prop_assert_ne!(asked, Handling::Report);
+            let held = policy.holding([id.to_owned()]).handle(id, Since::Node);
+            prop_assert_ne!(held, Handling::Enforce);
+        }
+    }
+
+    #[test]
+    fn no_field_is_mended_more_than_five_times_in_ten_minutes(gaps in prop::collection::vec(0i64..400, 1..200)) {
+        let mut drift = Drift::default();
+        let mut now = jiff::Timestamp::UNIX_EPOCH;
+        let mut mends = Vec::new();
+        for gap in gaps {
+            now += jiff::SignedDuration::from_secs(gap);
+            drift.see(&[stolen()], now);
+            if !drift.held(now).contains("hostname/kernel") {
+                mends.push(now);
+                drift.mended(&["hostname/kernel".to_owned()], now);
+            }
+            let window = now - jiff::SignedDuration::from_mins(10);
+            prop_assert!(mends.iter().filter(|at| **at > window).count() <= 5);
+        }
+    }
+}
+
+fn stolen() -> Change {
+    Change {
+        id: "hostname/kernel".into(),
+        resource: "hostname".into(),
+        field: "kernel".into(),
+        expected: "web".into(),
+        found: "stolen".into(),
+        since: Since::Node,
+        danger: None,
+        handling: Handling::Enforce,
+    }
+}

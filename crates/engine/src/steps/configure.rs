@@ -1,0 +1,81 @@
+//! Makes a node inside what its spec says.
+//!
+//! In: a step with its node, which was reached. Out: whether anything was changed.
+//! Never: how; the configurer knows.
+
+use std::sync::Arc;
+
+use super::{Came, Task, mac};
+use crate::events::What;
+use crate::ports::{Class, Inner, PortError, Remark, Sent};
+
+pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
+    let found = task.configurer.check(&inner(task).await?).await?;
+    Ok(found.settled.then(Came::default))
+}
+
+pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
+    let node = inner(task).await?;
+    let (hub, subject) = (task.hub.clone(), task.subject());
+    let hear = move |remark: Remark| {
+        let subject = subject.clone();
+        hub.tell(match remark {
+            Remark::Warning(text) => What::Warning { subject, text },
+            Remark::Waiting(what) => What::Waiting { subject, what },
+            Remark::Doing(what) | Remark::Image { what, .. } => What::Doing { subject, what },
+        });
+    };
+    let changed = task.configurer.converge(&node, Arc::new(hear)).await?;
+    Ok(Came {
+        changed,
+        ..Came::default()
+    })
+}
+
+/// Puts together what is known of the node.
+async fn inner(task: &Task) -> Result<Inner, PortError> {
+    let node = task.node()?;
+    let missing = |what: &str| PortError::bug("read the plan", &what);
+    let config = node.config.clone();
+    let config = config.ok_or_else(|| missing("the node has no spec"))?;
+    let guest = task.guest()?;
+    let address = match task.board.address(&node.name) {
+        Some(address) => address,
+        None => {
+            let mac = mac(node.wanted.as_ref(), &guest);
+            let found = task.provider().await?.address(&guest, &mac).await?;
+            found.ok_or_else(|| PortError {
+                class: Class::Unreachable { sent: Sent::No },
+                ..PortError::refused(
+                    &format!("configure `{}`", node.name),
+                    "it has no address",
+                    "does it run? `homestak manifest status` tells",
+                )
+            })?
+        }
+    };
+    Ok(Inner {
+        node: node.name.clone(),
+        host: node.host.clone(),
+        guest: guest.uuid,
+        address,
+        ports: ports(node),
+        wanted: task.wanted()?.clone(),
+        config,
+    })
+}
+
+/// Returns where SSH of a node may listen, the likeliest first.
+pub(crate) fn ports(node: &homestak_core::plan::NodePlan) -> Vec<u16> {
+    let was = node.found.as_ref().and_then(|found| {
+        let configured = found.configured.as_ref()?;
+        Some(configured.port)
+    });
+    let will = node.config.as_ref().map(|config| config.port);
+    let mut ports: Vec<u16> = was.into_iter().chain(will).collect();
+    if !ports.contains(&22) {
+        ports.push(22);
+    }
+    ports.dedup();
+    ports
+}

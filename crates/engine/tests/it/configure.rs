@@ -1,0 +1,112 @@
+//! Nodes are made inside what their specs say.
+
+use homestak_core::plan::{Action, StepKind};
+use homestak_engine::events::What;
+use homestak_engine::journal::Ending;
+use homestak_engine::operate::Interrupt;
+use homestak_engine::ports::Class;
+
+use crate::insides::AWAY;
+use crate::lab::Lab;
+
+const TIERS: &str = "\
+nodes:
+  - {name: inner, type: pve, preset: vm-large, image: pve-9}
+  - {name: leaf, preset: vm-small, image: debian-12, parent: inner}
+";
+const PEERS: &str = "\
+nodes:
+  - {name: one, preset: vm-small, image: debian-12}
+  - {name: two, preset: vm-small, image: debian-12}
+";
+
+/// Returns node and kind of each step in the order in which they began.
+fn begun(lab: &Lab) -> Vec<(String, StepKind)> {
+    let events = lab.ear.0.lock().unwrap();
+    let steps = events.iter().filter_map(|event| match &event.what {
+        What::StepStarted { subject, step, .. } => Some((subject.clone(), *step)),
+        _ => None,
+    });
+    steps.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn children_wait_until_their_parent_is_as_its_spec_says() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(TIERS).await, Ending::Done);
+    let begun = begun(&lab);
+    let at = |node: &str, kind| {
+        let found = begun.iter().position(|one| *one == (node.to_owned(), kind));
+        found.unwrap_or_else(|| panic!("{node} {kind:?} in {begun:?}"))
+    };
+    assert!(at("inner", StepKind::Ready) < at("inner", StepKind::Configure));
+    assert!(at("inner", StepKind::Configure) < at("leaf", StepKind::Create));
+    assert!(at("leaf", StepKind::Ready) < at("leaf", StepKind::Configure));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_differs_inside_is_configured_and_nothing_else_happens() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    assert!(lab.plan(PEERS).await.is_empty());
+    lab.insides.known.lock().unwrap().remove("two");
+    let plan = lab.plan(PEERS).await;
+    assert_eq!(plan.node("one").unwrap().action, Action::Nothing);
+    let two = plan.node("two").unwrap();
+    assert_eq!(two.action, Action::Configure);
+    assert!(two.reasons[0].text.contains("in 1 place"), "{two:#?}");
+    lab.ear.0.lock().unwrap().clear();
+    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+    assert_eq!(begun(&lab), [("two".to_owned(), StepKind::Configure)]);
+    assert!(lab.plan(PEERS).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_spec_configures_every_node_anew() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    *lab.insides.digest.lock().unwrap() = "two".to_owned();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    let known = lab.insides.known.lock().unwrap();
+    assert!(known.values().all(|(_, digest)| digest == "two"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_cannot_be_configured_fails_and_is_tried_again_when_resumed() {
+    let lab = Lab::new();
+    let failing = &lab.insides.failing;
+    failing
+        .lock()
+        .unwrap()
+        .insert("inner".to_owned(), Class::Refused);
+    assert_eq!(lab.apply(TIERS).await, Ending::Failed);
+    let created = (String::from("leaf"), StepKind::Create);
+    assert!(!begun(&lab).contains(&created), "its child was not begun");
+    failing.lock().unwrap().clear();
+    let (_ask, interrupt) = Interrupt::new();
+    let run = lab.last_run();
+    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, Ending::Done);
+    assert_eq!(*lab.insides.converged.lock().unwrap(), ["inner", "leaf"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_away_for_a_while_is_tried_again() {
+    let lab = Lab::new();
+    lab.insides
+        .failing
+        .lock()
+        .unwrap()
+        .insert("one".to_owned(), AWAY);
+    let plan = lab.plan(PEERS).await;
+    let failing = async {
+        while !begun(&lab).contains(&("one".to_owned(), StepKind::Configure)) {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        lab.insides.failing.lock().unwrap().clear();
+    };
+    let (ending, ()) = tokio::join!(lab.carry_out(&plan), failing);
+    assert_eq!(ending, Ending::Done);
+}

@@ -1,0 +1,117 @@
+//! What nodes are like inside, for a World that has no inside.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use homestak_core::converge::{Change, Handling, Since};
+use homestak_core::plan::ConfigPlan;
+use homestak_core::resolve::Resolved;
+use homestak_engine::ports::{
+    Class, Comparison, Configurer, GuestUuid, Inner, PortError, Remark, Sent,
+};
+
+/// Remembers what each node became. Every node has the same spec.
+pub struct Insides {
+    /// What the spec adds up to.
+    pub digest: Mutex<String>,
+    /// Guest and spec of each node.
+    pub known: Mutex<BTreeMap<String, (GuestUuid, String)>>,
+    /// How often each node was converged.
+    pub converged: Mutex<Vec<String>>,
+    /// Nodes that cannot be converged, and whether that may pass.
+    pub failing: Mutex<BTreeMap<String, Class>>,
+}
+
+impl Default for Insides {
+    fn default() -> Self {
+        Self {
+            digest: Mutex::new("one".to_owned()),
+            known: Mutex::default(),
+            converged: Mutex::default(),
+            failing: Mutex::default(),
+        }
+    }
+}
+
+impl Insides {
+    /// Returns what nodes become, and what of that is still to do.
+    pub fn configs(&self, resolved: &Resolved) -> BTreeMap<String, ConfigPlan> {
+        let digest = self.digest.lock().unwrap().clone();
+        let known = self.known.lock().unwrap();
+        let config = |name: &str| {
+            let now = known.get(name).map(|(_, digest)| digest.as_str());
+            ConfigPlan {
+                spec: "base".to_owned(),
+                digest: digest.clone(),
+                port: 22,
+                found: Some(compare(now, &digest)),
+            }
+        };
+        let names = resolved.nodes.iter().map(|node| node.name.to_string());
+        names.map(|name| (name.clone(), config(&name))).collect()
+    }
+
+    fn fails(&self, node: &Inner) -> Result<(), PortError> {
+        match self.failing.lock().unwrap().get(&node.node) {
+            Some(class) => Err(PortError {
+                class: *class,
+                ..PortError::refused("configure", "no such package", "")
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn compare(now: Option<&str>, wanted: &str) -> Comparison {
+    if now == Some(wanted) {
+        return Comparison {
+            settled: true,
+            changes: Vec::new(),
+        };
+    }
+    let change = Change {
+        id: "hostname/name".to_owned(),
+        resource: "hostname".to_owned(),
+        field: "name".to_owned(),
+        expected: wanted.to_owned(),
+        found: now.unwrap_or_default().to_owned(),
+        since: Since::Spec,
+        danger: None,
+        handling: Handling::Enforce,
+    };
+    Comparison {
+        settled: false,
+        changes: vec![change],
+    }
+}
+
+#[async_trait]
+impl Configurer for Insides {
+    async fn check(&self, node: &Inner) -> Result<Comparison, PortError> {
+        self.fails(node)?;
+        let known = self.known.lock().unwrap();
+        let same = known
+            .get(&node.node)
+            .filter(|(guest, _)| *guest == node.guest);
+        let now = same.map(|(_, digest)| digest.as_str());
+        Ok(compare(now, &node.config.digest))
+    }
+
+    async fn converge(
+        &self,
+        node: &Inner,
+        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError> {
+        self.fails(node)?;
+        hear(Remark::Doing("set the host name".to_owned()));
+        let became = (node.guest.clone(), node.config.digest.clone());
+        let mut known = self.known.lock().unwrap();
+        let before = known.insert(node.node.clone(), became.clone());
+        self.converged.lock().unwrap().push(node.node.clone());
+        Ok(before != Some(became))
+    }
+}
+
+/// A way of failing that may pass.
+pub const AWAY: Class = Class::Unreachable { sent: Sent::Maybe };

@@ -1,0 +1,110 @@
+//! Why a node did not become what its spec says.
+//!
+//! In: what `ssh` and the agent said. Out: [`PushError`], and the port's error for it.
+//! Never: a spec or a part of it.
+
+use homestak_engine::ports::{Class, PortError, Sent};
+
+use crate::ssh::{Output, SshError};
+
+/// Why a node did not become what its spec says.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// The agent's program is not here.
+    #[error("the program homestak-agent cannot be read: {said}")]
+    NoAgent {
+        /// What the system said.
+        said: String,
+    },
+    /// What arrived is not what was sent.
+    #[error("the agent did not arrive whole")]
+    Broken,
+    /// The node was not reached, or does not let us in.
+    #[error(transparent)]
+    Ssh(#[from] SshError),
+    /// It lets us in, and not become root.
+    #[error("the node does not let us become root: {said}")]
+    NotRoot {
+        /// What it said.
+        said: String,
+    },
+    /// The agent says why.
+    #[error("{message}")]
+    Agent {
+        /// A word for programs, such as `packages`.
+        word: String,
+        /// For a person.
+        message: String,
+    },
+    /// The connection was lost, and did not come back.
+    #[error("the connection was lost, and the node was not reached again in {tries} tries")]
+    Lost {
+        /// How often it was tried.
+        tries: u32,
+    },
+    /// Nobody expected that.
+    #[error("the agent ended with {status}: {said}")]
+    Strange {
+        /// Its code.
+        status: i32,
+        /// Its last words.
+        said: String,
+    },
+}
+
+impl PushError {
+    /// Judges a command that did not say what it should.
+    pub(super) fn of_output(output: &Output) -> Self {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let said = text.trim().lines().last().unwrap_or("it said nothing");
+        let said = said.to_owned();
+        if said.starts_with("sudo:") {
+            return Self::NotRoot { said };
+        }
+        let status = output.status;
+        Self::Strange { status, said }
+    }
+
+    /// Returns it as an error of a port.
+    pub fn at_port(&self, doing: &str) -> PortError {
+        let (class, hint) = match self {
+            Self::Ssh(error) => return error.at_port(doing),
+            Self::NoAgent { .. } => (
+                Class::Refused,
+                "it lies beside homestak; `cargo build --release --package homestak-agent` makes it",
+            ),
+            Self::Broken | Self::Strange { .. } => (Class::Broken, ""),
+            Self::NotRoot { .. } => (
+                Class::Refused,
+                "the driver's user needs a rule `NOPASSWD: ALL` of sudo on the node",
+            ),
+            Self::Agent { word, .. } => of_word(word),
+            Self::Lost { .. } => (
+                Class::Unreachable { sent: Sent::Maybe },
+                "the node goes on by itself; `homestak manifest resume` learns what came of it",
+            ),
+        };
+        PortError {
+            class,
+            doing: doing.to_owned(),
+            detail: self.to_string(),
+            log: Vec::new(),
+            hint: hint.to_owned(),
+        }
+    }
+}
+
+/// What can be done about an error of the agent.
+fn of_word(word: &str) -> (Class, &'static str) {
+    match word {
+        "busy" | "unconfirmed" => (Class::Busy, ""),
+        "reverted" => (
+            Class::Refused,
+            "the node is as it was before; mend the spec, and apply again",
+        ),
+        _ => (
+            Class::Refused,
+            "mend it in the spec or on the node, and apply again; what was done is not done twice",
+        ),
+    }
+}
