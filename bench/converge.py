@@ -1,6 +1,6 @@
 """Measures the same job on a node with homestak and with five other tools. Needs root.
 
-`figures(binary, runs)` returns a dictionary; `bench/run` puts it into RESULTS.md.
+`bench/converge.py BINARY [RUNS]` prints the figures; `bench/run` does not call it yet.
 
 The job: two packages, a user with a key and a rule of sudo, settings of sshd, a file, the host name,
 a service. Each tool has a node of its own, fresh from the same image, with the packages in its
