@@ -60,6 +60,27 @@ pub(crate) trait Party {
     fn failed(&mut self, error: AgentError) -> AgentError;
 }
 
+/// Nobody hears, and nothing is kept.
+pub(crate) struct Quiet;
+
+impl Party for Quiet {
+    fn begins(&mut self, _: &[Change]) {}
+
+    fn step(&mut self, _: &Step) {}
+
+    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn holds(&mut self) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    fn failed(&mut self, error: AgentError) -> AgentError {
+        error
+    }
+}
+
 /// What the machine is like before the first step.
 pub(crate) struct Seen {
     pub(crate) facts: Facts,

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use homestak_core::converge::{Change, Decision, Drift, Handling, Since, Step, render};
+use homestak_core::converge::{Change, Drift, Handling, Since, Step, render};
 use homestak_core::error::chain;
 use serde_json::json;
 
-use crate::apply::{self, Look, Party, Seen};
+use crate::apply::{self, Look, Quiet};
 use crate::args::SpecArgs;
 use crate::command::{self, Spec};
 use crate::error::AgentError;
@@ -55,32 +55,12 @@ fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Look, AgentError> {
 fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<(), AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
     let wanted = policy.put_into(&spec.wanted);
-    apply::carry_out(&wanted, look, LOCK_WAIT, &mut Silent)
+    // Nothing is confirmed: what is mended was confirmed before.
+    apply::carry_out(&wanted, look, LOCK_WAIT, &mut Quiet)
 }
 
 /// How long another user of the package database is waited for, in seconds. The watch comes back.
 const LOCK_WAIT: u64 = 10;
-
-/// Nobody hears of single steps, and nothing is confirmed: what is mended was confirmed before.
-struct Silent;
-
-impl Party for Silent {
-    fn begins(&mut self, _: &[Change]) {}
-
-    fn step(&mut self, _: &Step) {}
-
-    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn holds(&mut self) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn failed(&mut self, error: AgentError) -> AgentError {
-        error
-    }
-}
 
 fn enforced(look: &Look) -> Vec<&Change> {
     let changes = look.decision.changes.iter();

@@ -13,7 +13,7 @@ use homestak_core::converge::{Decision, Event, State, Step, WayBack};
 use serde::{Deserialize, Serialize};
 
 use self::back::Found;
-use crate::apply::{Party, Seen};
+use crate::apply::{Quiet, Seen};
 use crate::error::AgentError;
 use crate::job::{Log, Place, Verdict, Wait, failure};
 use crate::{clock, command, state, ui};
@@ -185,25 +185,4 @@ fn resume(place: &Place) -> Result<(), AgentError> {
     forget(place);
     log.say(Event::End { success, result });
     Ok(())
-}
-
-/// Nobody hears, and nothing is kept.
-struct Quiet;
-
-impl Party for Quiet {
-    fn begins(&mut self, _: &[homestak_core::converge::Change]) {}
-
-    fn step(&mut self, _: &Step) {}
-
-    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn holds(&mut self) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn failed(&mut self, error: AgentError) -> AgentError {
-        error
-    }
 }
