@@ -108,14 +108,14 @@ pub(crate) fn carry_out(
     } = look;
     let before = last.clone();
     if let Some(Step::Packages { install, remove }) = decision.steps.first() {
+        // Trying it out takes long enough to be heard of.
+        party.step(&decision.steps[0]);
         if last.in_packages {
-            party.step(&decision.steps[0]);
             packages::finish(lock_wait)?;
         }
         packages::rehearse(install, remove, lock_wait)?;
         state::begin()?;
         intend(&mut last, &decision.intent, &[], true)?;
-        party.step(&decision.steps[0]);
         fuse.burn();
         packages::transact(install, remove, lock_wait)?;
         // Packages bring files, units and users: everything is looked at again.

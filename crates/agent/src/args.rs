@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use homestak_api::trust::Fingerprint;
 
 /// Make this machine what its spec says
 #[derive(Debug, Parser)]
@@ -61,6 +62,10 @@ pub(crate) enum ConfigCommand {
     ///
     /// Exit code: 0 they stay, 1 there is nothing to confirm, or not any more.
     Confirm,
+    /// Fetch the spec of this machine, for `config apply`; the same as `spec get`
+    ///
+    /// Exit code: 0 it is here, 1 it is not.
+    Fetch(FetchArgs),
     /// List what is managed here, as it was when the machine last converged
     Show,
 }
@@ -127,7 +132,64 @@ pub(crate) struct Terms {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SpecCommand {
     /// Check a resolved spec
-    Validate(SpecArgs),
+    ///
+    /// Exit code: 0 it is valid, 1 it is missing or wrong.
+    Validate {
+        /// The file, instead of --spec
+        #[arg(value_name = "FILE", conflicts_with = "spec")]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        spec: SpecArgs,
+    },
+    /// Fetch the spec of this machine from a server, for `config apply`
+    ///
+    /// Exit code: 0 it is here; 1 something is missing, or the token was refused (400, 401); 2 the
+    /// server was not reached, or does not have it (403, 404, 500); 3 the server says that the
+    /// spec has faults (422).
+    Get(FetchArgs),
+}
+
+/// How a spec is fetched.
+#[derive(Debug, Args)]
+pub(crate) struct FetchArgs {
+    /// Address of the server: https://HOST:PORT [default: HOMESTAK_SERVER]
+    #[arg(long, short, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// Name by which this machine asks [default: its host name]
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) identity: Option<String>,
+    /// File with the provisioning token; `-` reads standard input [default: HOMESTAK_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The token itself, for everyone to see
+    #[arg(long, short, hide = true, conflicts_with = "token_file")]
+    pub(crate) token: Option<String>,
+    /// Write the spec into this file, and keep nothing; `-` prints it
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Trust servers with a certificate of this authority (PEM) [default: HOMESTAK_CA_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_cert: Option<PathBuf>,
+    /// Trust the certificate with this SHA-256, and remember it [default: HOMESTAK_FINGERPRINT]
+    #[arg(long, value_name = "SHA256", conflicts_with = "ca_cert", value_parser = fingerprint)]
+    pub(crate) fingerprint: Option<Fingerprint>,
+    /// Trust whichever certificate the server shows the first time, and only that from then on
+    #[arg(long, short = 'k')]
+    pub(crate) insecure: bool,
+    /// How often a server is asked that cannot be reached
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) attempts: u32,
+    /// How long is waited before asking again; twice as long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    pub(crate) wait: u64,
+    /// Accepted for older scripts: it says what it does anyway
+    #[arg(long, short, hide = true)]
+    pub(crate) verbose: bool,
+}
+
+fn fingerprint(text: &str) -> Result<Fingerprint, String> {
+    let parsed = Fingerprint::parse(text);
+    parsed.ok_or_else(|| "write 64 hexadecimal digits, with or without colons".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -145,7 +207,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SpecArgs {
-    /// The resolved spec; `-` reads it from standard input [default: the spec of the last time]
+    /// The resolved spec; `-` reads it from standard input [default: the one that was fetched,
+    /// else the one of the last time]
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
 }

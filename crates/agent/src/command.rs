@@ -15,7 +15,7 @@ use crate::apply::{self, Look, Party, Seen};
 use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
 use crate::error::AgentError;
 use crate::watch::memory;
-use crate::{clock, job, run, state, ui, undo, watch};
+use crate::{clock, fetch, job, run, state, ui, undo, watch};
 
 /// Something on the machine differs.
 const DIFFERS: u8 = 3;
@@ -40,8 +40,10 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Config(ConfigCommand::Apply { .. }) => "config.apply",
         Command::Config(ConfigCommand::Show) => "config.show",
         Command::Config(ConfigCommand::Confirm) => "config.confirm",
+        Command::Config(ConfigCommand::Fetch(_)) => "config.fetch",
         Command::Job(_) => "job",
-        Command::Spec(SpecCommand::Validate(_)) => "spec.validate",
+        Command::Spec(SpecCommand::Validate { .. }) => "spec.validate",
+        Command::Spec(SpecCommand::Get(_)) => "spec.get",
         Command::Run(_) => "run",
         Command::Status => "status",
     };
@@ -59,7 +61,16 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Config(ConfigCommand::Confirm) => job::confirm(None),
         Command::Job(command) => job::run(command),
         Command::Config(ConfigCommand::Show) => show(json),
-        Command::Spec(SpecCommand::Validate(spec)) => validate(&spec, json),
+        // Scripts tell only whether it went well.
+        Command::Config(ConfigCommand::Fetch(args)) => match fetch::get(&args, json) {
+            Err(error) => Err(AgentError::NotFetched(Box::new(error))),
+            done => done,
+        },
+        Command::Spec(SpecCommand::Get(args)) => fetch::get(&args, json),
+        Command::Spec(SpecCommand::Validate { file, mut spec }) => {
+            spec.spec = file.or(spec.spec);
+            validate(&spec, json)
+        }
         Command::Run(args) => require_root().and_then(|()| match args.daemon {
             true => watch::watch(),
             false => run::once(args.dry_run, json),
@@ -83,10 +94,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 }
 
 pub(crate) fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
-    let path = args
-        .spec
-        .clone()
-        .unwrap_or_else(|| state::place(state::SPEC));
+    let path = args.spec.clone().unwrap_or_else(state::next_spec);
     let shown = path.display().to_string();
     let text = read_text(&path).map_err(|source| AgentError::NoSpec {
         path: shown.clone(),
@@ -363,10 +371,11 @@ fn status(json: bool) -> Result<u8, AgentError> {
         (None, None) => "unknown",
     };
     let drift = memory::load_drift();
+    let fetched = state::place(state::FETCHED).exists();
     if json {
         ui::json(
             "status",
-            json!({ "status": word, "complete": complete, "failed": failed, "watching": memory::is_watched(), "drift": drift }),
+            json!({ "status": word, "complete": complete, "failed": failed, "fetched": fetched, "watching": memory::is_watched(), "drift": drift }),
         );
     } else {
         let message = failed
@@ -375,6 +384,11 @@ fn status(json: bool) -> Result<u8, AgentError> {
         ui::data(&format!("{word}\n"));
         if let Some(message) = message {
             ui::data(&format!("{message}\n"));
+        }
+        if fetched {
+            ui::data(
+                "a fetched spec waits: `homestak config apply` makes this machine what it says\n",
+            );
         }
         ui::data(&run::summary(&drift, memory::is_watched()));
     }

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use homestak_core::converge::Change;
 use homestak_core::error::chain;
 
+use crate::fetch::FetchError;
 use crate::process::ProcessError;
 
 /// Why a command failed.
@@ -96,6 +97,12 @@ pub(crate) enum AgentError {
     /// A job that ended without a word.
     #[error("the agent was killed, or the node restarted, while it worked on this")]
     Killed,
+    /// A spec could not be fetched.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The same, for scripts that tell only whether it went well.
+    #[error(transparent)]
+    NotFetched(Box<Self>),
     /// The state directory.
     #[error("remember in `{path}`")]
     Remember {
@@ -142,7 +149,12 @@ impl AgentError {
     /// Returns the exit code: 1 for what was asked, 2 for what happened.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::NoSpec { .. } | Self::WrongSpec(_) | Self::NoJob(_) | Self::NotAsked { .. } => 1,
+            Self::NoSpec { .. }
+            | Self::WrongSpec(_)
+            | Self::NoJob(_)
+            | Self::NotAsked { .. }
+            | Self::NotFetched(_) => 1,
+            Self::Fetch(error) => error.code(),
             Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.code(),
             Self::Refused(_)
             | Self::NotRoot
@@ -180,6 +192,8 @@ impl AgentError {
             Self::Step { .. } => "step",
             Self::Unsettled(_) => "unsettled",
             Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.word(),
+            Self::Fetch(error) => error.word(),
+            Self::NotFetched(error) => error.word(),
             Self::Unconfirmed { .. } | Self::CutOff(_) => "reverted",
             Self::Waiting(_) => "unconfirmed",
             Self::NoJob(_) => "no_job",
@@ -200,6 +214,8 @@ impl AgentError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.hint(),
+            Self::Fetch(error) => error.hint(),
+            Self::NotFetched(error) => error.hint(),
             Self::Write { path, source } | Self::Remember { path, source } => io_hint(path, source),
             Self::Packages(said) => packages_hint(said),
             Self::Step { step, .. } => {

@@ -9,6 +9,7 @@ mod args;
 mod clock;
 mod command;
 mod error;
+mod fetch;
 mod files;
 mod gather;
 mod job;

@@ -44,7 +44,8 @@ pub(crate) struct Round {
 
 /// Reads the spec that is kept.
 pub(crate) fn kept_spec() -> Result<Spec, AgentError> {
-    command::read(&SpecArgs { spec: None })
+    let spec = Some(state::place(state::SPEC));
+    command::read(&SpecArgs { spec })
 }
 
 fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Look, AgentError> {

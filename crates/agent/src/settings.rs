@@ -1,7 +1,7 @@
 //! What the environment says.
 //!
 //! In: variables. Out: values.
-//! Never: anything that a user needs: these are systemd's, and tests' in debug builds.
+//! Never: a variable read anywhere else; a value shown.
 
 /// Returns where this program is. One that was replaced is where it was.
 pub(crate) fn program() -> String {
@@ -10,33 +10,49 @@ pub(crate) fn program() -> String {
     text.trim_end_matches(" (deleted)").to_owned()
 }
 
-/// Returns where systemd hears whether we are ready and alive.
+/// Returns which server is asked for specs.
+pub(crate) fn server() -> Option<String> {
+    variable("HOMESTAK_SERVER")
+}
+
+/// Returns the provisioning token.
+pub(crate) fn token() -> Option<String> {
+    variable("HOMESTAK_TOKEN")
+}
+
+/// Returns the file with the authority of the server.
+pub(crate) fn ca_cert() -> Option<std::path::PathBuf> {
+    variable("HOMESTAK_CA_CERT").map(Into::into)
+}
+
+/// Returns the fingerprint of the server's certificate.
+pub(crate) fn fingerprint() -> Option<String> {
+    variable("HOMESTAK_FINGERPRINT")
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "this is where the environment is read"
 )]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+/// Returns where systemd hears whether we are ready and alive.
 pub(crate) fn notify_socket() -> Option<String> {
-    std::env::var("NOTIFY_SOCKET").ok()
+    variable("NOTIFY_SOCKET")
 }
 
 /// Returns within which time systemd wants to hear that we are alive.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is where the environment is read"
-)]
 pub(crate) fn watchdog() -> Option<std::time::Duration> {
-    let micros = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
+    let micros = variable("WATCHDOG_USEC")?.parse().ok()?;
     Some(std::time::Duration::from_micros(micros))
 }
 
 /// Returns after how many steps the program dies, so that tests can see what is left.
 #[cfg(debug_assertions)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is where the environment is read"
-)]
 pub(crate) fn crash_after() -> Option<usize> {
-    std::env::var("HOMESTAK_CRASH_AFTER").ok()?.parse().ok()
+    variable("HOMESTAK_CRASH_AFTER")?.parse().ok()
 }
 
 /// Release builds never die on purpose.

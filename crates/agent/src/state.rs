@@ -16,8 +16,11 @@ use crate::error::AgentError;
 use crate::files::write_whole;
 use crate::watch::memory;
 
-/// The spec that was last asked for.
+/// The spec that the machine is.
 pub(crate) const SPEC: &str = "spec.yaml";
+/// The spec that was fetched and is still to be applied. The watch goes by the other until then:
+/// it would not have its changes confirmed.
+pub(crate) const FETCHED: &str = "spec.fetched.yaml";
 const STATE: &str = "converge.json";
 /// Says that the machine is as its spec says.
 pub(crate) const COMPLETE: &str = "config-complete.json";
@@ -76,15 +79,27 @@ pub(crate) fn save(state: &State) -> Result<(), AgentError> {
     write(STATE, &text, 0o600)
 }
 
-/// Keeps the spec, and the one before it.
+/// Returns where the spec is that is meant when none is named.
+pub(crate) fn next_spec() -> PathBuf {
+    let fetched = place(FETCHED);
+    if fetched.exists() {
+        fetched
+    } else {
+        place(SPEC)
+    }
+}
+
+/// Keeps the spec, and the one before it. One that was fetched is no longer waiting: this one is
+/// it, or came later.
 pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
     if let Ok(before) = fs_err::read_to_string(place(SPEC)) {
         if before == text {
-            return Ok(());
+            return remove(FETCHED);
         }
         write("spec.yaml.prev", &before, 0o600)?;
     }
-    write(SPEC, text, 0o600)
+    write(SPEC, text, 0o600)?;
+    remove(FETCHED)
 }
 
 /// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the
@@ -165,6 +180,12 @@ pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     write(COMPLETE, &format!("{marker:#}\n"), 0o644)
 }
 
+/// Returns the host name of this machine.
+pub(crate) fn node() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
 /// Says that it failed, and how often.
 pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
     fail_in("config", error, spec)
@@ -172,8 +193,7 @@ pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
 
 /// The same for a phase: `run` is that of a machine which looks after itself.
 pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(), AgentError> {
-    let node = rustix::system::uname();
-    let node = node.nodename().to_string_lossy();
+    let node = node();
     let now = clock::now().to_string();
     let before = markers().1.unwrap_or_default();
     let attempts = before["attempts"].as_u64().unwrap_or(0) + 1;

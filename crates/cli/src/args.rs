@@ -346,6 +346,9 @@ pub enum SpecCommand {
     ///
     /// Exit code: 0 in nothing, 3 in something.
     Diff(NodeArgs),
+    /// Fetch the spec of the machine this runs on from a server
+    #[command(disable_help_flag = true)]
+    Get(OwnArgs),
 }
 
 /// What is done to the machine the program runs on.

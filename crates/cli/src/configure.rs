@@ -167,22 +167,7 @@ impl SiteConfigurer {
 /// Puts together what is known of a node that runs.
 fn inner(node: &NodePlan, config: &ConfigPlan) -> Option<Inner> {
     let found = node.found.as_ref().filter(|found| found.running)?;
-    Some(Inner {
-        node: node.name.clone(),
-        host: node.host.clone(),
-        guest: found.guest.uuid.clone(),
-        address: found.address?,
-        ports: ports(found.configured.as_ref().map(|was| was.port), config.port),
-        wanted: node.wanted.clone()?,
-        config: config.clone(),
-    })
-}
-
-/// Returns where SSH may listen, the likeliest first.
-fn ports(was: Option<u16>, will: u16) -> Vec<u16> {
-    let mut ports: Vec<u16> = was.into_iter().chain([will, 22]).collect();
-    ports.dedup();
-    ports
+    Inner::of(node, config, found.guest.uuid.clone(), found.address?)
 }
 
 /// Does something on the first port at which a node is reached.

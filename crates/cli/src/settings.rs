@@ -61,6 +61,18 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "HOMESTAK_SERVER",
         "Address of the server, instead of `server_url` in `site.yaml`.",
     ),
+    (
+        "HOMESTAK_TOKEN",
+        "Provisioning token, for `spec get` and `config fetch`.",
+    ),
+    (
+        "HOMESTAK_FINGERPRINT",
+        "SHA-256 of the server's certificate, for `spec get` and `config fetch`.",
+    ),
+    (
+        "HOMESTAK_CA_CERT",
+        "File with the authority of the server (PEM), for `spec get` and `config fetch`.",
+    ),
     ("NO_COLOR", "When set to anything, output has no colour."),
     ("SOPS_AGE_KEY", "Age identities that open sealed secrets."),
     (

@@ -109,7 +109,13 @@ impl Identity {
                 "lock_passwd": true,
                 "ssh_authorized_keys": self.keys,
             }],
-            "ssh_pwauth": false,
+            // Written before sshd starts. With `ssh_pwauth` cloud-init would restart sshd after it
+            // has answered, and whoever took that for a sign of life would find the door shut.
+            "write_files": [{
+                "path": "/etc/ssh/sshd_config.d/50-cloud-init.conf",
+                "permissions": "0600",
+                "content": "PasswordAuthentication no\n",
+            }],
             "package_update": true,
             "packages": self.packages,
             "runcmd": [
@@ -195,6 +201,16 @@ mod tests {
         let text = identity.first_boot().user_data;
         let text = text.strip_prefix("#cloud-config\n").expect("the header");
         serde_json::from_str(text).expect("JSON, which is YAML")
+    }
+
+    #[test]
+    fn passwords_are_off_before_sshd_starts_and_nothing_restarts_it_later() {
+        let data = user_data(&identity(None));
+        assert!(data.get("ssh_pwauth").is_none());
+        assert_eq!(
+            data["write_files"][0]["content"],
+            "PasswordAuthentication no\n"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_core::plan::{ConfigPlan, NodePlan, Wanted};
 use serde::{Deserialize, Serialize};
 
 pub use homestak_core::firstboot::{HostKey, Identity};
@@ -334,7 +335,7 @@ pub trait Places: Send + Sync {
 pub trait Seeds: Send + Sync {
     /// Returns the first-boot data of a node; the same whenever it is asked for, until the guest is
     /// forgotten.
-    fn seed(&self, node: &str, wanted: &homestak_core::plan::Wanted) -> Result<Seed, PortError>;
+    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError>;
     /// Forgets what was kept for a guest that is gone. One that is not known is no error.
     fn forget(&self, guest: &GuestUuid) -> Result<(), PortError>;
 }
@@ -353,9 +354,45 @@ pub struct Inner {
     /// Where its SSH may listen, the likeliest first.
     pub ports: Vec<u16>,
     /// What it should be, as the plan has it.
-    pub wanted: homestak_core::plan::Wanted,
+    pub wanted: Wanted,
     /// What it becomes.
-    pub config: homestak_core::plan::ConfigPlan,
+    pub config: ConfigPlan,
+}
+
+impl Inner {
+    /// Puts together what is known of a node that runs. `None` when it should not be there.
+    pub fn of(
+        node: &NodePlan,
+        config: &ConfigPlan,
+        guest: GuestUuid,
+        address: IpAddr,
+    ) -> Option<Self> {
+        Some(Self {
+            node: node.name.clone(),
+            host: node.host.clone(),
+            guest,
+            address,
+            ports: ssh_ports(node, Some(config)),
+            wanted: node.wanted.clone()?,
+            config: config.clone(),
+        })
+    }
+}
+
+/// Returns where SSH of a node may listen that becomes what `config` says, the likeliest first.
+pub fn ssh_ports(node: &NodePlan, config: Option<&ConfigPlan>) -> Vec<u16> {
+    let found = node.found.as_ref();
+    let was = found.and_then(|found| Some(found.configured.as_ref()?.port));
+    let mut ports = Vec::new();
+    for port in was.into_iter().chain(config.map(|config| config.port)) {
+        if !ports.contains(&port) {
+            ports.push(port);
+        }
+    }
+    if !ports.contains(&22) {
+        ports.push(22);
+    }
+    ports
 }
 
 /// Makes nodes inside what their specs say.

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use homestak_core::plan::{Action, NodePlan, NodeRecord, Plan, identity};
 
 use crate::operate::board::Board;
-use crate::ports::{Configurer, Inner, Places, PortError, Power};
-use crate::steps::configure::ports;
+use crate::ports::{Configurer, Inner, Places, PortError, Power, ssh_ports};
 use crate::steps::planned;
 
 /// Whether a node is as it should be.
@@ -72,24 +71,18 @@ async fn one(
     if ssh {
         let answers = board
             .places()
-            .answers(&node.host, address, &ports(node))
+            .answers(&node.host, address, &ssh_ports(node, node.config.as_ref()))
             .await;
         if !answers.map_err(text)? {
             return Err(format!("SSH does not answer at {address}"));
         }
     }
     let runs = format!("guest {} runs at {address}", there.vmid);
-    let (Some(config), Some(wanted)) = (&node.config, &node.wanted) else {
+    let Some(config) = &node.config else {
         return Ok(runs);
     };
-    let inner = Inner {
-        node: node.name.clone(),
-        host: node.host.clone(),
-        guest: guest.uuid,
-        address,
-        ports: ports(node),
-        wanted: wanted.clone(),
-        config: config.clone(),
+    let Some(inner) = Inner::of(node, config, guest.uuid, address) else {
+        return Ok(runs);
     };
     let found = configurer.check(&inner).await.map_err(text)?;
     let differs: Vec<&str> = found.changes.iter().map(|one| one.id.as_str()).collect();

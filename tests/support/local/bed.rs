@@ -60,6 +60,11 @@ fn is_possible() -> bool {
     true
 }
 
+/// Returns which image nodes are made of: tests can be run on another one.
+pub fn image() -> String {
+    std::env::var("HOMESTAK_TEST_IMAGE").unwrap_or_else(|_| "debian-12".to_owned())
+}
+
 impl Bed {
     /// Makes a local host, or says why not.
     pub fn new() -> Option<Self> {
@@ -91,9 +96,12 @@ impl Bed {
             std::fs::create_dir_all(directory).unwrap();
         }
         std::os::unix::fs::symlink(images, root.join("images")).unwrap();
+        let image = image();
         std::fs::write(
             place.path().join("site/site.yaml"),
-            "schema_version: 1\ndefaults: {vm_user: ops, image: debian-12, preset: tiny}\n",
+            format!(
+                "schema_version: 1\ndefaults: {{vm_user: ops, image: {image}, preset: tiny}}\n"
+            ),
         )
         .unwrap();
         std::fs::create_dir_all(place.path().join("site/presets")).unwrap();
@@ -110,7 +118,7 @@ impl Bed {
             _turn: turn,
         };
         // The image first: it stays, and is not what is looked at.
-        bed.run(&["image", "build", "debian-12"]).good();
+        bed.run(&["image", "build", &image]).good();
         bed.before = picture(&bed.root());
         Some(bed)
     }
@@ -242,6 +250,22 @@ impl Bed {
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         panic!("no connection to {node}");
+    }
+
+    /// Leads a port of the node behind the open connection to one of this machine.
+    pub fn lead(&self, there: u16, here: u16) {
+        let shared = self.shared.as_ref().unwrap();
+        let path = self.place.path().join("shared");
+        let done = Command::new("ssh")
+            .args(["-F", "/dev/null", "-o"])
+            .arg(format!("ControlPath={}", path.display()))
+            .args(["-O", "forward", "-R"])
+            .arg(format!("{there}:127.0.0.1:{here}"))
+            .arg(format!("ops@{}", shared.address))
+            .output()
+            .map(Run::from)
+            .unwrap();
+        done.good();
     }
 
     /// Closes the connection that is kept open.

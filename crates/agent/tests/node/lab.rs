@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Run, Way, text};
+use crate::bed::{Bed, Run, Way, image, text};
 
 /// Where the agent is on the node.
 pub const AGENT: &str = "/usr/local/bin/homestak-agent";
@@ -23,8 +23,14 @@ pub struct Lab {
 impl Lab {
     /// Makes a node and puts the agent on it.
     pub fn new() -> Option<Self> {
+        Self::of(&image())
+    }
+
+    /// The same with a node of this image.
+    pub fn of(image: &str) -> Option<Self> {
         let mut bed = Bed::new()?;
-        bed.manifest("lab", "  - {name: web}\n");
+        bed.run(&["image", "build", image]).good();
+        bed.manifest("lab", &format!("  - {{name: web, image: {image}}}\n"));
         bed.apply("lab");
         bed.share("web");
         let address = text(&bed.nodes()[0]["address"]);

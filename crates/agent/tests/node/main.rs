@@ -17,13 +17,17 @@ mod bed;
 mod broken;
 mod confirm;
 mod drift;
+mod fetch;
 mod hardship;
 mod job;
 mod killed;
 mod lab;
 mod machine;
 mod posture;
+mod release;
 mod sample;
+#[path = "../fetch/server.rs"]
+mod server;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -52,9 +52,9 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Resolve(command) => resolve::run(command, settings, printer),
         Command::Secrets(command) => secrets::run(command, settings, printer),
         Command::Token(command) => token::run(command, settings, printer),
-        Command::Config(own) => Ok(own_machine("config", own, printer)),
-        Command::Run(own) => Ok(own_machine("run", own, printer)),
-        Command::Status(own) => Ok(own_machine("status", own, printer)),
+        Command::Config(own) => Ok(own_machine(&["config"], own, printer)),
+        Command::Run(own) => Ok(own_machine(&["run"], own, printer)),
+        Command::Status(own) => Ok(own_machine(&["status"], own, printer)),
         Command::Explain { code } => explain::run(code.as_deref(), printer),
         Command::Schema { kind, out } => schema::run(kind.as_deref(), out.as_deref(), printer),
         Command::Completions { shell } => pages::completions(shell, printer),
@@ -63,10 +63,10 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
 }
 
 /// Does something to the machine the program runs on: a machine that drives others is a node too.
-fn own_machine(command: &str, own: OwnArgs, printer: &Printer) -> ExitCode {
+fn own_machine(command: &[&str], own: OwnArgs, printer: &Printer) -> ExitCode {
     let json = printer.shape.json.then(|| OsString::from("--json-output"));
-    let words = ["homestak".into(), command.into()].into_iter().chain(json);
-    homestak_agent::main(words.chain(own.words))
+    let words = ["homestak"].iter().chain(command).map(OsString::from);
+    homestak_agent::main(words.chain(json).chain(own.words))
 }
 
 /// Shows the result of a check: diagnostics, then a line or JSON. A fault makes it fail.

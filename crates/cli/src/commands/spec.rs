@@ -1,4 +1,4 @@
-//! `homestak spec`: list, show with everything resolved, check, compare with a node.
+//! `homestak spec`: list, show with everything resolved, check, compare with a node, fetch.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use homestak_core::resolve::spec::{check, spec};
 use serde_json::json;
 
 use super::manifest::show::{origin_rows, origins_json, reveal};
-use super::{Outcome, require_sound, verdict};
+use super::{Outcome, own_machine, require_sound, verdict};
 use crate::args::SpecCommand;
 use crate::error::CommandError;
 use crate::session::Session;
@@ -17,16 +17,17 @@ use crate::ui::{Printer, count, table};
 
 /// Runs a spec command.
 pub(super) fn run(command: SpecCommand, settings: &Settings, printer: &Printer) -> Outcome {
-    let session = Session::open(settings)?;
+    let open = || Session::open(settings);
     match command {
-        SpecCommand::List => list(&session, printer),
+        SpecCommand::List => list(&open()?, printer),
         SpecCommand::Show {
             name,
             origin,
             show_secrets,
-        } => show(&session, &name, origin, show_secrets, printer),
-        SpecCommand::Validate { specs } => validate(session, &specs, printer),
+        } => show(&open()?, &name, origin, show_secrets, printer),
+        SpecCommand::Validate { specs } => validate(open()?, &specs, printer),
         SpecCommand::Diff(which) => super::manifest::diff(&which, settings, printer),
+        SpecCommand::Get(own) => Ok(own_machine(&["spec", "get"], own, printer)),
     }
 }
 

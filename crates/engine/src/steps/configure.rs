@@ -36,7 +36,7 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
 async fn inner(task: &Task) -> Result<Inner, PortError> {
     let node = task.node()?;
     let missing = |what: &str| PortError::bug("read the plan", &what);
-    let config = node.config.clone();
+    let config = node.config.as_ref();
     let config = config.ok_or_else(|| missing("the node has no spec"))?;
     let guest = task.guest()?;
     let address = match task.board.address(&node.name) {
@@ -54,28 +54,6 @@ async fn inner(task: &Task) -> Result<Inner, PortError> {
             })?
         }
     };
-    Ok(Inner {
-        node: node.name.clone(),
-        host: node.host.clone(),
-        guest: guest.uuid,
-        address,
-        ports: ports(node),
-        wanted: task.wanted()?.clone(),
-        config,
-    })
-}
-
-/// Returns where SSH of a node may listen, the likeliest first.
-pub(crate) fn ports(node: &homestak_core::plan::NodePlan) -> Vec<u16> {
-    let was = node.found.as_ref().and_then(|found| {
-        let configured = found.configured.as_ref()?;
-        Some(configured.port)
-    });
-    let will = node.config.as_ref().map(|config| config.port);
-    let mut ports: Vec<u16> = was.into_iter().chain(will).collect();
-    if !ports.contains(&22) {
-        ports.push(22);
-    }
-    ports.dedup();
-    ports
+    let inner = Inner::of(node, config, guest.uuid, address);
+    inner.ok_or_else(|| missing("the node is not wanted"))
 }

@@ -6,9 +6,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::configure::ports;
 use super::{Came, Task, mac};
-use crate::ports::{Class, PortError, Sent};
+use crate::ports::{Class, PortError, Sent, ssh_ports};
 
 /// How long a guest may take until it is reached.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -50,7 +49,7 @@ async fn once(task: &Task) -> Result<Look, PortError> {
         return Ok(Look::NotYet("its address"));
     };
     let places = task.board.places();
-    let ports = ports(node);
+    let ports = ssh_ports(node, node.config.as_ref());
     if task.plan.verify_ssh && !places.answers(&node.host, address, &ports).await? {
         return Ok(Look::NotYet("its SSH"));
     }

@@ -1,0 +1,162 @@
+//! Why there is no spec, which exit code that has, and whether asking again may help.
+
+use homestak_api::trust::TrustError;
+
+/// Why a spec could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    #[error("no server is named")]
+    NoServer,
+    #[error("there is no provisioning token")]
+    NoToken,
+    #[error("`{0}` cannot be the name of a machine")]
+    Identity(String),
+    #[error("`{0}` is not the address of a server")]
+    Address(String),
+    #[error("HOMESTAK_FINGERPRINT is not a SHA-256 fingerprint")]
+    Fingerprint,
+    #[error("read {path}")]
+    File {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("trust the server")]
+    Trust(#[source] TrustError),
+    #[error("set up the client: {0}")]
+    Setup(String),
+    #[error("{server} shows a certificate that is not trusted: {why}")]
+    Certificate { server: String, why: String },
+    #[error("{server} was not reached{}: {why}", times(*.attempts))]
+    Unreachable {
+        server: String,
+        attempts: u32,
+        why: String,
+    },
+    #[error("{server} refused with {status}{}", said(.code, .message))]
+    Refused {
+        server: String,
+        status: u16,
+        code: String,
+        message: String,
+    },
+    #[error("the server's answer is no spec: {}", .0.join("; "))]
+    NoSpec(Vec<String>),
+    #[error("the server sent the spec of `{name}`, and this is `{identity}`")]
+    Another { name: String, identity: String },
+}
+
+fn times(attempts: u32) -> String {
+    match attempts {
+        1 => String::new(),
+        n => format!(" in {n} attempts"),
+    }
+}
+
+fn said(code: &str, message: &str) -> String {
+    // A server is not trusted to be brief.
+    let message: String = message.chars().take(300).collect();
+    match (code, &*message) {
+        ("", "") => String::new(),
+        ("", message) => format!(": {message}"),
+        (code, message) => format!(": {code} {message}"),
+    }
+}
+
+impl FetchError {
+    pub(super) fn file(path: &str, source: std::io::Error) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// Tells whether asking again may help.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { status, .. } => *status >= 500 || *status == 429,
+            _ => false,
+        }
+    }
+
+    /// Says how often was asked.
+    pub(super) fn after(self, attempts: u32) -> Self {
+        match self {
+            Self::Unreachable { server, why, .. } => Self::Unreachable {
+                server,
+                attempts,
+                why,
+            },
+            other => other,
+        }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Refused { status: 422, .. } => 3,
+            Self::Refused { status, .. } if *status == 400 || *status == 401 => 1,
+            Self::Refused { .. }
+            | Self::Certificate { .. }
+            | Self::Unreachable { .. }
+            | Self::NoSpec(_)
+            | Self::Another { .. } => 2,
+            Self::NoServer
+            | Self::NoToken
+            | Self::Identity(_)
+            | Self::Address(_)
+            | Self::Fingerprint
+            | Self::File { .. }
+            | Self::Trust(_)
+            | Self::Setup(_) => 1,
+        }
+    }
+
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::NoServer | Self::NoToken | Self::Identity(_) | Self::Address(_) => "missing",
+            Self::Fingerprint | Self::File { .. } | Self::Trust(_) | Self::Setup(_) => "trust",
+            Self::Certificate { .. } => "certificate",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Refused { .. } => "refused_by_server",
+            Self::NoSpec(_) | Self::Another { .. } => "wrong_answer",
+        }
+    }
+
+    pub(crate) fn hint(&self) -> Option<String> {
+        Some(
+            match self {
+                Self::NoServer => "give --server https://HOST:44443, or set HOMESTAK_SERVER",
+                Self::NoToken => {
+                    "put it into HOMESTAK_TOKEN, or into a file and give --token-file; \
+                     `homestak token mint` on the driver makes one"
+                }
+                Self::Identity(_) => "give --identity NAME",
+                Self::Address(_) => "write it as https://HOST:44443",
+                Self::Fingerprint => "write 64 hexadecimal digits, with or without colons",
+                Self::Certificate { .. } => {
+                    "compare with the fingerprint that the server shows when it starts; then give \
+                     --fingerprint, or --ca-cert with its authority"
+                }
+                Self::Unreachable { .. } => {
+                    "look whether the server runs and a firewall lets this machine through, then \
+                     run it again"
+                }
+                Self::Refused { status, .. } => match status {
+                    400 | 401 => {
+                        "the token is not for this machine, or was made with another key: make a \
+                         new one"
+                    }
+                    403 => "the server does not let this machine have it",
+                    404 => "the server's site has no such spec: `homestak spec list` there",
+                    422 => "`homestak spec validate` on the server says what is wrong with it",
+                    _ => "the server's log says more",
+                },
+                Self::File { .. } | Self::Trust(_) | Self::Setup(_) => return None,
+                Self::NoSpec(_) => "is this a homestak server?",
+                Self::Another { .. } => "give --identity, or a token that is this machine's",
+            }
+            .to_owned(),
+        )
+    }
+}

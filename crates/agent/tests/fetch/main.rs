@@ -1,0 +1,333 @@
+//! Specs fetched from a server, and everything that may be wrong with one.
+#![expect(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic"
+)]
+
+mod server;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use server::{Answer, Server};
+
+const TOKEN: &str = "payload.signature-that-is-secret";
+
+struct Run {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn spec(name: &str) -> String {
+    json!({ "schema_version": 1, "identity": { "hostname": name }, "access": { "posture": "dev", "_posture": { "auth": { "method": "network" } } } })
+        .to_string()
+}
+
+fn good() -> Answer {
+    Answer::Says(200, spec("web"))
+}
+
+fn refusal(status: u16, code: &str) -> Answer {
+    let error = json!({ "error": { "code": code, "message": "so it is" } });
+    Answer::Says(status, error.to_string())
+}
+
+/// Runs the agent with nothing in its environment but this.
+fn run(words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_homestak-agent"))
+        .args(words)
+        .env_clear()
+        .envs(environment.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let run = Run {
+        code: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    };
+    assert!(!run.err.contains(TOKEN) && !run.out.contains(TOKEN));
+    run
+}
+
+/// Asks a server for the spec of `web`, with what it takes and more words.
+fn ask(server: &Server, more: &[&str]) -> Run {
+    let url = server.url();
+    let mut words = vec!["spec", "get", "-o", "-", "-i", "web", "--wait", "0"];
+    words.extend(["--server", &url, "--fingerprint", &server.fingerprint]);
+    words.extend(more);
+    run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "")
+}
+
+#[test]
+fn a_spec_is_fetched_from_a_server_whose_certificate_is_known() {
+    let server = Server::new(vec![good()]);
+    let got = ask(&server, &[]);
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(got.out.trim(), spec("web"));
+    let asked = server.asked();
+    assert_eq!(asked.len(), 1);
+    let head = asked[0].to_lowercase();
+    assert!(head.starts_with("get /spec/web http/1.1\r\n"), "{head}");
+    assert!(head.contains(&format!("authorization: bearer {TOKEN}\r\n").to_lowercase()));
+    assert!(head.contains("accept: application/json\r\n"));
+}
+
+#[test]
+fn everything_can_be_told_by_the_environment_and_an_authority() {
+    let server = Server::new(vec![good()]);
+    let place = tempfile::tempdir().unwrap();
+    let authority = place.path().join("ca.pem");
+    std::fs::write(&authority, &server.pem).unwrap();
+    let output = place.path().join("spec.yaml");
+    let url = format!("{}/", server.url());
+    let environment = [
+        ("HOMESTAK_SERVER", url.as_str()),
+        ("HOMESTAK_TOKEN", TOKEN),
+        ("HOMESTAK_CA_CERT", authority.to_str().unwrap()),
+    ];
+    let output = output.to_str().unwrap();
+    let words = [
+        "config",
+        "fetch",
+        "-i",
+        "web",
+        "-o",
+        output,
+        "--json-output",
+    ];
+    let got = run(&words, &environment, "");
+    assert_eq!(got.code, 0, "{}", got.err);
+    let told: Value = serde_json::from_str(&got.out).unwrap();
+    assert_eq!(told["success"], true);
+    assert_eq!(told["spec"], "web");
+    assert_eq!(std::fs::read_to_string(output).unwrap(), spec("web"));
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(output).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let valid = run(&["spec", "validate", output], &[], "");
+    assert_eq!(valid.code, 0, "{}", valid.err);
+}
+
+#[test]
+fn a_token_comes_from_a_file_or_standard_input_and_as_a_word_with_a_notice() {
+    let server = Server::new(vec![good()]);
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("token");
+    std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let url = server.url();
+    let common = ["spec", "get", "-o", "-", "-i", "web", "-s", &url];
+    let trust = ["--fingerprint", &server.fingerprint];
+    for (more, input) in [
+        (["--token-file", file.to_str().unwrap()], ""),
+        (["--token-file", "-"], TOKEN),
+        (["-t", TOKEN], ""),
+    ] {
+        let words: Vec<&str> = common.iter().chain(&trust).chain(&more).copied().collect();
+        let got = run(&words, &[], input);
+        assert_eq!(got.code, 0, "{}", got.err);
+        assert_eq!(got.err.contains("notice: a token"), more[0] == "-t");
+    }
+    assert_eq!(server.asked().len(), 3);
+}
+
+#[test]
+fn another_certificate_is_told_nothing_and_not_asked_again() {
+    let server = Server::new(vec![good()]);
+    let url = server.url();
+    let other = "AB:".repeat(31) + "AB";
+    let common = ["spec", "get", "-o", "-", "-i", "web", "-s", &url];
+    for more in [&["--fingerprint", other.as_str()][..], &[]] {
+        let words: Vec<&str> = common.iter().chain(more).copied().collect();
+        let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
+        assert_eq!(got.code, 2, "{}", got.err);
+        assert!(got.err.contains("not trusted"), "{}", got.err);
+        assert!(got.err.contains("--fingerprint"), "{}", got.err);
+    }
+    assert!(server.asked().is_empty());
+}
+
+#[test]
+fn the_older_insecure_trusts_what_is_shown_and_says_so() {
+    let server = Server::new(vec![good()]);
+    let url = server.url();
+    let words = [
+        "spec", "get", "-k", "-v", "-o", "-", "-i", "web", "-s", &url,
+    ];
+    let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert!(got.err.contains(&server.fingerprint), "{}", got.err);
+}
+
+#[test]
+fn exit_codes_tell_the_asker_the_server_and_the_spec_apart() {
+    for (status, code, exit) in [
+        (400, "E300", 1),
+        (401, "E301", 1),
+        (403, "E301", 2),
+        (404, "E200", 2),
+        (422, "E400", 3),
+        (500, "E500", 2),
+        (501, "", 2),
+    ] {
+        let server = Server::new(vec![refusal(status, code)]);
+        let got = ask(&server, &["--attempts", "1"]);
+        assert_eq!(got.code, exit, "{status}: {}", got.err);
+        assert!(got.err.contains(&format!("refused with {status}")));
+        assert!(
+            got.err.contains("so it is") && got.err.contains(code),
+            "{}",
+            got.err
+        );
+        assert!(got.out.is_empty());
+    }
+}
+
+#[test]
+fn a_fetch_of_scripts_only_tells_whether_it_went_well() {
+    let server = Server::new(vec![refusal(422, "E400")]);
+    let url = server.url();
+    let words = ["config", "fetch", "-o", "-", "-i", "web", "-s", &url];
+    let trust = ["--fingerprint", &server.fingerprint];
+    let words: Vec<&str> = words.iter().chain(&trust).copied().collect();
+    let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
+    assert_eq!(got.code, 1, "{}", got.err);
+}
+
+#[test]
+fn a_server_that_is_away_is_asked_again_and_one_that_refuses_is_not() {
+    let server = Server::new(vec![Answer::Gone, refusal(503, "E500"), good()]);
+    let got = ask(&server, &[]);
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(server.asked().len(), 3);
+    assert!(got.err.contains("asking again in 0 s (2 of 5 times asked)"));
+
+    let server = Server::new(vec![Answer::Gone]);
+    let got = ask(&server, &["--attempts", "3"]);
+    assert_eq!(got.code, 2);
+    assert!(got.err.contains("not reached in 3 attempts"), "{}", got.err);
+    assert_eq!(server.asked().len(), 3);
+
+    let server = Server::new(vec![refusal(404, "E200"), good()]);
+    assert_eq!(ask(&server, &[]).code, 2);
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[test]
+fn nobody_there_is_a_fault_of_the_network() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://127.0.0.1:{}", free.local_addr().unwrap().port());
+    drop(free);
+    let words = [
+        "spec",
+        "get",
+        "-o",
+        "-",
+        "-i",
+        "web",
+        "-s",
+        &url,
+        "--attempts",
+        "1",
+    ];
+    let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
+    assert_eq!(got.code, 2);
+    assert!(got.err.contains("refused"), "{}", got.err);
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_to_do() {
+    let token = [("HOMESTAK_TOKEN", TOKEN)];
+    for (words, environment, what) in [
+        (
+            &["spec", "get", "-o", "-"][..],
+            &token[..],
+            "HOMESTAK_SERVER",
+        ),
+        (
+            &["spec", "get", "-o", "-", "-s", "https://x"],
+            &[],
+            "HOMESTAK_TOKEN",
+        ),
+        (
+            &["spec", "get", "-o", "-", "-s", "http://x"],
+            &token,
+            "https://HOST:44443",
+        ),
+        (
+            &["spec", "get", "-o", "-", "-s", "https://a:b@x"],
+            &token,
+            "https://HOST:44443",
+        ),
+        (
+            &["spec", "get", "-o", "-", "-s", "https://x", "-i", "a/../b"],
+            &token,
+            "--identity",
+        ),
+        (
+            &[
+                "spec",
+                "get",
+                "-o",
+                "-",
+                "-s",
+                "https://x",
+                "--ca-cert",
+                "/nowhere",
+            ],
+            &token,
+            "/nowhere",
+        ),
+    ] {
+        let got = run(words, environment, "");
+        assert_eq!(got.code, 1, "{words:?}: {}", got.err);
+        assert!(got.err.contains(what), "{words:?}: {}", got.err);
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_the_spec_of_this_machine_is_not_taken() {
+    let place = tempfile::tempdir().unwrap();
+    let output = place.path().join("spec.yaml");
+    let huge = "x".repeat((16 << 20) + 1);
+    for (answer, why) in [
+        (Answer::Says(200, "<html>".to_owned()), "is no spec"),
+        (
+            Answer::Says(200, "{\"schema_version\": 1, \"acces\": {}}".to_owned()),
+            "acces",
+        ),
+        (Answer::Says(200, spec("db")), "the spec of `db`"),
+        (Answer::Says(200, huge), "larger than 16 MiB"),
+        (
+            Answer::Redirect("https://localhost:1/".to_owned()),
+            "refused with 302",
+        ),
+    ] {
+        let server = Server::new(vec![answer]);
+        let url = server.url();
+        let words = [
+            "spec",
+            "get",
+            "-i",
+            "web",
+            "-s",
+            &url,
+            "-o",
+            output.to_str().unwrap(),
+        ];
+        let trust = ["--fingerprint", &server.fingerprint];
+        let words: Vec<&str> = words.iter().chain(&trust).copied().collect();
+        let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
+        assert_eq!(got.code, 2, "{}", got.err);
+        assert!(got.err.contains(why), "{}", got.err);
+        assert!(!output.exists());
+    }
+}
