@@ -25,6 +25,7 @@ test: ## Run every test; installs what tests need
 test-full: ## Run every test with many more random cases, and every fault at every call
 	HOMESTAK_TEST_FULL=1 tests/prepare
 	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_FULL=1 PROPTEST_CASES=4096 $(TESTS)
+	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_IMAGE=debian-13 $(subst --workspace,--package homestak-agent --test node,$(TESTS))
 
 lint: ## Formatting, clippy, tidy, generated files, documentation
 	cargo fmt --all --check

@@ -1,4 +1,7 @@
 //! Why there is no spec, which exit code that has, and whether asking again may help.
+//!
+//! In: what a server or this machine did not do. Out: [`FetchError`], with words for a person.
+//! Never: the token; more of a server's words than fit into a line.
 
 use homestak_api::trust::TrustError;
 
