@@ -1,12 +1,14 @@
 """Measures the same job on a node with homestak and with five other tools. Needs root.
 
-`bench/converge.py BINARY [RUNS]` prints the figures; `bench/run` does not call it yet.
+`bench/converge.py BINARY [RUNS]` prints the figures; `bench/run` writes them down.
 
 The job: two packages, a user with a key and a rule of sudo, settings of sshd, a file, the host name,
 a service. Each tool has a node of its own, fresh from the same image, with the packages in its
 cache already. The first run and runs that find nothing to do are measured, tools in turn.
 Ansible and pyinfra run here and reach the node over SSH; puppet, salt and cfengine run on the node,
 started over SSH. Beside them: SSH alone, a check by hand in a shell, and apt alone.
+Then the agent itself: its memory while it watches, the processor time of a look that finds nothing
+to do, how soon it sees a file that was changed, and ten nodes at once.
 """
 
 import json
@@ -14,6 +16,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import venv
@@ -100,6 +103,10 @@ class Bench:
         """Ends connections that homestak keeps open."""
         for socket in (self.place / "state/ssh/shared").glob("*"):
             subprocess.run(["ssh", "-F", "/dev/null", "-O", "exit", "-S", socket, "node"], capture_output=True)
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
 
 
 def timed(call, *words):
@@ -202,11 +209,13 @@ def measured(bench, names, runs):
             said = (error.stderr or error.stdout or b"").decode(errors="replace").strip()
             failed[name] = said.splitlines()[-3:]
             del others[name]
+    say(f"first runs: {first}, failed: {failed}")
     own = nodes["bench-node"]
 
+    # On a node that another tool made: it knows the names of that tool's files.
     def by_hand(shared):
         with open(HERE / "check.sh") as text:
-            bench.ssh(own, "sudo sh", shared, stdin=text)
+            bench.ssh(nodes["ansible"], "sudo sh", shared, stdin=text)
 
     def cold(*words):
         def call():
@@ -231,6 +240,9 @@ def measured(bench, names, runs):
                 call()
             times[name].append(timed(call))
     again = {name: statistics.median(taken) for name, taken in times.items()}
+    say(f"again: {again}")
+    watching = watched(bench, own, runs)
+    say(f"watching: {watching}")
     bench.manifest("ten", [f"{{name: ten-{at}}}" for at in range(10)])
     bench.apply("ten")
     line = "sudo sh -ec 'apt-get -q update; apt-get -q -y --download-only --no-install-recommends install tree nginx-light'"
@@ -240,10 +252,34 @@ def measured(bench, names, runs):
     bench.manifest("ten", [f"{{name: ten-{at}, spec: bench}}" for at in range(10)])
     ten_first = timed(bench.apply, "ten")
     ten_again = statistics.median(timed(bench.apply, "ten") for _ in range(3))
-    return {"first": first, "again": again, "failed": failed, "ten": {"first": ten_first, "again": ten_again}}
+    return {
+        "first": first, "again": again, "failed": failed, "watching": watching,
+        "ten": {"first": ten_first, "again": ten_again},
+    }
+
+
+def watched(bench, node, runs):
+    """Measures the agent that looks after a node."""
+    agent = "/usr/local/bin/homestak-agent"
+    root = lambda line: bench.ssh(node, f"sudo bash -ec '{line}'", shared=True).decode().strip()
+    look = f'TIMEFORMAT="%U %S"; time {agent} config check >/dev/null 2>&1'
+    processor = [sum(map(float, root(f"{{ {look}; }} 2>&1").split())) for _ in range(runs)]
+    root(f"systemd-run -q --unit bench-watch {agent} run --daemon")
+    time.sleep(3)
+    status = root("grep -E \"^(VmRSS|RssAnon)\" /proc/$(systemctl show -P MainPID bench-watch)/status")
+    resident, own = (int(line.split()[1]) / 1024 for line in status.splitlines())
+    seen = []
+    for at in range(runs):
+        begun = float(root(f"date +%s.%N; echo {at} >/etc/motd"))
+        time.sleep(2)
+        lines = root("journalctl -q -u bench-watch -o short-unix --no-pager | grep motd/content | tail -n 1")
+        seen.append(float(lines.split()[0]) - begun)
+    root("systemctl stop bench-watch")
+    return {
+        "resident_mb": resident, "own_mb": own,
+        "look_cpu": statistics.median(processor), "seen": statistics.median(seen),
+    }
 
 
 if __name__ == "__main__":
-    import sys
-
     print(json.dumps(figures(sys.argv[1], runs=int(sys.argv[2]) if len(sys.argv) > 2 else 5), indent=2))
