@@ -1,7 +1,8 @@
 //! A decision carried out, so that it may die at any moment and be begun again.
 //!
 //! In: a spec. Out: the machine as the spec says, markers.
-//! Never: a first change before packages were tried out and files were checked as far as can be.
+//! Never: a first change before it is known that packages can be had, and files were checked as far
+//! as can be.
 
 use std::collections::BTreeSet;
 
@@ -113,11 +114,18 @@ pub(crate) fn carry_out(
         if last.in_packages {
             packages::finish(lock_wait)?;
         }
-        packages::rehearse(install, remove, lock_wait)?;
+        if !remove.is_empty() {
+            packages::rehearse(install, remove, lock_wait)?;
+        }
         state::begin()?;
         intend(&mut last, &decision.intent, &[], true)?;
         fuse.burn();
-        packages::transact(install, remove, lock_wait)?;
+        if let Err(fault) = packages::transact(install, remove, lock_wait) {
+            if !fault.begun {
+                state::save(&before)?;
+            }
+            return Err(fault.error);
+        }
         // Packages bring files, units and users: everything is looked at again.
         intend(&mut last, &Managed::default(), &[], false)?;
         facts = self::facts(wanted, &last)?;

@@ -1,4 +1,4 @@
-//! Packages: tried out first, then had in one transaction.
+//! Packages: had in one transaction, which is tried out first where something is removed.
 //!
 //! In: names. Out: installed and removed packages.
 //! Never: a package removed that nobody named; a question asked.
@@ -41,27 +41,51 @@ pub(crate) fn rehearse(
     )))
 }
 
-/// Installs and removes packages in one transaction.
-pub(crate) fn transact(
-    install: &[String],
-    remove: &[String],
-    lock_wait: u64,
-) -> Result<(), AgentError> {
-    let ended = change(install, remove, lock_wait)?;
+/// Why packages could not be had.
+pub(crate) struct Fault {
+    pub(crate) error: AgentError,
+    /// Whether any package was touched.
+    pub(crate) begun: bool,
+}
+
+impl From<AgentError> for Fault {
+    fn from(error: AgentError) -> Self {
+        Self {
+            error,
+            begun: false,
+        }
+    }
+}
+
+/// Installs and removes packages in one transaction. Unless something is to be removed, nothing is:
+/// apt finds that out, as everything that cannot be had, before it touches the first package.
+pub(crate) fn transact(install: &[String], remove: &[String], lock_wait: u64) -> Result<(), Fault> {
+    let mut ended = change(install, remove, lock_wait)?;
+    // Lists that are missing, or older than the archive, do not know packages, or name others.
+    let stale = [
+        "404",
+        "Hash Sum mismatch",
+        "unexpected size",
+        "Unable to locate",
+        "no installation candidate",
+        "no candidate",
+    ];
+    if ended.code != Some(0) && stale.iter().any(|word| ended.err.contains(word)) {
+        update(lock_wait)?;
+        ended = change(install, remove, lock_wait)?;
+    }
     if ended.code == Some(0) {
         return Ok(());
     }
-    // Lists that are older than the archive name packages that it no longer has, or has otherwise.
-    let stale = ["404", "Hash Sum mismatch", "unexpected size"];
-    if stale.iter().any(|word| ended.err.contains(word)) {
-        update(lock_wait)?;
-        let again = change(install, remove, lock_wait)?;
-        if again.code == Some(0) {
-            return Ok(());
-        }
-        return Err(AgentError::Packages(complaint(&again)));
+    if ended.err.contains("remove is disabled") {
+        // Says which ones.
+        rehearse(install, remove, lock_wait)?;
     }
-    Err(AgentError::Packages(complaint(&ended)))
+    Err(Fault {
+        error: AgentError::Packages(complaint(&ended)),
+        // The first words of dpkg.
+        begun: ended.code.is_none() || ended.out.contains("(Reading database"),
+    })
 }
 
 /// Finishes what a run of ours began and could not end.
@@ -125,9 +149,11 @@ fn change(install: &[String], remove: &[String], lock_wait: u64) -> Result<Ended
         "-o",
         "Dpkg::Options::=--force-confold",
         "--allow-downgrades",
-        "install",
-        "--",
     ];
+    if remove.is_empty() {
+        words.push("--no-remove");
+    }
+    words.extend(["install", "--"]);
     words.extend(wishes.iter().map(String::as_str));
     Ok(process::run(&words)?)
 }

@@ -34,6 +34,8 @@ pub(crate) struct SiteConfigurer {
     keyring: Keyring,
     ssh_config: Option<PathBuf>,
     agent: PathBuf,
+    /// Where is remembered what the agent adds up to.
+    memory: PathBuf,
     confirm_within: u64,
     pusher: Arc<OnceLock<Pusher>>,
 }
@@ -46,6 +48,7 @@ impl SiteConfigurer {
             keyring,
             ssh_config: settings.ssh_config.clone(),
             agent: settings.agent.clone(),
+            memory: settings.state.join("agent.json"),
             confirm_within: settings.confirm_within,
             pusher: Arc::default(),
         }
@@ -56,7 +59,7 @@ impl SiteConfigurer {
         if let Some(pusher) = self.pusher.get() {
             return Ok(pusher.clone());
         }
-        let agent = Agent::read(&self.agent).map_err(|error| error.at_port(doing))?;
+        let agent = Agent::read(&self.agent, &self.memory).map_err(|error| error.at_port(doing))?;
         let pusher = || Pusher::new(agent, self.confirm_within);
         Ok(self.pusher.get_or_init(pusher).clone())
     }

@@ -203,8 +203,12 @@ impl Group {
     /// Returns every process in the groups.
     pub(super) fn processes(&self) -> Vec<Pid> {
         let mut found = std::collections::BTreeSet::new();
+        let mut keep = |pid| {
+            found.insert(pid);
+            false
+        };
         for top in self.places() {
-            collect(&top, &mut found);
+            any(&top, &mut keep);
         }
         let alive = |pid: &i32| !is_zombie(*pid);
         found
@@ -212,6 +216,12 @@ impl Group {
             .filter(alive)
             .filter_map(Pid::from_raw)
             .collect()
+    }
+
+    /// Tells whether any process is in the groups. Looks no further than the first.
+    pub(super) fn is_alive(&self) -> bool {
+        let mut alive = |pid| !is_zombie(pid);
+        self.places().iter().any(|top| any(top, &mut alive))
     }
 
     /// Ends every process at once.
@@ -295,17 +305,20 @@ fn write(path: &Path, value: &str) -> std::io::Result<()> {
     fs_err::write(path, value)
 }
 
-fn collect(group: &Path, found: &mut std::collections::BTreeSet<i32>) {
+/// Tells whether something holds for any process of a group and those below it.
+fn any(group: &Path, holds: &mut dyn FnMut(i32) -> bool) -> bool {
     let text = fs_err::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
-    let Ok(entries) = fs_err::read_dir(group) else {
-        return;
-    };
-    for entry in entries.filter_map(Result::ok) {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect(&entry.path(), found);
-        }
+    let mut pids = text.lines().filter_map(|line| line.parse::<i32>().ok());
+    if pids.any(&mut *holds) {
+        return true;
     }
+    let Ok(entries) = fs_err::read_dir(group) else {
+        return false;
+    };
+    entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .any(|entry| any(&entry.path(), holds))
 }
 
 fn remove_groups(group: &Path) {

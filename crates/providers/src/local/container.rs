@@ -189,7 +189,7 @@ pub(super) fn stop(group: &Group, halt: Halt) {
 pub(super) fn ended(group: &Group, patience: Duration) -> bool {
     let looks = patience.as_millis() / BETWEEN.as_millis();
     for look in 0..=looks {
-        if group.processes().is_empty() {
+        if !group.is_alive() {
             return true;
         }
         if look < looks {

@@ -193,7 +193,7 @@ impl Stage<'_> {
                 Ok(done) => return Ok(done),
                 Err(error) => last = error.to_string(),
             }
-            if self.group.processes().is_empty() {
+            if !self.group.is_alive() {
                 last = "QEMU has ended".to_owned();
                 break;
             }

@@ -145,7 +145,7 @@ impl Local {
     }
 
     fn runs(&self, node: &Node) -> bool {
-        !self.group(node.vmid).processes().is_empty()
+        self.group(node.vmid).is_alive()
     }
 
     /// Whether a node runs and knows who it is. A machine that was restored and not told yet is still

@@ -3,8 +3,11 @@
 //! In: the program's file. Out: its place on nodes, named after what it adds up to.
 //! Never: a program in its place that does not add up; a driver replaced that lives on the node.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use homestak_api::runtime::{Clock as _, WallClock};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::fault::PushError;
@@ -18,6 +21,8 @@ const UNCONFIRMED: &str = "/usr/local/etc/homestak/state/unconfirmed";
 pub(super) const MISSING: i32 = 96;
 /// The code with which a node says that what came does not add up.
 const BROKEN: i32 = 97;
+/// How old a program must be to be remembered, in seconds.
+const SETTLED: i64 = 2;
 /// Becomes root, and asks nobody.
 pub(super) const AS_ROOT: &str = "$([ \"$(id -u)\" = 0 ] || echo sudo -n)";
 
@@ -28,14 +33,49 @@ pub struct Agent {
     digest: String,
 }
 
+/// What a program added up to, and how to tell that it is still the same.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Known {
+    file: PathBuf,
+    bytes: u64,
+    inode: u64,
+    changed: (i64, i64),
+    digest: String,
+}
+
 impl Agent {
-    /// Reads the program once, to know what it adds up to.
-    pub fn read(file: &Path) -> Result<Self, PushError> {
-        let bytes = fs_err::read(file).map_err(|error| PushError::NoAgent {
+    /// Finds out what the program adds up to: reads it, unless `memory` knows that very file. A
+    /// memory that is wrong is found out by the next node that gets the program.
+    pub fn read(file: &Path, memory: &Path) -> Result<Self, PushError> {
+        let no_agent = |error: std::io::Error| PushError::NoAgent {
             said: error.to_string(),
-        })?;
-        let digest = Sha256::digest(&bytes);
+        };
+        let now = fs_err::metadata(file).map_err(no_agent)?;
+        let with = |digest| Known {
+            file: file.to_owned(),
+            bytes: now.len(),
+            inode: now.ino(),
+            changed: (now.ctime(), now.ctime_nsec()),
+            digest,
+        };
+        let known = fs_err::read(memory).ok();
+        let known = known.and_then(|text| serde_json::from_slice::<Known>(&text).ok());
+        if let Some(known) = known.filter(|known| *known == with(known.digest.clone())) {
+            return Ok(Self {
+                file: known.file,
+                digest: known.digest,
+            });
+        }
+        let digest = Sha256::digest(fs_err::read(file).map_err(no_agent)?);
         let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        // One that was written just now may be written again without its time telling so. Without
+        // a memory it is read again the next time, and that is all.
+        let known = with(digest.clone());
+        let is_old = WallClock.now().as_second() - known.changed.0 > SETTLED;
+        if let (true, Ok(text)) = (is_old, serde_json::to_vec(&known)) {
+            let beside = memory.with_extension(format!("{}.tmp", std::process::id()));
+            _ = fs_err::write(&beside, text).and_then(|()| fs_err::rename(&beside, memory));
+        }
         Ok(Self {
             file: file.to_owned(),
             digest,
@@ -69,5 +109,48 @@ impl Agent {
             BROKEN => Err(PushError::Broken),
             _ => Err(PushError::of_output(&output)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::{Agent, Known};
+
+    #[test]
+    fn only_a_program_that_is_the_same_is_not_read_again() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (file, memory) = (place.path().join("agent"), place.path().join("agent.json"));
+        let read = || Agent::read(&file, &memory).expect("an agent").digest;
+        fs_err::write(&file, "one").expect("written");
+        let one = read();
+        // It is too young to be remembered.
+        assert!(!memory.exists());
+        fs_err::write(&file, "two").expect("written");
+        let two = read();
+        assert_ne!(two, one);
+
+        let now = fs_err::metadata(&file).expect("a file");
+        let mut known = Known {
+            file: file.clone(),
+            bytes: 3,
+            inode: now.ino(),
+            changed: (now.ctime(), now.ctime_nsec()),
+            digest: "remembered".to_owned(),
+        };
+        let remember = |known: &Known| {
+            let text = serde_json::to_vec(known).expect("JSON");
+            fs_err::write(&memory, text).expect("written");
+        };
+        remember(&known);
+        assert_eq!(read(), "remembered");
+        known.changed.1 += 1;
+        remember(&known);
+        assert_eq!(read(), two);
+        fs_err::write(&memory, "garbage").expect("written");
+        assert_eq!(read(), two);
+        fs_err::remove_file(&file).expect("removed");
+        assert!(Agent::read(&file, &memory).is_err());
     }
 }
