@@ -31,7 +31,7 @@ ON_NODE = {
     "puppet": ("puppet", "puppet apply --detailed-exitcodes /srv/job.pp || [ $? = 2 ]"),
     "cfengine": ("cfengine3", "cf-agent -KIf /srv/job.cf"),
     "salt": (
-        "python3-venv gcc python3-dev",
+        "python3-venv",
         "/opt/salt/bin/salt-call --local --file-root=/srv --retcode-passthrough state.apply job",
     ),
 }
@@ -115,12 +115,18 @@ def timed(call, *words):
     return time.monotonic() - begun
 
 
-def tools(bench, nodes):
-    """Returns what each tool runs, as a function."""
+def environment():
+    """Returns where the tools written in Python are."""
     target = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target") / "bench-converge"
     if not (target / "bin/pyinfra").exists():
         venv.create(target, with_pip=True)
-        subprocess.run([target / "bin/pip", "install", "-q", "-r", HERE / "requirements.txt"], check=True)
+        subprocess.run([target / "bin/pip", "install", "-q", "-r", HERE / "requirements.txt", "wheel"], check=True)
+    return target
+
+
+def tools(bench, nodes):
+    """Returns what each tool runs, as a function."""
+    target = environment()
     sshd = (HERE / "sshd.conf").read_text()
     variables = json.dumps({"key": (bench.work / "key.pub").read_text().strip(), "sshd": sshd})
     keys = bench.place / "state/ssh"
@@ -158,9 +164,18 @@ def prepare_node(bench, name, node):
         extra = "python3-apt"
     if extra:
         line += f"; apt-get -q -y --no-install-recommends install {extra}"
-    if name == "salt":
-        line += "; python3 -m venv /opt/salt; /opt/salt/bin/pip install -q salt"
     bench.ssh(node, line + "'")
+    if name == "salt":
+        # Debian has no package of it. It is fetched here: nodes may not reach where it comes from.
+        wheels = environment() / "wheels"
+        if not wheels.exists():
+            subprocess.run([environment() / "bin/pip", "wheel", "-q", "-w", wheels, "salt"], check=True)
+        packed = subprocess.run(["tar", "-C", wheels, "-c", "."], check=True, capture_output=True).stdout
+        with tempfile.TemporaryFile() as file:
+            file.write(packed)
+            file.seek(0)
+            bench.ssh(node, "sudo sh -ec 'mkdir /opt/wheels; tar -C /opt/wheels -x'", stdin=file)
+        bench.ssh(node, "sudo sh -ec 'python3 -m venv /opt/salt; /opt/salt/bin/pip install -q --no-index -f /opt/wheels salt'")
     if name in ON_NODE:
         for file in ("job.pp", "job.cf", "job.sls", "sshd.conf", "key.pub"):
             with open(bench.work / file) as text:

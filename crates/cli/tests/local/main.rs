@@ -23,6 +23,7 @@ mod limits;
 mod machine;
 mod nested;
 mod qemu;
+mod readme;
 
 /// Returns where the program is.
 fn program() -> std::path::PathBuf {
