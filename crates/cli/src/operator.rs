@@ -13,7 +13,7 @@ use homestak_core::plan::{
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
 use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, Scope};
-use homestak_engine::look::look;
+use homestak_engine::look::{look, settled};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::Places;
 use homestak_providers::local::VmEngine;
@@ -145,9 +145,9 @@ impl Bench {
         let records = self.records(&scopes).await?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
         printer.detail(&format!("looking at {}", hosts.join(", ")));
-        let looks = look(self.places(), resolved, &records)
-            .await
-            .map_err(|error| failed(hosts.first().copied().unwrap_or_default(), &error))?;
+        let lost = |error| failed(hosts.first().copied().unwrap_or_default(), &error);
+        let looks = look(self.places(), resolved, &records).await;
+        let mut looks = looks.map_err(lost)?;
         let request = Request {
             recorded: recorded(&resolved.name, &looks, &records),
             ..request.clone()
@@ -160,18 +160,20 @@ impl Bench {
         }
         let again = again.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
         let paces = Paces::default().measured(&self.journal().durations().await?);
-        let make = |configs: &BTreeMap<String, ConfigPlan>| {
+        let make = |looks: &BTreeMap<Place, Look>, configs: &BTreeMap<String, ConfigPlan>| {
             plan(&Inputs {
                 catalog: &self.session.catalog,
                 resolved: &again,
-                looks: &looks,
+                looks,
                 records: &records,
                 configs,
                 options,
                 paces: &paces,
             })
         };
-        let outside = make(&BTreeMap::new());
+        let nothing = BTreeMap::new();
+        let outside = settled(self.places(), &mut looks, |looks| make(looks, &nothing)).await;
+        let outside = outside.map_err(lost)?;
         if options.verb == Verb::Destroy {
             return Ok(outside);
         }
@@ -179,7 +181,7 @@ impl Bench {
         let mut configs = self.configurer.configs(&again, &outside);
         let told = |text: &str| printer.detail(text);
         self.configurer.ask(&outside, &mut configs, &told).await;
-        Ok(make(&configs))
+        Ok(make(&looks, &configs))
     }
 
     /// Ends earlier runs on the same manifest and hosts that nobody carries out any more.

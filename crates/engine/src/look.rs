@@ -131,18 +131,24 @@ pub struct Errand<'a> {
     pub paces: &'a Paces,
 }
 
-/// Looks, and makes the plan. Lists of guests may be seconds late, so guests of ours that seem to
-/// differ are looked at one by one before anything is said of them.
+/// Looks, and makes the plan.
 pub async fn survey(places: &Arc<dyn Places>, errand: &Errand<'_>) -> Result<Plan, PortError> {
     let mut looks = look(places, errand.resolved, errand.records).await?;
-    let first = plan(&errand.inputs(&looks));
-    if errand.options.verb == Verb::Destroy {
+    settled(places, &mut looks, |looks| plan(&errand.inputs(looks))).await
+}
+
+/// Makes the plan from what was seen. Lists of guests may be seconds late, so guests of ours that
+/// seem to differ are looked at one by one before anything is said of them.
+pub async fn settled(
+    places: &Arc<dyn Places>,
+    looks: &mut BTreeMap<Place, Look>,
+    make: impl Fn(&BTreeMap<Place, Look>) -> Plan,
+) -> Result<Plan, PortError> {
+    let first = make(looks);
+    if first.verb == Verb::Destroy || !refine(places, &first, looks).await? {
         return Ok(first);
     }
-    if !refine(places, &first, &mut looks).await? {
-        return Ok(first);
-    }
-    Ok(plan(&errand.inputs(&looks)))
+    Ok(make(looks))
 }
 
 impl<'a> Errand<'a> {
