@@ -227,10 +227,14 @@ def measured(bench, names, runs):
     say(f"first runs: {first}, failed: {failed}")
     own = nodes["bench-node"]
 
+    made = next(iter(others), None)
+    if made is None:
+        raise SystemExit(f"no other tool could be measured: {failed}")
+
     # On a node that another tool made: it knows the names of that tool's files.
     def by_hand(shared):
         with open(HERE / "check.sh") as text:
-            bench.ssh(nodes["ansible"], "sudo sh", shared, stdin=text)
+            bench.ssh(nodes[made], "sudo sh", shared, stdin=text)
 
     def cold(*words):
         def call():
@@ -288,7 +292,10 @@ def watched(bench, node, runs):
         begun = float(root(f"date +%s.%N; echo {at} >/etc/motd"))
         time.sleep(2)
         lines = root("journalctl -q -u bench-watch -o short-unix --no-pager | grep motd/content | tail -n 1")
-        seen.append(float(lines.split()[0]) - begun)
+        after = float(lines.split()[0]) - begun
+        if after < 0:
+            raise SystemExit(f"the watch did not see a change within 2 s: {lines}")
+        seen.append(after)
     root("systemctl stop bench-watch")
     return {
         "resident_mb": resident, "own_mb": own,

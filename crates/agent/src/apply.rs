@@ -109,7 +109,7 @@ pub(crate) fn carry_out(
     } = look;
     let before = last.clone();
     if let Some(Step::Packages { install, remove }) = decision.steps.first() {
-        // Trying it out takes long enough to be heard of.
+        // Finding out what is to be had takes long enough to be heard of.
         party.step(&decision.steps[0]);
         if last.in_packages {
             packages::finish(lock_wait)?;
@@ -122,7 +122,8 @@ pub(crate) fn carry_out(
         fuse.burn();
         if let Err(fault) = packages::transact(install, remove, lock_wait) {
             if !fault.begun {
-                state::save(&before)?;
+                // Why it failed counts for more than what is remembered of it.
+                _ = state::save(&before);
             }
             return Err(fault.error);
         }

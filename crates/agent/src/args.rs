@@ -6,10 +6,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use homestak_api::trust::Fingerprint;
+use homestak_core::doc::secrets::Secret;
 
 /// Make this machine what its spec says
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "homestak-agent", version, about)]
 pub(crate) struct Cli {
     /// Print the result as JSON
@@ -19,7 +19,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub(crate) enum Command {
     /// Converge this machine
     #[command(subcommand)]
@@ -39,7 +39,7 @@ pub(crate) enum Command {
     Status,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Say field by field what is not as it should be
     ///
@@ -129,7 +129,7 @@ pub(crate) struct Terms {
     pub(crate) lock_wait: u64,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub(crate) enum SpecCommand {
     /// Check a resolved spec
     ///
@@ -149,8 +149,12 @@ pub(crate) enum SpecCommand {
     Get(FetchArgs),
 }
 
+fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
+    Ok(Secret::new(text))
+}
+
 /// How a spec is fetched.
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub(crate) struct FetchArgs {
     /// Address of the server: https://HOST:PORT [default: HOMESTAK_SERVER]
     #[arg(long, short, value_name = "URL")]
@@ -162,8 +166,8 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// The token itself, for everyone to see
-    #[arg(long, short, hide = true, conflicts_with = "token_file")]
-    pub(crate) token: Option<String>,
+    #[arg(long, short, hide = true, conflicts_with = "token_file", value_parser = secret)]
+    pub(crate) token: Option<Secret>,
     /// Write the spec into this file, and keep nothing; `-` prints it
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -171,8 +175,8 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_cert: Option<PathBuf>,
     /// Trust the certificate with this SHA-256, and remember it [default: HOMESTAK_FINGERPRINT]
-    #[arg(long, value_name = "SHA256", conflicts_with = "ca_cert", value_parser = fingerprint)]
-    pub(crate) fingerprint: Option<Fingerprint>,
+    #[arg(long, value_name = "SHA256", conflicts_with = "ca_cert")]
+    pub(crate) fingerprint: Option<String>,
     /// Trust whichever certificate the server shows the first time, and only that from then on
     #[arg(long, short = 'k')]
     pub(crate) insecure: bool,
@@ -185,11 +189,6 @@ pub(crate) struct FetchArgs {
     /// Accepted for older scripts: it says what it does anyway
     #[arg(long, short, hide = true)]
     pub(crate) verbose: bool,
-}
-
-fn fingerprint(text: &str) -> Result<Fingerprint, String> {
-    let parsed = Fingerprint::parse(text);
-    parsed.ok_or_else(|| "write 64 hexadecimal digits, with or without colons".to_owned())
 }
 
 #[derive(Debug, Args)]

@@ -62,11 +62,11 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Job(command) => job::run(command),
         Command::Config(ConfigCommand::Show) => show(json),
         // Scripts tell only whether it went well.
-        Command::Config(ConfigCommand::Fetch(args)) => match fetch::get(&args, json) {
+        Command::Config(ConfigCommand::Fetch(args)) => match fetch::get(&args, kind, json) {
             Err(error) => Err(AgentError::NotFetched(Box::new(error))),
             done => done,
         },
-        Command::Spec(SpecCommand::Get(args)) => fetch::get(&args, json),
+        Command::Spec(SpecCommand::Get(args)) => fetch::get(&args, kind, json),
         Command::Spec(SpecCommand::Validate { file, mut spec }) => {
             spec.spec = file.or(spec.spec);
             validate(&spec, json)

@@ -100,7 +100,8 @@ pub(crate) enum AgentError {
     /// A spec could not be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The same, for scripts that tell only whether it went well.
+    /// The same where it only counts that there is none: for scripts, and when this machine and not
+    /// the server is why.
     #[error(transparent)]
     NotFetched(Box<Self>),
     /// The state directory.

@@ -64,7 +64,7 @@ impl Staged {
             } = step
             {
                 require_writable(path)?;
-                let beside = beside(path);
+                let beside = beside(Path::new(path));
                 if let Some(parent) = beside.parent() {
                     fs_err::create_dir_all(parent).map_err(failed(path))?;
                 }
@@ -141,7 +141,7 @@ pub(crate) fn put_back(
     mode: u32,
     (user, group): (u32, u32),
 ) -> std::io::Result<()> {
-    let beside = beside(&path.to_string_lossy());
+    let beside = beside(path);
     if let Some(parent) = path.parent() {
         fs_err::create_dir_all(parent)?;
     }
@@ -157,9 +157,9 @@ pub(crate) fn put_back(
 
 /// Writes a file atomically.
 pub(crate) fn write_whole(path: &Path, content: &str, mode: u32) -> std::io::Result<()> {
-    let text = path.to_string_lossy();
-    let beside = beside(&text);
-    if let Some(parent) = path.parent() {
+    let beside = beside(path);
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    if let Some(parent) = parent {
         fs_err::create_dir_all(parent)?;
     }
     let done =
@@ -172,7 +172,7 @@ pub(crate) fn write_whole(path: &Path, content: &str, mode: u32) -> std::io::Res
 
 /// Makes a symbolic link atomically.
 pub(crate) fn link(path: &str, target: &str) -> Result<(), AgentError> {
-    let beside = beside(path);
+    let beside = beside(Path::new(path));
     _ = fs_err::remove_file(&beside);
     fs_err::os::unix::fs::symlink(target, &beside)
         .and_then(|()| fs_err::rename(&beside, path))
@@ -188,9 +188,9 @@ pub(crate) fn delete(path: &str) -> Result<(), AgentError> {
 }
 
 /// The name has dots and an end that nobody reads: sudo, sshd and others skip it.
-fn beside(path: &str) -> PathBuf {
-    let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
-    PathBuf::from(format!("{directory}/.{name}.homestak-new"))
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.homestak-new"))
 }
 
 fn write_new(path: &Path, content: &[u8], mode: u32) -> std::io::Result<()> {

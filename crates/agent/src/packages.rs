@@ -60,32 +60,40 @@ impl From<AgentError> for Fault {
 /// Installs and removes packages in one transaction. Unless something is to be removed, nothing is:
 /// apt finds that out, as everything that cannot be had, before it touches the first package.
 pub(crate) fn transact(install: &[String], remove: &[String], lock_wait: u64) -> Result<(), Fault> {
-    let mut ended = change(install, remove, lock_wait)?;
-    // Lists that are missing, or older than the archive, do not know packages, or name others.
-    let stale = [
-        "404",
-        "Hash Sum mismatch",
-        "unexpected size",
-        "Unable to locate",
-        "no installation candidate",
-        "no candidate",
-    ];
-    if ended.code != Some(0) && stale.iter().any(|word| ended.err.contains(word)) {
-        update(lock_wait)?;
-        ended = change(install, remove, lock_wait)?;
-    }
-    if ended.code == Some(0) {
+    let first = change(install, remove, lock_wait)?;
+    if first.code == Some(0) {
         return Ok(());
     }
-    if ended.err.contains("remove is disabled") {
+    // Newer lists do not help against a lock, and what was begun is finished by the next run.
+    if is_begun(&first) || first.err.contains(" lock") {
+        return Err(fault(&first));
+    }
+    // Lists that are missing, or older than the archive, do not know packages, or name others.
+    update(lock_wait)?;
+    if !remove.is_empty() {
+        rehearse(install, remove, lock_wait)?;
+    }
+    let again = change(install, remove, lock_wait)?;
+    if again.code == Some(0) {
+        return Ok(());
+    }
+    if again.err.contains("remove is disabled") {
         // Says which ones.
         rehearse(install, remove, lock_wait)?;
     }
-    Err(Fault {
-        error: AgentError::Packages(complaint(&ended)),
-        // The first words of dpkg.
-        begun: ended.code.is_none() || ended.out.contains("(Reading database"),
-    })
+    Err(fault(&again))
+}
+
+/// Tells whether packages were touched: dpkg has said its first words, or was cut short.
+fn is_begun(ended: &Ended) -> bool {
+    ended.code.is_none() || ended.out.contains("(Reading database")
+}
+
+fn fault(ended: &Ended) -> Fault {
+    Fault {
+        error: AgentError::Packages(complaint(ended)),
+        begun: is_begun(ended),
+    }
 }
 
 /// Finishes what a run of ours began and could not end.

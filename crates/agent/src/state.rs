@@ -26,6 +26,8 @@ const STATE: &str = "converge.json";
 pub(crate) const COMPLETE: &str = "config-complete.json";
 /// Says that it could not be made so.
 pub(crate) const FAILED: &str = "config-failed.json";
+/// Held by the run that is at work.
+pub(crate) const LOCK: &str = "lock";
 const UNCONFIRMED: &str = "unconfirmed";
 /// Where failure is marked when the disk is full or cannot be written.
 const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
@@ -89,17 +91,20 @@ pub(crate) fn next_spec() -> PathBuf {
     }
 }
 
-/// Keeps the spec, and the one before it. One that was fetched is no longer waiting: this one is
-/// it, or came later.
+/// Keeps the spec, and the one before it. If it is the one that was fetched, none is waiting any
+/// more; another may have come meanwhile.
 pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
-    if let Ok(before) = fs_err::read_to_string(place(SPEC)) {
-        if before == text {
-            return remove(FETCHED);
+    let before = fs_err::read_to_string(place(SPEC)).ok();
+    if before.as_deref() != Some(text) {
+        if let Some(before) = before {
+            write("spec.yaml.prev", &before, 0o600)?;
         }
-        write("spec.yaml.prev", &before, 0o600)?;
+        write(SPEC, text, 0o600)?;
     }
-    write(SPEC, text, 0o600)?;
-    remove(FETCHED)
+    match fs_err::read_to_string(place(FETCHED)) {
+        Ok(fetched) if fetched == text => remove(FETCHED),
+        _ => Ok(()),
+    }
 }
 
 /// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the
@@ -107,7 +112,7 @@ pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
 pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
     let begun = clock::instant();
     let file = loop {
-        if let Some(file) = take("lock")? {
+        if let Some(file) = take(LOCK)? {
             break file;
         }
         // The watch gives the turn back; another run may have it for long.

@@ -16,8 +16,16 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 
 /// Prints data. A reader that has gone away is no error.
 pub(crate) fn data(text: &str) {
+    _ = delivered(text);
+}
+
+/// Prints data that must arrive, unless its reader has gone away.
+pub(crate) fn delivered(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Prints a result as JSON: `kind` and `version` first, so that readers can tell.

@@ -59,7 +59,7 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_SERVER",
-        "Address of the server, instead of `server_url` in `site.yaml`.",
+        "Address of the server, instead of `server_url` in `site.yaml`; `spec get` and `config fetch` ask it.",
     ),
     (
         "HOMESTAK_TOKEN",

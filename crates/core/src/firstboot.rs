@@ -57,6 +57,12 @@ impl Drop for HostKey {
     }
 }
 
+/// The file that keeps passwords from being asked for over SSH, for root only, and what is in it.
+pub const NO_PASSWORDS: (&str, &str) = (
+    "/etc/ssh/sshd_config.d/50-cloud-init.conf",
+    "PasswordAuthentication no\n",
+);
+
 /// The three files of NoCloud. There is no `Debug`: user-data may hold secrets.
 pub struct FirstBoot {
     /// Users, keys, packages.
@@ -112,9 +118,9 @@ impl Identity {
             // Written before sshd starts. With `ssh_pwauth` cloud-init would restart sshd after it
             // has answered, and whoever took that for a sign of life would find the door shut.
             "write_files": [{
-                "path": "/etc/ssh/sshd_config.d/50-cloud-init.conf",
+                "path": NO_PASSWORDS.0,
                 "permissions": "0600",
-                "content": "PasswordAuthentication no\n",
+                "content": NO_PASSWORDS.1,
             }],
             "package_update": true,
             "packages": self.packages,
@@ -207,10 +213,12 @@ mod tests {
     fn passwords_are_off_before_sshd_starts_and_nothing_restarts_it_later() {
         let data = user_data(&identity(None));
         assert!(data.get("ssh_pwauth").is_none());
-        assert_eq!(
-            data["write_files"][0]["content"],
-            "PasswordAuthentication no\n"
-        );
+        let expected = json!([{
+            "path": "/etc/ssh/sshd_config.d/50-cloud-init.conf",
+            "permissions": "0600",
+            "content": "PasswordAuthentication no\n",
+        }]);
+        assert_eq!(data["write_files"], expected);
     }
 
     #[test]

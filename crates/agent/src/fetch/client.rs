@@ -6,19 +6,32 @@
 
 use std::time::Duration;
 
-use homestak_api::trust;
+use homestak_api::probe;
+use homestak_api::trust::{self, Fingerprint, Trust};
+use homestak_core::doc::secrets::Secret;
+use homestak_core::error::chain;
 use reqwest::Url;
 use reqwest::header::ACCEPT;
 use serde::Deserialize;
 
-use super::{FetchError, Question};
+use super::FetchError;
 use crate::args::FetchArgs;
+use crate::error::AgentError;
 use crate::{clock, ui};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// No spec is larger.
 const LARGEST: usize = 16 << 20;
+
+/// Who is asked, by whom, and with what.
+pub(super) struct Question {
+    pub(super) server: String,
+    pub(super) identity: String,
+    pub(super) token: Secret,
+    /// `None` takes the certificate that is shown.
+    pub(super) trust: Option<Trust>,
+}
 
 /// What a server says when it refuses.
 #[derive(Debug, Default, Deserialize)]
@@ -36,50 +49,58 @@ struct Reason {
 
 /// Returns host and port of a server.
 pub(super) fn place(server: &str) -> Result<(String, u16), FetchError> {
-    let url = address(server)?;
+    let plain = |url: &Url| {
+        let secret = !url.username().is_empty() || url.password().is_some();
+        let more = url.query().is_some() || url.fragment().is_some();
+        url.scheme() == "https" && url.has_host() && !secret && !more
+    };
+    let url = Url::parse(server).ok().filter(plain);
+    let Some(url) = url else {
+        // What stands before an @ may be a password.
+        let shown = server.rsplit_once('@').map_or(server, |(_, host)| host);
+        return Err(FetchError::Address(shown.to_owned()));
+    };
     let host = url.host_str().unwrap_or_default().to_owned();
     Ok((host, url.port_or_known_default().unwrap_or(443)))
 }
 
-fn address(server: &str) -> Result<Url, FetchError> {
-    let url = Url::parse(server).ok();
-    let plain = |url: &Url| {
-        url.scheme() == "https"
-            && url.has_host()
-            && url.username().is_empty()
-            && url.password().is_none()
-    };
-    url.filter(plain)
-        .ok_or_else(|| FetchError::Address(server.to_owned()))
-}
-
-/// Asks, as often as it is worth.
-pub(super) fn ask(question: &Question, args: &FetchArgs) -> Result<String, FetchError> {
-    address(&question.server)?;
-    let url = format!("{}/spec/{}", question.server, question.identity);
-    let config = trust::client_config(&question.trust).map_err(FetchError::Trust)?;
-    let setup = |error: &dyn std::fmt::Display| FetchError::Setup(error.to_string());
-    let client = reqwest::Client::builder()
-        .tls_backend_preconfigured(config)
-        .http1_only()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(PATIENCE)
-        .build()
-        .map_err(|error| setup(&error))?;
+/// Asks, as often as it is worth. `known` hears which certificate the server had that answered, when
+/// it was taken for itself.
+pub(super) fn ask(
+    question: &Question,
+    args: &FetchArgs,
+    known: impl Fn(Fingerprint) -> Result<(), AgentError>,
+) -> Result<String, AgentError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| setup(&error))?;
+        .map_err(|error| FetchError::Setup(error.to_string()))?;
     let mut attempt = 1;
     let mut pause = args.wait;
     loop {
-        let fault = match runtime.block_on(once(&client, &url, question)) {
+        let asked = trusted(question).and_then(|trust| {
+            let answer = runtime.block_on(once(question, &trust));
+            Ok((trust, answer))
+        });
+        let answer = match asked {
+            Ok((trust, answer)) => {
+                let answered = !matches!(
+                    answer,
+                    Err(FetchError::Unreachable { .. } | FetchError::Certificate { .. })
+                );
+                if let (Trust::Pinned(fingerprint), true) = (trust, answered) {
+                    known(fingerprint)?;
+                }
+                answer
+            }
+            Err(fault) => Err(fault),
+        };
+        let fault = match answer {
             Ok(text) => return Ok(text),
             Err(fault) => fault,
         };
         if !fault.is_passing() || attempt >= args.attempts {
-            return Err(fault.after(attempt));
+            return Err(fault.after(attempt).into());
         }
         ui::say(&format!(
             "{fault}; asking again in {pause} s ({attempt} of {} times asked)",
@@ -91,16 +112,41 @@ pub(super) fn ask(question: &Question, args: &FetchArgs) -> Result<String, Fetch
     }
 }
 
-async fn once(
-    client: &reqwest::Client,
-    url: &str,
-    question: &Question,
-) -> Result<String, FetchError> {
+/// Returns whom to trust: the certificate that is shown, when nothing else was said.
+fn trusted(question: &Question) -> Result<Trust, FetchError> {
+    if let Some(trust) = &question.trust {
+        return Ok(trust.clone());
+    }
+    let server = &question.server;
+    let (host, port) = place(server)?;
+    let shown = probe::fingerprint(&host, port).map_err(|error| FetchError::Unreachable {
+        server: server.clone(),
+        attempts: 1,
+        why: chain(&error),
+    })?;
+    ui::say(&format!(
+        "notice: --insecure trusts {server} with the certificate it shows: {shown}"
+    ));
+    Ok(Trust::Pinned(shown))
+}
+
+async fn once(question: &Question, trust: &Trust) -> Result<String, FetchError> {
     let server = &question.server;
     let lost = |error: reqwest::Error| unreachable(server, &error);
-    let request = client.get(url).header(ACCEPT, "application/json");
-    let sent = request.bearer_auth(&question.token).send().await;
-    let mut response = sent.map_err(lost)?;
+    let config = trust::client_config(trust).map_err(FetchError::Trust)?;
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(config)
+        .http1_only()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(PATIENCE)
+        .build()
+        .map_err(|error| FetchError::Setup(error.to_string()))?;
+    let request = client
+        .get(format!("{server}/spec/{}", question.identity))
+        .header(ACCEPT, "application/json")
+        .bearer_auth(question.token.expose());
+    let mut response = request.send().await.map_err(lost)?;
     let status = response.status();
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(lost)? {
@@ -126,7 +172,7 @@ async fn once(
 
 /// Judges a question that got no answer.
 fn unreachable(server: &str, error: &reqwest::Error) -> FetchError {
-    let whole = homestak_core::error::chain(error);
+    let whole = chain(error);
     // The address is part of the first words, and known.
     let why = whole.split_once("): ").map_or(&*whole, |(_, why)| why);
     let server = server.to_owned();

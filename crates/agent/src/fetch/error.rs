@@ -12,18 +12,20 @@ pub(crate) enum FetchError {
     NoServer,
     #[error("there is no provisioning token")]
     NoToken,
+    #[error("the provisioning token is not one word of text")]
+    WrongToken,
+    #[error("read the provisioning token")]
+    TokenFile(#[source] std::io::Error),
+    #[error("only root can keep a spec")]
+    NotRoot,
     #[error("`{0}` cannot be the name of a machine")]
     Identity(String),
     #[error("`{0}` is not the address of a server")]
     Address(String),
-    #[error("HOMESTAK_FINGERPRINT is not a SHA-256 fingerprint")]
+    #[error("the fingerprint is not that of a SHA-256")]
     Fingerprint,
-    #[error("read {path}")]
-    File {
-        path: String,
-        #[source]
-        source: std::io::Error,
-    },
+    #[error("read the authority of the server")]
+    AuthorityFile(#[source] std::io::Error),
     #[error("trust the server")]
     Trust(#[source] TrustError),
     #[error("set up the client: {0}")]
@@ -43,9 +45,9 @@ pub(crate) enum FetchError {
         code: String,
         message: String,
     },
-    #[error("the server's answer is no spec: {}", .0.join("; "))]
+    #[error("the server's answer is no spec: {}", brief(&.0.join("; ")))]
     NoSpec(Vec<String>),
-    #[error("the server sent the spec of `{name}`, and this is `{identity}`")]
+    #[error("the server sent the spec of `{}`, and this is `{identity}`", brief(.name))]
     Another { name: String, identity: String },
 }
 
@@ -57,23 +59,23 @@ fn times(attempts: u32) -> String {
 }
 
 fn said(code: &str, message: &str) -> String {
-    // A server is not trusted to be brief.
-    let message: String = message.chars().take(300).collect();
-    match (code, &*message) {
-        ("", "") => String::new(),
-        ("", message) => format!(": {message}"),
-        (code, message) => format!(": {code} {message}"),
+    let words = format!("{code} {message}");
+    match words.trim() {
+        "" => String::new(),
+        words => format!(": {}", brief(words)),
     }
 }
 
-impl FetchError {
-    pub(super) fn file(path: &str, source: std::io::Error) -> Self {
-        Self::File {
-            path: path.to_owned(),
-            source,
-        }
-    }
+/// A server is not trusted to be brief, nor with a terminal.
+fn brief(words: &str) -> String {
+    let plain = words.chars().map(|one| match one.is_control() {
+        true => ' ',
+        false => one,
+    });
+    plain.take(300).collect()
+}
 
+impl FetchError {
     /// Tells whether asking again may help.
     pub(super) fn is_passing(&self) -> bool {
         match self {
@@ -106,10 +108,13 @@ impl FetchError {
             | Self::Another { .. } => 2,
             Self::NoServer
             | Self::NoToken
+            | Self::WrongToken
+            | Self::TokenFile(_)
+            | Self::NotRoot
             | Self::Identity(_)
             | Self::Address(_)
             | Self::Fingerprint
-            | Self::File { .. }
+            | Self::AuthorityFile(_)
             | Self::Trust(_)
             | Self::Setup(_) => 1,
         }
@@ -117,8 +122,10 @@ impl FetchError {
 
     pub(crate) fn word(&self) -> &'static str {
         match self {
-            Self::NoServer | Self::NoToken | Self::Identity(_) | Self::Address(_) => "missing",
-            Self::Fingerprint | Self::File { .. } | Self::Trust(_) | Self::Setup(_) => "trust",
+            Self::NoServer | Self::Identity(_) | Self::Address(_) => "missing",
+            Self::NoToken | Self::WrongToken | Self::TokenFile(_) => "token",
+            Self::NotRoot => "not_root",
+            Self::Fingerprint | Self::AuthorityFile(_) | Self::Trust(_) | Self::Setup(_) => "trust",
             Self::Certificate { .. } => "certificate",
             Self::Unreachable { .. } => "unreachable",
             Self::Refused { .. } => "refused_by_server",
@@ -130,9 +137,13 @@ impl FetchError {
         Some(
             match self {
                 Self::NoServer => "give --server https://HOST:44443, or set HOMESTAK_SERVER",
-                Self::NoToken => {
+                Self::NoToken | Self::WrongToken | Self::TokenFile(_) => {
                     "put it into HOMESTAK_TOKEN, or into a file and give --token-file; \
                      `homestak token mint` on the driver makes one"
+                }
+                Self::NotRoot => {
+                    "put `sudo --preserve-env=HOMESTAK_SERVER,HOMESTAK_TOKEN` in front, or write it \
+                     into a file with --output"
                 }
                 Self::Identity(_) => "give --identity NAME",
                 Self::Address(_) => "write it as https://HOST:44443",
@@ -155,7 +166,10 @@ impl FetchError {
                     422 => "`homestak spec validate` on the server says what is wrong with it",
                     _ => "the server's log says more",
                 },
-                Self::File { .. } | Self::Trust(_) | Self::Setup(_) => return None,
+                Self::AuthorityFile(_) | Self::Trust(_) => {
+                    "--ca-cert and HOMESTAK_CA_CERT name a file with certificates (PEM)"
+                }
+                Self::Setup(_) => return None,
                 Self::NoSpec(_) => "is this a homestak server?",
                 Self::Another { .. } => "give --identity, or a token that is this machine's",
             }

@@ -8,7 +8,7 @@ use std::fs::{File, TryLockError};
 use homestak_core::converge::Drift;
 
 use crate::error::AgentError;
-use crate::state::{failed, place, remove, take, unconfirmed, write};
+use crate::state::{LOCK, failed, place, remove, take, unconfirmed, write};
 
 const DRIFT: &str = "drift.json";
 const MENDING: &str = "mending";
@@ -16,7 +16,7 @@ const WATCH: &str = "watch.lock";
 
 /// Takes a turn for the watch, and tells whether its last one was cut off.
 pub(crate) fn lock() -> Result<(File, bool), AgentError> {
-    let file = take("lock")?.ok_or(AgentError::Busy)?;
+    let file = take(LOCK)?.ok_or(AgentError::Busy)?;
     // What is not confirmed may still be taken back by others.
     if unconfirmed().is_some() {
         return Err(AgentError::Busy);

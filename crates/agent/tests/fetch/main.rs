@@ -9,6 +9,7 @@
 mod server;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -38,8 +39,14 @@ fn refusal(status: u16, code: &str) -> Answer {
 
 /// Runs the agent with nothing in its environment but this.
 fn run(words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
+    run_in(Path::new("/"), words, environment, input)
+}
+
+/// The same in a directory.
+fn run_in(place: &Path, words: &[&str], environment: &[(&str, &str)], input: &str) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_homestak-agent"))
         .args(words)
+        .current_dir(place)
         .env_clear()
         .envs(environment.iter().copied())
         .stdin(Stdio::piped())
@@ -108,6 +115,7 @@ fn everything_can_be_told_by_the_environment_and_an_authority() {
     assert_eq!(got.code, 0, "{}", got.err);
     let told: Value = serde_json::from_str(&got.out).unwrap();
     assert_eq!(told["success"], true);
+    assert_eq!(told["kind"], "config.fetch");
     assert_eq!(told["spec"], "web");
     assert_eq!(std::fs::read_to_string(output).unwrap(), spec("web"));
     use std::os::unix::fs::PermissionsExt as _;
@@ -165,6 +173,50 @@ fn the_older_insecure_trusts_what_is_shown_and_says_so() {
     let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
     assert_eq!(got.code, 0, "{}", got.err);
     assert!(got.err.contains(&server.fingerprint), "{}", got.err);
+}
+
+#[test]
+fn a_server_that_comes_late_is_waited_for_whomever_is_trusted() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        Server::at(port, vec![good()])
+    });
+    let url = format!("https://localhost:{port}");
+    let words = ["spec", "get", "-k", "-o", "-", "-i", "web", "-s", &url];
+    let more = ["--wait", "1"];
+    let words: Vec<&str> = words.iter().chain(&more).copied().collect();
+    let got = run(&words, &[("HOMESTAK_TOKEN", TOKEN)], "");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert!(got.err.contains("asking again in 1 s"), "{}", got.err);
+    late.join().unwrap();
+}
+
+#[test]
+fn a_spec_is_written_where_it_was_asked_for_or_the_command_fails() {
+    let server = Server::new(vec![good()]);
+    let place = tempfile::tempdir().unwrap();
+    let url = server.url();
+    let get = |output: &str| {
+        let words = ["spec", "get", "-i", "web", "-s", &url, "-o", output];
+        let trust = ["--fingerprint", &server.fingerprint];
+        let words: Vec<&str> = words.iter().chain(&trust).copied().collect();
+        run_in(place.path(), &words, &[("HOMESTAK_TOKEN", TOKEN)], "")
+    };
+    let got = get("spec.yaml");
+    assert_eq!(got.code, 0, "{}", got.err);
+    let written = std::fs::read_to_string(place.path().join("spec.yaml")).unwrap();
+    assert_eq!(written, spec("web"));
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    // A device is written to, and stays one.
+    assert_eq!(get("/dev/null").code, 0);
+    let full = get("/dev/full");
+    assert_eq!(full.code, 1, "{}", full.err);
+    use std::os::unix::fs::FileTypeExt as _;
+    let kind = std::fs::metadata("/dev/null").unwrap().file_type();
+    assert!(kind.is_char_device());
 }
 
 #[test]
@@ -244,52 +296,30 @@ fn nobody_there_is_a_fault_of_the_network() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_what_to_do() {
+fn what_is_missing_or_wrong_is_named_with_what_to_do() {
     let token = [("HOMESTAK_TOKEN", TOKEN)];
-    for (words, environment, what) in [
-        (
-            &["spec", "get", "-o", "-"][..],
-            &token[..],
-            "HOMESTAK_SERVER",
-        ),
-        (
-            &["spec", "get", "-o", "-", "-s", "https://x"],
-            &[],
-            "HOMESTAK_TOKEN",
-        ),
-        (
-            &["spec", "get", "-o", "-", "-s", "http://x"],
-            &token,
-            "https://HOST:44443",
-        ),
-        (
-            &["spec", "get", "-o", "-", "-s", "https://a:b@x"],
-            &token,
-            "https://HOST:44443",
-        ),
-        (
-            &["spec", "get", "-o", "-", "-s", "https://x", "-i", "a/../b"],
-            &token,
-            "--identity",
-        ),
-        (
-            &[
-                "spec",
-                "get",
-                "-o",
-                "-",
-                "-s",
-                "https://x",
-                "--ca-cert",
-                "/nowhere",
-            ],
-            &token,
-            "/nowhere",
-        ),
+    let two_words = [("HOMESTAK_TOKEN", "a b")];
+    for (more, environment, what) in [
+        ("", &token[..], "HOMESTAK_SERVER"),
+        ("-s https://x", &[], "HOMESTAK_TOKEN"),
+        ("-s https://x", &two_words, "not one word"),
+        ("-s https://x --token-file /nowhere", &[], "/nowhere"),
+        ("-s http://x", &token, "https://HOST:44443"),
+        ("-s https://a:b@x", &token, "https://HOST:44443"),
+        ("-s https://x?y", &token, "https://HOST:44443"),
+        ("-s https://x -i a/../b", &token, "--identity"),
+        ("-s https://x -i ..", &token, "--identity"),
+        ("-s https://x --ca-cert /nowhere", &token, "/nowhere"),
+        ("-s https://x --fingerprint AB", &token, "hexadecimal"),
     ] {
-        let got = run(words, environment, "");
-        assert_eq!(got.code, 1, "{words:?}: {}", got.err);
-        assert!(got.err.contains(what), "{words:?}: {}", got.err);
+        let words: Vec<&str> = ["spec", "get", "-o", "-"]
+            .into_iter()
+            .chain(more.split_whitespace())
+            .collect();
+        let got = run(&words, environment, "");
+        assert_eq!(got.code, 1, "{more}: {}", got.err);
+        assert!(got.err.contains(what), "{more}: {}", got.err);
+        assert!(!got.err.contains("a:b"), "{}", got.err);
     }
 }
 

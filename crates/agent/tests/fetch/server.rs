@@ -31,6 +31,11 @@ pub struct Server {
 impl Server {
     /// Gives these answers in turn, and the last one for ever.
     pub fn new(answers: Vec<Answer>) -> Self {
+        Self::at(0, answers)
+    }
+
+    /// The same at a port.
+    pub fn at(port: u16, answers: Vec<Answer>) -> Self {
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let signed = rcgen::generate_simple_self_signed(names).unwrap();
         let key = PrivatePkcs8KeyDer::from(signed.signing_key.serialize_der());
@@ -41,7 +46,7 @@ impl Server {
             .with_single_cert(vec![signed.cert.der().clone()], PrivateKeyDer::Pkcs8(key))
             .unwrap();
         let config = Arc::new(config);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let server = Self {
             port: listener.local_addr().unwrap().port(),
             fingerprint: Fingerprint::of(signed.cert.der()).to_string(),

@@ -43,6 +43,7 @@ fn a_fetched_spec_waits_until_it_is_applied_and_the_watch_goes_by_the_old_one() 
     let failed = lab.status()["failed"].clone();
     assert_eq!(failed["error"], "refused_by_server");
     assert_eq!(failed["node"], "web");
+    assert_eq!(failed["phase"], "fetch");
 
     lab.apply(&spec("one"));
     assert!(lab.status()["failed"].is_null());
@@ -57,6 +58,9 @@ fn a_fetched_spec_waits_until_it_is_applied_and_the_watch_goes_by_the_old_one() 
     );
     lab.root(&format!("{AGENT} run --once")).good();
     assert_eq!(motd(), "one");
+    // Another spec that comes meanwhile does not take its place.
+    lab.apply(&spec("one"));
+    assert_eq!(lab.status()["fetched"], true);
     assert_eq!(lab.root(&format!("{AGENT} config check")).code, 3);
 
     // The certificate is known by now.

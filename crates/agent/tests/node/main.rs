@@ -23,6 +23,7 @@ mod job;
 mod killed;
 mod lab;
 mod machine;
+mod packages;
 mod posture;
 mod release;
 mod sample;

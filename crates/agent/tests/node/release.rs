@@ -1,4 +1,4 @@
-//! Another release of Debian than the one that all other tests use.
+//! Debian 13, which is not the release that tests use unless they are told to.
 
 use crate::lab::Lab;
 

@@ -73,8 +73,7 @@ fn st_2_and_st_8_a_machine_is_created_and_destroyed_twice_by_the_older_verbs() {
     assert!(first.err.contains("manifest apply"), "{}", first.err);
     let nodes = bed.nodes();
     assert_eq!(nodes.len(), 1);
-    let ready =
-        "test -s /usr/local/etc/homestak/state/config-complete.json && command -v htop curl";
+    let ready = "test -s /usr/local/etc/homestak/state/config-complete.json && command -v htop && command -v curl";
     let ready = format!("./run.sh exec edge -- sudo sh -c '{ready}'");
     typed(&bed, &ready).good();
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use homestak_core::firstboot::Identity;
+use homestak_core::firstboot::{Identity, NO_PASSWORDS};
 
 use super::realm::BRIDGE;
 use crate::ssh::quote;
@@ -39,11 +39,8 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
             &lined(&key.public),
         );
     }
-    put(
-        "0600",
-        "/etc/ssh/sshd_config.d/50-cloud-init.conf",
-        "PasswordAuthentication no\n",
-    );
+    let (path, content) = NO_PASSWORDS;
+    put("0600", path, content);
     let user = &identity.user;
     put(
         "0440",

@@ -1,0 +1,66 @@
+//! Whom to trust: what was said now, else what was trusted before, else the authorities that
+//! browsers trust.
+//!
+//! In: arguments, the environment, what is remembered. Out: a trust, or that the first certificate
+//! shown is to be taken.
+//! Never: another certificate taken for one that is remembered.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+use homestak_api::trust::{Fingerprint, Trust};
+
+use super::FetchError;
+use crate::args::FetchArgs;
+use crate::error::AgentError;
+use crate::{settings, state};
+
+/// Which certificates servers showed when they were first trusted.
+const SERVERS: &str = "servers.json";
+
+/// Decides whom to trust. `None` takes the certificate that is shown.
+pub(super) fn trust(args: &FetchArgs, server: &str) -> Result<Option<Trust>, AgentError> {
+    let pinned = |text: String| match Fingerprint::parse(&text) {
+        Some(fingerprint) => Ok(Some(Trust::Pinned(fingerprint))),
+        None => Err(FetchError::Fingerprint.into()),
+    };
+    if let Some(fingerprint) = &args.fingerprint {
+        return pinned(fingerprint.clone());
+    }
+    if let Some(path) = args.ca_cert.clone().or_else(settings::ca_cert) {
+        let pem = fs_err::read_to_string(path).map_err(FetchError::AuthorityFile)?;
+        return Ok(Some(Trust::Authority(pem)));
+    }
+    if let Some(fingerprint) = settings::fingerprint() {
+        return pinned(fingerprint);
+    }
+    if let Some(fingerprint) = known()?.remove(server) {
+        return pinned(fingerprint);
+    }
+    Ok((!args.insecure).then_some(Trust::WebPki))
+}
+
+/// Reads which certificates are known. A memory that cannot be read is not taken for an empty one.
+fn known() -> Result<BTreeMap<String, String>, AgentError> {
+    match fs_err::read_to_string(state::place(SERVERS)) {
+        Ok(text) => serde_json::from_str(&text).map_err(|source| AgentError::Look {
+            what: format!("`{}`", state::place(SERVERS).display()),
+            source: source.into(),
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
+        Err(error) => Err(state::failed(SERVERS)(error)),
+    }
+}
+
+/// Remembers the certificate of a server.
+pub(super) fn remember(server: &str, fingerprint: Fingerprint) -> Result<(), AgentError> {
+    let mut known = known()?;
+    let text = fingerprint.to_string();
+    if known.get(server) == Some(&text) {
+        return Ok(());
+    }
+    known.insert(server.to_owned(), text);
+    let text = serde_json::to_string_pretty(&known);
+    let text = text.map_err(|error| state::failed(SERVERS)(error.into()))?;
+    state::write(SERVERS, &format!("{text}\n"), 0o644)
+}
