@@ -229,27 +229,38 @@ impl Bed {
             .unwrap()
     }
 
-    /// Keeps a connection to a node open that later commands share.
+    /// Keeps a connection to a node open that later commands share. One that has just booted may
+    /// greet before it lets anyone in.
     pub fn share(&mut self, node: &str) {
         let nodes = self.nodes();
         let found = nodes.iter().find(|one| one["name"] == node).unwrap();
         let (address, uuid) = (text(&found["address"]), text(&found["uuid"]));
-        let mut ssh = self.ssh(&address, &uuid, "sleep 3600", "ControlMaster=yes");
-        ssh.stdout(Stdio::null()).stderr(Stdio::null());
+        let (path, log) = (
+            self.place.path().join("shared"),
+            self.place.path().join("log"),
+        );
         self.close();
-        self.shared = Some(Shared {
-            connection: ssh.spawn().unwrap(),
-            node: node.to_owned(),
-            address,
-            uuid,
-        });
-        for _ in 0..200 {
-            if self.place.path().join("shared").exists() {
+        for _ in 0..10 {
+            let mut ssh = self.ssh(&address, &uuid, "sleep 3600", "ControlMaster=yes");
+            ssh.stdout(Stdio::null());
+            let said = std::fs::File::create(&log).unwrap();
+            let mut connection = ssh.stderr(said).spawn().unwrap();
+            while connection.try_wait().unwrap().is_none() && !path.exists() {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            if path.exists() {
+                self.shared = Some(Shared {
+                    connection,
+                    node: node.to_owned(),
+                    address,
+                    uuid,
+                });
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(std::time::Duration::from_millis(500));
         }
-        panic!("no connection to {node}");
+        let said = std::fs::read_to_string(log).unwrap();
+        panic!("no connection to {node}: {said}");
     }
 
     /// Leads a port of the node behind the open connection to one of this machine.
