@@ -218,25 +218,27 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Wants a file that others write into too to have another text. Owner and mode stay.
+    /// Wants a file that others write into too to have another text. Owner and mode stay. One that is
+    /// not there is made, and is nobody's.
     pub(super) fn edit(&mut self, resource: &str, path: &str, content: String, then: Vec<Step>) {
         if let Some(draft) = self.drafts.get_mut(path) {
             draft.content = content;
             draft.then.extend(then);
             return;
         }
-        let Some(FileFact::Regular {
-            mode, owner, group, ..
-        }) = self.facts.files.get(path)
-        else {
-            return;
+        let (mode, owner, group) = match self.facts.files.get(path) {
+            Some(FileFact::Regular {
+                mode, owner, group, ..
+            }) => (*mode, owner.as_str(), group.as_str()),
+            None => (0o644, "root", "root"),
+            Some(_) => return,
         };
         let draft = Draft {
             resource: resource.to_owned(),
             content,
-            mode: *mode,
-            owner: owner.clone(),
-            group: group.clone(),
+            mode,
+            owner: owner.to_owned(),
+            group: group.to_owned(),
             whole: false,
             then,
         };

@@ -38,15 +38,14 @@ pub(super) fn hostname(id: &str, name: &str, ledger: &mut Ledger<'_>) {
 }
 
 pub(super) fn hosts(id: &str, address: &str, names: &[String], ledger: &mut Ledger<'_>) {
-    let text = ledger.text(HOSTS).unwrap_or_default().to_owned();
+    let text = if ledger.facts.files.contains_key(HOSTS) {
+        ledger.text(HOSTS).unwrap_or_default()
+    } else {
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+    };
+    let text = text.to_owned();
     let right = edit::hosts(&text, address, names);
     let line = format!("{address} {}", names.join(" "));
-    if !ledger.facts.files.contains_key(HOSTS) {
-        let whole =
-            format!("127.0.0.1 localhost\n{line}\n::1 localhost ip6-localhost ip6-loopback\n");
-        ledger.put(id, HOSTS, whole, ROOTS, Vec::new());
-        return;
-    }
     let found = if text == right {
         line.as_str()
     } else {
