@@ -78,22 +78,19 @@ pub(super) fn ask(
     let mut attempt = 1;
     let mut pause = args.wait;
     loop {
-        let asked = trusted(question).and_then(|trust| {
-            let answer = runtime.block_on(once(question, &trust));
-            Ok((trust, answer))
-        });
-        let answer = match asked {
-            Ok((trust, answer)) => {
-                let answered = !matches!(
+        let answer = match trusted(question) {
+            Err(fault) => Err(fault),
+            Ok(trust) => {
+                let answer = runtime.block_on(once(question, &trust));
+                let lost = matches!(
                     answer,
                     Err(FetchError::Unreachable { .. } | FetchError::Certificate { .. })
                 );
-                if let (Trust::Pinned(fingerprint), true) = (trust, answered) {
+                if let (Trust::Pinned(fingerprint), false) = (trust, lost) {
                     known(fingerprint)?;
                 }
                 answer
             }
-            Err(fault) => Err(fault),
         };
         let fault = match answer {
             Ok(text) => return Ok(text),
