@@ -47,40 +47,30 @@ pub(crate) fn require(decision: &Decision) -> Result<(), AgentError> {
     Err(AgentError::Refused(decision.refusals.clone()))
 }
 
-/// Who hears of a run, and has a say in it.
+/// Who hears of a run, and may have a say in it.
 pub(crate) trait Party {
     /// What differs, before anything is done.
-    fn begins(&mut self, changes: &[Change]);
+    fn begins(&mut self, _changes: &[Change]) {}
     /// A step begins.
-    fn step(&mut self, step: &Step);
+    fn step(&mut self, _step: &Step) {}
     /// Packages are as they should be, and the first of the other steps is about to be done.
-    fn keeps(&mut self, decision: &Decision, look: &Seen) -> Result<(), AgentError>;
+    fn keeps(&mut self, _decision: &Decision, _look: &Seen) -> Result<(), AgentError> {
+        Ok(())
+    }
     /// All is done, and holds as far as the node can tell.
-    fn holds(&mut self) -> Result<(), AgentError>;
+    fn holds(&mut self) -> Result<(), AgentError> {
+        Ok(())
+    }
     /// It failed. Returns what is told of it.
-    fn failed(&mut self, error: AgentError) -> AgentError;
+    fn failed(&mut self, error: AgentError) -> AgentError {
+        error
+    }
 }
 
 /// Nobody hears, and nothing is kept.
 pub(crate) struct Quiet;
 
-impl Party for Quiet {
-    fn begins(&mut self, _: &[Change]) {}
-
-    fn step(&mut self, _: &Step) {}
-
-    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn holds(&mut self) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn failed(&mut self, error: AgentError) -> AgentError {
-        error
-    }
-}
+impl Party for Quiet {}
 
 /// What the machine is like before the first step.
 pub(crate) struct Seen {

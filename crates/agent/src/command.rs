@@ -7,11 +7,11 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::converge::{Change, Decision, Policy, Resource, Step, render, sweep, wanted};
+use homestak_core::converge::{Change, Policy, Resource, Step, render, sweep, wanted};
 use homestak_core::doc::{Severity, Sources, node_spec};
 use serde_json::{Value, json};
 
-use crate::apply::{self, Look, Party, Seen};
+use crate::apply::{self, Look, Party};
 use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
 use crate::error::AgentError;
 use crate::watch::memory;
@@ -235,18 +235,6 @@ impl Party for Talk {
 
     fn step(&mut self, step: &Step) {
         ui::say(&step.words());
-    }
-
-    fn keeps(&mut self, _: &Decision, _: &Seen) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn holds(&mut self) -> Result<(), AgentError> {
-        Ok(())
-    }
-
-    fn failed(&mut self, error: AgentError) -> AgentError {
-        error
     }
 }
 

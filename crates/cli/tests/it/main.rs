@@ -15,6 +15,7 @@ mod flags;
 mod hosts;
 mod images;
 mod kept;
+mod late;
 mod look;
 mod nodes;
 mod on_sim;
