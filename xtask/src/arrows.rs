@@ -22,7 +22,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("homestak-sim", &["homestak-api", "homestak-core"]),
     ("homestak-secrets", &["homestak-core"]),
-    ("homestak-site", &["homestak-core"]),
+    ("homestak-site", &["homestak-api", "homestak-core"]),
     (
         "homestak-store",
         &["homestak-api", "homestak-core", "homestak-engine"],

@@ -1,9 +1,10 @@
-//! SPEAKS: TLS trust and the runtime that everything outside of `core` shares.
+//! SPEAKS: TLS trust, durable files and the runtime that everything outside of `core` shares.
 //!
-//! In: settings, tasks, time. Out: TLS configurations, clocks, tracked tasks.
+//! In: settings, tasks, time. Out: TLS configurations, files, clocks, tracked tasks.
 //! Never: decisions; a connection that is not verified.
 
 mod clock;
+pub mod durable;
 pub mod probe;
 pub mod runtime;
 pub mod trust;
