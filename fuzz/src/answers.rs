@@ -110,7 +110,7 @@ fn config(value: &Value) {
         let _ = config.name(kind);
         let ours: Vec<GuestUuid> = candidates(&config)
             .into_iter()
-            .filter(|uuid| identity::judge(kind, &config, uuid) == Claim::Ours)
+            .filter(|uuid| identity::judge(kind, 101, &config, uuid) == Claim::Ours)
             .collect();
         assert!(ours.len() <= 1, "{ours:?}");
         if let Some(uuid) = ours.first() {

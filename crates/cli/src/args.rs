@@ -232,6 +232,18 @@ pub enum ManifestCommand {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
+    /// Give guests that were created before sites had an id an identity of this site
+    ///
+    /// Which guests these are is known from the driver's journal alone. Nothing is restarted: id,
+    /// MAC address, IP address and host key stay as they are.
+    Reidentify {
+        /// Which manifest.
+        #[command(flatten)]
+        manifest: ManifestArgs,
+        /// How it is carried out.
+        #[command(flatten)]
+        carry: CarryArgs,
+    },
     /// Forget what is remembered of a node; its guest is left alone
     Forget {
         /// Name of the node
@@ -375,6 +387,16 @@ pub enum SiteCommand {
     },
     /// Check every document of the site
     Validate,
+    /// Give the site another id: guests that carry the old one are not changed or removed any more
+    #[command(name = "new-id")]
+    NewId {
+        /// Use this id, such as the one that guests carry, instead of a random one
+        #[arg(long, value_name = "ID")]
+        id: Option<String>,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
 }
 
 /// What can be done with hosts.

@@ -13,7 +13,7 @@ use homestak_core::converge::{Event, Handling};
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::plan::{Action, ConfigPlan, NodePlan, Plan, Wanted, digest, port, spec_text};
 use homestak_core::resolve::Resolved;
-use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Remark};
+use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark};
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 use tokio::sync::Semaphore;
@@ -169,7 +169,8 @@ impl SiteConfigurer {
 
 /// Puts together what is known of a node that runs.
 fn inner(node: &NodePlan, config: &ConfigPlan) -> Option<Inner> {
-    let found = node.found.as_ref().filter(|found| found.running)?;
+    let found = node.found.as_ref();
+    let found = found.filter(|found| found.power == Power::Running)?;
     Inner::of(node, config, found.guest.uuid.clone(), found.address?)
 }
 

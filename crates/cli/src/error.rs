@@ -156,15 +156,37 @@ impl From<homestak_site::find::FindError> for CommandError {
 
 impl From<homestak_site::InitError> for CommandError {
     fn from(error: homestak_site::InitError) -> Self {
-        match &error {
+        match error {
             homestak_site::InitError::NotEmpty(path) => Self::failed(format!(
                 "`{}` is not empty, so no site is written there.",
                 path.display()
             ))
             .hint("name a new or empty directory; nothing was changed"),
-            homestak_site::InitError::Write(..) | homestak_site::InitError::Random(_) => {
+            error @ (homestak_site::InitError::Write(..) | homestak_site::InitError::Random(_)) => {
                 Self::failed(format!("{}.", chain(&error)))
             }
+            homestak_site::InitError::Id(error) => error.into(),
+        }
+    }
+}
+
+impl From<homestak_site::id::IdError> for CommandError {
+    fn from(error: homestak_site::id::IdError) -> Self {
+        use homestak_site::id::IdError;
+        let failed = Self::failed(format!("The site's id: {}.", chain(&error)));
+        match &error {
+            IdError::Write { path, lines, .. } | IdError::Form { path, lines } => {
+                failed.hint(format!(
+                    "nothing was created; write to {}:\n{}",
+                    path.display(),
+                    lines.trim_end()
+                ))
+            }
+            IdError::Other(_) => failed.hint("another command gave it one; repeat this one"),
+            IdError::Read { .. } | IdError::Faulty { .. } => failed.hint(
+                "correct it: guests carry the id, and only guests that carry it are the site's",
+            ),
+            IdError::Random(_) => failed,
         }
     }
 }

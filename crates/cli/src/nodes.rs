@@ -53,14 +53,17 @@ impl Known {
     }
 }
 
-/// Returns every node, by manifest, host and name.
+/// Returns every node of the site, by manifest, host and name.
 pub(crate) async fn all(
     journal: &dyn Journal,
+    settings: &Settings,
     manifest: Option<&str>,
     host: Option<&str>,
 ) -> Result<Vec<Known>, CommandError> {
     let mut scopes: BTreeSet<Scope> = BTreeSet::new();
-    for head in journal.runs(manifest).await? {
+    let site = Session::open(settings)?.id;
+    let runs = journal.runs(manifest).await?;
+    for head in runs.into_iter().filter(|run| run.is_of(&site)) {
         scopes.extend(scopes_of(&head));
     }
     scopes.retain(|scope| host.is_none_or(|host| host == scope.host));
@@ -75,8 +78,13 @@ pub(crate) async fn all(
 }
 
 /// Returns the one node that is meant.
-pub(crate) async fn one(journal: &dyn Journal, which: &NodeArgs) -> Result<Known, CommandError> {
-    let known = all(journal, which.manifest.as_deref(), which.host.as_deref()).await?;
+pub(crate) async fn one(
+    journal: &dyn Journal,
+    settings: &Settings,
+    which: &NodeArgs,
+) -> Result<Known, CommandError> {
+    let (manifest, host) = (which.manifest.as_deref(), which.host.as_deref());
+    let known = all(journal, settings, manifest, host).await?;
     named(&known, &which.node).cloned()
 }
 

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use homestak_core::doc::scalar::{NodeName, Vmid};
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
-    ConfigPlan, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan,
+    ConfigPlan, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, ids, plan,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
@@ -97,6 +97,7 @@ impl Bench {
                 clock,
                 limits: Limits::default(),
                 watcher: watcher(settings),
+                mark,
             },
             session,
             screen,
@@ -141,7 +142,8 @@ impl Bench {
         options: &Options,
         printer: &Printer,
     ) -> Result<Plan, CommandError> {
-        let scopes = scopes(resolved);
+        let site = &self.session.id;
+        let scopes = scopes(site, resolved);
         let records = self.records(&scopes).await?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
         printer.detail(&format!("looking at {}", hosts.join(", ")));
@@ -149,7 +151,7 @@ impl Bench {
         let looks = look(self.places(), resolved, &records).await;
         let mut looks = looks.map_err(lost)?;
         let request = Request {
-            recorded: recorded(&resolved.name, &looks, &records),
+            recorded: ids(site, resolved, &looks, &records),
             ..request.clone()
         };
         // Again, with the ids that guests have already: a new node must not move the others.
@@ -162,6 +164,7 @@ impl Bench {
         let paces = Paces::default().measured(&self.journal().durations().await?);
         let make = |looks: &BTreeMap<Place, Look>, configs: &BTreeMap<String, ConfigPlan>| {
             plan(&Inputs {
+                site,
                 catalog: &self.session.catalog,
                 resolved: &again,
                 looks,
@@ -174,7 +177,7 @@ impl Bench {
         let nothing = BTreeMap::new();
         let outside = settled(self.places(), &mut looks, |looks| make(looks, &nothing)).await;
         let outside = outside.map_err(lost)?;
-        if options.verb == Verb::Destroy {
+        if options.verb != Verb::Apply {
             return Ok(outside);
         }
         // What runs is asked how it is inside; what does not is configured once it does.
@@ -236,10 +239,11 @@ impl Bench {
 }
 
 /// Returns what excludes what: one scope for each host of the site.
-pub(crate) fn scopes(resolved: &Resolved) -> Vec<Scope> {
+pub(crate) fn scopes(site: &SiteId, resolved: &Resolved) -> Vec<Scope> {
     let hosts = resolved.nodes.iter().filter_map(|node| node.host.as_ref());
     let mut scopes: Vec<Scope> = hosts
         .map(|host| Scope {
+            site: Some(site.clone()),
             manifest: resolved.name.clone(),
             host: host.value.clone(),
         })
@@ -254,6 +258,7 @@ pub(crate) fn scopes_of(run: &RunHead) -> Vec<Scope> {
     let hosts = run.hosts.iter();
     hosts
         .map(|host| Scope {
+            site: run.site.clone(),
             manifest: run.manifest.clone(),
             host: host.clone(),
         })
@@ -268,36 +273,9 @@ pub(crate) async fn hold(
     Ok(journal.hold(scopes).await?)
 }
 
-/// Returns the ids guests have, by the names of their nodes.
-fn recorded(
-    manifest: &str,
-    looks: &BTreeMap<Place, Look>,
-    records: &BTreeMap<String, NodeRecord>,
-) -> BTreeMap<NodeName, Vmid> {
-    let mut ids: BTreeMap<NodeName, Vmid> = BTreeMap::new();
-    let mut learn = |name: &str, vmid: u32| {
-        if let Some(name) = NodeName::new(name).filter(|_| vmid != 0) {
-            ids.insert(name, Vmid::from_number(i64::from(vmid)));
-        }
-    };
-    for look in looks.values() {
-        let Look::Seen(observed) = look else {
-            continue;
-        };
-        let ours = |guest: &&homestak_core::observed::ObservedGuest| {
-            guest.manifest.as_deref() == Some(manifest) && guest.uuid.is_some()
-        };
-        for guest in observed.guests.iter().filter(ours) {
-            learn(&guest.name, guest.vmid);
-        }
-    }
-    // What cannot be seen is where it was.
-    for record in records.values() {
-        if matches!(looks.get(&record.place), None | Some(Look::Unseen(_))) {
-            learn(&record.name, record.guest.vmid);
-        }
-    }
-    ids
+/// Makes the random mark of a run.
+fn mark() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
 }
 
 #[cfg(debug_assertions)]

@@ -49,6 +49,10 @@ impl Seeds for SiteSeeds {
         Ok(Identity::new(node, wanted, keys, Some(host_key)).into())
     }
 
+    fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
+        self.keyring.rename(from, to)
+    }
+
     fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
         self.keyring.forget(guest)
     }

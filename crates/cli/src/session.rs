@@ -3,11 +3,12 @@
 //! In: settings. Out: [`Session`].
 //! Never: a command that loads a site in a way of its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use homestak_core::catalog::{Catalog, Input, Problem};
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, Kind, Severity};
-use homestak_site::{Chosen, Find, find, load, load_stock};
+use homestak_site::{Chosen, Find, find, id, load, load_stock};
 
 use crate::commands::secrets::open;
 use crate::error::CommandError;
@@ -22,6 +23,12 @@ pub(crate) struct Session {
     pub(crate) find: Find,
     /// Files of the site that hold unsealed secrets.
     pub(crate) plaintext: Vec<String>,
+    /// Its id; a new one that is not written anywhere yet for a site without.
+    pub(crate) id: SiteId,
+    /// Whether the site has that id already.
+    has_id: bool,
+    /// Where the id of the built-in site is kept.
+    state: PathBuf,
 }
 
 impl Session {
@@ -41,10 +48,55 @@ impl Session {
                 format!("site: {} ({by}), {documents}", directory.display())
             }
         });
+        let catalog = loaded.catalog();
+        let known = match &find.chosen {
+            Chosen::Stock => id::read_stock(&settings.state)?,
+            Chosen::Directory(_) => catalog.site_id().cloned(),
+        };
+        let has_id = known.is_some();
+        let id = known.map_or_else(id::random, Ok)?;
         Ok(Self {
-            catalog: loaded.catalog(),
+            catalog,
             find,
             plaintext,
+            id,
+            has_id,
+            state: settings.state.clone(),
+        })
+    }
+
+    /// Takes the id of a written plan for a site that has none, so that the plan still fits.
+    pub(crate) fn expect_id(&mut self, id: Option<&SiteId>) {
+        if let Some(id) = id.filter(|_| !self.has_id) {
+            self.id = id.clone();
+        }
+    }
+
+    /// Makes sure that the site has the id that guests are about to get; one without an id gets it.
+    pub(crate) fn keep_id(&self, printer: &Printer) -> Result<(), CommandError> {
+        let (added, place) = match &self.find.chosen {
+            Chosen::Stock => (id::add_stock(&self.state, &self.id)?, self.state.clone()),
+            Chosen::Directory(directory) => {
+                (id::add(directory, &self.id)?, directory.join("site.yaml"))
+            }
+        };
+        if added {
+            printer.say(&format!(
+                "notice: this site has the id `{}` from now on, written to {}\n  \
+                 Guests carry it, and only guests that carry it are changed or removed. \
+                 Keep it with the site.",
+                self.id,
+                place.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Gives the site another id, and returns where it is written.
+    pub(crate) fn replace_id(&self, new: &SiteId) -> Result<PathBuf, CommandError> {
+        Ok(match &self.find.chosen {
+            Chosen::Stock => id::replace_stock(&self.state, new)?,
+            Chosen::Directory(directory) => id::replace(directory, new)?,
         })
     }
 }

@@ -11,7 +11,7 @@ use crate::doc::manifest::Manifest;
 use crate::doc::posture::Posture;
 use crate::doc::preset::Preset;
 use crate::doc::pve_node::PveNode;
-use crate::doc::scalar::{Name, NodeName};
+use crate::doc::scalar::{Name, NodeName, SiteId};
 use crate::doc::secrets::SecretsFile;
 use crate::doc::site::{Defaults, Site};
 use crate::doc::spec::Spec;
@@ -158,6 +158,12 @@ impl Catalog {
     pub fn defaults(&self) -> Option<&Defaults> {
         let site = self.site.as_ref()?.value.as_ref()?;
         site.defaults.as_ref().map(|defaults| &defaults.value)
+    }
+
+    /// Returns the site's id, when it has one.
+    pub fn site_id(&self) -> Option<&SiteId> {
+        let site = self.site.as_ref()?.value.as_ref()?;
+        site.id.as_ref().map(|id| &id.value)
     }
 
     /// Returns the image behind a name or alias.

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::doc::scalar::SiteId;
+
 /// Our own identity of a guest: a UUID in lower case. Names and ids can be reused; this is not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -21,9 +23,18 @@ impl GuestUuid {
         (form && lower.len() == 36).then_some(Self(lower))
     }
 
-    /// Returns the identity of nothing.
-    pub fn nil() -> Self {
-        Self("00000000-0000-0000-0000-000000000000".to_owned())
+    /// Takes the bytes of a UUID.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let mut text = String::with_capacity(36);
+        for (at, byte) in bytes.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            for digit in [byte >> 4, byte & 15] {
+                text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
+            }
+        }
+        Self(text)
     }
 
     /// Returns the text.
@@ -63,27 +74,45 @@ pub enum GuestKind {
 }
 
 /// Whether a guest runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Power {
     /// It runs.
     Running,
     /// It does not run.
     Stopped,
     /// It is being made, or its host cannot be asked.
+    #[default]
     Unknown,
 }
 
-/// How a guest is found: by our UUID. Host and vmid say where it was last seen.
+/// One guest: our UUID together with the provider's id. Either alone may belong to another guest,
+/// because ids are reused and copies keep the UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestRef {
     /// Its identity.
     pub uuid: GuestUuid,
     /// What it is.
     pub kind: GuestKind,
-    /// Its id when it was last seen; 0 when it never was, as after a create that failed.
-    pub vmid: u32,
+    /// Its id; `None` while it has none, or when a create call ended without an answer.
+    #[serde(default, deserialize_with = "known_id")]
+    pub vmid: Option<u32>,
     /// The host's name when it was last seen; where it was to be made, when it never was.
     pub host: String,
+}
+
+impl std::fmt::Display for GuestRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.vmid {
+            Some(vmid) => write!(f, "guest {vmid} on {}", self.host),
+            None => write!(f, "guest on {}", self.host),
+        }
+    }
+}
+
+/// Reads an id. Journals of the first form have 0 for a guest that was never seen.
+fn known_id<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let id: Option<u32> = Deserialize::deserialize(deserializer)?;
+    Ok(id.filter(|id| *id != 0))
 }
 
 /// A guest as observed.
@@ -97,10 +126,16 @@ pub struct ObservedGuest {
     pub host: String,
     /// Its name; empty when it has none, as while it is being made.
     pub name: String,
-    /// Our identity, when it is ours.
+    /// The identity it carries, when homestak created it or someone copied one that it created.
     pub uuid: Option<GuestUuid>,
-    /// The manifest it belongs to, when it is ours.
+    /// The site it belongs to; `None` for guests of programs before sites had an id.
+    pub site: Option<SiteId>,
+    /// The manifest it belongs to.
     pub manifest: Option<String>,
+    /// The id it was created with. Copies and restored backups keep the one of their original.
+    pub created_as: Option<u32>,
+    /// The run that created it, when that was read.
+    pub run: Option<String>,
     /// Whether it runs.
     pub power: Power,
     /// Whether it is a template.
@@ -115,6 +150,20 @@ pub struct ObservedGuest {
     pub disk: Option<u64>,
     /// Tags, lower-case, sorted.
     pub tags: Vec<String>,
+}
+
+impl ObservedGuest {
+    /// Tells whether it carries the identity of a guest that was created under another id.
+    pub fn is_copy(&self) -> bool {
+        self.created_as.is_some_and(|id| id != self.vmid)
+    }
+
+    /// Tells whether it belongs to a manifest of a site.
+    pub fn belongs_to(&self, site: &SiteId, manifest: &str) -> bool {
+        self.uuid.is_some()
+            && self.site.as_ref() == Some(site)
+            && self.manifest.as_deref() == Some(manifest)
+    }
 }
 
 /// A storage as observed.

@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{
-    GuestKind, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
 use homestak_core::plan::{
-    Action, Inputs, Look, Options, Paces, Place, Plan, Step, StepKind, Verb, identity, plan, steps,
+    Action, Inputs, Look, NodeRecord, NodeStatus, Options, Paces, Place, Plan, Step, StepKind,
+    Verb, identity, plan, steps,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use proptest::prelude::*;
@@ -68,6 +70,10 @@ fn host(guests: Vec<ObservedGuest>) -> Observed {
     }
 }
 
+fn site() -> SiteId {
+    SiteId::new("kq7f2mzx4vbt3npw").expect("an id")
+}
+
 fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> ObservedGuest {
     ObservedGuest {
         kind: GuestKind::Vm,
@@ -75,7 +81,10 @@ fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> Observ
         host: "father".to_owned(),
         name: name.to_owned(),
         manifest: uuid.is_some().then(|| "m".to_owned()),
+        site: uuid.is_some().then(site),
         uuid,
+        created_as: None,
+        run: None,
         power,
         template: false,
         lock: None,
@@ -91,22 +100,57 @@ fn ours(name: &str, vmid: u32) -> ObservedGuest {
         name,
         vmid,
         Power::Running,
-        identity::uuid("m", "father", name),
+        Some(identity::uuid(&site(), "m", "father", name)),
     )
 }
 
 fn planned(text: &str, guests: Vec<ObservedGuest>, options: &Options) -> Plan {
+    recorded(text, guests, &[], options)
+}
+
+/// Plans with what the journal knows of nodes.
+fn recorded(
+    text: &str,
+    guests: Vec<ObservedGuest>,
+    records: &[NodeRecord],
+    options: &Options,
+) -> Plan {
     let (catalog, resolved) = documents(text);
     let looks = [(Place::Host("father".to_owned()), Look::Seen(host(guests)))].into();
+    let records = records.iter().cloned();
     plan(&Inputs {
+        site: &site(),
         catalog: &catalog,
         resolved: &resolved,
         looks: &looks,
-        records: &BTreeMap::new(),
+        records: &records
+            .map(|record| (record.name.clone(), record))
+            .collect(),
         configs: &BTreeMap::new(),
         options,
         paces: &Paces::default(),
     })
+}
+
+/// What the journal knows of a guest that is ready.
+fn record(guest: &ObservedGuest, name: &str) -> NodeRecord {
+    NodeRecord {
+        name: name.to_owned(),
+        host: "father".to_owned(),
+        place: Place::Host("father".to_owned()),
+        site: guest.site.clone(),
+        guest: GuestRef {
+            uuid: guest.uuid.clone().expect("an identity"),
+            kind: guest.kind,
+            vmid: Some(guest.vmid),
+            host: guest.host.clone(),
+        },
+        status: NodeStatus::Ready,
+        source: None,
+        address: None,
+        user: None,
+        configured: None,
+    }
 }
 
 fn apply(text: &str, guests: Vec<ObservedGuest>) -> Plan {
@@ -149,18 +193,188 @@ fn a_guest_with_our_name_and_without_our_identity_is_not_ours() {
 }
 
 #[test]
-fn a_guest_of_this_manifest_is_known_by_tag_and_name_when_memory_is_lost() {
-    let stranger = identity::uuid("m", "elsewhere", "a");
-    let plan = apply(TWO, vec![guest("a", 200, Power::Stopped, stranger.clone())]);
-    let node = plan.node("a").expect("a");
-    assert_eq!(node.action, Action::Start);
-    assert_eq!(node.found.as_ref().map(|f| f.guest.uuid.clone()), stranger);
+fn a_stopped_guest_is_started_and_never_created_when_the_journal_is_lost() {
+    let stopped = ObservedGuest {
+        power: Power::Stopped,
+        ..ours("a", 200)
+    };
+    let locked = ObservedGuest {
+        lock: Some("backup".to_owned()),
+        ..stopped.clone()
+    };
+    for there in [stopped, locked] {
+        let plan = apply(TWO, vec![there, ours("b", 500)]);
+        let node = plan.node("a").expect("a");
+        assert_eq!(node.action, Action::Start);
+        let found = node.found.as_ref().expect("a guest");
+        assert_eq!(found.guest.vmid, Some(200));
+    }
 }
 
 #[test]
-fn two_guests_with_one_identity_are_refused() {
-    let plan = apply(TWO, vec![ours("a", 200), ours("a", 201), ours("b", 500)]);
+fn a_guest_of_another_site_is_foreign_whatever_its_name_and_manifest() {
+    let other = SiteId::new("zzzz2mzx4vbt3npw").expect("an id");
+    let theirs = |name: &str, vmid| ObservedGuest {
+        uuid: Some(identity::uuid(&other, "m", "father", name)),
+        site: Some(other.clone()),
+        ..ours(name, vmid)
+    };
+    let there = vec![theirs("a", 200), theirs("b", 501), theirs("old", 300)];
+    let prune = Options {
+        prune: true,
+        ..Options::new(Verb::Apply)
+    };
+    for options in [prune, Options::new(Verb::Destroy)] {
+        let plan = planned(TWO, there.clone(), &options);
+        assert!(!plan.removes(), "{:#?}", plan.nodes);
+        assert_eq!(plan.foreign.len(), 3);
+        assert!(
+            plan.foreign
+                .iter()
+                .all(|guest| guest.site.as_ref() == Some(&other))
+        );
+    }
+}
+
+#[test]
+fn a_guest_that_forged_our_uuid_without_our_site_is_foreign() {
+    let forged = ObservedGuest {
+        site: None,
+        ..ours("a", 666)
+    };
+    let plan = planned(TWO, vec![forged], &Options::new(Verb::Destroy));
+    assert!(!plan.removes(), "{:#?}", plan.nodes);
+}
+
+#[test]
+fn several_guests_with_one_identity_are_refused_by_name_when_the_journal_is_lost() {
+    let there = vec![ours("a", 200), ours("a", 201), ours("b", 500)];
+    for verb in [Verb::Apply, Verb::Destroy] {
+        let plan = planned(TWO, there.clone(), &Options::new(verb));
+        let [refusal] = plan.refusals.as_slice() else {
+            panic!("{:#?}", plan.refusals);
+        };
+        assert_eq!(refusal.node.as_deref(), Some("a"));
+        for guest in ["200 on father", "201 on father"] {
+            assert!(refusal.reason.text.contains(guest), "{refusal:?}");
+        }
+        assert!(
+            plan.node("a")
+                .is_none_or(|node| node.action != Action::Destroy)
+        );
+    }
+}
+
+#[test]
+fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_reported() {
+    let (guest, copy) = (ours("a", 200), ours("a", 201));
+    let known = record(&guest, "a");
+    let there = vec![copy.clone(), guest, ours("b", 500)];
+    let plan = recorded(TWO, there, &[known.clone()], &Options::new(Verb::Destroy));
+    let found = plan.node("a").and_then(|node| node.found.as_ref());
+    assert_eq!(found.and_then(|found| found.guest.vmid), Some(200));
+    let copies: Vec<(u32, Option<&str>)> = plan
+        .foreign
+        .iter()
+        .map(|guest| (guest.vmid, guest.copy_of.as_deref()))
+        .collect();
+    assert_eq!(copies, [(201, Some("a"))]);
+    // Once the original is gone, its copy is nobody's to remove.
+    let there = vec![copy, ours("b", 500)];
+    let plan = recorded(
+        TWO,
+        there.clone(),
+        &[known.clone()],
+        &Options::new(Verb::Destroy),
+    );
+    let a = plan.node("a").expect("a");
+    assert_eq!(a.action, Action::Nothing);
+    assert_eq!(plan.foreign[0].copy_of.as_deref(), Some("a"));
+    // And creating the node beside it would make two of one identity.
+    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Apply));
     assert_eq!(plan.refusals.len(), 1, "{:#?}", plan.refusals);
+}
+
+#[test]
+fn a_copy_is_known_by_the_id_it_was_created_with_when_the_journal_is_lost() {
+    let original = ObservedGuest {
+        created_as: Some(200),
+        ..ours("a", 200)
+    };
+    let copy = ObservedGuest {
+        created_as: Some(200),
+        ..ours("a", 201)
+    };
+    let lone = planned(TWO, vec![copy.clone()], &Options::new(Verb::Destroy));
+    assert!(!lone.removes(), "{:#?}", lone.nodes);
+    // Tags can be forged, so two stay a person's decision.
+    let both = planned(TWO, vec![original, copy], &Options::new(Verb::Destroy));
+    assert!(!both.removes(), "{:#?}", both.nodes);
+    assert_eq!(both.refusals.len(), 1);
+}
+
+#[test]
+fn unknown_power_is_refused_and_never_planned_upon() {
+    let there = ObservedGuest {
+        power: Power::Unknown,
+        ..ours("a", 200)
+    };
+    let known = record(&there, "a");
+    let there = vec![there, ours("b", 500)];
+    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Apply));
+    let [refusal] = plan.refusals.as_slice() else {
+        panic!("{:#?}", plan.refusals);
+    };
+    assert!(refusal.reason.text.contains("is unknown"), "{refusal:?}");
+    assert!(steps(&plan).iter().all(|step| step.kind != StepKind::Start));
+}
+
+#[test]
+fn a_guest_that_was_migrated_makes_a_plan_stale_and_a_new_one_names_its_host() {
+    let there = ours("a", 200);
+    let known = record(&there, "a");
+    let destroy = |guest| {
+        let options = Options::new(Verb::Destroy);
+        recorded(TWO, vec![guest], &[known.clone()], &options)
+    };
+    let before = destroy(there.clone());
+    let after = destroy(ObservedGuest {
+        host: "mother".to_owned(),
+        ..there
+    });
+    assert!(!before.same_work(&after));
+    let found = after.node("a").and_then(|node| node.found.as_ref());
+    assert_eq!(found.map(|found| found.guest.host.as_str()), Some("mother"));
+}
+
+#[test]
+fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_the_site() {
+    let old = ObservedGuest {
+        uuid: GuestUuid::new("11111111-2222-8333-8444-555555555555"),
+        site: None,
+        ..ours("a", 200)
+    };
+    let known = record(&old, "a");
+    let destroy = Options::new(Verb::Destroy);
+    let plan = planned(TWO, vec![old.clone()], &destroy);
+    assert!(!plan.removes(), "nothing records that it is ours");
+    let plan = recorded(TWO, vec![old.clone()], &[known.clone()], &destroy);
+    assert!(plan.removes());
+    let elsewhere = ObservedGuest {
+        vmid: 201,
+        ..old.clone()
+    };
+    let plan = recorded(TWO, vec![elsewhere], &[known.clone()], &destroy);
+    assert!(!plan.removes(), "its id is another");
+    let plan = recorded(TWO, vec![old], &[known], &Options::new(Verb::Reidentify));
+    let [node] = plan.nodes.as_slice() else {
+        panic!("{:#?}", plan.nodes);
+    };
+    assert_eq!(node.action, Action::Reidentify);
+    let new = node.reidentified.as_ref().expect("an identity");
+    assert_eq!(new.uuid, identity::uuid(&site(), "m", "father", "a"));
+    let kinds: Vec<StepKind> = steps(&plan).iter().map(|step| step.kind).collect();
+    assert_eq!(kinds, [StepKind::Reidentify]);
 }
 
 #[test]
@@ -191,8 +405,9 @@ fn sizes_are_changed_in_place_and_disks_only_grow() {
     let reasons: Vec<&str> = node.reasons.iter().map(|one| one.text.as_str()).collect();
     assert_eq!(reasons, ["memory 1024 -> 2048 MiB", "disk 10 -> 20 GiB"]);
     let kinds: Vec<StepKind> = steps(&plan).iter().map(|step| step.kind).collect();
-    use StepKind::{Grow, Ready, Reshape, Start, Stop};
-    assert_eq!(kinds, [Grow, Stop, Reshape, Start, Ready]);
+    use StepKind::{Discard, Grow, Ready, Reshape, Start, Stop};
+    // Nothing records whether its first-boot data was removed.
+    assert_eq!(kinds, [Grow, Stop, Reshape, Start, Ready, Discard]);
     let smaller = "nodes:\n  - {name: a, preset: small, disk: 5}\n";
     let plan = apply(smaller, vec![ours("a", 200)]);
     assert!(plan.is_empty());
@@ -220,6 +435,7 @@ fn a_host_that_is_offline_or_lacks_the_storage_is_refused() {
     let looks = [(Place::Host("father".to_owned()), Look::Seen(seen))].into();
     let options = Options::new(Verb::Apply);
     let plan = plan(&Inputs {
+        site: &site(),
         catalog: &catalog,
         resolved: &resolved,
         looks: &looks,

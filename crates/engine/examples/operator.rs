@@ -16,6 +16,7 @@ use homestak_api::runtime::{Clock as _, SharedClock, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
 use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted, steps};
 use homestak_core::resolve::{Request, Resolved, manifest};
@@ -25,8 +26,8 @@ use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::{
     Capabilities, Comparison, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
-    Leased, NewGuest, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places, PortError,
-    Power, Provider, Remark, Seed, Seeds,
+    Leased, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places,
+    PortError, Power, Provider, Remark, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -55,10 +56,18 @@ impl Observer for Times {
 
 struct Plain;
 
+fn site() -> SiteId {
+    SiteId::from_random([7; 16])
+}
+
 impl Seeds for Plain {
     fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
         Ok(Identity::new(node, wanted, keys, None).into())
+    }
+
+    fn rename(&self, _: &GuestUuid, _: &GuestUuid) -> Result<(), PortError> {
+        Ok(())
     }
 
     fn forget(&self, _: &GuestUuid) -> Result<(), PortError> {
@@ -166,6 +175,7 @@ async fn records(
     let mut records = BTreeMap::new();
     for host in 1..=hosts {
         let scope = Scope {
+            site: Some(site()),
             manifest: "m".to_owned(),
             host: format!("pve{host}"),
         };
@@ -185,6 +195,7 @@ async fn make_plan(
         ..Options::new(Verb::Apply)
     };
     let errand = Errand {
+        site: &site(),
         catalog: &documents.0,
         resolved: &documents.1,
         records,
@@ -206,6 +217,7 @@ fn operator(places: &Arc<dyn Places>, journal: &Arc<Sqlite>, times: &Arc<Times>)
         clock,
         limits: Limits::default(),
         watcher: None,
+        mark: || "figures".to_owned(),
     }
 }
 
@@ -325,9 +337,12 @@ impl Provider for Instantly {
         let running = guests.get(guest.uuid.as_str()).copied();
         Ok(running.map(|running| ObservedGuest {
             kind: guest.kind,
-            vmid: guest.vmid,
+            vmid: guest.vmid.unwrap_or(100),
             host: guest.host.clone(),
             name: String::new(),
+            site: Some(site()),
+            created_as: None,
+            run: None,
             uuid: Some(guest.uuid.clone()),
             manifest: None,
             power: if running {
@@ -355,7 +370,7 @@ impl Provider for Instantly {
         let made = GuestRef {
             uuid: guest.uuid.clone(),
             kind: guest.kind,
-            vmid: 100,
+            vmid: Some(100),
             host: guest.host.clone(),
         };
         self.set(&made, Some(false));
@@ -365,7 +380,7 @@ impl Provider for Instantly {
         self.set(guest, Some(true));
         Ok(())
     }
-    async fn address(&self, _: &GuestRef, _: &str) -> Result<Option<IpAddr>, PortError> {
+    async fn address(&self, _: &GuestRef) -> Result<Option<IpAddr>, PortError> {
         Ok(Some(IpAddr::from([10, 0, 0, 1])))
     }
     async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
@@ -391,8 +406,8 @@ impl Provider for Instantly {
     async fn ensure_image(&self, _: &ImageWanted) -> Result<(), PortError> {
         Ok(())
     }
-    async fn sweep(&self) -> Result<usize, PortError> {
-        Ok(0)
+    async fn reidentify(&self, _: &GuestRef, _: &NewIdentity) -> Result<(), PortError> {
+        Ok(())
     }
 }
 

@@ -146,7 +146,7 @@ impl Chronicle {
                     _ => Status::Pending,
                 },
                 changed: false,
-                vmid: kept.map(|found| found.guest.vmid).filter(|id| *id != 0),
+                vmid: kept.and_then(|found| found.guest.vmid),
                 address: kept.and_then(|found| found.address),
                 phases: Vec::new(),
                 now: None,
@@ -183,7 +183,7 @@ impl Chronicle {
                 undo,
                 changed,
                 seconds: took,
-                vmid: record.map(|record| record.guest.vmid).filter(|id| *id != 0),
+                vmid: record.and_then(|record| record.guest.vmid),
                 address: record.and_then(|record| record.address),
             };
             let what = match &entry.happened {
@@ -286,7 +286,7 @@ impl Chronicle {
                 row.changed |= changed;
                 row.vmid = vmid.or(row.vmid);
                 row.address = address.or(row.address);
-                row.done(*step, *undo, removes);
+                row.done(*step, (*undo, *changed), removes);
             }
             What::StepFailed {
                 subject,
@@ -343,15 +343,16 @@ impl Chronicle {
 }
 
 impl Row {
-    fn done(&mut self, step: StepKind, undo: bool, removes: bool) {
+    fn done(&mut self, step: StepKind, (undo, changed): (bool, bool), removes: bool) {
         if undo {
             if self.status != Status::Stuck {
                 self.status = match step {
-                    StepKind::Create => Status::Destroyed,
+                    // Without a change it never came to be, or this run did not create it.
+                    StepKind::Create if changed => Status::Destroyed,
                     _ => Status::Pending,
                 };
             }
-            if step == StepKind::Create {
+            if step == StepKind::Create && changed {
                 self.address = None;
             }
             return;

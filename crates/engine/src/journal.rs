@@ -4,6 +4,7 @@
 //! Never: an act whose intent is not on disk; an entry that is changed later.
 
 use async_trait::async_trait;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{NodeRecord, Plan, StepKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -21,9 +22,11 @@ impl std::fmt::Display for RunId {
     }
 }
 
-/// What excludes what: two runs on the same manifest and host never overlap.
+/// What excludes what: two runs on the same manifest of a site and host never overlap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
+    /// The site; `None` for what the first form of the journal knows, without a site.
+    pub site: Option<SiteId>,
     /// The manifest.
     pub manifest: String,
     /// The host of the site.
@@ -142,6 +145,10 @@ impl From<&PortError> for Trouble {
 pub struct RunHead {
     /// Its number.
     pub id: RunId,
+    /// Its random mark, which guests that it creates carry; `None` for runs of the first form.
+    pub mark: Option<String>,
+    /// The site; `None` for runs of the first form.
+    pub site: Option<SiteId>,
     /// The manifest.
     pub manifest: String,
     /// Hosts of the site it touched.
@@ -152,6 +159,13 @@ pub struct RunHead {
     pub started: Timestamp,
     /// When and how it ended; `None` while it runs, and when it died.
     pub ended: Option<(Timestamp, Ending)>,
+}
+
+impl RunHead {
+    /// Tells whether it is a run of a site. Those of the first form may be of any.
+    pub fn is_of(&self, site: &SiteId) -> bool {
+        self.site.as_ref().is_none_or(|other| other == site)
+    }
 }
 
 /// A run with everything that is written down about it.
@@ -198,19 +212,26 @@ pub trait Lease: Send + Sync {}
 pub trait Journal: Send + Sync {
     /// Takes scopes for one run; refuses when any is held by someone who lives.
     async fn hold(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError>;
-    /// Begins a run: its plan is on disk when this returns.
-    async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError>;
+    /// Begins a run: its plan and its mark are on disk when this returns.
+    async fn begin(
+        &self,
+        verb: &str,
+        plan: &Plan,
+        mark: &str,
+        at: Timestamp,
+    ) -> Result<RunId, JournalError>;
     /// Adds an entry: it is on disk when this returns. Takes the same time however long the run.
     /// A run that had ended goes on with it, and has no end until it ends again.
     async fn append(&self, run: RunId, entry: &Entry) -> Result<(), JournalError>;
     /// Ends a run; the last ending counts.
     async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError>;
-    /// Lists the runs on a manifest, newest first; of every manifest when none is named.
+    /// Lists the runs on a manifest, newest first, of every site; of every manifest when none is
+    /// named.
     async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError>;
     /// Reads a run.
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError>;
-    /// Returns the newest record of each node of a manifest on a host that is not destroyed,
-    /// sorted by name.
+    /// Returns the newest record of each node of a scope that is not destroyed, sorted by name.
+    /// Records of the first form name no site, and count until one is written with it.
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;
     /// Forgets a node: its record goes, its guest is left alone.
     async fn forget(&self, scope: &Scope, node: &str) -> Result<bool, JournalError>;

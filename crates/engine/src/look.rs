@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_core::catalog::Catalog;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
     ConfigPlan, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan,
 };
@@ -16,7 +17,7 @@ use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::ports::{Places, PortError, Power};
+use crate::ports::{ObservedGuest, Places, PortError, Power};
 
 /// How long a host inside a guest may take to answer; it is only looked at when it does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -117,6 +118,8 @@ pub async fn look(
 
 /// What a plan is made for.
 pub struct Errand<'a> {
+    /// The site whose guests are ours.
+    pub site: &'a SiteId,
     /// The documents.
     pub catalog: &'a Catalog,
     /// The manifest.
@@ -157,6 +160,7 @@ impl<'a> Errand<'a> {
         'a: 'i,
     {
         Inputs {
+            site: self.site,
             catalog: self.catalog,
             resolved: self.resolved,
             looks,
@@ -176,18 +180,40 @@ async fn refine(
 ) -> Result<bool, PortError> {
     let mut asked = JoinSet::new();
     let slots = Arc::new(Semaphore::new(AT_ONCE));
-    for node in plan.nodes.iter().filter(|node| node.action.changes()) {
-        // Only the site's own hosts: what is inside was looked at through an address that may
-        // not answer, and each step looks again before it acts.
-        let (Some(found), Place::Host(host)) = (&node.found, &node.place) else {
+    for node in &plan.nodes {
+        let Some(found) = &node.found else {
             continue;
         };
+        let unknown = found.power == Power::Unknown;
+        let at = match &node.place {
+            Place::Host(host) if unknown || node.action.changes() => (host.clone(), None),
+            // What is inside was looked at through an address that may not answer, and each step
+            // looks again before it acts.
+            Place::Inside(parent) if unknown => {
+                let address = plan
+                    .node(parent)
+                    .and_then(|node| node.found.as_ref()?.address);
+                let Some(address) = address else {
+                    continue;
+                };
+                (node.host.clone(), Some((parent.clone(), address)))
+            }
+            Place::Host(_) | Place::Inside(_) => continue,
+        };
         let (places, slots) = (places.clone(), slots.clone());
-        let (place, host, guest) = (node.place.clone(), host.clone(), found.guest.clone());
+        let (place, guest) = (node.place.clone(), found.guest.clone());
         // Cancel safety: looking changes nothing.
         asked.spawn(async move {
             let _slot = slots.acquire().await;
-            let seen = async { places.host(&host).await?.inspect(&guest).await };
+            let seen = async {
+                match at {
+                    (host, None) => places.host(&host).await?.inspect(&guest).await,
+                    (host, Some((parent, address))) => {
+                        let inside = places.inside(&host, &parent, address).await?;
+                        inside.inspect(&guest).await
+                    }
+                }
+            };
             (place, guest.vmid, seen.await)
         });
     }
@@ -199,12 +225,18 @@ async fn refine(
         let Some(Look::Seen(observed)) = looks.get_mut(&place) else {
             continue;
         };
-        let at = observed.guests.iter().position(|guest| guest.vmid == vmid);
+        let mut guests = observed.guests.iter();
+        let at = guests.position(|guest| Some(guest.vmid) == vmid);
         let Some(at) = at else {
             continue;
         };
         match seen {
-            Some(seen) if seen == observed.guests[at] => {}
+            // Only a look at one guest reads which run created it.
+            Some(seen)
+                if (ObservedGuest {
+                    run: None,
+                    ..seen.clone()
+                }) == observed.guests[at] => {}
             Some(seen) => {
                 observed.guests[at] = seen;
                 differs = true;

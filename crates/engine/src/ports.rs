@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{ConfigPlan, NodePlan, Wanted};
 use serde::{Deserialize, Serialize};
 
@@ -165,8 +166,12 @@ pub struct NewGuest {
     pub kind: GuestKind,
     /// Its name, which is its host name.
     pub name: String,
+    /// The site it belongs to.
+    pub site: SiteId,
     /// The manifest it belongs to.
     pub manifest: String,
+    /// The run that creates it. It is written on the guest, as the proof that this run may undo it.
+    pub run: String,
     /// The host it is made on.
     pub host: String,
     /// Its id, or `None` to have one chosen.
@@ -193,6 +198,17 @@ pub struct NewGuest {
     pub ssh_keys: Vec<String>,
     /// Whether guests will run on it, so that it needs the host's CPU features.
     pub hosts_guests: bool,
+}
+
+/// The identity that a guest gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewIdentity {
+    /// Its UUID.
+    pub uuid: GuestUuid,
+    /// Its site.
+    pub site: SiteId,
+    /// Its manifest.
+    pub manifest: String,
 }
 
 /// An address that a place gave out.
@@ -278,7 +294,8 @@ pub trait Provider: Send + Sync {
     async fn capabilities(&self) -> Result<Capabilities, PortError>;
     /// Looks at everything, in a constant number of requests.
     async fn observe(&self) -> Result<Observed, PortError>;
-    /// Looks at one guest; `None` when it is nowhere.
+    /// Looks at one guest, wherever in the cluster it is now; `None` when nothing has both its
+    /// identity and its id. Without an id, the only guest of that identity is meant.
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError>;
     /// Gives out an address, where the place does so itself: the one asked for, or one that is the
     /// guest's from now on until it is destroyed. `None` where others do, such as a DHCP server.
@@ -288,12 +305,12 @@ pub trait Provider: Send + Sync {
         asked: Option<IpAddr>,
     ) -> Result<Option<Leased>, PortError>;
     /// Makes a guest and leaves it stopped. A guest of that UUID that is already there is
-    /// completed, not doubled.
+    /// completed, not doubled; several are a refusal.
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError>;
     /// Starts a guest; one that runs is left alone.
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError>;
-    /// Looks once for the address behind a MAC; `None` while there is none.
-    async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError>;
+    /// Looks once for the address of a guest's network card; `None` while there is none.
+    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError>;
     /// Takes the first-boot data away, once the guest is ready.
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError>;
     /// Grows the first disk to a size in GiB; a disk that is as large is left alone.
@@ -302,14 +319,17 @@ pub trait Provider: Send + Sync {
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError>;
     /// Brings a guest to a halt; one that is stopped is left alone.
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError>;
-    /// Removes a stopped guest with what belongs to it; one that is gone is no error.
+    /// Removes one stopped guest with what belongs to it: the one with this identity and this id,
+    /// on this host, as they are at the moment of the call. One that is gone is no error, one that
+    /// was moved to another host is refused. Without an id only what was stored for it (first-boot
+    /// data, address) is removed.
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError>;
+    /// Gives a guest another identity. Its id, hardware, addresses and power stay as they are.
+    async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError>;
     /// Tells whether an image is in its storage.
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError>;
     /// Brings an image into its storage.
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError>;
-    /// Removes first-boot data whose guest is gone, and returns how many pieces.
-    async fn sweep(&self) -> Result<usize, PortError>;
 }
 
 /// Where places are found: hosts of the site, and hosts inside guests.
@@ -336,6 +356,9 @@ pub trait Seeds: Send + Sync {
     /// Returns the first-boot data of a node; the same whenever it is asked for, until the guest is
     /// forgotten.
     fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError>;
+    /// Keeps what was stored for a guest (its host key) under another identity as well. Repeating
+    /// it changes nothing.
+    fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError>;
     /// Forgets what was kept for a guest that is gone. One that is not known is no error.
     fn forget(&self, guest: &GuestUuid) -> Result<(), PortError>;
 }

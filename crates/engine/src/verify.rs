@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use homestak_core::plan::{Action, NodePlan, NodeRecord, Plan, identity};
+use homestak_core::plan::{Action, NodePlan, NodeRecord, Plan};
 
 use crate::operate::board::Board;
 use crate::ports::{Configurer, Inner, Places, PortError, Power, ssh_ports};
@@ -58,15 +58,15 @@ async fn one(
     ssh: bool,
 ) -> Result<String, String> {
     let text = |error: PortError| error.to_string();
-    let guest = board.guest(&node.name).unwrap_or_else(|| planned(node));
+    let guest = board.guest(&node.name).or_else(|| planned(node));
+    let guest = guest.ok_or("the plan has no guest for it")?;
     let provider = board.open(&node.host, &node.place).await.map_err(text)?;
     let there = provider.inspect(&guest).await.map_err(text)?;
     let there = there.ok_or("it is not there")?;
     if there.power != Power::Running {
         return Err(format!("guest {} does not run", there.vmid));
     }
-    let mac = identity::mac(&guest.uuid);
-    let address = provider.address(&guest, &mac).await.map_err(text)?;
+    let address = provider.address(&guest).await.map_err(text)?;
     let address = address.ok_or_else(|| format!("guest {} has no address", there.vmid))?;
     if ssh {
         let answers = board

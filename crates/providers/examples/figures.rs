@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
     Class, DiskSource, GuestKind, GuestUuid, Identity, NewGuest, Nic, PortError, Provider as _,
     Seed,
@@ -167,7 +168,9 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
     Ok(NewGuest {
         kind: GuestKind::Vm,
         name: format!("node{nth}"),
+        site: SiteId::from_random([7; 16]),
         manifest: "figures".to_owned(),
+        run: "figures".to_owned(),
         host: "pve1".to_owned(),
         vmid: None,
         cores: 2,

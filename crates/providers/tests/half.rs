@@ -9,7 +9,6 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{Class, GuestRef, NewGuest, PortError, Provider as _};
-use homestak_providers::pve::identity;
 use homestak_providers::pve::vmid::choose;
 use homestak_sim::{Kind, World};
 use support::place::{Place, place, with_template};
@@ -19,7 +18,7 @@ fn nowhere(guest: &NewGuest) -> GuestRef {
     GuestRef {
         uuid: guest.uuid.clone(),
         kind: guest.kind,
-        vmid: 0,
+        vmid: None,
         host: guest.host.clone(),
     }
 }
@@ -86,7 +85,7 @@ async fn a_copy_whose_host_crashed_is_named_by_create_and_destroy_and_left_alone
         "qm",
     );
     let seen = GuestRef {
-        vmid,
+        vmid: Some(vmid),
         ..nowhere(&guest)
     };
     check(
@@ -130,7 +129,7 @@ async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
     let config = vec![("name".to_owned(), "left over".to_owned())];
     place.world.put_guest("pve1", Kind::Qemu, vmid, config);
     let second = pve.create(&guest).await.expect("beside it");
-    assert_ne!(second.vmid, vmid, "what is not ours is not touched");
+    assert_ne!(second.vmid, Some(vmid), "what is not ours is not touched");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,12 +137,14 @@ async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
     let place = place(|builder| builder).await;
     let guest = support::ct(1);
     let vmid = choose(&guest.uuid, &(10_000..=89_999), &[].into()).expect("an id");
-    let tags: Vec<String> = identity::tags(&guest.uuid, "n1").into_iter().collect();
+    let site = support::site();
+    let marks = support::marks(&guest.uuid, &site);
+    let tags: Vec<String> = marks.tags(vmid).into_iter().collect();
     let config = [
         ("lock", "create".to_owned()),
         ("hostname", guest.name.clone()),
         ("tags", tags.join(";")),
-        ("description", identity::notes(&guest.uuid, "n1")),
+        ("description", marks.notes()),
     ];
     let config = config.map(|(key, value)| (key.to_owned(), value)).to_vec();
     place.world.put_guest("pve1", Kind::Lxc, vmid, config);

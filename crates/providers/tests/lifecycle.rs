@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, Halt, ImageSource, ImageWanted, NewGuest, Power, Provider as _,
+    Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, Power, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_providers::pve::facts::Fetched;
@@ -20,6 +20,11 @@ use homestak_providers::pve::preflight::{
 use homestak_sim::{GuestFacts, Kind};
 use sha2::Digest as _;
 use support::place::{abilities, fleet, place, place_of, with_template};
+
+/// The id of a guest that was created.
+fn id(guest: &GuestRef) -> u32 {
+    guest.vmid.expect("an id")
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
@@ -31,7 +36,7 @@ async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
         assert_eq!(pve.create(&guest).await.expect("the same"), at);
         pve.start(&at).await.expect("started");
         pve.start(&at).await.expect("started twice");
-        assert!(place.world.is_running(at.vmid));
+        assert!(place.world.is_running(id(&at)));
         let seen = pve.inspect(&at).await.expect("a look").expect("a guest");
         assert_eq!(
             (seen.power, seen.name.as_str()),
@@ -198,13 +203,13 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     let seen = pve.observe().await.expect("a look");
     assert!(seen.guests.iter().any(|guest| guest.host == "pve1"));
     let move_to = |host: &str| {
-        let config = facts_of(&place, at.vmid).config.into_iter().collect();
-        place.world.put_guest(host, Kind::Qemu, at.vmid, config);
+        let config = facts_of(&place, id(&at)).config.into_iter().collect();
+        place.world.put_guest(host, Kind::Qemu, id(&at), config);
     };
     move_to("pve2");
     pve.start(&at).await.expect("started where it is now");
-    assert!(place.world.is_running(at.vmid));
-    assert_eq!(facts_of(&place, at.vmid).host, "pve2");
+    assert!(place.world.is_running(id(&at)));
+    assert_eq!(facts_of(&place, id(&at)).host, "pve2");
     pve.stop(&at, Halt::Now).await.expect("stopped");
     move_to("pve1");
     pve.grow_disk(&at, 9).await.expect("grown where it is now");
@@ -219,13 +224,13 @@ async fn a_disk_of_another_guest_survives_the_guest_it_was_attached_to() {
     let pve = place.client();
     let ours = pve.create(&support::vm(1)).await.expect("a guest");
     let other = pve.create(&support::vm(2)).await.expect("another");
-    let foreign = facts_of(&place, other.vmid).config["scsi0"].clone();
+    let foreign = facts_of(&place, id(&other)).config["scsi0"].clone();
     let volume = foreign.split(',').next().unwrap_or_default().to_owned();
-    let mut config = facts_of(&place, ours.vmid).config;
+    let mut config = facts_of(&place, id(&ours)).config;
     config.insert("scsi1".to_owned(), foreign);
     config.insert("unused0".to_owned(), volume.clone());
     let config = config.into_iter().collect();
-    place.world.put_guest("pve1", Kind::Qemu, ours.vmid, config);
+    place.world.put_guest("pve1", Kind::Qemu, id(&ours), config);
     pve.destroy(&ours).await.expect("destroyed");
     place.settle().await;
     let volumes = place.world.volumes();

@@ -89,7 +89,7 @@ async fn matrix(
     let nowhere = GuestRef {
         uuid: guest.uuid.clone(),
         kind: guest.kind,
-        vmid: 0,
+        vmid: None,
         host: guest.host.clone(),
     };
     let mut sample = Sample::new();

@@ -129,7 +129,10 @@ async fn a_silent_server_is_given_up_on_and_the_guest_is_found_again() {
         .faults_on
         .push(("POST /nodes/pve1/qemu", Fault::Silence));
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
-    assert_eq!(server.world().carrying(guest.uuid.as_str()), [guest.vmid]);
+    assert_eq!(
+        server.world().carrying(guest.uuid.as_str()),
+        [guest.vmid.expect("an id")]
+    );
     assert_eq!(server.world().guests.len(), 1);
 }
 

@@ -21,7 +21,7 @@ async fn a_task_that_warns_is_a_success() {
     let pve = support::client(&server);
     let guest = pve.create(&support::ct(1)).await.expect("a container");
     pve.start(&guest).await.expect("started");
-    assert!(server.world().guests[&guest.vmid].running);
+    assert!(server.world().guests[&guest.vmid.expect("an id")].running);
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
             "uuid=11111111-0000-4000-8000-000000000000".to_owned(),
         );
     });
-    guest.vmid = 100;
+    guest.vmid = Some(100);
     let server = Server::start(world).await;
     let pve = support::client(&server);
     for result in [
@@ -84,7 +84,7 @@ async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
 async fn a_guest_that_moved_is_found_where_it_went() {
     let mut world = World::new();
     let mut guest = add(&mut world, 321, 1, |guest| guest.node = "pve2".to_owned());
-    guest.vmid = 100;
+    guest.vmid = Some(100);
     let server = Server::start(world).await;
     let pve = support::client(&server);
     let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
@@ -128,7 +128,7 @@ async fn an_id_that_is_taken_is_left_and_a_given_one_is_refused() {
     let first = pve.create(&support::vm(1)).await.expect("a guest");
     // Someone else's guest sits where ours would go, and our token does not see it in the list.
     let mut other = support::vm(2);
-    other.vmid = Some(first.vmid);
+    other.vmid = first.vmid;
     let error = pve.create(&other).await.expect_err("refused");
     assert_eq!(error.class, Class::Refused);
     assert!(error.hint.contains("vmid"), "{error:?}");

@@ -19,6 +19,9 @@ pub enum InitError {
     /// A file could not be written.
     #[error("write the site to `{0}`")]
     Write(PathBuf, #[source] std::io::Error),
+    /// The site got no id.
+    #[error(transparent)]
+    Id(#[from] crate::id::IdError),
     /// The system gave no random bytes.
     #[error("make a signing key: {0}")]
     Random(getrandom::Error),
@@ -47,6 +50,7 @@ pub fn init(directory: &Path) -> Result<Vec<PathBuf>, InitError> {
         fs_err::write(&path, text).map_err(failed)?;
         written.push(path);
     }
+    crate::id::add(directory, &crate::id::random()?)?;
     let secrets = directory.join("secrets.yaml");
     write_secrets(&secrets)?;
     written.push(secrets);

@@ -5,6 +5,7 @@
 
 pub mod find;
 pub mod git;
+pub mod id;
 pub mod init;
 pub mod load;
 mod process;

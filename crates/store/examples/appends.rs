@@ -59,7 +59,7 @@ async fn measure(dir: &Path, writers: usize, nodes: usize) -> Result<(), Box<dyn
     let journal: Arc<dyn Journal> = Arc::new(Sqlite::open(dir)?);
     let begun = WallClock.now();
     let plan = sample::plan("n1-basic", nodes);
-    let run: RunId = journal.begin("apply", &plan, sample::at(0)).await?;
+    let run: RunId = journal.begin("apply", &plan, "run", sample::at(0)).await?;
     let planned = WallClock.now().duration_since(begun);
     let before = WallClock.now();
     let mut tasks = tokio::task::JoinSet::new();

@@ -68,7 +68,9 @@ fn a_started_process_plays_its_role() {
     let id = suite::run(async {
         let plan = suite::sample::plan("m", 1);
         let journal = ground.open();
-        journal.begin("apply", &plan, suite::sample::at(0)).await
+        journal
+            .begin("apply", &plan, "run", suite::sample::at(0))
+            .await
     })
     .unwrap();
     let status = ground.start(&format!("append {id} 3")).wait().unwrap();

@@ -30,6 +30,7 @@ use serde_json::Value as Json;
 use crate::args::{Command, OwnArgs};
 use crate::error::CommandError;
 use crate::settings::Settings;
+use crate::ui::ask::{Answer, ask};
 use crate::ui::{Printer, diagnostics_json};
 
 /// How a command ends.
@@ -106,6 +107,20 @@ pub(crate) fn require_sound(
         diagnostics: Some(Box::new(diagnostics_json(faults, sources))),
         ..error
     })
+}
+
+/// Asks, unless a person has agreed already.
+fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), CommandError> {
+    if yes {
+        return Ok(());
+    }
+    match ask(question, printer) {
+        Answer::Yes => Ok(()),
+        Answer::No => Err(CommandError::refused("Nothing was done.")),
+        Answer::Nobody => {
+            Err(CommandError::refused("There is no terminal to ask at.").hint("--yes agrees"))
+        }
+    }
 }
 
 /// Writes text for people or tools to a file, whole or not at all.

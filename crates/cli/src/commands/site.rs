@@ -4,14 +4,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_core::catalog::Problem;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, Kind, Severity};
 use homestak_core::resolve::site::validate;
 use homestak_site::find::{Look, Outcome as Found};
-use homestak_site::{Chosen, git, init};
+use homestak_site::{Chosen, git, id, init};
 use serde_json::json;
 
-use super::{Outcome, verdict};
+use super::{Outcome, agree, verdict};
 use crate::args::SiteCommand;
+use crate::error::CommandError;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, count, table};
@@ -22,7 +24,42 @@ pub(super) fn run(command: SiteCommand, settings: &Settings, printer: &Printer) 
         SiteCommand::Show => show(settings, printer),
         SiteCommand::Init { directory } => start(&directory, printer),
         SiteCommand::Validate => check(settings, printer),
+        SiteCommand::NewId { id, yes } => new_id(id.as_deref(), yes, settings, printer),
     }
+}
+
+/// Gives the site another id, after saying what follows from it.
+fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printer) -> Outcome {
+    let session = Session::open(settings)?;
+    let new = match wanted {
+        Some(text) => SiteId::new(text).ok_or_else(|| {
+            CommandError::usage(format!("`{text}` is not the id of a site."))
+                .hint("an id has 8 to 32 lower-case letters and digits, and begins with a letter")
+        })?,
+        None => id::random()?,
+    };
+    let known = match &session.find.chosen {
+        Chosen::Stock => id::read_stock(&settings.state)?,
+        Chosen::Directory(directory) => id::read(directory)?,
+    };
+    if let Some(known) = &known {
+        let question = format!(
+            "Replace the site's id `{known}`? Guests that carry it belong to another site afterwards: \
+             nothing here changes or removes them any more."
+        );
+        agree(yes, &question, printer)?;
+    }
+    let file = session.replace_id(&new)?;
+    if printer.shape.json {
+        let body = json!({ "success": true, "id": new.as_str(), "before": known, "file": file });
+        printer.json("site.new-id", body);
+    } else {
+        printer.say(&format!(
+            "The site's id is `{new}`, written to {}",
+            file.display()
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(settings: &Settings, printer: &Printer) -> Outcome {
@@ -31,6 +68,10 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
     let chosen = match &session.find.chosen {
         Chosen::Directory(directory) => directory.display().to_string(),
         Chosen::Stock => "stock".to_owned(),
+    };
+    let id = match &session.find.chosen {
+        Chosen::Stock => id::read_stock(&settings.state)?,
+        Chosen::Directory(_) => catalog.site_id().cloned(),
     };
     let by = session.find.looks.last().map_or("", |look| look.by);
     let secrets = match &catalog.secrets {
@@ -64,7 +105,7 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
             "site.show",
             json!({
                 "site": chosen, "chosen_by": by, "looked_at": looks, "documents": documents,
-                "secrets": secrets, "state": settings.state,
+                "secrets": secrets, "state": settings.state, "id": id,
             }),
         );
         return Ok(ExitCode::SUCCESS);
@@ -86,7 +127,8 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         })
         .collect();
     printer.data(&format!(
-        "site:       {chosen}\nchosen by:  {by}\ndocuments:  {}\nsecrets:    {secrets}\nstate:      {}\n\n{}",
+        "site:       {chosen}\nid:         {}\nchosen by:  {by}\ndocuments:  {}\nsecrets:    {secrets}\nstate:      {}\n\n{}",
+        id.as_ref().map_or("none yet", SiteId::as_str),
         documents.join(", "),
         settings.state.display(),
         table::render(&["looked at", "outcome", "path"], rows),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use homestak_core::converge;
 use homestak_core::observed::GuestKind;
-use homestak_core::plan::{Action, Found, NodePlan, Place, Plan, Reason, Verb, Wanted};
+use homestak_core::plan::{Action, Foreign, Found, NodePlan, Place, Plan, Reason, Verb, Wanted};
 use owo_colors::OwoColorize as _;
 
 use super::count;
@@ -51,24 +51,45 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
             refusal.hint
         );
     }
-    if !plan.foreign.is_empty() {
-        let foreign = count(plan.foreign.len(), "other guest");
-        if more {
-            text += &format!("left alone: {foreign}\n");
-            for guest in &plan.foreign {
-                let owner = guest.manifest.as_ref();
-                let owner = owner.map_or_else(String::new, |of| format!(" of manifest `{of}`"));
-                text += &format!(
-                    "  {} {}{owner} on {}\n",
-                    guest.vmid, guest.name, guest.place
-                );
-            }
-        } else {
-            text += &format!("left alone: {foreign} (-v lists them)\n");
-        }
-    }
+    text += &others(plan, more);
     text += &summary(plan);
     text.push('\n');
+    text
+}
+
+/// Reports guests that the plan leaves as they are: copies of its guests always, others by number.
+fn others(plan: &Plan, more: bool) -> String {
+    let mut text = String::new();
+    let (copies, foreign): (Vec<&Foreign>, Vec<&Foreign>) = plan
+        .foreign
+        .iter()
+        .partition(|guest| guest.copy_of.is_some());
+    for guest in copies {
+        let of = guest.copy_of.as_deref().unwrap_or_default();
+        text += &format!(
+            "unchanged: guest {} ({}) on {} carries the identity of `{of}` and is not its guest; it is a copy or a restored backup\n",
+            guest.vmid, guest.name, guest.host
+        );
+    }
+    if foreign.is_empty() {
+        return text;
+    }
+    let number = count(foreign.len(), "other guest");
+    if !more {
+        return text + &format!("unchanged: {number} (-v lists them)\n");
+    }
+    text += &format!("unchanged: {number}\n");
+    for guest in foreign {
+        let owner = match (&guest.manifest, &guest.site) {
+            (Some(manifest), Some(site)) => format!(" of manifest `{manifest}`, site `{site}`"),
+            (Some(manifest), None) => format!(" of manifest `{manifest}`"),
+            (None, _) => String::new(),
+        };
+        text += &format!(
+            "  {} {}{owner} on {}\n",
+            guest.vmid, guest.name, guest.place
+        );
+    }
     text
 }
 
@@ -85,6 +106,10 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
             format!("replace {} by a new one: {}", id(node), made(node)),
         ),
         Action::Destroy => ("-".red().to_string(), format!("destroy {}", id(node))),
+        Action::Reidentify => {
+            let what = format!("give {} an identity of this site", id(node));
+            ("~".yellow().to_string(), what)
+        }
         Action::Leave => (" ".to_owned(), format!("left alone: {}", id(node))),
     };
     let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());
@@ -146,8 +171,8 @@ fn id(node: &NodePlan) -> String {
 fn guest(found: &Found) -> String {
     let kind = kind(found.guest.kind);
     match found.guest.vmid {
-        0 => kind.to_owned(),
-        vmid => format!("{kind} {vmid} on {}", found.guest.host),
+        None => kind.to_owned(),
+        Some(vmid) => format!("{kind} {vmid} on {}", found.guest.host),
     }
 }
 
@@ -203,6 +228,7 @@ pub(crate) fn summary(plan: &Plan) -> String {
         Action::Configure,
         Action::Replace,
         Action::Destroy,
+        Action::Reidentify,
     ]
     .into_iter()
     .map(|action| (number(action), action))
@@ -211,7 +237,7 @@ pub(crate) fn summary(plan: &Plan) -> String {
     .collect();
     let still = match plan.verb {
         Verb::Apply => (number(Action::Nothing), "unchanged"),
-        Verb::Destroy => (number(Action::Nothing), "not there"),
+        Verb::Destroy | Verb::Reidentify => (number(Action::Nothing), "not there"),
     };
     for (number, word) in [
         still,

@@ -248,7 +248,8 @@ fn leaves_something(step: StepKind) -> bool {
         | StepKind::Discard
         | StepKind::Configure
         | StepKind::Grow
-        | StepKind::Destroy => false,
+        | StepKind::Destroy
+        | StepKind::Reidentify => false,
     }
 }
 
@@ -264,6 +265,7 @@ fn done(step: StepKind) -> &'static str {
         StepKind::Grow => "disk grown",
         StepKind::Stop => "stopped",
         StepKind::Destroy => "destroyed",
+        StepKind::Reidentify => "has an identity of this site",
     }
 }
 

@@ -60,7 +60,8 @@ pub(crate) fn heading(kind: StepKind) -> &'static str {
         | StepKind::Reshape
         | StepKind::Grow
         | StepKind::Stop
-        | StepKind::Destroy => kind.word(),
+        | StepKind::Destroy
+        | StepKind::Reidentify => kind.word(),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use homestak_api::runtime::WallClock;
 use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
     DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, Nic, Observed, Provider as _,
 };
@@ -108,7 +109,9 @@ fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
         uuid: GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).unwrap(),
         kind: GuestKind::Vm,
         name: name.to_owned(),
+        site: SiteId::from_random([7; 16]),
         manifest: "kept".to_owned(),
+        run: "kept".to_owned(),
         host: host.to_owned(),
         vmid: Some(99_000 + nth),
         cores: 1,
@@ -319,7 +322,7 @@ fn a_hypervisor_inside_is_reached_while_it_runs_and_is_kept() {
     let inside = || place.endpoint()["inside"][0].clone();
     wait_for("an API inside", || inside().is_object());
     let first = inside();
-    let seen = block_on(client(&outer).address(&machine, "bc:24:11:00:00:01")).unwrap();
+    let seen = block_on(client(&outer).address(&machine)).unwrap();
     assert_eq!(
         first["address"],
         seen.unwrap().to_string(),

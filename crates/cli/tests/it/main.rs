@@ -20,6 +20,7 @@ mod look;
 mod nodes;
 mod on_sim;
 mod operate;
+mod owner;
 mod runs;
 mod secrets;
 mod support;

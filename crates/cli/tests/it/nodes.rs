@@ -52,10 +52,11 @@ impl Lab {
             name: (*name).to_owned(),
             host: host.to_owned(),
             place: Place::Host(host.to_owned()),
+            site: None,
             guest: GuestRef {
                 uuid: guest(*nth),
                 kind: GuestKind::Vm,
-                vmid: 100 + nth,
+                vmid: Some(100 + nth),
                 host: host.to_owned(),
             },
             status: NodeStatus::Ready,
@@ -95,6 +96,7 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
     let plan = Plan {
         form: FORM,
         verb: Verb::Apply,
+        site: None,
         manifest: manifest.to_owned(),
         hosts: vec![host.to_owned()],
         on_error: OnError::Stop,
@@ -113,7 +115,7 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
         .build();
     runtime.unwrap().block_on(async {
         let journal = homestak_store::Sqlite::open(&lab.state()).unwrap();
-        let run = journal.begin("apply", &plan, at).await.unwrap();
+        let run = journal.begin("apply", &plan, "run", at).await.unwrap();
         for (step, record) in records.into_iter().enumerate() {
             let entry = Entry {
                 step,
@@ -138,6 +140,7 @@ fn planned(record: &NodeRecord) -> NodePlan {
         wanted: None,
         found: None,
         config: None,
+        reidentified: None,
     }
 }
 
@@ -379,6 +382,9 @@ fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
     };
     let node = Node {
         uuid: guest(nth),
+        reidentified: None,
+        site: None,
+        run: None,
         name: name.to_owned(),
         manifest: "m".to_owned(),
         vmid: 100 + nth,

@@ -180,6 +180,42 @@ text_type! {
 }
 
 text_type! {
+    /// The random id of a site. It begins with a letter, so that YAML never reads it as a number.
+    SiteId, Malformed, "^[a-z][a-z0-9]{7,31}$", "the id of a site",
+    |text| {
+        (8..=32).contains(&text.len())
+            && text.starts_with(|c: char| c.is_ascii_lowercase())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    }
+}
+
+impl SiteId {
+    /// Turns random bytes into an id of 16 letters and digits: 79 bits.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+        let letter = |(at, byte): (usize, &u8)| {
+            // The first is a letter; 26 of 32 do not divide 256, and one bit less does no harm.
+            let choice = if at == 0 { byte % 16 } else { byte % 32 };
+            char::from(LETTERS[usize::from(choice)])
+        };
+        Self(bytes.iter().enumerate().map(letter).collect())
+    }
+}
+
+impl serde::Serialize for SiteId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for SiteId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::new(&text).ok_or_else(|| serde::de::Error::custom("not the id of a site"))
+    }
+}
+
+text_type! {
     /// The name of a document: its file name without `.yaml`.
     Name, InvalidName, "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", "a name",
     |text| {
@@ -333,6 +369,7 @@ fn text_hint(kind: &str, text: &str) -> String {
                 None => "use lower-case letters, digits and hyphens, start with a letter, 63 characters at most".into(),
             }
         }
+        "SiteId" => "`homestak site new-id` writes one".into(),
         "Name" => "use letters, digits, `.`, `_` and `-`; start with a letter or digit".into(),
         "UserName" => "use lower-case letters, digits, `_` and `-`; 32 characters at most".into(),
         "Package" => "write the name as `apt install` takes it, one package per item".into(),
@@ -379,24 +416,27 @@ pub fn unknown_choice(word: &str, words: &[&str], span: Span, cx: &mut Context<'
     );
 }
 
-/// The schema version a document must carry.
+/// The version of a document's form: one that this program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Version<const V: i64>;
+pub struct Versions<const MIN: i64, const MAX: i64>(pub i64);
 
-impl<const V: i64> Decode for Version<V> {
+/// The version of a document that has had one form only.
+pub type Version<const V: i64> = Versions<V, V>;
+
+impl<const MIN: i64, const MAX: i64> Decode for Versions<MIN, MAX> {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
         match value.scalar().map(super::tree::Scalar::meaning) {
-            Some(Meaning::Int(version)) if version == V => Some(Self),
+            Some(Meaning::Int(version)) if (MIN..=MAX).contains(&version) => Some(Self(version)),
             Some(Meaning::Int(version)) => {
                 let message = format!("schema version {version} is not supported");
                 cx.error(
                     Code::SchemaVersion,
                     value.span,
                     message,
-                    if version > V {
-                        format!("write `schema_version: {V}`, or use a newer homestak that reads {version}")
+                    if version > MAX {
+                        format!("write `schema_version: {MAX}`, or use a newer homestak that reads {version}")
                     } else {
-                        format!("write `schema_version: {V}`")
+                        format!("write `schema_version: {MAX}`")
                     },
                 );
                 None
@@ -405,7 +445,11 @@ impl<const V: i64> Decode for Version<V> {
         }
     }
     fn schema(_: &mut Definitions) -> serde_json::Value {
-        json!({ "const": V })
+        if MIN == MAX {
+            json!({ "const": MAX })
+        } else {
+            json!({ "enum": (MIN..=MAX).collect::<Vec<_>>() })
+        }
     }
 }
 

@@ -9,14 +9,19 @@ use std::net::IpAddr;
 use super::address::Cidr;
 use super::declare::document;
 use super::decode::Spanned;
-use super::scalar::{Bridge, Domain, Int, Name, Package, TimeZone, Url, UserName, Version};
+use super::scalar::{
+    Bridge, Domain, Int, Name, Package, SiteId, TimeZone, Url, UserName, Versions,
+};
 
 document! {
     /// What holds for the whole site.
     #[derive(Debug, PartialEq)]
     Site as "the site" {
-        /// Always 1.
-        schema_version: Version<1>,
+        /// 2 for a site with an `id`, which older programs would not respect; 1 before that.
+        schema_version: Versions<1, 2>,
+        /// Tells this site's guests from those of others. Random; `homestak` adds it when it first
+        /// creates guests, and only `homestak site new-id` changes it.
+        id: SiteId,
         /// One line for people.
         description: String,
         /// Values for documents that do not write their own.

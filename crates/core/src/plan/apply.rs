@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::GuestUuid;
-use crate::resolve::{Origin, ResolvedNode};
+use crate::observed::{GuestUuid, ObservedGuest, Power};
+use crate::resolve::{Origin, Resolved, ResolvedNode};
 
-use super::compare::{Finder, found, judge, reason, remembered};
+use super::compare::{found, judge, reason, remembered};
+use super::owner::{Match, Owners, named};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
 use super::types::{
@@ -20,11 +21,11 @@ use super::{Inputs, Look, identity};
 
 /// Makes the plan of `apply`.
 pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
-    let roots = site_hosts(inputs);
-    let places = places(inputs);
+    let roots = site_hosts(inputs.resolved);
     let mut maker = Maker {
         inputs,
-        finder: Finder::new(inputs),
+        owners: Owners::new(inputs.site, &inputs.resolved.name, inputs.looks),
+        copies: Vec::new(),
         offers: BTreeMap::new(),
         claimed: BTreeSet::new(),
         actions: BTreeMap::new(),
@@ -32,15 +33,14 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         images: Vec::new(),
         refusals: Vec::new(),
     };
-    for node in by_depth(inputs) {
+    for node in by_depth(inputs.resolved) {
         let deep = inputs
             .options
             .depth
             .is_some_and(|depth| node.depth >= depth);
-        let place = places.get(node.name.as_str());
         let host = roots.get(node.name.as_str());
-        match (place, host) {
-            (Some(place), Some(host)) => maker.node(node, place, host, deep),
+        match (place(node), host) {
+            (Some(place), Some(host)) => maker.node(node, &place, host, deep),
             _ => maker.refusals.push(no_host(inputs, node)),
         }
     }
@@ -71,7 +71,7 @@ pub(super) fn empty(
         crate::doc::manifest::OnError::Continue => OnError::Continue,
     };
     let parallelism = usize::try_from(settings.parallelism.value).unwrap_or(1);
-    let mut hosts: Vec<String> = site_hosts(inputs)
+    let mut hosts: Vec<String> = site_hosts(inputs.resolved)
         .into_values()
         .map(str::to_owned)
         .collect();
@@ -80,6 +80,7 @@ pub(super) fn empty(
     Plan {
         form: FORM,
         verb: inputs.options.verb,
+        site: Some(inputs.site.clone()),
         manifest: inputs.resolved.name.clone(),
         hosts,
         on_error: inputs.options.on_error.unwrap_or(written),
@@ -95,16 +96,16 @@ pub(super) fn empty(
 }
 
 /// Returns the nodes, parents before their children.
-pub(super) fn by_depth<'a>(inputs: &Inputs<'a>) -> Vec<&'a ResolvedNode> {
-    let mut nodes: Vec<&ResolvedNode> = inputs.resolved.nodes.iter().collect();
+pub(super) fn by_depth(resolved: &Resolved) -> Vec<&ResolvedNode> {
+    let mut nodes: Vec<&ResolvedNode> = resolved.nodes.iter().collect();
     nodes.sort_by(|one, other| (one.depth, &one.name).cmp(&(other.depth, &other.name)));
     nodes
 }
 
 /// Returns the host of the site each node is on, directly or in another node.
-pub(super) fn site_hosts<'a>(inputs: &Inputs<'a>) -> BTreeMap<&'a str, &'a str> {
+pub(super) fn site_hosts(resolved: &Resolved) -> BTreeMap<&str, &str> {
     let mut hosts: BTreeMap<&str, &str> = BTreeMap::new();
-    for node in by_depth(inputs) {
+    for node in by_depth(resolved) {
         let host = match (&node.parent, &node.host) {
             (Some(parent), _) => hosts.get(parent.as_str()).copied(),
             (None, Some(host)) => Some(host.value.as_str()),
@@ -117,29 +118,28 @@ pub(super) fn site_hosts<'a>(inputs: &Inputs<'a>) -> BTreeMap<&'a str, &'a str> 
     hosts
 }
 
-/// Returns where each node lives, as the looks name it.
-pub(super) fn places<'a>(inputs: &Inputs<'a>) -> BTreeMap<&'a str, Place> {
-    let of = |node: &ResolvedNode| match (&node.parent, &node.host) {
+/// Returns where a node lives, as the looks name it.
+pub(super) fn place(node: &ResolvedNode) -> Option<Place> {
+    match (&node.parent, &node.host) {
         (Some(parent), _) => Some(Place::Inside(parent.to_string())),
         (None, Some(host)) => Some(Place::Host(host.value.clone())),
         (None, None) => None,
-    };
-    let nodes = inputs.resolved.nodes.iter();
-    nodes
-        .filter_map(|node| Some((node.name.as_str(), of(node)?)))
-        .collect()
+    }
 }
 
-/// Returns the identity a node's guest has, or gets.
+/// Returns the identity that a new guest of a node gets. A record without a site is of a guest
+/// that had an identity of the first form, which no new guest gets.
 pub(super) fn identity_of(
     inputs: &Inputs<'_>,
     node: &str,
     host: &str,
     record: Option<&NodeRecord>,
-) -> Option<GuestUuid> {
-    record
-        .map(|record| record.guest.uuid.clone())
-        .or_else(|| identity::uuid(&inputs.resolved.name, host, node))
+) -> GuestUuid {
+    let recorded = record.filter(|record| record.site.is_some());
+    recorded.map_or_else(
+        || identity::uuid(inputs.site, &inputs.resolved.name, host, node),
+        |record| record.guest.uuid.clone(),
+    )
 }
 
 fn no_host(inputs: &Inputs<'_>, node: &ResolvedNode) -> Refusal {
@@ -156,7 +156,9 @@ fn no_host(inputs: &Inputs<'_>, node: &ResolvedNode) -> Refusal {
 
 struct Maker<'i, 'a> {
     inputs: &'i Inputs<'a>,
-    finder: Finder<'i>,
+    owners: Owners<'i>,
+    /// Guests that carry the identity of a node without being its guest.
+    copies: Vec<Foreign>,
     offers: BTreeMap<Place, Offer>,
     claimed: BTreeSet<GuestUuid>,
     /// What happens to each node: children follow their parents.
@@ -172,14 +174,12 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         let record = self.inputs.records.get(name);
         let record = record.filter(|record| record.host == host);
         let offer = self.offer(place);
-        let Some(mut uuid) = identity_of(self.inputs, name, host, record) else {
-            return;
-        };
+        let mut uuid = identity_of(self.inputs, name, host, record);
         let parent = match place {
             Place::Inside(parent) => self.actions.get(parent).copied(),
             Place::Host(_) => None,
         };
-        let seen = self.seen(node, place, &offer, &uuid, record, parent);
+        let seen = self.seen(node, place, host, record, parent);
         if let Seen::There(found) = &seen {
             uuid = found.guest.uuid.clone();
         }
@@ -190,6 +190,9 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         let could_see = !matches!(seen, Seen::Hidden(_));
         let (action, reasons, found) = match seen {
             Seen::There(found) => {
+                if found.power == Power::Unknown {
+                    self.refuse_unknown(name, &found);
+                }
                 let want = self.wanted(node, place, host, &offer, uuid.clone());
                 let (mut action, mut reasons) = judge(self.inputs, node, &want, &found, record);
                 let restarts = parent.is_some_and(|parent| parent.restarts);
@@ -216,7 +219,11 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             _ => (action, reasons),
         };
         if action == Action::Replace {
-            uuid = identity::successor(&uuid).unwrap_or(uuid);
+            uuid = match record.map(|record| record.site.is_some()) {
+                // Its identity is of the first form, so that the first of this one is another.
+                Some(false) => identity_of(self.inputs, name, host, record),
+                Some(true) | None => identity::successor(&uuid),
+            };
             self.claimed.insert(uuid.clone());
         }
         let want = self.wanted(node, place, host, &offer, uuid);
@@ -235,10 +242,16 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 || found.memory.is_some_and(|memory| memory != want.memory)
         });
         let restarts = match action {
-            Action::Start => found.as_ref().is_none_or(|found| !found.running),
+            Action::Start => found
+                .as_ref()
+                .is_none_or(|found| found.power != Power::Running),
             Action::Change => differs,
             Action::Create | Action::Replace => true,
-            Action::Nothing | Action::Configure | Action::Destroy | Action::Leave => false,
+            Action::Nothing
+            | Action::Configure
+            | Action::Destroy
+            | Action::Reidentify
+            | Action::Leave => false,
         };
         let fate = Fate {
             action,
@@ -256,6 +269,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             wanted: Some(want),
             found,
             config,
+            reidentified: None,
         });
     }
 
@@ -290,8 +304,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         &mut self,
         node: &ResolvedNode,
         place: &Place,
-        offer: &Offer,
-        uuid: &GuestUuid,
+        host: &str,
         record: Option<&NodeRecord>,
         parent: Option<Fate>,
     ) -> Seen {
@@ -309,35 +322,46 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         if let Look::Unseen(why) = look {
             return Seen::Hidden(said(&format!("{why}; it is kept if it is there")));
         }
-        let copies = self.finder.carrying(place, uuid);
-        if let [one, other, ..] = copies.as_slice() {
-            let detail = format!(
-                "guests {} and {} both carry the identity of `{name}`",
-                one.vmid, other.vmid
-            );
-            let hint = "remove the tags `homestak*` from the copy";
-            self.refuse(Some(name), detail, None, hint);
-        }
-        let guest = copies.first().copied().or_else(|| {
-            let finder = &self.finder;
-            finder.named(place, name, &offer.host, &self.claimed)
-        });
+        let carrying = self.owners.of_node(place, (host, name), record);
+        self.claimed.extend(carrying.identities());
+        let guest = match carrying {
+            Match::Absent => None,
+            Match::Guest(guest, copies) => {
+                self.copies.extend(copies_of(place, name, &copies));
+                Some(guest)
+            }
+            Match::Copies(copies) => {
+                self.copies.extend(copies_of(place, name, &copies));
+                let (detail, hint) = only_copies(name, record, &copies);
+                self.refuse(Some(name), detail, None, &hint);
+                None
+            }
+            Match::Ambiguous(guests) => {
+                let (detail, hint) = ambiguous(name, &guests);
+                self.refuse(Some(name), detail, None, &hint);
+                guests.first().copied()
+            }
+        };
         let Some(guest) = guest else {
-            return Seen::Absent(reason(
-                self.inputs,
-                "the manifest names it, and it is not there".to_owned(),
-                here.as_ref(),
-            ));
+            return new("the manifest names it, and it is not there");
         };
         if guest.template {
             let detail = format!("guest {} of `{name}` was made a template", guest.vmid);
-            let hint = "remove its tags `homestak*` to keep it; the node is made anew then";
+            let hint = "remove its tags `homestak*` to keep it; the node is then created again";
             self.refuse(Some(name), detail, None, hint);
         }
         match found(guest, record) {
             Some(found) => Seen::There(found),
             None => new("the manifest names it, and it is not there"),
         }
+    }
+
+    /// Nothing is planned on a guess: whether a guest runs decides what is done to it.
+    fn refuse_unknown(&mut self, name: &str, found: &Found) {
+        let guest = &found.guest;
+        let detail = format!("whether {guest} (`{name}`) runs is unknown");
+        let hint = format!("does `{}` answer? Plan again when it does", guest.host);
+        self.refuse(Some(name), detail, None, &hint);
     }
 
     fn refuse(&mut self, node: Option<&str>, detail: String, origin: Option<&Origin>, hint: &str) {
@@ -351,8 +375,14 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
     /// Adds guests of this manifest that it does not name.
     fn strays(&mut self, roots: &BTreeMap<&str, &str>) {
         let prune = self.inputs.options.prune;
-        let strays = strays(self.inputs, &self.claimed, roots, &mut self.offers);
-        for (mut stray, found) in strays {
+        let strays = strays(
+            self.inputs,
+            &self.owners,
+            &self.claimed,
+            roots,
+            &mut self.offers,
+        );
+        for (mut stray, found) in strays.nodes {
             stray.action = if prune {
                 Action::Destroy
             } else {
@@ -366,11 +396,15 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             stray.found = Some(found);
             self.nodes.push(stray);
         }
+        self.copies.extend(strays.copies);
+        if prune {
+            self.refusals.extend(strays.refusals);
+        }
     }
 
     /// Refuses ids that someone else has.
     fn check_ids(&mut self) {
-        let going: BTreeSet<(Place, u32)> = self
+        let going: BTreeSet<(Place, Option<u32>)> = self
             .nodes
             .iter()
             .filter(|node| matches!(node.action, Action::Destroy | Action::Replace))
@@ -390,13 +424,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 Place::Inside(parent) => self.actions.get(parent).is_some_and(|fate| fate.is_new()),
                 Place::Host(_) => false,
             };
-            let holder = self.finder.with_vmid(place, vmid);
+            let holder = self.owners.with_vmid(place, vmid);
             // A guest without a name is being made and does not say whose it is yet: it may be
             // ours, left by a run that died. Making ours waits for it and finds out.
             if let Some(holder) = holder
                 && !(holder.name.is_empty() && holder.uuid.is_none())
                 && !parent_is_new
-                && !going.contains(&(node.place.clone(), vmid))
+                && !going.contains(&(node.place.clone(), Some(vmid)))
             {
                 refused.push((node.name.clone(), vmid, holder.name.clone()));
             }
@@ -414,8 +448,8 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
     }
 
     /// Lists guests that are not of this manifest.
-    fn foreign(&self) -> Vec<Foreign> {
-        foreign(self.inputs, &self.offers)
+    fn foreign(&mut self) -> Vec<Foreign> {
+        foreign(self.inputs, &self.offers, std::mem::take(&mut self.copies))
     }
 }
 
@@ -458,6 +492,7 @@ impl Fate {
             | Action::Change
             | Action::Configure
             | Action::Destroy
+            | Action::Reidentify
             | Action::Leave => false,
         }
     }
@@ -473,22 +508,40 @@ enum Seen {
     Hidden(Reason),
 }
 
-fn said(text: &str) -> Reason {
+pub(super) fn said(text: &str) -> Reason {
     Reason {
         text: text.to_owned(),
         source: None,
     }
 }
 
-/// Returns guests that carry this manifest's tag, on machines of this plan, and are no node's.
+/// Guests of this manifest that it does not name.
+#[derive(Default)]
+pub(super) struct Strays {
+    /// What is known of each.
+    pub(super) nodes: Vec<(NodePlan, Found)>,
+    /// Those that carry the identity of another.
+    pub(super) copies: Vec<Foreign>,
+    /// Why some of them cannot be removed.
+    pub(super) refusals: Vec<Refusal>,
+}
+
+/// Returns guests of this manifest, on machines of this plan, that are no node's.
 pub(super) fn strays(
     inputs: &Inputs<'_>,
+    owners: &Owners<'_>,
     claimed: &BTreeSet<GuestUuid>,
     roots: &BTreeMap<&str, &str>,
     offers: &mut BTreeMap<Place, Offer>,
-) -> Vec<(NodePlan, Found)> {
-    let mut strays = Vec::new();
+) -> Strays {
+    let mut strays = Strays::default();
     let mut names: BTreeSet<String> = roots.keys().map(|name| (*name).to_owned()).collect();
+    // Guests without a site are known by the journal alone.
+    let recorded: BTreeMap<&GuestUuid, &NodeRecord> = inputs
+        .records
+        .values()
+        .map(|record| (&record.guest.uuid, record))
+        .collect();
     for (place, look) in inputs.looks {
         let Look::Seen(observed) = look else {
             continue;
@@ -505,15 +558,38 @@ pub(super) fn strays(
             .or_insert_with(|| offer(inputs, place))
             .host
             .clone();
+        let mut seen = BTreeSet::new();
         for guest in &observed.guests {
-            let ours = guest.manifest.as_deref() == Some(inputs.resolved.name.as_str());
-            let free = guest
-                .uuid
-                .as_ref()
-                .is_some_and(|uuid| !claimed.contains(uuid));
-            if !(ours && free && guest.host == machine) || guest.template {
+            let Some(uuid) = guest.uuid.as_ref().filter(|uuid| !claimed.contains(*uuid)) else {
+                continue;
+            };
+            let record = recorded.get(uuid).copied();
+            let ours = guest.belongs_to(inputs.site, &inputs.resolved.name)
+                || guest.site.is_none()
+                    && record.is_some_and(|record| record.guest.vmid == Some(guest.vmid));
+            if !ours || guest.host != machine || guest.template || !seen.insert(uuid) {
                 continue;
             }
+            let guest = match owners.of_stray(place, uuid, record) {
+                Match::Absent => continue,
+                Match::Guest(guest, copies) => {
+                    strays.copies.extend(copies_of(place, &guest.name, &copies));
+                    guest
+                }
+                Match::Copies(copies) => {
+                    strays.copies.extend(copies_of(place, &guest.name, &copies));
+                    continue;
+                }
+                Match::Ambiguous(guests) => {
+                    let (detail, hint) = ambiguous(&guest.name, &guests);
+                    strays.refusals.push(Refusal {
+                        node: None,
+                        reason: said(&detail),
+                        hint,
+                    });
+                    continue;
+                }
+            };
             let Some(found) = found(guest, None) else {
                 continue;
             };
@@ -532,29 +608,99 @@ pub(super) fn strays(
                 wanted: None,
                 found: None,
                 config: None,
+                reidentified: None,
             };
-            strays.push((stray, found));
+            strays.nodes.push((stray, found));
         }
     }
     strays
 }
 
-/// Lists guests that are not of this manifest, on machines of this plan.
-pub(super) fn foreign(inputs: &Inputs<'_>, offers: &BTreeMap<Place, Offer>) -> Vec<Foreign> {
-    let mut foreign = Vec::new();
+/// Says that several guests carry one identity.
+pub(super) fn ambiguous(node: &str, guests: &[&ObservedGuest]) -> (String, String) {
+    let detail = format!(
+        "{} carry the identity of `{node}`, and nothing recorded here tells which one is its guest",
+        named(guests)
+    );
+    let hint =
+        "remove the tags `homestak*` from each copy; the guest that keeps them is the node's";
+    (detail, hint.to_owned())
+}
+
+/// Says that only copies of a node's guest are there.
+fn only_copies(
+    node: &str,
+    record: Option<&NodeRecord>,
+    copies: &[&ObservedGuest],
+) -> (String, String) {
+    let recorded = record.and_then(|record| record.guest.vmid);
+    let original = recorded.or_else(|| copies.first().and_then(|copy| copy.created_as));
+    let was = original.map_or_else(String::new, |vmid| format!(", which was guest {vmid}"));
+    let verb = if copies.len() == 1 {
+        "carries"
+    } else {
+        "carry"
+    };
+    let detail = format!("{} {verb} the identity of `{node}`{was}", named(copies));
+    let mut hint =
+        "remove its tags `homestak*` to make it a guest of its own; the node is then created again"
+            .to_owned();
+    // Created under its own id: by another driver of the site, unless someone forged its tags.
+    if recorded.is_some() && copies.len() == 1 && !copies.iter().any(|copy| copy.is_copy()) {
+        hint += &format!(
+            "; if another driver of this site created it, homestak manifest forget {node} makes it the node's"
+        );
+    }
+    (detail, hint)
+}
+
+/// Reports guests that carry the identity of a node without being its guest.
+pub(super) fn copies_of(place: &Place, node: &str, guests: &[&ObservedGuest]) -> Vec<Foreign> {
+    let copy = |guest: &&ObservedGuest| Foreign {
+        copy_of: Some(node.to_owned()),
+        ..foreign_guest(place, guest)
+    };
+    guests.iter().map(copy).collect()
+}
+
+fn foreign_guest(place: &Place, guest: &ObservedGuest) -> Foreign {
+    Foreign {
+        place: place.clone(),
+        vmid: guest.vmid,
+        name: guest.name.clone(),
+        host: guest.host.clone(),
+        manifest: guest.manifest.clone(),
+        site: guest.site.clone(),
+        copy_of: None,
+    }
+}
+
+/// Lists guests that are not of this manifest, on machines of this plan, after known copies.
+pub(super) fn foreign(
+    inputs: &Inputs<'_>,
+    offers: &BTreeMap<Place, Offer>,
+    copies: Vec<Foreign>,
+) -> Vec<Foreign> {
+    let mut foreign = copies;
     for (place, look) in inputs.looks {
         let (Look::Seen(observed), Some(offer)) = (look, offers.get(place)) else {
             continue;
         };
+        // A guest without a site may be ours; then the plan names it as a node.
+        let known: BTreeSet<u32> = inputs
+            .records
+            .values()
+            .filter(|record| record.place == *place && record.site.is_none())
+            .filter_map(|record| record.guest.vmid)
+            .collect();
         let others = observed.guests.iter().filter(|guest| {
-            let ours = guest.manifest.as_deref() == Some(inputs.resolved.name.as_str());
-            guest.host == offer.host && !(ours && guest.uuid.is_some())
+            let ours = guest.belongs_to(inputs.site, &inputs.resolved.name)
+                || guest.uuid.is_some() && guest.site.is_none() && known.contains(&guest.vmid);
+            guest.host == offer.host && !ours
         });
         foreign.extend(others.map(|guest| Foreign {
-            place: place.clone(),
-            vmid: guest.vmid,
-            name: guest.name.clone(),
-            manifest: guest.manifest.clone(),
+            site: guest.site.clone().filter(|site| site != inputs.site),
+            ..foreign_guest(place, guest)
         }));
     }
     foreign

@@ -1,124 +1,51 @@
-//! Which guest is whose, and in what it differs from what it should be.
-//!
-//! In: what was seen and remembered. Out: the guest of a node, and the differences.
-//! Never: a guest taken for ours by its name or id alone.
+//! How a node's guest differs from what it should be.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use crate::observed::{GuestRef, GuestUuid, ObservedGuest, Power};
+use crate::observed::{GuestRef, ObservedGuest, Power};
 use crate::resolve::{Origin, ResolvedNode};
 
+use super::Inputs;
 use super::record::{NodeRecord, NodeStatus};
-use super::types::{Action, Found, Place, Reason, Wanted};
-use super::{Inputs, Look};
+use super::types::{Action, Found, Reason, Wanted};
 
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
-
-/// Finds guests by identity, and by tag and name where the identity is not known.
-pub(super) struct Finder<'a> {
-    by_uuid: BTreeMap<(&'a Place, &'a GuestUuid), Vec<&'a ObservedGuest>>,
-    by_name: BTreeMap<(&'a Place, &'a str), Vec<&'a ObservedGuest>>,
-    by_vmid: BTreeMap<(&'a Place, u32), &'a ObservedGuest>,
-}
-
-impl<'a> Finder<'a> {
-    pub(super) fn new(inputs: &Inputs<'a>) -> Self {
-        let mut finder = Self {
-            by_uuid: BTreeMap::new(),
-            by_name: BTreeMap::new(),
-            by_vmid: BTreeMap::new(),
-        };
-        for (place, look) in inputs.looks {
-            let Look::Seen(observed) = look else {
-                continue;
-            };
-            for guest in &observed.guests {
-                finder.by_vmid.insert((place, guest.vmid), guest);
-                let Some(uuid) = &guest.uuid else {
-                    continue;
-                };
-                finder.by_uuid.entry((place, uuid)).or_default().push(guest);
-                if guest.manifest.as_deref() == Some(inputs.resolved.name.as_str()) {
-                    let named = finder.by_name.entry((place, guest.name.as_str()));
-                    named.or_default().push(guest);
-                }
-            }
-        }
-        finder
-    }
-
-    /// Returns the guests that carry an identity: one, unless someone made a copy.
-    pub(super) fn carrying(&self, place: &Place, uuid: &GuestUuid) -> Vec<&'a ObservedGuest> {
-        self.by_uuid
-            .get(&(place, uuid))
-            .cloned()
-            .unwrap_or_default()
-    }
-
-    /// Returns the guest of this manifest with a name, on a machine, that no other node has.
-    pub(super) fn named(
-        &self,
-        place: &Place,
-        name: &str,
-        machine: &str,
-        claimed: &BTreeSet<GuestUuid>,
-    ) -> Option<&'a ObservedGuest> {
-        let mut free = self.by_name.get(&(place, name))?.iter().filter(|guest| {
-            guest.host == machine
-                && guest
-                    .uuid
-                    .as_ref()
-                    .is_some_and(|uuid| !claimed.contains(uuid))
-        });
-        free.next().copied()
-    }
-
-    /// Returns the guest with an id.
-    pub(super) fn with_vmid(&self, place: &Place, vmid: u32) -> Option<&'a ObservedGuest> {
-        self.by_vmid.get(&(place, vmid)).copied()
-    }
-}
 
 /// Turns what was seen of a guest of ours into what the plan says of it.
 pub(super) fn found(guest: &ObservedGuest, record: Option<&NodeRecord>) -> Option<Found> {
     let uuid = guest.uuid.clone()?;
     let status = record.map(|record| record.status);
-    let own = record.filter(|record| record.guest.uuid == uuid);
+    // What runs was created completely; what does not may be half-made.
+    let runs = guest.power == Power::Running && guest.lock.is_none();
     Some(Found {
         guest: GuestRef {
             uuid,
             kind: guest.kind,
-            vmid: guest.vmid,
+            vmid: Some(guest.vmid),
             host: guest.host.clone(),
         },
-        running: guest.power == Power::Running,
-        // Without memory, what runs was made; what does not may be half-made.
+        first_form: guest.site.is_none(),
+        power: guest.power,
         made: match status {
-            Some(NodeStatus::Creating) => false,
-            Some(_) => true,
-            None => guest.power == Power::Running && guest.lock.is_none(),
+            Some(status) => Some(status != NodeStatus::Creating),
+            None => runs.then_some(true),
         },
-        ready: match status {
-            Some(status) => status == NodeStatus::Ready,
-            None => guest.power == Power::Running,
-        },
+        ready: status.map(|status| status == NodeStatus::Ready),
         cores: guest.cores,
         memory: guest.memory.map(|bytes| bytes / MIB),
         disk: guest.disk.map(|bytes| bytes / GIB),
-        address: own.and_then(|record| record.address),
-        configured: own.and_then(|record| record.configured.clone()),
+        address: record.and_then(|record| record.address),
+        configured: record.and_then(|record| record.configured.clone()),
     })
 }
 
-/// Turns what is remembered of a guest that cannot be seen into what the plan says of it.
+/// Turns what is recorded of a guest that cannot be seen into what the plan says of it.
 pub(super) fn remembered(record: &NodeRecord) -> Found {
     Found {
         guest: record.guest.clone(),
-        running: false,
-        // It may be gone with what it ran on; making it is harmless when it is not.
-        made: false,
-        ready: false,
+        first_form: record.site.is_none(),
+        power: Power::Unknown,
+        made: None,
+        ready: None,
         cores: None,
         memory: None,
         disk: None,
@@ -141,9 +68,11 @@ pub(super) fn judge(
         let text = "it is of another kind than the guest that is there".to_owned();
         replace.push(says(text, Some(&node.kind.origin)));
     }
-    if let Some(vmid) = wanted.vmid.filter(|vmid| *vmid != found.guest.vmid) {
+    if let (Some(there), Some(vmid)) = (found.guest.vmid, wanted.vmid)
+        && there != vmid
+    {
         let origin = node.vmid.as_ref().map(|vmid| &vmid.origin);
-        let text = format!("its vmid is {} and should be {vmid}", found.guest.vmid);
+        let text = format!("its vmid is {there} and should be {vmid}");
         replace.push(says(text, origin));
     }
     let source = record.and_then(|record| record.source.as_deref());
@@ -188,18 +117,19 @@ pub(super) fn judge(
         let text = format!("it was moved from {} to {}", wanted.host, found.guest.host);
         notes.push(says(text, None));
     }
-    if !change.is_empty() && found.made {
+    if !change.is_empty() && found.made == Some(true) {
         change.extend(notes);
         return (Action::Change, change);
     }
-    let start = if !found.made {
-        Some("it was not made completely")
-    } else if !found.running {
-        Some("it does not run")
-    } else if !found.ready {
-        Some("it runs and was not reached yet")
-    } else {
-        None
+    let start = match (found.made, found.power, found.ready) {
+        (Some(false), _, _) => Some("it was not created completely"),
+        (None, _, _) => {
+            Some("it does not run, and nothing records whether it was created completely")
+        }
+        (Some(true), Power::Stopped, _) => Some("it does not run"),
+        (Some(true), Power::Running, Some(false)) => Some("it runs and was not reached yet"),
+        // Without a record, what runs is taken as it is. Unknown is for the caller to refuse.
+        (Some(true), Power::Running | Power::Unknown, _) => None,
     };
     match start {
         Some(why) => {

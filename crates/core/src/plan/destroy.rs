@@ -1,93 +1,107 @@
 //! The plan of `destroy`: what the manifest made is removed, children before their parents.
 //!
-//! In: [`Inputs`]. Out: a [`Plan`].
-//! Never: a guest that does not carry our identity and this manifest's tag.
+//! Never a guest that does not carry an identity of this site, or that the journal contradicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::observed::GuestUuid;
 
-use super::apply::{by_depth, empty, foreign, identity_of, places, site_hosts, strays};
-use super::compare::{Finder, found, remembered};
+use super::apply::{
+    ambiguous, by_depth, copies_of, empty, foreign, place, said, site_hosts, strays,
+};
+use super::compare::{found, remembered};
+use super::owner::{Match, Owners, named};
 use super::place::{Offer, offer};
-use super::types::{Action, Found, NodePlan, Place, Plan, Reason};
+use super::types::{Action, NodePlan, Place, Plan, Refusal};
 use super::{Inputs, Look};
 
 /// Makes the plan of `destroy`.
 pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
-    let roots = site_hosts(inputs);
-    let places = places(inputs);
-    let finder = Finder::new(inputs);
+    let roots = site_hosts(inputs.resolved);
+    let owners = Owners::new(inputs.site, &inputs.resolved.name, inputs.looks);
     let mut offers: BTreeMap<Place, Offer> = BTreeMap::new();
     let mut claimed: BTreeSet<GuestUuid> = BTreeSet::new();
     let mut nodes = Vec::new();
-    for node in by_depth(inputs) {
+    let mut copies = Vec::new();
+    let mut refusals = Vec::new();
+    for node in by_depth(inputs.resolved) {
         let name = node.name.as_str();
-        let (Some(place), Some(host)) = (places.get(name), roots.get(name)) else {
+        let (Some(place), Some(host)) = (place(node), roots.get(name)) else {
             continue;
         };
         let record = inputs.records.get(name);
         let record = record.filter(|record| record.host == *host);
-        let Some(uuid) = identity_of(inputs, name, host, record) else {
-            continue;
-        };
         let mut hidden = None;
-        let machine = offers
+        offers
             .entry(place.clone())
-            .or_insert_with(|| offer(inputs, place))
-            .host
-            .clone();
-        let (reason, there) = match inputs.looks.get_key_value(place) {
-            None => (gone_with(place), None),
-            Some((_, Look::Unseen(why))) => {
+            .or_insert_with(|| offer(inputs, &place));
+        let (reason, there) = match inputs.looks.get(&place) {
+            None => (gone_with(&place), None),
+            Some(Look::Unseen(why)) => {
                 hidden = record.map(remembered);
-                (format!("{why}; {}", gone_with(place)), None)
+                (format!("{why}; {}", gone_with(&place)), None)
             }
-            Some((place, Look::Seen(_))) => {
-                let carrying = finder.carrying(place, &uuid).first().copied();
-                let guest = carrying.or_else(|| finder.named(place, name, &machine, &claimed));
-                match guest.and_then(|guest| found(guest, record)) {
-                    Some(found) => (at(&found), Some(found)),
-                    None => ("it is not there".to_owned(), None),
+            Some(Look::Seen(_)) => {
+                let carrying = owners.of_node(&place, (host, name), record);
+                claimed.extend(carrying.identities());
+                match carrying {
+                    Match::Absent => ("it is not there".to_owned(), None),
+                    Match::Guest(guest, others) => {
+                        copies.extend(copies_of(&place, name, &others));
+                        match found(guest, record) {
+                            Some(found) => (found.guest.to_string(), Some(found)),
+                            None => ("it is not there".to_owned(), None),
+                        }
+                    }
+                    Match::Copies(others) => {
+                        copies.extend(copies_of(&place, name, &others));
+                        let guests = named(&others);
+                        let reason =
+                            format!("it is not there; its identity is carried by {guests}");
+                        (reason, None)
+                    }
+                    Match::Ambiguous(guests) => {
+                        let (detail, hint) = ambiguous(name, &guests);
+                        refusals.push(Refusal {
+                            node: Some(name.to_owned()),
+                            reason: said(&detail),
+                            hint,
+                        });
+                        (detail, None)
+                    }
                 }
             }
         };
-        claimed.extend(there.as_ref().map(|found| found.guest.uuid.clone()));
         nodes.push(NodePlan {
             name: name.to_owned(),
             host: (*host).to_owned(),
-            place: place.clone(),
+            place,
             depth: node.depth,
             action: if there.is_some() {
                 Action::Destroy
             } else {
                 Action::Nothing
             },
-            reasons: vec![Reason {
-                text: reason,
-                source: None,
-            }],
+            reasons: vec![said(&reason)],
             wanted: None,
             found: there.or(hidden),
             config: None,
+            reidentified: None,
         });
     }
-    for (mut stray, found) in strays(inputs, &claimed, &roots, &mut offers) {
+    let strays = strays(inputs, &owners, &claimed, &roots, &mut offers);
+    for (mut stray, found) in strays.nodes {
         stray.action = Action::Destroy;
-        stray.reasons = vec![Reason {
-            text: format!("{}; the manifest does not name it any more", at(&found)),
-            source: None,
-        }];
+        let reason = format!("{}; the manifest does not name it any more", found.guest);
+        stray.reasons = vec![said(&reason)];
         stray.found = Some(found);
         nodes.push(stray);
     }
+    copies.extend(strays.copies);
+    refusals.extend(strays.refusals);
     nodes.sort_by_key(|node| node.depth);
-    let foreign = foreign(inputs, &offers);
-    empty(inputs, nodes, Vec::new(), foreign, Vec::new())
-}
-
-fn at(found: &Found) -> String {
-    format!("guest {} on {}", found.guest.vmid, found.guest.host)
+    let foreign = foreign(inputs, &offers, copies);
+    empty(inputs, nodes, Vec::new(), foreign, refusals)
 }
 
 fn gone_with(place: &Place) -> String {

@@ -22,7 +22,7 @@ impl Default for Paces {
             StepKind::Configure => 20.0,
             StepKind::Stop => 8.0,
             StepKind::Start | StepKind::Destroy => 3.0,
-            StepKind::Discard | StepKind::Reshape | StepKind::Grow => 1.0,
+            StepKind::Discard | StepKind::Reshape | StepKind::Grow | StepKind::Reidentify => 1.0,
         };
         Self(
             StepKind::ALL

@@ -1,22 +1,21 @@
-//! Who a node's guest is: a UUID and a MAC address that follow from names.
+//! The identity of a node's guest: a UUID and a MAC address, derived from the site's id and names.
 //!
-//! In: manifest, host and node. Out: the same identity whoever asks, so that two drivers, or one
-//! that lost its memory, never make two guests for one node.
-//! Never: randomness.
+//! The same for every driver of a site, so that two of them, or one that lost its state, never
+//! create two guests for one node; different for every site, whatever its manifests are called.
 
 use sha2::{Digest as _, Sha256};
 
+use crate::doc::scalar::SiteId;
 use crate::observed::GuestUuid;
 
 /// Returns the identity of a node's first guest.
-pub fn uuid(manifest: &str, host: &str, node: &str) -> Option<GuestUuid> {
-    made_of(&["guest", manifest, host, node])
+pub fn uuid(site: &SiteId, manifest: &str, host: &str, node: &str) -> GuestUuid {
+    derive(&["guest", site.as_str(), manifest, host, node])
 }
 
-/// Returns the identity of the guest that takes the place of another, which must not be mistaken
-/// for it.
-pub fn successor(of: &GuestUuid) -> Option<GuestUuid> {
-    made_of(&["successor", of.as_str()])
+/// Returns the identity of the guest that replaces another, which must not be mistaken for it.
+pub fn successor(of: &GuestUuid) -> GuestUuid {
+    derive(&["successor", of.as_str()])
 }
 
 /// Returns the MAC address of a guest: one that is administered locally, so that it is nobody's.
@@ -37,20 +36,12 @@ fn digest(parts: &[&str]) -> [u8; 32] {
 }
 
 /// A UUID of version 8, which is for forms of one's own.
-fn made_of(parts: &[&str]) -> Option<GuestUuid> {
+fn derive(parts: &[&str]) -> GuestUuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest(parts)[..16]);
     bytes[6] = bytes[6] & 0x0f | 0x80;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    GuestUuid::new(&format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    ))
+    GuestUuid::from_bytes(bytes)
 }
 
 #[cfg(test)]
@@ -58,27 +49,35 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::{mac, successor, uuid};
+    use crate::doc::scalar::SiteId;
+
+    fn site(text: &str) -> SiteId {
+        SiteId::new(text).unwrap()
+    }
 
     #[test]
-    fn the_same_names_give_the_same_identity_and_others_another() {
-        let one = uuid("m", "father", "a").unwrap();
-        assert_eq!(Some(&one), uuid("m", "father", "a").as_ref());
+    fn the_same_site_and_names_give_the_same_identity_and_others_another() {
+        let ours = site("aaaabbbbccccdddd");
+        let one = uuid(&ours, "m", "father", "a");
+        assert_eq!(one, uuid(&ours, "m", "father", "a"));
         let others = [
-            uuid("m", "father", "b"),
-            uuid("m", "mother", "a"),
-            uuid("n", "father", "a"),
-            uuid("mf", "ather", "a"),
+            uuid(&ours, "m", "father", "b"),
+            uuid(&ours, "m", "mother", "a"),
+            uuid(&ours, "n", "father", "a"),
+            uuid(&ours, "mf", "ather", "a"),
+            uuid(&site("aaaabbbbccccddde"), "m", "father", "a"),
             successor(&one),
         ];
         for other in others {
-            assert_ne!(Some(&one), other.as_ref());
+            assert_ne!(one, other);
         }
     }
 
     #[test]
     fn ten_thousand_nodes_have_ten_thousand_mac_addresses() {
+        let ours = site("aaaabbbbccccdddd");
         let macs: BTreeSet<String> = (0..10_000)
-            .map(|n| mac(&uuid("m", "h", &n.to_string()).unwrap()))
+            .map(|n| mac(&uuid(&ours, "m", "h", &n.to_string())))
             .collect();
         assert_eq!(macs.len(), 10_000);
         assert!(

@@ -9,8 +9,10 @@ mod destroy;
 mod estimate;
 pub mod identity;
 mod inside;
+mod owner;
 mod place;
 mod record;
+mod reidentify;
 mod step;
 mod types;
 mod wanted;
@@ -19,16 +21,18 @@ use std::collections::BTreeMap;
 
 pub use estimate::Paces;
 pub use inside::{digest, port, spec_text};
+pub use owner::ids;
 pub use record::{Configured, NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};
 pub use types::{
     Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
-    Plan, Reason, Refusal, Verb, Wanted,
+    Plan, Reason, Refusal, Reidentified, Verb, Wanted,
 };
 
 pub use wanted::USER;
 
 use crate::catalog::Catalog;
+use crate::doc::scalar::SiteId;
 use crate::observed::Observed;
 use crate::resolve::Resolved;
 
@@ -71,6 +75,8 @@ impl Options {
 
 /// What a plan is made from.
 pub struct Inputs<'a> {
+    /// The site whose guests are ours.
+    pub site: &'a SiteId,
     /// The documents.
     pub catalog: &'a Catalog,
     /// The manifest.
@@ -93,6 +99,7 @@ pub fn plan(inputs: &Inputs<'_>) -> Plan {
     let mut plan = match inputs.options.verb {
         Verb::Apply => apply::plan(inputs),
         Verb::Destroy => destroy::plan(inputs),
+        Verb::Reidentify => reidentify::plan(inputs),
     };
     plan.estimate = estimate::estimate(&plan, inputs.paces);
     plan

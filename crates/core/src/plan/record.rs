@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::types::Place;
+use crate::doc::scalar::SiteId;
 use crate::observed::GuestRef;
 
 /// How far a node is.
@@ -35,6 +36,9 @@ pub struct NodeRecord {
     pub host: String,
     /// Where it lives.
     pub place: Place,
+    /// The site it belongs to; `None` in journals of the first form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteId>,
     /// Which guest it is.
     pub guest: GuestRef,
     /// How far it is.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::types::{Action, NodePlan, Place, Plan};
-use crate::observed::GuestKind;
+use crate::observed::{GuestKind, Power};
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -34,11 +34,13 @@ pub enum StepKind {
     Stop,
     /// Removes it.
     Destroy,
+    /// Gives it an identity of this site.
+    Reidentify,
 }
 
 impl StepKind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Image,
         Self::Create,
         Self::Start,
@@ -49,6 +51,7 @@ impl StepKind {
         Self::Grow,
         Self::Stop,
         Self::Destroy,
+        Self::Reidentify,
     ];
 
     /// Returns the word.
@@ -64,6 +67,7 @@ impl StepKind {
             Self::Grow => "grow",
             Self::Stop => "stop",
             Self::Destroy => "destroy",
+            Self::Reidentify => "reidentify",
         }
     }
 
@@ -80,6 +84,7 @@ impl StepKind {
             Self::Grow => "growing the disk",
             Self::Stop => "stopping",
             Self::Destroy => "destroying",
+            Self::Reidentify => "giving it this site's identity",
         }
     }
 }
@@ -108,7 +113,7 @@ struct Maker<'p> {
     /// For each node, the step after which its children can be made.
     ready: BTreeMap<&'p str, usize>,
     /// For each place and id, the step that frees it.
-    freed: BTreeMap<(&'p Place, u32), usize>,
+    freed: BTreeMap<(&'p Place, Option<u32>), usize>,
     /// For each place, every step that removes a guest there that the manifest does not name.
     pruned: BTreeMap<&'p Place, Vec<usize>>,
     /// For each node, the steps that remove its children.
@@ -181,12 +186,16 @@ impl<'p> Maker<'p> {
             }
             Action::Start => {
                 let found = node.found.as_ref();
-                let before = match found.filter(|found| !found.made) {
+                let before = match found.filter(|found| found.made != Some(true)) {
                     Some(_) => vec![self.create(at, node, parent)],
                     None => parent.into_iter().collect(),
                 };
-                let fresh = found.is_some_and(|found| !found.ready);
+                let fresh = found.is_some_and(|found| found.ready != Some(true));
                 Some(self.run(at, node, before, fresh))
+            }
+            Action::Reidentify => {
+                self.push(StepKind::Reidentify, at, Vec::new());
+                return;
             }
             Action::Change => self.change(at, node, parent),
             Action::Configure => self.configure(at, node, parent.into_iter().collect()),
@@ -203,7 +212,7 @@ impl<'p> Maker<'p> {
             after.push(self.image(image, parent));
         }
         if let Some(vmid) = wanted.and_then(|wanted| wanted.vmid) {
-            after.extend(self.freed.get(&(&node.place, vmid)));
+            after.extend(self.freed.get(&(&node.place, Some(vmid))));
         }
         after.extend(self.pruned.get(&node.place).into_iter().flatten());
         // The node's own old guest goes first.
@@ -265,15 +274,15 @@ impl<'p> Maker<'p> {
             || found.memory.is_some_and(|memory| memory != wanted.memory);
         if differs {
             // New sizes count from the next start on.
-            if found.running {
+            if found.power == Power::Running {
                 before = vec![self.push(StepKind::Stop, at, before)];
             }
             before = vec![self.push(StepKind::Reshape, at, before)];
         }
-        if found.running && !differs {
+        if found.power == Power::Running && !differs {
             let last = before.last().copied();
             return self.configure(at, node, before).or(last);
         }
-        Some(self.run(at, node, before, !found.ready))
+        Some(self.run(at, node, before, found.ready != Some(true)))
     }
 }

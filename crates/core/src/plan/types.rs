@@ -7,12 +7,13 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Configured;
+use super::record::{Configured, NodeRecord};
 use crate::converge::Change;
-use crate::observed::{GuestKind, GuestRef, GuestUuid};
+use crate::doc::scalar::SiteId;
+use crate::observed::{GuestKind, GuestRef, GuestUuid, Power};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
-pub const FORM: u32 = 1;
+pub const FORM: u32 = 2;
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub enum Verb {
     Apply,
     /// What the manifest made is removed.
     Destroy,
+    /// Guests that were created before sites had an id get an identity of this site.
+    Reidentify,
 }
 
 impl Verb {
@@ -30,6 +33,7 @@ impl Verb {
         match self {
             Self::Apply => "apply",
             Self::Destroy => "destroy",
+            Self::Reidentify => "reidentify",
         }
     }
 }
@@ -72,6 +76,9 @@ pub struct Plan {
     pub form: u32,
     /// What it is for.
     pub verb: Verb,
+    /// The site whose guests it is about; `None` in plans of the first form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteId>,
     /// The manifest.
     pub manifest: String,
     /// Hosts of the site it touches, sorted.
@@ -113,6 +120,17 @@ impl Plan {
         self.nodes.iter().any(|node| removal(node.action))
     }
 
+    /// Tells whether guests get an identity, so that the site's id must be kept.
+    pub fn marks_guests(&self) -> bool {
+        let marks = |action| {
+            matches!(
+                action,
+                Action::Create | Action::Replace | Action::Reidentify
+            )
+        };
+        self.nodes.iter().any(|node| marks(node.action))
+    }
+
     /// Tells whether two plans do the same, whatever they expect of time.
     pub fn same_work(&self, other: &Self) -> bool {
         let still = |plan: &Self| Self {
@@ -142,6 +160,8 @@ pub enum Action {
     Replace,
     /// It is removed.
     Destroy,
+    /// It gets an identity of this site; nothing else about it changes.
+    Reidentify,
     /// The manifest does not name it any more; it is left alone.
     Leave,
 }
@@ -157,6 +177,7 @@ impl Action {
             Self::Configure => "configure",
             Self::Replace => "replace",
             Self::Destroy => "destroy",
+            Self::Reidentify => "reidentify",
             Self::Leave => "leave",
         }
     }
@@ -201,6 +222,18 @@ pub struct NodePlan {
     /// What it becomes inside; none for a node without a spec, and for one that fetches it itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigPlan>,
+    /// The identity it gets, and what the journal knows of it, for a node that is reidentified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reidentified: Option<Reidentified>,
+}
+
+/// A guest that gets an identity of this site.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reidentified {
+    /// Its new identity.
+    pub uuid: GuestUuid,
+    /// What the journal knows of it, which stays.
+    pub record: NodeRecord,
 }
 
 /// What a node becomes inside.
@@ -238,12 +271,16 @@ pub struct Comparison {
 pub struct Found {
     /// Which it is.
     pub guest: GuestRef,
+    /// Whether its identity is of the first form, without a site.
+    #[serde(default)]
+    pub first_form: bool,
     /// Whether it runs.
-    pub running: bool,
-    /// Whether it was made completely, as far as is known.
-    pub made: bool,
-    /// Whether it was seen ready.
-    pub ready: bool,
+    #[serde(default)]
+    pub power: Power,
+    /// Whether it was created completely; `None` when nothing is recorded.
+    pub made: Option<bool>,
+    /// Whether it was reached; `None` when nothing is recorded.
+    pub ready: Option<bool>,
     /// Virtual CPUs, when known.
     pub cores: Option<u32>,
     /// Memory in MiB, when known.
@@ -337,9 +374,18 @@ pub struct Foreign {
     pub vmid: u32,
     /// Its name.
     pub name: String,
+    /// The host it is on.
+    #[serde(default)]
+    pub host: String,
     /// The manifest it belongs to, when it is one of another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
+    /// The site it belongs to, when it is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteId>,
+    /// The node whose identity it carries without being its guest: a copy or a restored backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<String>,
 }
 
 /// Something that cannot be done.

@@ -3,7 +3,7 @@
 //! In: plans and events made by hand. Out: rows compared.
 //! Never: a run; those are tested through the program.
 
-use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
+use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
 use homestak_core::plan::{FORM, Found, NodePlan, OnError};
 
 use super::*;
@@ -19,14 +19,15 @@ fn node(name: &str, action: Action) -> NodePlan {
         wanted: None,
         found: Some(Found {
             guest: GuestRef {
-                uuid: GuestUuid::nil(),
+                uuid: GuestUuid::from_bytes([7; 16]),
                 kind: GuestKind::Vm,
-                vmid: 100,
+                vmid: Some(100),
                 host: "pve1".to_owned(),
             },
-            running: true,
-            made: true,
-            ready: true,
+            first_form: false,
+            power: Power::Running,
+            made: Some(true),
+            ready: Some(true),
             cores: None,
             memory: None,
             disk: None,
@@ -34,6 +35,7 @@ fn node(name: &str, action: Action) -> NodePlan {
             configured: None,
         }),
         config: None,
+        reidentified: None,
     }
 }
 
@@ -41,6 +43,7 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
     Plan {
         form: FORM,
         verb,
+        site: None,
         manifest: "m".to_owned(),
         hosts: vec!["father".to_owned()],
         on_error: OnError::Stop,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use homestak_core::plan::{NodePlan, NodeRecord, Place, Plan, identity};
+use homestak_core::plan::{NodePlan, NodeRecord, Place, Plan};
 
 use crate::ports::{Class, GuestRef, Places, PortError, Provider, Sent};
 use crate::steps::planned;
@@ -142,11 +142,11 @@ impl Board {
         let node: &NodePlan = node.ok_or_else(|| {
             PortError::bug("open a node", &format!("`{name}` is not in the plan"))
         })?;
-        let guest = self.guest(name).unwrap_or_else(|| planned(node));
+        let guest = self.guest(name).or_else(|| planned(node));
+        let guest = guest
+            .ok_or_else(|| PortError::bug("open a node", &format!("`{name}` has no guest")))?;
         let provider = Box::pin(self.open(&node.host, &node.place)).await?;
-        let address = provider
-            .address(&guest, &identity::mac(&guest.uuid))
-            .await?;
+        let address = provider.address(&guest).await?;
         let address = address.ok_or_else(|| PortError {
             class: Class::Unreachable { sent: Sent::No },
             doing: format!("open `{name}`"),

@@ -65,6 +65,13 @@ pub struct Operator {
     pub limits: Limits,
     /// Who is told of each moment, if anyone.
     pub watcher: Option<Arc<dyn Watcher>>,
+    /// Makes the random mark of a run.
+    pub mark: fn() -> String,
+}
+
+/// Returns the mark of a run. A run of the first form has none, and so proves nothing.
+fn mark(run: &Run) -> String {
+    run.head.mark.clone().unwrap_or_default()
 }
 
 impl Operator {
@@ -75,9 +82,14 @@ impl Operator {
         plan: &Plan,
         interrupt: Interrupt,
     ) -> Result<(RunId, Ending), JournalError> {
-        let id = self.journal.begin(verb, plan, self.clock.now()).await?;
+        let mark = (self.mark)();
+        let now = self.clock.now();
+        let id = self.journal.begin(verb, plan, &mark, now).await?;
         let replay = replay(steps(plan).len(), &[]);
-        let ending = self.go_on(id, verb, plan, replay, interrupt, false).await?;
+        let mut stage = self.stage(id, mark, plan, replay);
+        let ending = self
+            .go_on(verb, &mut stage, false, interrupt, false)
+            .await?;
         Ok((id, ending))
     }
 
@@ -111,16 +123,16 @@ impl Operator {
             }
         }
         let replay = replay(steps.len(), &entries);
-        let (id, verb) = (run.head.id, run.head.verb.as_str());
-        self.go_on(id, verb, &run.plan, replay, interrupt, true)
+        let unwinding = replay.unwinding;
+        let mut stage = self.stage(run.head.id, mark(run), &run.plan, replay);
+        self.go_on(&run.head.verb, &mut stage, unwinding, interrupt, true)
             .await
     }
 
     /// Undoes everything a run did.
     pub async fn roll_back(&self, run: &Run, interrupt: Interrupt) -> Result<Ending, JournalError> {
-        let steps = steps(&run.plan);
-        let replay = replay(steps.len(), &run.entries);
-        let mut stage = self.stage(run.head.id, &run.plan, steps, replay);
+        let replay = replay(steps(&run.plan).len(), &run.entries);
+        let mut stage = self.stage(run.head.id, mark(run), &run.plan, replay);
         self.announce(run.head.id, &run.head.verb, &stage, true);
         let begun = self.clock.now();
         let ending = self.unwind(&mut stage, interrupt).await?;
@@ -130,33 +142,32 @@ impl Operator {
 
     async fn go_on(
         &self,
-        id: RunId,
         verb: &str,
-        plan: &Plan,
-        replay: Replay,
+        stage: &mut run::Stage,
+        unwinding: bool,
         interrupt: Interrupt,
         resumed: bool,
     ) -> Result<Ending, JournalError> {
-        let unwinding = replay.unwinding;
-        let mut stage = self.stage(id, plan, steps(plan), replay);
-        self.announce(id, verb, &stage, resumed);
+        let id = stage.run;
+        let on_error = stage.plan.on_error;
+        self.announce(id, verb, stage, resumed);
         let begun = self.clock.now();
         let ending = if unwinding {
-            self.unwind(&mut stage, interrupt).await?
+            self.unwind(stage, interrupt).await?
         } else {
             let todo = stage.states.iter().map(|state| !state.is_done()).collect();
             let work = run::Work {
                 operator: self,
                 way: Way::Forward,
-                go_on_after_failure: plan.on_error == OnError::Continue,
+                go_on_after_failure: on_error == OnError::Continue,
             };
-            let done = work.run(&mut stage, todo, interrupt.clone()).await?;
+            let done = work.run(stage, todo, interrupt.clone()).await?;
             match done {
                 run::Came::All => Ending::Done,
                 run::Came::Interrupted => Ending::Stopped,
-                run::Came::Failed if plan.on_error == OnError::Rollback => {
+                run::Came::Failed if on_error == OnError::Rollback => {
                     self.hub.tell(What::RollbackStarted);
-                    self.unwind(&mut stage, interrupt).await?
+                    self.unwind(stage, interrupt).await?
                 }
                 run::Came::Failed => Ending::Failed,
             }
@@ -184,7 +195,8 @@ impl Operator {
         })
     }
 
-    fn stage(&self, id: RunId, plan: &Plan, steps: Vec<Step>, replay: Replay) -> run::Stage {
+    fn stage(&self, id: RunId, mark: String, plan: &Plan, replay: Replay) -> run::Stage {
+        let steps: Vec<Step> = steps(plan);
         let plan = Arc::new(plan.clone());
         let board = Board::new(plan.clone(), self.places.clone(), replay.records.values());
         run::Stage {
@@ -193,6 +205,8 @@ impl Operator {
             steps: steps.into(),
             states: replay.states,
             was_done: replay.was_done,
+            changed: replay.changed,
+            mark,
             board,
         }
     }

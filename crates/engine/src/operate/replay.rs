@@ -53,6 +53,8 @@ pub struct Replay {
     pub states: Vec<StepState>,
     /// Which steps were done at some time, whatever became of them later.
     pub was_done: Vec<bool>,
+    /// Whether each step changed anything; `None` when it was never done.
+    pub changed: Vec<Option<bool>>,
     /// The newest record of each node, by name.
     pub records: BTreeMap<String, NodeRecord>,
     /// Whether undoing was begun; such a run is never continued forward.
@@ -64,6 +66,7 @@ pub fn replay(n_steps: usize, entries: &[Entry]) -> Replay {
     let mut replay = Replay {
         states: vec![StepState::Untouched; n_steps],
         was_done: vec![false; n_steps],
+        changed: vec![None; n_steps],
         ..Replay::default()
     };
     for entry in entries {
@@ -75,8 +78,11 @@ pub fn replay(n_steps: usize, entries: &[Entry]) -> Replay {
         };
         *state = match &entry.happened {
             Happened::Intent => StepState::Begun,
-            Happened::Done { .. } => {
+            Happened::Done { changed } => {
                 replay.was_done[entry.step] = true;
+                // A step that was repeated changed something if it did so at any time.
+                let before = replay.changed[entry.step].unwrap_or(false);
+                replay.changed[entry.step] = Some(before || *changed);
                 StepState::Done
             }
             Happened::Failed(trouble) => StepState::Failed(trouble.clone()),

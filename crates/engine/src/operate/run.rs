@@ -3,7 +3,7 @@
 //! In: a [`Stage`] and which steps are to do. Out: whether all were done.
 //! Never: more workers than allowed; a new step after a failure, unless asked to go on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use homestak_core::plan::{Plan, Step, StepKind};
@@ -14,7 +14,7 @@ use super::board::Board;
 use super::interrupt::Interrupt;
 use super::replay::StepState;
 use super::schedule::{Schedule, Way};
-use super::worker::Worker;
+use super::worker::{Ended, Worker};
 use crate::journal::{JournalError, RunId};
 
 /// A run while it is carried out.
@@ -25,6 +25,10 @@ pub(super) struct Stage {
     pub(super) states: Vec<StepState>,
     /// Which steps were done at some time, whatever became of them later.
     pub(super) was_done: Vec<bool>,
+    /// Whether each step changed anything; `None` when it was never done.
+    pub(super) changed: Vec<Option<bool>>,
+    /// The run's mark, which guests that it creates carry.
+    pub(super) mark: String,
     pub(super) board: Arc<Board>,
 }
 
@@ -74,7 +78,9 @@ impl Work<'_> {
         let mut left = todo.iter().filter(|todo| **todo).count();
         let mut schedule = Schedule::new(&stage.steps, todo, self.way);
         let worker = Worker::new(self.operator, stage, self.way);
-        let mut running: JoinSet<(usize, Result<StepState, JournalError>)> = JoinSet::new();
+        let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
+        // Which step each task is about: one that panics cannot say so itself.
+        let mut tasks: BTreeMap<tokio::task::Id, usize> = BTreeMap::new();
         let mut busy = 0;
         let mut failed = false;
         let mut broken = None;
@@ -87,46 +93,60 @@ impl Work<'_> {
                     busy += usize::from(is_work(&stage.steps[at]));
                     // Begun in an earlier life: it may be done, so it is looked at first.
                     let look_first = stage.states[at] != StepState::Untouched;
+                    let changed = stage.changed[at];
                     let worker = worker.clone();
                     // Cancel safety: a dropped act is one whose result is not known; its intent
                     // is written, so that it is looked at again.
-                    running.spawn(async move { (at, worker.work(at, look_first).await) });
+                    let task = running
+                        .spawn(async move { (at, worker.work(at, look_first, changed).await) });
+                    tasks.insert(task.id(), at);
                     continue;
                 }
             }
             let ended = if go_on {
                 tokio::select! {
                     // Cancel safety: a step that is not taken out stays in the set.
-                    ended = running.join_next() => ended,
+                    ended = running.join_next_with_id() => ended,
                     // Cancel safety: only a flag is waited for.
                     () = interrupt.asked() => continue,
                 }
             } else {
-                running.join_next().await
+                running.join_next_with_id().await
             };
             let Some(ended) = ended else {
                 break;
             };
             let (at, result) = match ended {
-                Ok(ended) => ended,
+                Ok((id, ended)) => {
+                    tasks.remove(&id);
+                    ended
+                }
                 Err(error) => {
-                    // A step that panicked is one whose result is not known.
-                    tracing::error!(%error, "a step ended without a result");
-                    failed = true;
-                    continue;
+                    // A step that panicked may have acted: it failed, and is undone like any other.
+                    let Some(at) = tasks.remove(&error.id()) else {
+                        continue;
+                    };
+                    (at, worker.panicked(at, &error.to_string()).await)
                 }
             };
             busy -= usize::from(is_work(&stage.steps[at]));
             match result {
-                Ok(state @ (StepState::Done | StepState::Undone)) => {
-                    stage.was_done[at] |= state == StepState::Done;
-                    stage.states[at] = state;
-                    left -= 1;
-                    schedule.done(at);
-                }
-                Ok(state) => {
-                    stage.states[at] = state;
-                    failed = true;
+                Ok(ended) => {
+                    stage.states[at] = ended.state.clone();
+                    match ended.state {
+                        StepState::Done => {
+                            stage.was_done[at] = true;
+                            let before = stage.changed[at].unwrap_or(false);
+                            stage.changed[at] = Some(before || ended.changed);
+                            left -= 1;
+                            schedule.done(at);
+                        }
+                        StepState::Undone => {
+                            left -= 1;
+                            schedule.done(at);
+                        }
+                        _ => failed = true,
+                    }
                 }
                 // Either nothing was done, or its intent is written: nothing is lost.
                 Err(error) => broken = broken.or(Some(error)),

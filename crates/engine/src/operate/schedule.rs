@@ -102,6 +102,7 @@ fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u6
         | StepKind::Destroy
         | StepKind::Discard
         | StepKind::Reshape
+        | StepKind::Reidentify
         | StepKind::Grow => 2,
     };
     // Followers always wait for it, so walking in that order needs no recursion.
@@ -131,6 +132,7 @@ fn ranks(steps: &[Step], followers: &[Vec<usize>], todo: &[bool]) -> Vec<(u8, u6
         StepKind::Start
         | StepKind::Destroy
         | StepKind::Reshape
+        | StepKind::Reidentify
         | StepKind::Grow
         | StepKind::Image => 1,
         StepKind::Create | StepKind::Configure | StepKind::Stop => 2,

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use homestak_api::runtime::SharedClock;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
     Action, Configured, NodePlan, NodeRecord, NodeStatus, Place, Plan, Step, StepKind,
 };
@@ -25,8 +26,15 @@ use crate::steps::{self, Task, planned, subject};
 #[derive(Clone)]
 pub(super) struct Worker(Arc<Shared>);
 
+/// What came of a step, as it was written down.
+pub(super) struct Ended {
+    pub(super) state: StepState,
+    pub(super) changed: bool,
+}
+
 struct Shared {
     run: RunId,
+    mark: String,
     way: Way,
     plan: Arc<Plan>,
     steps: Arc<[Step]>,
@@ -44,6 +52,7 @@ impl Worker {
     pub(super) fn new(operator: &Operator, stage: &Stage, way: Way) -> Self {
         Self(Arc::new(Shared {
             run: stage.run,
+            mark: stage.mark.clone(),
             way,
             plan: stage.plan.clone(),
             steps: stage.steps.clone(),
@@ -63,13 +72,32 @@ impl Worker {
         &self,
         at: usize,
         look_first: bool,
-    ) -> Result<StepState, JournalError> {
-        self.0.work(at, look_first).await
+        changed: Option<bool>,
+    ) -> Result<Ended, JournalError> {
+        self.0.work(at, look_first, changed).await
+    }
+
+    /// Records that a step ended in a panic. What it did is not known, so it counts as failed:
+    /// undoing it looks at what is there.
+    pub(super) async fn panicked(&self, at: usize, what: &str) -> Result<Ended, JournalError> {
+        tracing::error!(step = at, what, "a step panicked");
+        let step = &self.0.steps[at];
+        let doing = format!("{} `{}`", step.kind.word(), subject(&self.0.plan, step));
+        let error = PortError {
+            hint: "this is a bug of homestak; please report it".into(),
+            ..PortError::bug(&doing, &what)
+        };
+        self.0.record(at, &Err(error), 0.0).await
     }
 }
 
 impl Shared {
-    async fn work(&self, at: usize, look_first: bool) -> Result<StepState, JournalError> {
+    async fn work(
+        &self,
+        at: usize,
+        look_first: bool,
+        changed: Option<bool>,
+    ) -> Result<Ended, JournalError> {
         self.begin(at).await?;
         let task = Task {
             plan: self.plan.clone(),
@@ -81,16 +109,18 @@ impl Shared {
             hub: self.hub.clone(),
             limits: self.limits,
             look_first,
+            mark: self.mark.clone(),
+            changed,
         };
         let begun = self.clock.now();
         let result = persist(&task, self.way).await;
         // Before the result is written: a step without one is done again, and forgets again.
-        let result = result.and_then(|came| self.forget(at).map(|()| came));
+        let result = result.and_then(|came| self.forget(at, &came).map(|()| came));
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
         self.moment(Moment::AfterAct);
-        let state = self.record(at, &result, seconds).await?;
+        let ended = self.record(at, &result, seconds).await?;
         self.moment(Moment::AfterResult);
-        Ok(state)
+        Ok(ended)
     }
 
     fn moment(&self, moment: Moment) {
@@ -124,9 +154,8 @@ impl Shared {
         };
         let record = match (self.way, step.kind) {
             (Way::Forward, StepKind::Create) => self.record_of(at, NodeStatus::Creating),
-            (Way::Forward, StepKind::Destroy) | (Way::Back, StepKind::Create) => {
-                self.record_of(at, NodeStatus::Destroying)
-            }
+            (Way::Forward, StepKind::Destroy) => self.record_of(at, NodeStatus::Destroying),
+            // Whether undoing a create removes the guest is found out by looking at it.
             _ => None,
         };
         self.append(at, happened, record).await?;
@@ -145,7 +174,7 @@ impl Shared {
         at: usize,
         result: &Result<steps::Came, PortError>,
         seconds: f64,
-    ) -> Result<StepState, JournalError> {
+    ) -> Result<Ended, JournalError> {
         let step = &self.steps[at];
         let undo = self.way == Way::Back;
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
@@ -163,7 +192,7 @@ impl Shared {
                     undo,
                     changed,
                     seconds,
-                    vmid: guest.map(|guest| guest.vmid).filter(|vmid| *vmid != 0),
+                    vmid: guest.and_then(|guest| guest.vmid),
                     address: node.and_then(|node| self.board.address(&node.name)),
                     subject,
                 };
@@ -191,7 +220,8 @@ impl Shared {
                 }
             }
         };
-        let status = result.as_ref().ok().and_then(|_| self.status_after(at));
+        let came = result.as_ref().ok();
+        let status = came.and_then(|came| self.status_after(at, came));
         let record = status.and_then(|status| self.record_of(at, status));
         self.append(at, happened.clone(), record).await?;
         if status == Some(NodeStatus::Destroyed) {
@@ -200,14 +230,22 @@ impl Shared {
             }
         }
         self.hub.tell(what);
-        Ok(state)
+        Ok(Ended {
+            state,
+            changed: came.is_some_and(|came| came.changed),
+        })
     }
 
     /// Returns how far a node is once a step of it is done.
-    fn status_after(&self, at: usize) -> Option<NodeStatus> {
+    fn status_after(&self, at: usize, came: &steps::Came) -> Option<NodeStatus> {
         let step = &self.steps[at];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         match (self.way, step.kind) {
+            (Way::Back, StepKind::Create) if came.kept => None,
+            (Way::Forward, StepKind::Reidentify) => {
+                let known = node.and_then(|node| node.reidentified.as_ref());
+                known.map(|known| known.record.status)
+            }
             (Way::Forward, StepKind::Create) => Some(NodeStatus::Made),
             // It is ready when its first-boot data is gone too: that may hold secrets.
             (Way::Forward, StepKind::Ready) if is_discarded(&self.steps, at) => {
@@ -227,8 +265,8 @@ impl Shared {
     }
 
     /// Forgets what was kept for the guests that a step removed.
-    fn forget(&self, at: usize) -> Result<(), PortError> {
-        if self.status_after(at) != Some(NodeStatus::Destroyed) {
+    fn forget(&self, at: usize, came: &steps::Came) -> Result<(), PortError> {
+        if self.status_after(at, came) != Some(NodeStatus::Destroyed) {
             return Ok(());
         }
         let gone = self.record_of(at, NodeStatus::Destroyed);
@@ -265,6 +303,7 @@ impl Shared {
                 name: child.name.clone(),
                 host: child.host.clone(),
                 place: child.place.clone(),
+                site: self.plan.site.clone(),
                 guest: found.guest.clone(),
                 status: NodeStatus::Destroyed,
                 source: None,
@@ -290,6 +329,16 @@ impl Shared {
         same.and_then(|found| found.configured.clone())
     }
 
+    /// Returns the site that a record names: none while the guest has an identity of the first
+    /// form, which only `reidentify` ends.
+    fn site_of(&self, node: &NodePlan, guest: &GuestRef) -> Option<SiteId> {
+        let first_form = node
+            .found
+            .as_ref()
+            .is_some_and(|found| found.guest.uuid == guest.uuid && found.first_form);
+        self.plan.site.clone().filter(|_| !first_form)
+    }
+
     /// Returns what is known of a step's node.
     fn record_of(&self, at: usize, status: NodeStatus) -> Option<NodeRecord> {
         let step = &self.steps[at];
@@ -299,16 +348,21 @@ impl Shared {
         let old = matches!(step.kind, StepKind::Stop | StepKind::Destroy);
         let guest: GuestRef = match found.filter(|_| old) {
             Some(found) => found.guest.clone(),
-            None => {
-                let known = self.board.guest(&node.name);
-                known.unwrap_or_else(|| planned(node))
-            }
+            None => self.board.guest(&node.name).or_else(|| planned(node))?,
         };
+        if let Some(known) = &node.reidentified {
+            return Some(NodeRecord {
+                site: self.plan.site.clone(),
+                guest,
+                ..known.record.clone()
+            });
+        }
         let configured = self.configured(step, node, &guest);
         Some(NodeRecord {
             name: node.name.clone(),
             host: node.host.clone(),
             place: node.place.clone(),
+            site: self.site_of(node, &guest),
             guest,
             status,
             source: node.wanted.as_ref().map(|wanted| wanted.source.clone()),

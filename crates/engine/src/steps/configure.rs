@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Came, Task, mac};
+use super::{Came, Task};
 use crate::events::What;
 use crate::ports::{Class, Inner, PortError, Remark, Sent};
 
@@ -42,8 +42,7 @@ async fn inner(task: &Task) -> Result<Inner, PortError> {
     let address = match task.board.address(&node.name) {
         Some(address) => address,
         None => {
-            let mac = mac(node.wanted.as_ref(), &guest);
-            let found = task.provider().await?.address(&guest, &mac).await?;
+            let found = task.provider().await?.address(&guest).await?;
             found.ok_or_else(|| PortError {
                 class: Class::Unreachable { sent: Sent::No },
                 ..PortError::refused(

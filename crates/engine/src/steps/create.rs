@@ -6,7 +6,9 @@
 use homestak_core::plan::Wanted;
 
 use super::{Came, Task};
-use crate::ports::{DiskSource, GuestKind, Halt, NewGuest, Nic, PortError, Power, Provider};
+use crate::ports::{
+    DiskSource, GuestKind, GuestRef, Halt, NewGuest, Nic, PortError, Power, Provider,
+};
 
 /// A guest that is there may still be half-made: only making it completes it.
 pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
@@ -21,18 +23,34 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     Ok(Came {
         changed: true,
         guest: Some(guest),
-        address: None,
+        ..Came::default()
     })
 }
 
-/// Removes the guest, if it came to be.
+/// Removes the guest if this run created it, which its mark on the guest proves. A guest that was
+/// there before, or that another driver created meanwhile, stays.
 pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
     let guest = task.guest()?;
     let provider = task.provider().await?;
     let Some(there) = provider.inspect(&guest).await? else {
         // What belongs to it may have come before it.
-        provider.destroy(&guest).await?;
+        let never = GuestRef {
+            vmid: None,
+            ..guest
+        };
+        provider.destroy(&never).await?;
         return Ok(Came::default());
+    };
+    if there.run.as_deref() != Some(task.mark.as_str()) {
+        return Ok(Came {
+            kept: true,
+            ..Came::default()
+        });
+    }
+    let guest = GuestRef {
+        vmid: Some(there.vmid),
+        host: there.host,
+        ..guest
     };
     if there.power != Power::Stopped {
         provider.stop(&guest, Halt::Now).await?;
@@ -62,13 +80,20 @@ fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
         GuestKind::Ct => DiskSource::Template(file),
     };
     let seed = task.seeds.seed(&node.name, wanted)?;
+    let site = task.plan.site.clone();
+    let site = site.ok_or_else(|| PortError::bug("read the plan", &"it names no site"))?;
+    // Where the journal or the plan knows the guest, that one is completed and no other.
+    let known = task.guest()?;
+    let known = known.vmid.filter(|_| known.uuid == wanted.uuid);
     Ok(NewGuest {
         uuid: wanted.uuid.clone(),
         kind: wanted.kind,
         name: node.name.clone(),
+        site,
         manifest: task.plan.manifest.clone(),
+        run: task.mark.clone(),
         host: wanted.host.clone(),
-        vmid: wanted.vmid,
+        vmid: known.or(wanted.vmid),
         cores: wanted.cores,
         memory: wanted.memory,
         disk: wanted.disk,

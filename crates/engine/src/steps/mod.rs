@@ -9,18 +9,19 @@ mod destroy;
 mod image;
 mod power;
 mod ready;
+mod reidentify;
 mod size;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted, identity};
+use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted};
 
 use crate::events::{Hub, What};
 use crate::operate::board::Board;
 use crate::operate::limits::Limits;
-use crate::ports::{Configurer, GuestRef, PortError, Provider, Seeds};
+use crate::ports::{Configurer, GuestRef, ObservedGuest, PortError, Provider, Seeds};
 
 /// One step with everything it needs.
 pub(crate) struct Task {
@@ -34,6 +35,10 @@ pub(crate) struct Task {
     pub(crate) limits: Limits,
     /// Whether it was begun before, so that it may be done already.
     pub(crate) look_first: bool,
+    /// The mark of this run, which guests that it creates carry.
+    pub(crate) mark: String,
+    /// Whether the step changed anything when it was done; `None` when that is not recorded.
+    pub(crate) changed: Option<bool>,
 }
 
 /// What came of a step.
@@ -45,6 +50,8 @@ pub(crate) struct Came {
     pub(crate) guest: Option<GuestRef>,
     /// Its address, when the step learnt it.
     pub(crate) address: Option<IpAddr>,
+    /// Whether undoing left the guest in place, because this run did not create it.
+    pub(crate) kept: bool,
 }
 
 impl Came {
@@ -71,6 +78,7 @@ impl Task {
             StepKind::Grow => size::is_grown(self).await,
             StepKind::Stop => power::is_stopped(self).await,
             StepKind::Destroy => destroy::probe(self).await,
+            StepKind::Reidentify => reidentify::probe(self).await,
         }
     }
 
@@ -87,6 +95,7 @@ impl Task {
             StepKind::Grow => size::grow(self).await,
             StepKind::Stop => power::stop(self).await,
             StepKind::Destroy => destroy::act(self).await,
+            StepKind::Reidentify => reidentify::act(self).await,
         }
     }
 
@@ -107,6 +116,8 @@ impl Task {
             StepKind::Stop => power::undo_stop(self).await,
             // What is gone is gone; the plan said so before.
             StepKind::Destroy => Ok(Came::default()),
+            // Both identities are ours, and the new one is what any later run expects.
+            StepKind::Reidentify => Ok(Came::default()),
         }
     }
 
@@ -145,11 +156,13 @@ impl Task {
         if node.wanted.is_none() || replaced && old {
             return Ok(self.found()?.guest.clone());
         }
-        Ok(self.board.guest(&node.name).unwrap_or_else(|| {
-            // It was never seen; its identity is enough to find it.
-            let found = node.found.as_ref().map(|found| found.guest.clone());
-            found.unwrap_or_else(|| planned(node))
-        }))
+        if let Some(guest) = self.board.guest(&node.name) {
+            return Ok(guest);
+        }
+        // It was never seen; its identity is enough to find it.
+        let found = node.found.as_ref().map(|found| found.guest.clone());
+        let guest = found.or_else(|| planned(node));
+        guest.ok_or_else(|| PortError::bug("read the plan", &"the node has no guest"))
     }
 
     async fn provider(&self) -> Result<Arc<dyn Provider>, PortError> {
@@ -176,18 +189,28 @@ pub(crate) fn subject(plan: &Plan, step: &Step) -> String {
     }
 }
 
-/// Returns the guest of a node that was not made yet.
-pub(crate) fn planned(node: &NodePlan) -> GuestRef {
-    let wanted = node.wanted.as_ref();
-    GuestRef {
-        uuid: wanted.map_or_else(crate::ports::GuestUuid::nil, |wanted| wanted.uuid.clone()),
-        kind: wanted.map_or(crate::ports::GuestKind::Vm, |wanted| wanted.kind),
-        vmid: wanted.and_then(|wanted| wanted.vmid).unwrap_or(0),
-        host: wanted.map_or_else(String::new, |wanted| wanted.host.clone()),
-    }
+/// Returns the guest of a node that was not made yet; `None` for a node that is not wanted.
+pub(crate) fn planned(node: &NodePlan) -> Option<GuestRef> {
+    let wanted = node.wanted.as_ref()?;
+    Some(GuestRef {
+        uuid: wanted.uuid.clone(),
+        kind: wanted.kind,
+        vmid: wanted.vmid,
+        host: wanted.host.clone(),
+    })
 }
 
-/// Returns the MAC address of a guest of ours.
-fn mac(wanted: Option<&Wanted>, guest: &GuestRef) -> String {
-    wanted.map_or_else(|| identity::mac(&guest.uuid), |wanted| wanted.mac.clone())
+/// Refuses to remove a guest that is elsewhere than the plan says.
+pub(crate) fn on_planned_host(guest: &GuestRef, there: &ObservedGuest) -> Result<(), PortError> {
+    if there.host == guest.host {
+        return Ok(());
+    }
+    Err(PortError::refused(
+        &format!("remove guest {}", there.vmid),
+        format!(
+            "it is on {} now, and the plan names it on {}",
+            there.host, guest.host
+        ),
+        "make a new plan",
+    ))
 }

@@ -5,20 +5,38 @@
 
 use std::time::Duration;
 
-use homestak_core::plan::Action;
+use homestak_core::plan::{Action, StepKind};
 
-use super::{Came, Task, ready};
-use crate::ports::{Halt, PortError, Power};
+use super::{Came, Task, on_planned_host, ready};
+use crate::ports::{Class, Halt, PortError, Power, Sent};
 
 /// How long a guest may take to end by itself.
 const GRACE: Duration = Duration::from_secs(60);
 /// The same when a run is undone: nobody has used the guest yet.
 const SHORT_GRACE: Duration = Duration::from_secs(10);
 
+/// Looks whether the guest runs; `None` when it is gone. A step that removes it looks only where
+/// the plan says it is.
 async fn power(task: &Task) -> Result<Option<Power>, PortError> {
     let provider = task.provider().await?;
-    let there = provider.inspect(&task.guest()?).await?;
-    Ok(there.map(|there| there.power))
+    let guest = task.guest()?;
+    let Some(there) = provider.inspect(&guest).await? else {
+        return Ok(None);
+    };
+    if task.step.kind == StepKind::Stop {
+        on_planned_host(&guest, &there)?;
+    }
+    match there.power {
+        Power::Unknown => Err(PortError {
+            class: Class::Unreachable { sent: Sent::No },
+            ..PortError::refused(
+                &format!("look whether guest {} runs", there.vmid),
+                format!("{} does not say", there.host),
+                "does its host answer?",
+            )
+        }),
+        known => Ok(Some(known)),
+    }
 }
 
 pub(super) async fn is_running(task: &Task) -> Result<Option<Came>, PortError> {
@@ -54,12 +72,20 @@ async fn halt(task: &Task, grace: Duration) -> Result<Came, PortError> {
     Ok(Came::changed())
 }
 
-/// Stops a guest that was started. One that ran before is left alone, unless it was stopped to be
-/// changed: then it is stopped again to be changed back.
+/// Stops a guest that this run started. One that ran before stays, unless it was stopped to be
+/// changed: then it is stopped again to be changed back. Where neither the plan nor the journal
+/// says whether it ran, it is left running.
 pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
     let node = task.node()?;
-    let ran = node.found.as_ref().is_some_and(|found| found.running);
-    if ran && node.action == Action::Start {
+    let before = node.found.as_ref().map(|found| found.power);
+    let started = match before {
+        Some(Power::Running) => node.action != Action::Start,
+        Some(Power::Stopped) => true,
+        Some(Power::Unknown) => task.changed == Some(true),
+        // Not there when the plan was made: this run started it, unless it found it running.
+        None => task.changed != Some(false),
+    };
+    if !started {
         return Ok(Came::default());
     }
     halt(task, SHORT_GRACE).await
@@ -68,7 +94,12 @@ pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
 /// Starts a guest again that ran before it was stopped, if it is still there. One that others run
 /// on is waited for: what is undone next is inside it.
 pub(super) async fn undo_stop(task: &Task) -> Result<Came, PortError> {
-    if !task.found()?.running {
+    let ran = match task.found()?.power {
+        Power::Running => true,
+        Power::Stopped => false,
+        Power::Unknown => task.changed == Some(true),
+    };
+    if !ran {
         return Ok(Came::default());
     }
     let stopped = match power(task).await? {

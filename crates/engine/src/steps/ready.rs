@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Came, Task, mac};
+use super::{Came, Task};
 use crate::ports::{Class, PortError, Sent, ssh_ports};
 
 /// How long a guest may take until it is reached.
@@ -28,9 +28,8 @@ pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
 
 fn reached(address: IpAddr) -> Came {
     Came {
-        changed: false,
-        guest: None,
         address: Some(address),
+        ..Came::default()
     }
 }
 
@@ -43,9 +42,8 @@ enum Look {
 async fn once(task: &Task) -> Result<Look, PortError> {
     let node = task.node()?;
     let guest = task.guest()?;
-    let mac = mac(node.wanted.as_ref(), &guest);
     let provider = task.provider().await?;
-    let Some(address) = provider.address(&guest, &mac).await? else {
+    let Some(address) = provider.address(&guest).await? else {
         return Ok(Look::NotYet("its address"));
     };
     let places = task.board.places();

@@ -30,6 +30,7 @@ async fn failing(
         when,
         class,
         times,
+        panics: false,
         seen: AtomicUsize::new(0),
     });
     let whole = lab.places.clone();

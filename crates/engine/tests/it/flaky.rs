@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
-    ObservedGuest, Places, PortError, Provider,
+    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
+    Observed, ObservedGuest, Places, PortError, Provider,
 };
 
 /// When a change fails.
@@ -24,6 +24,8 @@ pub struct Fault {
     pub class: Class,
     /// How often, from the n-th on.
     pub times: usize,
+    /// Whether it panics rather than fails.
+    pub panics: bool,
     pub seen: AtomicUsize,
 }
 
@@ -33,6 +35,10 @@ impl Fault {
         if !hit {
             return Ok(());
         }
+        assert!(
+            !self.panics,
+            "it panicked on purpose, {when:?} change {seen}"
+        );
         Err(PortError {
             class: self.class,
             doing: "do what was asked".to_owned(),
@@ -120,8 +126,8 @@ impl Provider for Door {
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
         self.change(self.whole.start(guest)).await
     }
-    async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
-        self.whole.address(guest, mac).await
+    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+        self.whole.address(guest).await
     }
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
         self.change(self.whole.discard_seed(guest)).await
@@ -144,7 +150,7 @@ impl Provider for Door {
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
         self.change(self.whole.ensure_image(image)).await
     }
-    async fn sweep(&self) -> Result<usize, PortError> {
-        self.whole.sweep().await
+    async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
+        self.change(self.whole.reidentify(guest, to)).await
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,17 +11,19 @@ use homestak_api::runtime::{Clock, SharedClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
 use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer};
 use homestak_engine::journal::{Ending, Journal as _, Run, Scope};
 use homestak_engine::look::{Errand, survey};
-use homestak_engine::operate::{Interrupt, Limits, Operator, Watcher};
+use homestak_engine::operate::{Interrupt, Limits, Moment, Operator, Watcher};
 use homestak_engine::ports::{Class, GuestUuid, Places, PortError, Provider, Seed, Seeds, Sent};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
 use jiff::Timestamp;
+use tokio::sync::Notify;
 
 use crate::insides::Insides;
 use crate::memory::Memory;
@@ -165,10 +168,24 @@ impl Seeds for Plain {
         Ok(Identity::new(node, wanted, keys, None).into())
     }
 
+    fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
+        let mut kept = self.0.lock().unwrap();
+        if kept.contains(from) {
+            kept.insert(to.clone());
+        }
+        Ok(())
+    }
+
     fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
         self.0.lock().unwrap().remove(guest);
         Ok(())
     }
+}
+
+/// Makes the mark of a run: another one each time.
+fn mark() -> String {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    format!("run{}", RUNS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Everything a test needs.
@@ -181,6 +198,7 @@ pub struct Lab {
     pub insides: Arc<Insides>,
     pub ear: Arc<Ear>,
     pub options: Options,
+    pub site: SiteId,
     pub watcher: Option<Arc<dyn Watcher>>,
 }
 
@@ -217,6 +235,7 @@ impl Lab {
             insides: Arc::default(),
             ear: Arc::new(Ear::default()),
             options: Options::new(Verb::Apply),
+            site: SiteId::from_random([7; 16]),
             watcher: None,
         }
     }
@@ -234,6 +253,7 @@ impl Lab {
                 pause: Duration::from_secs(2),
             },
             watcher: self.watcher.clone(),
+            mark,
         }
     }
 
@@ -246,6 +266,7 @@ impl Lab {
         let mut records: BTreeMap<String, NodeRecord> = BTreeMap::new();
         for host in ["pve1", "pve2"] {
             let scope = Scope {
+                site: Some(self.site.clone()),
                 manifest: "m".to_owned(),
                 host: host.to_owned(),
             };
@@ -253,6 +274,7 @@ impl Lab {
             records.extend(known.into_iter().map(|one| (one.name.clone(), one)));
         }
         let errand = Errand {
+            site: &self.site,
             catalog: &catalog,
             resolved: &resolved,
             records: &records,
@@ -282,6 +304,39 @@ impl Lab {
         operator.carry_out(verb, plan, interrupt).await.unwrap().1
     }
 
+    /// Carries a plan out, and dies at a moment; `None` when it did.
+    pub async fn carry_out_until(&mut self, plan: &Plan, moment: u64) -> Option<Ending> {
+        let fuse = Arc::new(Fuse(
+            AtomicUsize::new(usize::try_from(moment).unwrap()),
+            Notify::new(),
+        ));
+        self.watcher = Some(fuse.clone());
+        let operator = self.operator();
+        self.watcher = None;
+        let (_ask, interrupt) = Interrupt::new();
+        tokio::select! {
+            biased;
+            () = fuse.1.notified() => None,
+            ended = operator.carry_out(plan.verb.word(), plan, interrupt) => Some(ended.unwrap().1),
+        }
+    }
+
+    /// Another driver of the same World, with a journal of its own, for a site.
+    pub fn driver_of(&self, site: SiteId) -> Self {
+        Self {
+            world: self.world.clone(),
+            clock: self.clock.clone(),
+            places: self.places.clone(),
+            journal: Memory::default(),
+            seeds: Arc::default(),
+            insides: Arc::default(),
+            ear: Arc::default(),
+            options: self.options.clone(),
+            site,
+            watcher: None,
+        }
+    }
+
     pub fn last_run(&self) -> Run {
         self.journal.runs.lock().unwrap().last().unwrap().clone()
     }
@@ -304,6 +359,17 @@ impl Lab {
     pub async fn settle(&self) {
         while !self.world.is_quiet() {
             tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+struct Fuse(AtomicUsize, Notify);
+
+impl Watcher for Fuse {
+    fn reached(&self, _: Moment) {
+        if self.0.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.1.notify_one();
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }

@@ -14,6 +14,8 @@ use jiff::Timestamp;
 #[derive(Clone, Default)]
 pub struct Memory {
     pub runs: Arc<Mutex<Vec<Run>>>,
+    /// Nodes whose records were removed, and before which run.
+    pub forgotten: Arc<Mutex<Vec<(usize, String)>>>,
     /// How many entries fit on the disk; no limit when it is `None`.
     pub room: Arc<Mutex<Option<usize>>>,
 }
@@ -27,12 +29,20 @@ impl Journal for Memory {
         Ok(Box::new(Held))
     }
 
-    async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError> {
+    async fn begin(
+        &self,
+        verb: &str,
+        plan: &Plan,
+        mark: &str,
+        at: Timestamp,
+    ) -> Result<RunId, JournalError> {
         let mut runs = self.runs.lock().unwrap();
         let id = RunId(i64::try_from(runs.len()).unwrap() + 1);
         runs.push(Run {
             head: RunHead {
                 id,
+                mark: Some(mark.to_owned()),
+                site: plan.site.clone(),
                 manifest: plan.manifest.clone(),
                 hosts: plan.hosts.clone(),
                 verb: verb.to_owned(),
@@ -79,19 +89,26 @@ impl Journal for Memory {
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {
         let runs = self.runs.lock().unwrap();
         let mut records = BTreeMap::new();
-        for entry in runs.iter().flat_map(|run| &run.entries) {
-            if let Some(record) = &entry.record
-                && record.host == scope.host
-            {
-                records.insert(record.name.clone(), record.clone());
+        let forgotten = self.forgotten.lock().unwrap();
+        for (at, run) in runs.iter().enumerate() {
+            for record in run.entries.iter().filter_map(|entry| entry.record.as_ref()) {
+                let gone = |(before, name): &(usize, String)| at < *before && *name == record.name;
+                if record.host == scope.host && !forgotten.iter().any(gone) {
+                    records.insert(record.name.clone(), record.clone());
+                }
             }
         }
         let alive = |record: &NodeRecord| record.status != NodeStatus::Destroyed;
         Ok(records.into_values().filter(alive).collect())
     }
 
-    async fn forget(&self, _: &Scope, _: &str) -> Result<bool, JournalError> {
-        Ok(false)
+    async fn forget(&self, _: &Scope, node: &str) -> Result<bool, JournalError> {
+        let before = self.runs.lock().unwrap().len();
+        self.forgotten
+            .lock()
+            .unwrap()
+            .push((before, node.to_owned()));
+        Ok(true)
     }
 
     async fn durations(&self) -> Result<Vec<(StepKind, f64)>, JournalError> {

@@ -2,34 +2,14 @@
 //! of the wire and deaths on the way. In the end the world equals the manifest.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use homestak_core::plan::{OnError, Options, Verb};
 use homestak_engine::journal::{Ending, Happened};
-use homestak_engine::operate::{Interrupt, Moment, Watcher};
+use homestak_engine::operate::Interrupt;
 use homestak_sim::{Call, Fault, FaultKind, World};
-use tokio::sync::Notify;
 
+use crate::dice::Dice;
 use crate::lab::{Lab, documents, world_in};
-
-/// Numbers from a seed, so that a walk can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-
-    fn one_in(&mut self, sides: u64) -> bool {
-        self.roll(sides) == 0
-    }
-}
 
 /// A node of a random manifest.
 #[derive(Clone, Debug)]
@@ -156,17 +136,6 @@ fn assert_equals(world: &World, nodes: &Nodes, parent: Option<&str>, walk: &str)
     }
 }
 
-struct Fuse(AtomicUsize, Notify);
-
-impl Watcher for Fuse {
-    fn reached(&self, _: Moment) {
-        if self.0.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.1.notify_one();
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
-    }
-}
-
 fn trouble(world: &World, dice: &mut Dice) {
     let kinds = [
         FaultKind::ResetBefore,
@@ -213,19 +182,7 @@ async fn walk(seed: u64) {
                 trouble(&lab.world, &mut dice);
             }
             let moment = if calm { 100_000 } else { 1 + dice.roll(60) };
-            let fuse = Arc::new(Fuse(
-                AtomicUsize::new(usize::try_from(moment).unwrap()),
-                Notify::new(),
-            ));
-            lab.watcher = Some(fuse.clone());
-            let operator = lab.operator();
-            let (_ask, interrupt) = Interrupt::new();
-            let ended = tokio::select! {
-                biased;
-                () = fuse.1.notified() => None,
-                ended = operator.carry_out("apply", &plan, interrupt) => Some(ended.unwrap().1),
-            };
-            lab.watcher = None;
+            let ended = lab.carry_out_until(&plan, moment).await;
             if ended == Some(Ending::Done) {
                 break;
             }

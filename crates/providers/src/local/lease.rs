@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use homestak_api::durable::{self, Access};
 use homestak_engine::ports::{GuestUuid, PortError};
 use sha2::{Digest as _, Sha256};
 
@@ -49,6 +50,17 @@ pub(super) fn of(realm: &Realm, uuid: &GuestUuid) -> Option<Ipv4Addr> {
         fs_err::read_to_string(entry.path()).is_ok_and(|holder| holder.trim() == uuid.as_str())
     });
     held.find_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Keeps the address of a node under another identity.
+pub(super) fn rename(realm: &Realm, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
+    let io = |error: std::io::Error| fault::io("keep an address", &error);
+    if let Some(address) = of(realm, from) {
+        let path = realm.leases().join(address.to_string());
+        let text = format!("{to}\n");
+        durable::write(&path, text.as_bytes(), Access::PRIVATE).map_err(io)?;
+    }
+    Ok(())
 }
 
 /// Gives up what a node has.

@@ -4,7 +4,7 @@
 //! Never: a second node for one identity; two who change one node at a time.
 
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, PortError, Remark,
+    DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, NewIdentity, PortError, Remark,
 };
 
 use super::emulator::Accel;
@@ -21,8 +21,14 @@ const FIRST_VMID: u32 = 100;
 impl Local {
     pub(super) fn make(&self, new: &NewGuest) -> Result<GuestRef, PortError> {
         let doing = format!("make `{}`", new.name);
-        let _node = self.realm.lock_node(&new.uuid)?;
-        if let Some(node) = node::read(&self.realm, &new.uuid)? {
+        let _node = self.lock(&new.uuid)?;
+        let reference = GuestRef {
+            uuid: new.uuid.clone(),
+            kind: new.kind,
+            vmid: None,
+            host: HOST.to_owned(),
+        };
+        if let Some(node) = node::of(&self.realm, &reference)? {
             self.tell(&node, new)?;
             return Ok(node.reference(HOST));
         }
@@ -48,6 +54,9 @@ impl Local {
         let _turn = self.realm.lock()?;
         let node = Node {
             uuid: new.uuid.clone(),
+            reidentified: None,
+            site: Some(new.site.clone()),
+            run: Some(new.run.clone()),
             name: new.name.clone(),
             manifest: new.manifest.clone(),
             vmid: self.vmid(new)?,
@@ -227,7 +236,7 @@ impl Local {
     }
 
     pub(super) fn boot(&self, guest: &GuestRef) -> Result<(), PortError> {
-        let _node = self.realm.lock_node(&guest.uuid)?;
+        let _node = self.lock(&guest.uuid)?;
         let node = self.find(guest, "start a node")?;
         if self.runs(&node) {
             if self.is_untold(&node) {
@@ -271,7 +280,7 @@ impl Local {
     }
 
     pub(super) fn discard(&self, guest: &GuestRef) -> Result<(), PortError> {
-        let Some(node) = node::read(&self.realm, &guest.uuid)? else {
+        let Some(node) = node::of(&self.realm, guest)? else {
             return Ok(());
         };
         let doing = format!("take the first-boot data of `{}` away", node.name);
@@ -289,15 +298,15 @@ impl Local {
         guest: &GuestRef,
         change: impl FnOnce(&mut Node),
     ) -> Result<(), PortError> {
-        let _node = self.realm.lock_node(&guest.uuid)?;
+        let _node = self.lock(&guest.uuid)?;
         let mut node = self.find(guest, "change a node")?;
         change(&mut node);
         node::change(&self.realm, &node)
     }
 
     pub(super) fn end(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
-        let _node = self.realm.lock_node(&guest.uuid)?;
-        let Some(node) = node::read(&self.realm, &guest.uuid)? else {
+        let _node = self.lock(&guest.uuid)?;
+        let Some(node) = node::of(&self.realm, guest)? else {
             return Ok(());
         };
         if node.engine == Engine::Machine {
@@ -328,9 +337,16 @@ impl Local {
     }
 
     pub(super) fn take_away(&self, guest: &GuestRef) -> Result<(), PortError> {
+        let key = node::key(&self.realm, &guest.uuid)?;
         {
-            let _node = self.realm.lock_node(&guest.uuid)?;
-            if let Some(node) = node::read(&self.realm, &guest.uuid)? {
+            let _node = self.lock(&key)?;
+            let there = node::read(&self.realm, &key)?;
+            let own = node::of(&self.realm, guest)?.filter(|_| guest.vmid.is_some());
+            if there.is_some() && own.is_none() {
+                // Another node has its identity or its id, or nothing says which one is meant.
+                return Ok(());
+            }
+            if let Some(node) = own {
                 if self.is_up(&node) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),
@@ -341,12 +357,38 @@ impl Local {
                 self.halt(node.vmid, Halt::Now);
                 self.disconnect(&node)?;
             }
-            node::remove(&self.realm, &guest.uuid)
-                .map_err(|error| fault::io("remove a node", &error))?;
-            let half = self.realm.nodes().join(format!(".new-{}", guest.uuid));
+            node::remove(&self.realm, &key).map_err(|error| fault::io("remove a node", &error))?;
+            let half = self.realm.nodes().join(format!(".new-{key}"));
             node::remove_tree(&half).map_err(|error| fault::io("remove a node", &error))?;
         }
-        self.release(&guest.uuid)
+        self.release(&key)
+    }
+
+    /// Gives a node another identity; where it is kept does not change.
+    pub(super) fn mark_again(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
+        let renamed = GuestRef {
+            uuid: to.uuid.clone(),
+            ..guest.clone()
+        };
+        let _node = self.lock(&guest.uuid)?;
+        if node::of(&self.realm, &renamed)?.is_some() {
+            return Ok(());
+        }
+        if node::of(&self.realm, guest)?.is_none() && lease::of(&self.realm, &guest.uuid).is_some()
+        {
+            // It lives in a node of this host, which only gave it its address.
+            let _turn = self.realm.lock()?;
+            return lease::rename(&self.realm, &guest.uuid, &to.uuid);
+        }
+        let mut node = self.find(guest, "give a node another identity")?;
+        node.reidentified = Some(to.uuid.clone());
+        node.site = Some(to.site.clone());
+        node.manifest.clone_from(&to.manifest);
+        node::change(&self.realm, &node)
+    }
+
+    fn lock(&self, guest: &GuestUuid) -> Result<Lock, PortError> {
+        self.realm.lock_node(&node::key(&self.realm, guest)?)
     }
 
     /// Gives a node's address back, and takes the network down after the last one.

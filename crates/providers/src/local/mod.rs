@@ -173,7 +173,7 @@ impl Local {
 
     /// Finds a node by its identity.
     fn find(&self, guest: &GuestRef, doing: &str) -> Result<Node, PortError> {
-        node::read(&self.realm, &guest.uuid)?.ok_or_else(|| {
+        node::of(&self.realm, guest)?.ok_or_else(|| {
             fault::missing(
                 doing,
                 format!("there is no node with identity {}", guest.uuid),
@@ -214,7 +214,7 @@ impl Local {
     }
 
     fn one(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        let node = node::read(&self.realm, &guest.uuid)?;
+        let node = node::of(&self.realm, guest)?;
         Ok(node.map(|node| node.observed(HOST, self.is_up(&node))))
     }
 

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
 use homestak_engine::ports::{GuestKind, GuestRef, GuestUuid, ObservedGuest, PortError, Power};
 use serde::{Deserialize, Serialize};
@@ -37,12 +38,21 @@ pub enum FirstBoot {
 /// A node. There is no `Debug`: the identity holds a private key.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Node {
-    /// Its identity among guests.
+    /// What its directory, lock and address are kept under: its identity when it was created.
     pub uuid: GuestUuid,
+    /// Its identity among guests, once it was given another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reidentified: Option<GuestUuid>,
+    /// The site it belongs to; `None` for nodes of programs before sites had an id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteId>,
     /// Its name.
     pub name: String,
     /// The manifest it belongs to.
     pub manifest: String,
+    /// The run that created it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// Its id.
     pub vmid: u32,
     /// What it is to the plan.
@@ -70,12 +80,17 @@ pub struct Node {
 }
 
 impl Node {
+    /// Returns its identity among guests.
+    pub fn guest(&self) -> &GuestUuid {
+        self.reidentified.as_ref().unwrap_or(&self.uuid)
+    }
+
     /// Returns how the engine refers to it.
     pub fn reference(&self, host: &str) -> GuestRef {
         GuestRef {
-            uuid: self.uuid.clone(),
+            uuid: self.guest().clone(),
             kind: self.kind,
-            vmid: self.vmid,
+            vmid: Some(self.vmid),
             host: host.to_owned(),
         }
     }
@@ -87,8 +102,11 @@ impl Node {
             vmid: self.vmid,
             host: host.to_owned(),
             name: self.name.clone(),
-            uuid: Some(self.uuid.clone()),
+            uuid: Some(self.guest().clone()),
+            site: self.site.clone(),
             manifest: Some(self.manifest.clone()),
+            created_as: self.site.is_some().then_some(self.vmid),
+            run: self.run.clone(),
             power: if running {
                 Power::Running
             } else {
@@ -144,6 +162,24 @@ pub(super) fn read(realm: &Realm, uuid: &GuestUuid) -> Result<Option<Node>, Port
         )
     })?;
     Ok(Some(node))
+}
+
+/// Returns what a guest is kept under: its identity, unless that was given to it later.
+pub(super) fn key(realm: &Realm, guest: &GuestUuid) -> Result<GuestUuid, PortError> {
+    if realm.node(guest).exists() {
+        return Ok(guest.clone());
+    }
+    let mut nodes = all(realm)?.into_iter();
+    let node = nodes.find(|node| node.guest() == guest);
+    Ok(node.map_or_else(|| guest.clone(), |node| node.uuid))
+}
+
+/// Returns the node of a guest, if it is there under its identity and its id.
+pub(super) fn of(realm: &Realm, guest: &GuestRef) -> Result<Option<Node>, PortError> {
+    let node = read(realm, &key(realm, &guest.uuid)?)?;
+    Ok(node.filter(|node| {
+        *node.guest() == guest.uuid && guest.vmid.is_none_or(|vmid| vmid == node.vmid)
+    }))
 }
 
 /// Makes the directory of a node, whole or not at all.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use homestak_engine::ports::{
     Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
-    Observed, ObservedGuest, PortError, Provider, Remark,
+    NewIdentity, Observed, ObservedGuest, PortError, Provider, Remark,
 };
 
 use super::{Local, VmEngine, image_name, kvm};
@@ -81,7 +81,7 @@ impl Provider for Local {
         self.off(move |local| local.boot(&guest)).await
     }
 
-    async fn address(&self, guest: &GuestRef, _mac: &str) -> Result<Option<IpAddr>, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
         let guest = guest.clone();
         self.off(move |local| local.reach(&guest)).await
     }
@@ -117,6 +117,11 @@ impl Provider for Local {
         self.off(move |local| local.take_away(&guest)).await
     }
 
+    async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
+        let (guest, to) = (guest.clone(), to.clone());
+        self.off(move |local| local.mark_again(&guest, &to)).await
+    }
+
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
         let name = image_name(&image.file);
         if !Images::knows(name) {
@@ -141,11 +146,6 @@ impl Provider for Local {
             self.images.disk(name, &say).await.map_err(failed)?;
         }
         Ok(())
-    }
-
-    async fn sweep(&self) -> Result<usize, PortError> {
-        // First-boot data is in the node's own directory and goes with it.
-        Ok(0)
     }
 }
 

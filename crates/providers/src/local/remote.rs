@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
-    ObservedGuest, PortError, Provider, Sent,
+    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
+    Observed, ObservedGuest, PortError, Provider, Sent,
 };
 
 use super::wire::{Reply, Request};
@@ -100,8 +100,8 @@ impl Provider for Remote {
         self.done(&Request::Start(guest.clone())).await
     }
 
-    async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
-        let request = Request::Address(guest.clone(), mac.to_owned());
+    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+        let request = Request::Address(guest.clone());
         expect!(self.ask(&request).await?, Reply::Address)
     }
 
@@ -128,6 +128,12 @@ impl Provider for Remote {
         self.outermost.destroy(guest).await
     }
 
+    async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
+        self.done(&Request::Reidentify(guest.clone(), to.clone()))
+            .await?;
+        self.outermost.reidentify(guest, to).await
+    }
+
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
         if !self.outermost.has_image(image).await? {
             return Ok(false);
@@ -141,9 +147,5 @@ impl Provider for Remote {
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
         // Every host inside sees the images of the outermost.
         self.outermost.ensure_image(image).await
-    }
-
-    async fn sweep(&self) -> Result<usize, PortError> {
-        Ok(0)
     }
 }

@@ -4,8 +4,8 @@
 //! Never: a call that the port does not have.
 
 use homestak_engine::ports::{
-    Capabilities, GuestRef, Halt, ImageWanted, NewGuest, Observed, ObservedGuest, PortError,
-    Provider as _,
+    Capabilities, GuestRef, Halt, ImageWanted, NewGuest, NewIdentity, Observed, ObservedGuest,
+    PortError, Provider as _,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub enum Request {
     /// Start it.
     Start(GuestRef),
     /// Its address.
-    Address(GuestRef, String),
+    Address(GuestRef),
     /// Take its first-boot data away.
     DiscardSeed(GuestRef),
     /// Grow its disk.
@@ -37,6 +37,8 @@ pub enum Request {
     Stop(GuestRef, Halt),
     /// Remove it.
     Destroy(GuestRef),
+    /// Give it another identity.
+    Reidentify(GuestRef, NewIdentity),
     /// Is an image there.
     HasImage(ImageWanted),
 }
@@ -80,8 +82,8 @@ impl Local {
             }
             Request::Create(new) => self.create(&new).await.map(Reply::Created),
             Request::Start(guest) => self.start(&guest).await.map(done),
-            Request::Address(guest, mac) => {
-                let found = self.address(&guest, &mac).await;
+            Request::Address(guest) => {
+                let found = self.address(&guest).await;
                 found.map(Reply::Address)
             }
             Request::DiscardSeed(guest) => self.discard_seed(&guest).await.map(done),
@@ -91,6 +93,7 @@ impl Local {
             }
             Request::Stop(guest, halt) => self.stop(&guest, halt).await.map(done),
             Request::Destroy(guest) => self.destroy(&guest).await.map(done),
+            Request::Reidentify(guest, to) => self.reidentify(&guest, &to).await.map(done),
             Request::HasImage(image) => self.has_image(&image).await.map(Reply::HasImage),
         }
     }

@@ -1,6 +1,6 @@
 //! The address behind a MAC, as the guest's agent or the container's host sees it.
 //!
-//! In: a guest and the MAC of its card. Out: its address, or none yet.
+//! In: a guest. Out: its address, or none yet.
 //! Never: waiting; an address of another card, of a bridge inside, or link-local.
 
 use std::net::IpAddr;
@@ -15,12 +15,8 @@ use super::quirks::text_of;
 use super::requests::{CT_INTERFACES, VM_INTERFACES};
 
 impl Pve {
-    /// Looks once for the address behind a MAC.
-    pub(super) async fn look_up(
-        &self,
-        guest: &GuestRef,
-        mac: &str,
-    ) -> Result<Option<IpAddr>, Fault> {
+    /// Looks once for the address of a guest's first network card.
+    pub(super) async fn look_up(&self, guest: &GuestRef) -> Result<Option<IpAddr>, Fault> {
         let leave = match guest.kind {
             GuestKind::Vm => {
                 let now = self.clock.now();
@@ -32,23 +28,25 @@ impl Pve {
             // A container is asked through its host, which answers at once.
             GuestKind::Ct => None,
         };
-        let found = self.ask_address(guest, mac).await;
+        let found = self.ask_address(guest).await;
         if let Some(leave) = leave {
             leave.came(matches!(found, Ok(Some(_))), self.clock.now());
         }
         found
     }
 
-    async fn ask_address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, Fault> {
-        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
-        let Found::Ours(located) = self.find(&guest.uuid, last).await? else {
+    async fn ask_address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, Fault> {
+        let Found::Ours(located) = self.find(guest).await? else {
+            return Ok(None);
+        };
+        let Some(mac) = located.config.mac() else {
             return Ok(None);
         };
         let call = by_kind(located.kind, &VM_INTERFACES, &CT_INTERFACES)
             .at("node", &located.node)
             .at("vmid", located.vmid);
         match self.ask_once(&call).await {
-            Ok(data) => Ok(address_of(located.kind, &data, mac)),
+            Ok(data) => Ok(address_of(located.kind, &data, &mac)),
             // Not yet: off, or its agent has not started.
             Err(fault) if matches!(fault.reason, Reason::NoAgent | Reason::NotRunning) => Ok(None),
             Err(fault) if fault.is_passing() => Ok(None),

@@ -158,6 +158,17 @@ impl Pve {
     }
 
     /// Returns the ids that may be chosen from, asked for once.
+    /// Waits for the turn to change a guest; one without an id cannot be changed by anyone else.
+    pub(super) async fn turn(
+        &self,
+        guest: &homestak_engine::ports::GuestRef,
+    ) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        match guest.vmid {
+            Some(vmid) => Some(self.guard.guest(vmid).await),
+            None => None,
+        }
+    }
+
     pub(super) async fn vmid_range(&self) -> Result<&RangeInclusive<u32>, Fault> {
         self.vmids
             .get_or_try_init(|| async {

@@ -87,6 +87,11 @@ impl GuestConfig {
         self.text(field).unwrap_or_default()
     }
 
+    /// Returns the MAC address of the first network card, lower case.
+    pub fn mac(&self) -> Option<String> {
+        Property::parse(&self.text("net0")?).mac()
+    }
+
     /// Returns the boot order of a VM.
     pub fn boot_order(&self) -> Vec<String> {
         let boot = Property::parse(&self.text("boot").unwrap_or_default());

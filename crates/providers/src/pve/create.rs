@@ -13,9 +13,9 @@ use homestak_engine::ports::{
 use super::capacity;
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
+use super::finish::marks;
 use super::guard::Went;
-use super::identity;
-use super::locate::{Found, Located, contested};
+use super::locate::{Found, Located, contested, several};
 use super::property::Property;
 use super::quirks;
 use super::requests::{CT_CLONE, CT_CREATE, Call, VM_CLONE, VM_CREATE};
@@ -50,13 +50,11 @@ impl Pve {
                 whole.map(|row| row.vmid).collect()
             }
         };
-        let last = guest
-            .vmid
-            .map(|vmid| (guest.kind, guest.host.as_str(), vmid));
-        match self.find(&guest.uuid, last).await? {
+        match self.already_there(guest).await? {
             Found::Ours(located) | Found::Unfinished(located) => {
                 return self.complete(guest, located, false).await;
             }
+            Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(located) => {
                 return Err(contested(&located, "carries the tag and another identity"));
             }
@@ -84,6 +82,30 @@ impl Pve {
         }
         let detail = format!("{IDS} ids were taken by others in a row");
         Err(Fault::new(Class::Busy, Reason::AlreadyExists, detail))
+    }
+
+    /// Finds the guest when it is there already: at its id, and nowhere else when it has one.
+    async fn already_there(&self, guest: &NewGuest) -> Result<Found, Fault> {
+        let Some(vmid) = guest.vmid else {
+            return self.search(&guest.uuid).await;
+        };
+        let reference = GuestRef {
+            uuid: guest.uuid.clone(),
+            kind: guest.kind,
+            vmid: Some(vmid),
+            host: guest.host.clone(),
+        };
+        let found = self.find(&reference).await?;
+        if !matches!(found, Found::Nowhere | Found::Anonymous(_)) {
+            return Ok(found);
+        }
+        Ok(match self.search(&guest.uuid).await? {
+            Found::Ours(other) if other.vmid != vmid => {
+                return Err(contested(&other, "carries the identity already"));
+            }
+            Found::Nowhere => found,
+            elsewhere => elsewhere,
+        })
     }
 
     async fn choose_id(&self, guest: &NewGuest, taken: &BTreeSet<u32>) -> Result<u32, Fault> {
@@ -183,10 +205,7 @@ impl Pve {
             .at("vmid", source)
             .param("newid", vmid)
             .param(name, &guest.name)
-            .param(
-                "description",
-                identity::making_notes(&guest.uuid, &guest.manifest),
-            )
+            .param("description", marks(guest).making_notes())
             .param("full", u8::from(full))
             .maybe("storage", full.then_some(&guest.storage))
             .maybe("target", (row.host != guest.host).then_some(&guest.host));
@@ -251,11 +270,8 @@ fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Call {
         // Cloud images panic on growing their disk without a serial console.
         .param("serial0", "socket")
         .param("vga", "serial0")
-        .param(
-            "tags",
-            quirks::render_tags(&identity::tags(&guest.uuid, &guest.manifest)),
-        )
-        .param("description", identity::notes(&guest.uuid, &guest.manifest))
+        .param("tags", quirks::render_tags(&marks(guest).tags(vmid)))
+        .param("description", marks(guest).notes())
         .maybe("ide2", seed_drive(guest))
 }
 
@@ -280,11 +296,8 @@ fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Call {
             "ssh-public-keys",
             Some(guest.ssh_keys.join("\n")).filter(|keys| !keys.is_empty()),
         )
-        .param(
-            "tags",
-            quirks::render_tags(&identity::tags(&guest.uuid, &guest.manifest)),
-        )
-        .param("description", identity::notes(&guest.uuid, &guest.manifest))
+        .param("tags", quirks::render_tags(&marks(guest).tags(vmid)))
+        .param("description", marks(guest).notes())
 }
 
 /// Names a file of a storage; a whole volume id is taken as it is.

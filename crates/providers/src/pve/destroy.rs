@@ -1,7 +1,7 @@
 //! Removing a guest with what belongs to it, after proving whose it is.
 //!
-//! In: a guest. Out: its UUID is nowhere, its seed is gone.
-//! Never: disks the guest does not name; a protected guest; a guest that is not ours.
+//! Never disks the guest does not name, a protected guest, or a guest other than the one with the
+//! planned identity, id and host, whatever else carries its identity.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
 use super::finish::{boot_without, change_of};
 use super::half::half_made;
-use super::identity::{Claim, judge};
+use super::identity::Claim;
 use super::image::Content;
-use super::locate::{Found, Located, contested};
+use super::locate::{Found, Located, contested, several};
 use super::requests::{CT_DELETE, CT_STOP, VM_DELETE, VM_STOP};
 use super::seed;
 
@@ -26,7 +26,10 @@ const PAUSE: Duration = Duration::from_secs(2);
 impl Pve {
     /// Removes a guest.
     pub(super) async fn remove(&self, guest: &GuestRef) -> Result<(), Fault> {
-        let _turn = self.guard.guest(guest.vmid).await;
+        let _turn = self.turn(guest).await;
+        if guest.vmid.is_none() {
+            return self.remove_leftovers(guest).await;
+        }
         let mut tried = 0;
         let mut seeds = BTreeSet::new();
         while let Some(located) = self.removable(guest).await? {
@@ -59,31 +62,60 @@ impl Pve {
         self.remove_seeds(guest).await
     }
 
+    /// Removes what was stored for a guest that was not created. One that is being created may be
+    /// this one: it says so when it is done.
+    async fn remove_leftovers(&self, guest: &GuestRef) -> Result<(), Fault> {
+        let mut found = self.search(&guest.uuid).await?;
+        if let Found::Anonymous(located) = found {
+            self.wait_for_unlock(located).await?;
+            found = self.search(&guest.uuid).await?;
+        }
+        match found {
+            Found::Nowhere => self.remove_seeds(guest).await,
+            Found::Anonymous(located) => Err(half_made(&located)),
+            Found::Ours(located) | Found::Unfinished(located) => {
+                let name = name_of(located.kind, located.vmid, &located.node);
+                let detail = format!("{name} was created meanwhile");
+                Err(Fault::new(Class::Busy, Reason::AlreadyExists, detail))
+            }
+            // What was stored may be in use by one of them.
+            Found::Several(_) | Found::Impostor(_) => Ok(()),
+        }
+    }
+
     /// Finds the guest to remove, with nothing holding it; `None` when it is gone. One that was
-    /// never finished is ours too, as nobody else can have made it.
+    /// never finished is ours too, as nobody else can have made it. One that is not where it was
+    /// planned to be removed is refused.
     async fn removable(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
-        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
-        let mut found = self.find(&guest.uuid, last).await?;
+        let mut found = self.find(guest).await?;
         // It may become ours: it says whose it is when it is done.
         if let Found::Anonymous(located) = found {
             if located.kind != guest.kind {
                 return Ok(None);
             }
             self.wait_for_unlock(located).await?;
-            found = self.find(&guest.uuid, last).await?;
+            found = self.find(guest).await?;
         }
         let located = match found {
             Found::Ours(located) | Found::Unfinished(located) => located,
+            Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(located) => {
                 return Err(contested(&located, "carries the tag and another identity"));
             }
             Found::Anonymous(located) => return Err(half_made(&located)),
             Found::Nowhere => return Ok(None),
         };
+        if located.node != guest.host {
+            let name = name_of(located.kind, located.vmid, &located.node);
+            let detail = format!("{name} was on {} when its removal was planned", guest.host);
+            return Err(
+                Fault::new(Class::Refused, Reason::Other, detail).with_hint("make a new plan")
+            );
+        }
         let Some(located) = self.wait_for_unlock(located).await? else {
             return Ok(None);
         };
-        match judge(located.kind, &located.config, &guest.uuid) {
+        match located.claim(&guest.uuid) {
             Claim::Ours | Claim::Unfinished => {}
             Claim::Impostor | Claim::Other => return Ok(None),
         }
@@ -98,9 +130,15 @@ impl Pve {
 
     /// Does the next thing: switches the guest off, or removes it.
     async fn remove_once(&self, located: &Located) -> Result<(), Fault> {
-        if self.power_of(located).await? != Power::Stopped {
+        match self.power_of(located).await? {
+            Power::Stopped => {}
             // That takes a while, so the guest is proven again before it is removed.
-            return self.switch_off(located).await;
+            Power::Running => return self.switch_off(located).await,
+            Power::Unknown => {
+                let name = name_of(located.kind, located.vmid, &located.node);
+                let detail = format!("whether {name} runs is unknown");
+                return Err(Fault::new(Class::Broken, Reason::Other, detail));
+            }
         }
         let storage = located
             .config
@@ -148,7 +186,7 @@ impl Pve {
         if guest.kind == GuestKind::Ct {
             return Ok(());
         }
-        let _turn = self.guard.guest(guest.vmid).await;
+        let _turn = self.turn(guest).await;
         let Some(found) = self.prove(guest).await? else {
             return self.remove_seeds(guest).await;
         };
@@ -222,9 +260,9 @@ impl Pve {
                 Err(fault) => return Err(fault),
             };
             seeds.extend(files.into_iter().filter_map(|file| {
+                seed::owner(&file.name)?;
                 Some(SeedFile {
                     node: storage.host.clone(),
-                    uuid: seed::owner(&file.name)?,
                     file,
                 })
             }));
@@ -246,6 +284,5 @@ fn seeds_of(located: &Located, uuid: &GuestUuid) -> Vec<(String, String)> {
 /// A seed in a storage.
 pub(super) struct SeedFile {
     pub(super) node: String,
-    pub(super) uuid: GuestUuid,
     pub(super) file: super::image::File,
 }

@@ -8,7 +8,7 @@ use homestak_engine::ports::{GuestKind, GuestUuid};
 use super::client::{Pve, by_kind, name_of};
 use super::fault::Fault;
 use super::finish::digest_of;
-use super::identity::{Claim, judge};
+use super::identity::Claim;
 use super::locate::{Located, contested};
 use super::requests::{CT_RESIZE, VM_RESIZE};
 
@@ -31,7 +31,7 @@ impl Pve {
                 loop {
                     // Read again each time: a lost answer may have grown it already.
                     let located = self.reread(located.clone()).await?;
-                    if judge(located.kind, &located.config, uuid) != Claim::Ours {
+                    if located.claim(uuid) != Claim::Ours {
                         return Err(contested(&located, "changed its identity meanwhile"));
                     }
                     let Some(disk) = located.config.first_disk(located.kind) else {

@@ -5,14 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use homestak_engine::ports::{Class, GuestKind, GuestRef, NewGuest};
+use homestak_engine::ports::{Class, GuestKind, GuestRef, NewGuest, NewIdentity};
 
 use super::client::{Pve, by_kind, name_of};
 use super::create::{cpu, network_card, seed_drive};
 use super::fault::{Fault, Reason};
-use super::identity::{self, Claim, judge};
+use super::identity::{self, Claim, Marks};
 use super::image::Content;
 use super::locate::Located;
+use super::property::Property;
 use super::quirks;
 use super::requests::{CT_CHANGE, Call, VM_CHANGE};
 use super::seed;
@@ -28,7 +29,7 @@ impl Pve {
         seeded: bool,
     ) -> Result<GuestRef, Fault> {
         let mut located = self.still_ours(guest, located).await?;
-        if judge(located.kind, &located.config, &guest.uuid) == Claim::Unfinished {
+        if located.claim(&guest.uuid) == Claim::Unfinished {
             if !seeded {
                 self.ensure_seed(guest).await?;
             }
@@ -39,7 +40,7 @@ impl Pve {
         Ok(GuestRef {
             uuid: guest.uuid.clone(),
             kind: located.kind,
-            vmid: located.vmid,
+            vmid: Some(located.vmid),
             host: located.node,
         })
     }
@@ -50,7 +51,7 @@ impl Pve {
         let located = self.wait_for_unlock(located).await?;
         located
             .filter(|located| {
-                let claim = judge(located.kind, &located.config, &guest.uuid);
+                let claim = located.claim(&guest.uuid);
                 matches!(claim, Claim::Ours | Claim::Unfinished)
             })
             .ok_or_else(|| {
@@ -189,14 +190,76 @@ pub(super) fn boot_without(config: &super::config::GuestConfig, drive: &str) -> 
 
 /// The identity. It comes last, so that a guest that carries it is complete.
 fn mark(guest: &NewGuest, located: &Located) -> Result<Call, Fault> {
+    let marks = marks(guest);
+    Ok(change_of(located)?
+        .param("tags", tags(located, &marks))
+        .param("description", marks.notes()))
+}
+
+/// Returns what a new guest carries.
+pub(super) fn marks(guest: &NewGuest) -> Marks<'_> {
+    Marks {
+        uuid: &guest.uuid,
+        site: &guest.site,
+        manifest: &guest.manifest,
+        run: Some(&guest.run),
+    }
+}
+
+/// Returns the tags of a guest with ours in place of any it had; those of people stay.
+fn tags(located: &Located, marks: &Marks<'_>) -> String {
     let mut tags: BTreeSet<String> = located
         .config
         .tags()
         .into_iter()
         .filter(|tag| !identity::is_ours(tag))
         .collect();
-    tags.extend(identity::tags(&guest.uuid, &guest.manifest));
-    Ok(change_of(located)?
-        .param("tags", quirks::render_tags(&tags))
-        .param("description", identity::notes(&guest.uuid, &guest.manifest)))
+    tags.extend(marks.tags(located.vmid));
+    quirks::render_tags(&tags)
+}
+
+impl Pve {
+    /// Gives a guest another identity, in one change: tags, notes, and the SMBIOS of a VM, which
+    /// a running one shows from its next start on.
+    pub(super) async fn mark_again(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), Fault> {
+        let _turn = self.turn(guest).await;
+        let marks = Marks {
+            uuid: &to.uuid,
+            site: &to.site,
+            manifest: &to.manifest,
+            run: None,
+        };
+        let renamed = GuestRef {
+            uuid: to.uuid.clone(),
+            ..guest.clone()
+        };
+        let mut tries = 0;
+        loop {
+            if self.prove(&renamed).await?.is_some() {
+                return Ok(());
+            }
+            let located = self.require(guest).await?;
+            let mut call = change_of(&located)?
+                .param("tags", tags(&located, &marks))
+                .param("description", marks.notes_after(located.config.notes()));
+            if located.kind == GuestKind::Vm {
+                let smbios = located.config.text("smbios1").unwrap_or_default();
+                let smbios = Property::parse(&smbios).with("uuid", to.uuid.as_str());
+                call = call.param("smbios1", smbios.render());
+            }
+            let result = match located.kind {
+                GuestKind::Vm => self.run(&call).await.map(|_| ()),
+                GuestKind::Ct => self.change(&call).await.map(|_| ()),
+            };
+            tries += 1;
+            match result {
+                // The look at the top of the loop decides, not the answer.
+                Ok(()) if tries < 4 => {}
+                Err(fault) if fault.may_have_acted() && tries < 4 => {
+                    self.clock.sleep(self.settings.limits.connect).await;
+                }
+                result => return result,
+            }
+        }
+    }
 }

@@ -1,11 +1,12 @@
-//! Whose guest it is: our UUID in a tag, in the SMBIOS of a VM and in the notes.
+//! Whose guest it is: our UUID in a tag, in the SMBIOS of a VM and in the notes; site, manifest and
+//! the id it was created with in tags.
 //!
-//! In: what a list or a configuration says. Out: [`Claim`], the identity it carries, and tags.
-//! Never: a name or a vmid as identity; both are reused, and tags alone are copied by clones.
+//! A name or an id alone is no identity: both are reused, and clones copy tags and notes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{GuestKind, GuestUuid};
 
 use super::config::GuestConfig;
@@ -14,37 +15,91 @@ use super::config::GuestConfig;
 pub const TAG: &str = "homestak";
 /// Before the UUID.
 const ID_PREFIX: &str = "homestak-id-";
+/// Before the site.
+const SITE_PREFIX: &str = "homestak-s-";
 /// Before the manifest.
 const MANIFEST_PREFIX: &str = "homestak-m-";
+/// Before the id that the guest was created with. Clones and restored backups keep their tags, so
+/// this one tells them from their original in the list alone.
+const VMID_PREFIX: &str = "homestak-v-";
 /// Before the UUID in the notes.
 const NOTE: &str = "homestak-id: ";
 /// Before the UUID in the notes of a clone that is being made. Notes are what a clone can be given
 /// at once; tags are not.
 const MAKING_NOTE: &str = "homestak-making: ";
+/// Before the mark of the run that created the guest.
+const RUN_NOTE: &str = "homestak-run: ";
+
+/// What a guest of ours carries.
+pub struct Marks<'a> {
+    /// Its identity.
+    pub uuid: &'a GuestUuid,
+    /// Its site.
+    pub site: &'a SiteId,
+    /// Its manifest.
+    pub manifest: &'a str,
+    /// The run that creates it, where one does.
+    pub run: Option<&'a str>,
+}
+
+impl Marks<'_> {
+    /// Returns the tags, for a guest with that id. A copy keeps them under another id.
+    pub fn tags(&self, vmid: u32) -> BTreeSet<String> {
+        [
+            TAG.to_owned(),
+            id_tag(self.uuid),
+            format!("{SITE_PREFIX}{}", self.site),
+            manifest_tag(self.manifest),
+            format!("{VMID_PREFIX}{vmid}"),
+        ]
+        .into()
+    }
+
+    /// Returns the notes.
+    pub fn notes(&self) -> String {
+        self.lines(NOTE)
+    }
+
+    /// Returns the notes with ours in place of any that were there; those of people stay.
+    pub fn notes_after(&self, notes: Option<&str>) -> String {
+        let kept = notes.unwrap_or_default().lines();
+        let kept: String = kept
+            .filter(|line| !line.trim().starts_with("homestak-"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        self.notes() + &kept
+    }
+
+    /// Returns the notes of a clone that is being made.
+    pub fn making_notes(&self) -> String {
+        self.lines(MAKING_NOTE)
+    }
+
+    fn lines(&self, prefix: &str) -> String {
+        let Self {
+            uuid,
+            site,
+            manifest,
+            run,
+        } = self;
+        let mut notes =
+            format!("{prefix}{uuid}\nhomestak-site: {site}\nhomestak-manifest: {manifest}\n");
+        if let Some(run) = run {
+            let _ = writeln!(notes, "{RUN_NOTE}{run}");
+        }
+        notes
+    }
+}
 
 /// Returns the tag that carries a UUID.
 pub fn id_tag(uuid: &GuestUuid) -> String {
     format!("{ID_PREFIX}{uuid}")
 }
 
-/// Returns the tags a guest of ours carries.
-pub fn tags(uuid: &GuestUuid, manifest: &str) -> BTreeSet<String> {
-    [TAG.to_owned(), id_tag(uuid), manifest_tag(manifest)].into()
-}
-
 /// Tells whether a tag is one of ours, so that tags of people are left alone.
 pub fn is_ours(tag: &str) -> bool {
-    tag == TAG || tag.starts_with(ID_PREFIX) || tag.starts_with(MANIFEST_PREFIX)
-}
-
-/// Returns the notes a guest of ours carries.
-pub fn notes(uuid: &GuestUuid, manifest: &str) -> String {
-    format!("{NOTE}{uuid}\nhomestak-manifest: {manifest}\n")
-}
-
-/// Returns the notes of a clone that is being made.
-pub fn making_notes(uuid: &GuestUuid, manifest: &str) -> String {
-    format!("{MAKING_NOTE}{uuid}\nhomestak-manifest: {manifest}\n")
+    let prefixes = [ID_PREFIX, SITE_PREFIX, MANIFEST_PREFIX, VMID_PREFIX];
+    tag == TAG || prefixes.iter().any(|prefix| tag.starts_with(prefix))
 }
 
 /// Reads the UUID in a set of tags; none when there are two.
@@ -59,6 +114,32 @@ pub fn manifest_in_tags(tags: &BTreeSet<String>) -> Option<String> {
     tags.iter()
         .find_map(|tag| tag.strip_prefix(MANIFEST_PREFIX))
         .and_then(decode)
+}
+
+/// Reads the site in a set of tags; none when there are two.
+pub fn site_in_tags(tags: &BTreeSet<String>) -> Option<SiteId> {
+    let mut sites = tags.iter().filter_map(|tag| tag.strip_prefix(SITE_PREFIX));
+    let first = sites.next().and_then(SiteId::new);
+    if sites.next().is_some() { None } else { first }
+}
+
+/// Reads the id that the guest with an id was created with from its tags: another one, when any
+/// of them names another.
+pub fn created_as(tags: &BTreeSet<String>, vmid: u32) -> Option<u32> {
+    let ids = tags.iter().filter_map(|tag| tag.strip_prefix(VMID_PREFIX));
+    let ids: BTreeSet<u32> = ids.filter_map(|id| id.parse().ok()).collect();
+    ids.iter()
+        .copied()
+        .find(|id| *id != vmid)
+        .or_else(|| ids.first().copied())
+}
+
+/// Reads the run in notes.
+pub fn run_in_notes(notes: &str) -> Option<String> {
+    let run = notes
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(RUN_NOTE))?;
+    Some(run.trim().to_owned()).filter(|run| !run.is_empty())
 }
 
 /// Reads the UUID in notes.
@@ -127,8 +208,8 @@ pub enum Claim {
     Other,
 }
 
-/// Judges a configuration against a UUID.
-pub fn judge(kind: GuestKind, config: &GuestConfig, uuid: &GuestUuid) -> Claim {
+/// Judges a configuration of the guest with an id against a UUID.
+pub fn judge(kind: GuestKind, vmid: u32, config: &GuestConfig, uuid: &GuestUuid) -> Claim {
     let tags = config.tags();
     let tagged = tags.contains(&id_tag(uuid));
     let proof = match kind {
@@ -137,7 +218,8 @@ pub fn judge(kind: GuestKind, config: &GuestConfig, uuid: &GuestUuid) -> Claim {
     };
     let proven = proof.as_ref() == Some(uuid);
     let making = config.notes().and_then(uuid_in_making);
-    if tagged && proven && uuid_in_tags(&tags).is_some() {
+    let copied = created_as(&tags, vmid).is_some_and(|created| created != vmid);
+    if tagged && proven && !copied && uuid_in_tags(&tags).is_some() {
         Claim::Ours
     } else if making.as_ref() == Some(uuid) && !tagged {
         // A clone carries the tags of its source until it is finished; ours come last.
@@ -165,48 +247,74 @@ mod tests {
     }
 
     fn claim(kind: GuestKind, config: serde_json::Value) -> Claim {
-        judge(kind, &GuestConfig::new(config), &uuid(A))
+        judge(kind, 101, &GuestConfig::new(config), &uuid(A))
+    }
+
+    fn marked(text: &str, manifest: &str) -> (String, String) {
+        let site = SiteId::new("aaaabbbbccccdddd").expect("an id");
+        let uuid = uuid(text);
+        let marks = Marks {
+            uuid: &uuid,
+            site: &site,
+            manifest,
+            run: Some("r1"),
+        };
+        (render_tags(&marks.tags(101)), marks.notes())
     }
 
     #[test]
     fn a_guest_is_ours_when_all_signs_agree() {
-        let tags = render_tags(&tags(&uuid(A), "n1"));
+        let (tags, notes) = marked(A, "n1");
+        assert_eq!(run_in_notes(&notes).as_deref(), Some("r1"));
         let smbios = format!("uuid={}", A.to_uppercase());
-        let vm = json!({"tags": tags, "smbios1": smbios, "description": notes(&uuid(A), "n1")});
+        let vm = json!({"tags": tags, "smbios1": smbios, "description": notes});
         assert_eq!(claim(GuestKind::Vm, vm), Claim::Ours);
-        let ct = json!({"tags": tags, "description": notes(&uuid(A), "n1")});
+        let ct = json!({"tags": tags, "description": notes});
         assert_eq!(claim(GuestKind::Ct, ct), Claim::Ours);
         assert_eq!(claim(GuestKind::Vm, json!({"name": "n1"})), Claim::Other);
     }
 
     #[test]
     fn a_copy_of_our_guest_is_an_impostor() {
-        let tags = render_tags(&tags(&uuid(A), "n1"));
-        let copy = json!({"tags": tags, "smbios1": format!("uuid={B}"), "description": notes(&uuid(A), "n1")});
+        let (tags, notes) = marked(A, "n1");
+        let copy = json!({"tags": tags, "smbios1": format!("uuid={B}"), "description": notes});
         assert_eq!(claim(GuestKind::Vm, copy), Claim::Impostor);
         assert_eq!(claim(GuestKind::Ct, json!({"tags": tags})), Claim::Impostor);
     }
 
     #[test]
+    fn a_restored_backup_under_another_id_is_an_impostor_although_every_sign_is_kept() {
+        let (tags, notes) = marked(A, "n1");
+        let vm = json!({"tags": tags, "smbios1": format!("uuid={A}"), "description": notes});
+        let ct = json!({"tags": tags, "description": notes});
+        for (kind, config) in [(GuestKind::Vm, vm), (GuestKind::Ct, ct)] {
+            let config = GuestConfig::new(config);
+            assert_eq!(judge(kind, 101, &config, &uuid(A)), Claim::Ours);
+            assert_eq!(judge(kind, 102, &config, &uuid(A)), Claim::Impostor);
+        }
+    }
+
+    #[test]
     fn a_clone_that_was_not_configured_is_unfinished() {
-        let source = render_tags(&tags(&uuid(B), "other"));
-        let clone = json!({"tags": source, "smbios1": "uuid=00000000-0000-4000-8000-000000000000", "description": making_notes(&uuid(A), "n1")});
+        let (source, _) = marked(B, "other");
+        let making = format!("{MAKING_NOTE}{A}\n");
+        let clone = json!({"tags": source, "smbios1": "uuid=00000000-0000-4000-8000-000000000000", "description": making});
         assert_eq!(claim(GuestKind::Vm, clone.clone()), Claim::Unfinished);
-        let copy = json!({"description": notes(&uuid(A), "n1")});
+        let copy = json!({"description": marked(A, "n1").1});
         assert_eq!(
             claim(GuestKind::Vm, copy),
             Claim::Other,
             "its tags were removed by someone"
         );
         assert_eq!(
-            judge(GuestKind::Vm, &GuestConfig::new(clone), &uuid(B)),
+            judge(GuestKind::Vm, 101, &GuestConfig::new(clone), &uuid(B)),
             Claim::Impostor
         );
     }
 
     #[test]
     fn two_ids_in_the_tags_are_none() {
-        let mut both = tags(&uuid(A), "n1");
+        let mut both = parse_tags(&marked(A, "n1").0);
         both.insert(id_tag(&uuid(B)));
         assert_eq!(uuid_in_tags(&both), None);
     }

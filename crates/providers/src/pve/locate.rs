@@ -12,7 +12,7 @@ use super::client::{Pve, by_kind, name_of};
 use super::config::GuestConfig;
 use super::fault::{Fault, Reason};
 use super::half::being_made;
-use super::identity::{Claim, id_tag, judge};
+use super::identity::{self, Claim, id_tag, judge};
 use super::observe::power;
 use super::quirks::text_of;
 use super::requests::{CT_CONFIG, CT_STATUS, VM_CONFIG, VM_STATUS};
@@ -33,12 +33,31 @@ pub(super) enum Found {
     Ours(Located),
     /// The guest, not yet finished.
     Unfinished(Located),
+    /// Several guests with every sign of it.
+    Several(Vec<Located>),
     /// Only something that carries its tag and is another.
     Impostor(Located),
     /// Something in the making where the guest would be, which does not say whose it is.
     Anonymous(Located),
     /// Nothing.
     Nowhere,
+}
+
+impl Located {
+    /// Judges it against an identity.
+    pub(super) fn claim(&self, uuid: &GuestUuid) -> Claim {
+        judge(self.kind, self.vmid, &self.config, uuid)
+    }
+
+    fn judged(self, uuid: &GuestUuid) -> Found {
+        match self.claim(uuid) {
+            Claim::Ours => Found::Ours(self),
+            Claim::Unfinished => Found::Unfinished(self),
+            Claim::Impostor => Found::Impostor(self),
+            Claim::Other if being_made(&self.config) => Found::Anonymous(self),
+            Claim::Other => Found::Nowhere,
+        }
+    }
 }
 
 impl Pve {
@@ -60,36 +79,49 @@ impl Pve {
         }
     }
 
-    /// Searches for a guest: where it was last seen, then everywhere.
-    pub(super) async fn find(
-        &self,
-        uuid: &GuestUuid,
-        last: Option<(GuestKind, &str, u32)>,
-    ) -> Result<Found, Fault> {
-        let mut second = Found::Nowhere;
-        if let Some((kind, node, vmid)) = last
-            && !node.is_empty()
-            && vmid >= 100
-            && let Some(config) = self.config_at(kind, node, vmid).await?
-        {
-            let located = Located {
-                kind,
-                vmid,
-                node: node.to_owned(),
-                config,
-            };
-            match judge(kind, &located.config, uuid) {
-                Claim::Ours => return Ok(Found::Ours(located)),
-                Claim::Unfinished => second = Found::Unfinished(located),
-                Claim::Impostor => second = Found::Impostor(located),
-                Claim::Other if being_made(&located.config) => {
-                    second = Found::Anonymous(located);
-                }
-                Claim::Other => {}
-            }
+    /// Finds a guest: the one with its id, wherever in the cluster it is; without an id, the only
+    /// one that carries its identity.
+    pub(super) async fn find(&self, guest: &GuestRef) -> Result<Found, Fault> {
+        match guest.vmid {
+            Some(vmid) => self.find_at(guest, vmid).await,
+            None => self.search(&guest.uuid).await,
         }
-        // Twice: a guest that moves between the list and the look is found where it went.
+    }
+
+    async fn find_at(&self, guest: &GuestRef, vmid: u32) -> Result<Found, Fault> {
+        let mut at = (guest.kind, guest.host.clone());
+        let mut found = Found::Nowhere;
+        // Three times: a guest that moves between the list and the look is found where it went.
+        for _ in 0..3 {
+            if !at.1.is_empty() {
+                let config = self.config_at(at.0, &at.1, vmid).await?;
+                let located = config.map(|config| Located {
+                    kind: at.0,
+                    vmid,
+                    node: at.1.clone(),
+                    config,
+                });
+                found = located.map_or(Found::Nowhere, |located| located.judged(&guest.uuid));
+                if !matches!(found, Found::Nowhere) {
+                    break;
+                }
+            }
+            let rows = self.guests().await?;
+            let row = rows.into_iter().find(|row| row.vmid == vmid);
+            let Some(row) = row.filter(|row| (row.kind, &row.host) != (at.0, &at.1)) else {
+                break;
+            };
+            at = (row.kind, row.host);
+        }
+        Ok(found)
+    }
+
+    /// Searches for everything that carries an identity.
+    pub(super) async fn search(&self, uuid: &GuestUuid) -> Result<Found, Fault> {
+        let mut ours: Vec<Located> = Vec::new();
+        let mut second = Found::Nowhere;
         let range = self.vmid_range().await?;
+        // Twice: a guest that moves between the list and the look is found where it went.
         for _ in 0..2 {
             let mut moved = false;
             let tag = id_tag(uuid);
@@ -99,6 +131,7 @@ impl Pve {
             let making = first_choices(uuid, range, &ids);
             let candidate =
                 |row: &&ObservedGuest| row.tags.contains(&tag) || making.contains(&row.vmid);
+            ours.clear();
             for row in rows.iter().filter(candidate) {
                 let Some(config) = self.config_at(row.kind, &row.host, row.vmid).await? else {
                     moved = true;
@@ -110,34 +143,37 @@ impl Pve {
                     node: row.host.clone(),
                     config,
                 };
-                match judge(row.kind, &located.config, uuid) {
-                    Claim::Ours => return Ok(Found::Ours(located)),
-                    Claim::Unfinished => second = Found::Unfinished(located),
-                    Claim::Impostor if matches!(second, Found::Nowhere | Found::Anonymous(_)) => {
-                        second = Found::Impostor(located);
-                    }
-                    Claim::Other
-                        if being_made(&located.config) && matches!(second, Found::Nowhere) =>
+                match located.judged(uuid) {
+                    Found::Ours(located) => ours.push(located),
+                    found @ Found::Unfinished(_) => second = found,
+                    found @ Found::Impostor(_)
+                        if matches!(second, Found::Nowhere | Found::Anonymous(_)) =>
                     {
-                        second = Found::Anonymous(located);
+                        second = found;
                     }
-                    Claim::Impostor | Claim::Other => {}
+                    found @ Found::Anonymous(_) if matches!(second, Found::Nowhere) => {
+                        second = found;
+                    }
+                    _ => {}
                 }
             }
             if !moved {
                 break;
             }
         }
-        Ok(second)
+        if ours.len() > 1 {
+            return Ok(Found::Several(ours));
+        }
+        Ok(ours.pop().map_or(second, Found::Ours))
     }
 
     /// Finds a guest that is about to be changed, proves its identity and waits until nothing
     /// holds it. `None` when it is nowhere.
     pub(super) async fn prove(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
-        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
         for _ in 0..3 {
-            let located = match self.find(&guest.uuid, last).await? {
+            let located = match self.find(guest).await? {
                 Found::Ours(located) => located,
+                Found::Several(guests) => return Err(several(&guests)),
                 Found::Unfinished(located) => {
                     return Err(contested(&located, "was not finished"));
                 }
@@ -155,7 +191,7 @@ impl Pve {
             }
             // Whoever held it may have moved or removed it, so it is judged again.
             if let Some(located) = self.wait_for_unlock(located).await?
-                && judge(located.kind, &located.config, &guest.uuid) == Claim::Ours
+                && located.claim(&guest.uuid) == Claim::Ours
             {
                 return Ok(Some(located));
             }
@@ -170,7 +206,10 @@ impl Pve {
     /// Finds a guest that must be there.
     pub(super) async fn require(&self, guest: &GuestRef) -> Result<Located, Fault> {
         self.prove(guest).await?.ok_or_else(|| {
-            let detail = format!("no guest has the identity {}", guest.uuid);
+            let id = guest
+                .vmid
+                .map_or_else(String::new, |id| format!(" and the id {id}"));
+            let detail = format!("no guest has the identity {}{id}", guest.uuid);
             Fault::new(Class::Missing, Reason::NoConfig, detail)
         })
     }
@@ -185,9 +224,9 @@ impl Pve {
 
     /// Looks at one guest, for the port.
     pub(super) async fn look_at(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, Fault> {
-        let last = Some((guest.kind, guest.host.as_str(), guest.vmid));
-        let located = match self.find(&guest.uuid, last).await? {
+        let located = match self.find(guest).await? {
             Found::Ours(located) | Found::Unfinished(located) => located,
+            Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(_) | Found::Anonymous(_) | Found::Nowhere => return Ok(None),
         };
         let power = match self.power_of(&located).await {
@@ -203,7 +242,10 @@ impl Pve {
             host: located.node.clone(),
             name: config.name(located.kind),
             uuid: Some(guest.uuid.clone()),
-            manifest: super::identity::manifest_in_tags(&tags),
+            site: identity::site_in_tags(&tags),
+            manifest: identity::manifest_in_tags(&tags),
+            created_as: identity::created_as(&tags, located.vmid),
+            run: config.notes().and_then(identity::run_in_notes),
             power,
             template: config.flag("template"),
             lock: config.lock(),
@@ -234,6 +276,20 @@ fn first_choices(
         choices.insert(vmid);
     }
     choices
+}
+
+/// Refuses to choose between guests that carry one identity.
+pub(super) fn several(guests: &[Located]) -> Fault {
+    let names: Vec<String> = guests
+        .iter()
+        .map(|located| name_of(located.kind, located.vmid, &located.node))
+        .collect();
+    let detail = format!(
+        "{} carry the same identity; none is touched",
+        names.join(", ")
+    );
+    Fault::new(Class::Refused, Reason::Other, detail)
+        .with_hint("remove the homestak tags from each copy")
 }
 
 /// Refuses to touch a guest whose identity is in doubt.

@@ -24,7 +24,6 @@ mod remark;
 mod reshape;
 mod session;
 mod settle;
-mod sweep;
 mod task;
 mod upload;
 mod wait;

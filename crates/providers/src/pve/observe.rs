@@ -1,24 +1,18 @@
-//! Everything at once: one request, whatever the number of guests and hosts, and a few more only
-//! where someone copied a guest of ours with its tags.
+//! Everything at once: one request, whatever the number of guests and hosts.
 //!
 //! In: the cluster's list of resources. Out: [`Observed`].
 //! Never: one request per guest; a guess: what the list does not say is unknown.
 
-use std::collections::BTreeMap;
-
 use homestak_engine::ports::{
-    GuestKind, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    GuestKind, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
 use serde_json::Value;
 
 use super::client::Pve;
 use super::fault::Fault;
-use super::identity::{self, Claim, judge};
+use super::identity;
 use super::quirks::{self, text_of};
 use super::requests::{Call, RESOURCES};
-
-/// The most requests a look may take, however many copies someone made.
-const MOST_REQUESTS: u32 = 5;
 
 impl Pve {
     /// Looks at everything.
@@ -26,34 +20,7 @@ impl Pve {
         let data = self.ask(&Call::to(&RESOURCES)).await?;
         let mut observed = observed(&data)?;
         observed.requests = 1;
-        self.unmask(&mut observed).await?;
         Ok(observed)
-    }
-
-    /// Takes the identity from copies: where a UUID is there twice, the configurations decide.
-    async fn unmask(&self, observed: &mut Observed) -> Result<(), Fault> {
-        let mut counts: BTreeMap<GuestUuid, u32> = BTreeMap::new();
-        for uuid in observed
-            .guests
-            .iter()
-            .filter_map(|guest| guest.uuid.as_ref())
-        {
-            *counts.entry(uuid.clone()).or_default() += 1;
-        }
-        for guest in &mut observed.guests {
-            let Some(uuid) = guest.uuid.clone().filter(|uuid| counts[uuid] > 1) else {
-                continue;
-            };
-            if observed.requests >= MOST_REQUESTS {
-                break;
-            }
-            observed.requests += 1;
-            let config = self.config_at(guest.kind, &guest.host, guest.vmid).await?;
-            if config.is_none_or(|config| judge(guest.kind, &config, &uuid) != Claim::Ours) {
-                guest.uuid = None;
-            }
-        }
-        Ok(())
     }
 
     /// Looks at all guests.
@@ -121,7 +88,10 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
             text_of(row, "name")
         },
         uuid: identity::uuid_in_tags(&tags),
+        site: identity::site_in_tags(&tags),
         manifest: identity::manifest_in_tags(&tags),
+        created_as: identity::created_as(&tags, vmid),
+        run: None,
         power: power(&text_of(row, "status")),
         template: row
             .get("template")

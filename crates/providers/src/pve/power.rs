@@ -50,7 +50,7 @@ impl Pve {
         wanted: Power,
         call: impl Fn(&Located, bool) -> Call + Send + Sync,
     ) -> Result<(), Fault> {
-        let _turn = self.guard.guest(guest.vmid).await;
+        let _turn = self.turn(guest).await;
         let mut tried = 0;
         loop {
             let located = self.require(guest).await?;

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
-    ObservedGuest, PortError, Provider,
+    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
+    Observed, ObservedGuest, PortError, Provider,
 };
 use serde_json::Value;
 
@@ -19,7 +19,10 @@ use super::remark::about;
 use super::requests::{CLUSTER_STATUS, Call};
 
 fn guest_name(guest: &GuestRef) -> String {
-    name_of(guest.kind, guest.vmid, &guest.host)
+    match guest.vmid {
+        Some(vmid) => name_of(guest.kind, vmid, &guest.host),
+        None => format!("the guest {} on {}", guest.uuid, guest.host),
+    }
 }
 
 fn describe<T>(result: Result<T, Fault>, doing: impl FnOnce() -> String) -> Result<T, PortError> {
@@ -102,8 +105,8 @@ impl Provider for Pve {
         })
     }
 
-    async fn address(&self, guest: &GuestRef, mac: &str) -> Result<Option<IpAddr>, PortError> {
-        describe(about(&guest.uuid, self.look_up(guest, mac)).await, || {
+    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+        describe(about(&guest.uuid, self.look_up(guest)).await, || {
             format!("ask for the address of {}", guest_name(guest))
         })
     }
@@ -116,7 +119,7 @@ impl Provider for Pve {
 
     async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
         let grown = async {
-            let _turn = self.guard.guest(guest.vmid).await;
+            let _turn = self.turn(guest).await;
             let located = self.require(guest).await?;
             self.grow(&located, &guest.uuid, gib).await
         };
@@ -144,6 +147,12 @@ impl Provider for Pve {
         })
     }
 
+    async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
+        describe(about(&guest.uuid, self.mark_again(guest, to)).await, || {
+            format!("give {} another identity", guest_name(guest))
+        })
+    }
+
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
         describe(self.has_file(image).await, || {
             format!(
@@ -159,12 +168,6 @@ impl Provider for Pve {
                 "bring `{}` into {} on {}",
                 image.file, image.storage, image.host
             )
-        })
-    }
-
-    async fn sweep(&self) -> Result<usize, PortError> {
-        describe(self.sweep_seeds().await, || {
-            format!("sweep {}", self.place())
         })
     }
 }

@@ -9,7 +9,7 @@ use homestak_engine::ports::{GuestKind, GuestRef};
 use super::client::{Pve, by_kind};
 use super::fault::Fault;
 use super::finish::digest_of;
-use super::identity::{Claim, judge};
+use super::identity::Claim;
 use super::locate::{Located, contested};
 use super::requests::{CT_CHANGE, VM_CHANGE};
 
@@ -21,14 +21,14 @@ impl Pve {
         cores: u32,
         memory: u64,
     ) -> Result<(), Fault> {
-        let _turn = self.guard.guest(guest.vmid).await;
+        let _turn = self.turn(guest).await;
         let located = self.require(guest).await?;
         self.past_locks(&located.node, located.vmid, || async {
             let mut tries = 0;
             loop {
                 // Read again each time: a lost answer may have changed it already.
                 let located = self.reread(located.clone()).await?;
-                if judge(located.kind, &located.config, &guest.uuid) != Claim::Ours {
+                if located.claim(&guest.uuid) != Claim::Ours {
                     return Err(contested(&located, "changed its identity meanwhile"));
                 }
                 if has(&located, cores, memory) {

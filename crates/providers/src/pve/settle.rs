@@ -10,7 +10,7 @@ use homestak_engine::ports::{Class, DiskSource, NewGuest, Sent};
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
 use super::half::{Alone, being_made, half_made};
-use super::identity::{Claim, judge};
+use super::identity::Claim;
 use super::locate::Located;
 use super::task::elapsed;
 
@@ -43,7 +43,7 @@ impl Pve {
         loop {
             let passed = elapsed(started, self.clock.now());
             match self.at_id(guest, vmid).await? {
-                Some(located) => match judge(guest.kind, &located.config, &guest.uuid) {
+                Some(located) => match located.claim(&guest.uuid) {
                     Claim::Ours | Claim::Unfinished => return Ok(Outcome::Made(located)),
                     // A guest being made says nothing about itself until it is done.
                     Claim::Other | Claim::Impostor if being_made(&located.config) => {

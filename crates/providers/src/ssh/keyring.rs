@@ -9,6 +9,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::durable::{self, Access};
 use homestak_engine::ports::{Class, GuestUuid, HostKey, PortError};
 
 use super::{INSTALL, process, share};
@@ -80,6 +81,32 @@ impl Keyring {
             Ok(known.lines().any(|line| is_of(line, guest)))
         };
         read().map_err(|error| failed("read who is known", &error))
+    }
+
+    /// Keeps the keys of a guest under another identity as well. Repeating it changes nothing.
+    pub fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
+        let (old, new) = (self.file_of(from), self.file_of(to));
+        let rename = || -> io::Result<()> {
+            if is_whole(&old) && !is_whole(&new) {
+                let _turn = self.turn()?;
+                let (public, private) = (fs_err::read(public_file(&old))?, fs_err::read(&old)?);
+                durable::write(&public_file(&new), &public, Access::PUBLIC)?;
+                durable::write(&new, &private, Access::PRIVATE)?;
+            }
+            for file in [self.known_hosts(), self.seen_hosts()] {
+                let known = read_or_empty(&file)?;
+                let public = |guest: &GuestUuid| {
+                    let line = known.lines().find(|line| is_of(line, guest))?;
+                    line.split_once(' ').map(|(_, public)| public)
+                };
+                if let (Some(public), None) = (public(from), public(to)) {
+                    self.pin(&file, to, Some(public))?;
+                }
+            }
+            Ok(())
+        };
+        let doing = format!("keep the SSH host key of guest {to}");
+        rename().map_err(|error| failed(&doing, &error))
     }
 
     /// Forgets the keys of a guest that is gone, and ends connections to it. One that is not known is no error.

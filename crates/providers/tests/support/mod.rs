@@ -21,10 +21,12 @@ pub mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
     DiskSource, GuestKind, GuestRef, GuestUuid, Identity, NewGuest, Nic, PortError, Seed,
 };
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings, identity};
+use homestak_providers::pve::identity::Marks;
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 
 use server::Server;
 use world::{Guest, World};
@@ -64,13 +66,30 @@ pub fn uuid(nth: u32) -> GuestUuid {
     GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).expect("a UUID")
 }
 
+/// The site that guests of ours belong to.
+pub fn site() -> SiteId {
+    SiteId::from_random([7; 16])
+}
+
+/// What a guest of ours carries.
+pub fn marks<'a>(uuid: &'a GuestUuid, site: &'a SiteId) -> Marks<'a> {
+    Marks {
+        uuid,
+        site,
+        manifest: "n1",
+        run: Some("run1"),
+    }
+}
+
 /// A VM from an image.
 pub fn vm(nth: u32) -> NewGuest {
     NewGuest {
         uuid: uuid(nth),
         kind: GuestKind::Vm,
         name: format!("node{nth}"),
+        site: site(),
         manifest: "N1 test".to_owned(),
+        run: "run1".to_owned(),
         host: "pve1".to_owned(),
         vmid: None,
         cores: 2,
@@ -156,7 +175,8 @@ pub fn check_secret(error: &PortError) {
 /// A guest of ours that someone else may have changed.
 pub fn add(world: &mut World, vmid: u32, nth: u32, change: impl FnOnce(&mut Guest)) -> GuestRef {
     let uuid = uuid(nth);
-    let tags: Vec<String> = identity::tags(&uuid, "n1").into_iter().collect();
+    let site = site();
+    let tags: Vec<String> = marks(&uuid, &site).tags(vmid).into_iter().collect();
     let config = [
         ("name", "node".to_owned()),
         ("tags", tags.join(";")),
@@ -175,7 +195,7 @@ pub fn add(world: &mut World, vmid: u32, nth: u32, change: impl FnOnce(&mut Gues
     GuestRef {
         uuid,
         kind: GuestKind::Vm,
-        vmid,
+        vmid: Some(vmid),
         host: "pve1".to_owned(),
     }
 }

@@ -56,10 +56,11 @@ pub(super) fn take(desk: &mut Desk, taking: &Taking) -> Result<Held, Fault> {
         desk.connection()
             .prepare_cached(
                 "INSERT OR REPLACE INTO leases
-                 (manifest, host, machine, boot, space, pid, start, mark, since)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                 (site, manifest, host, machine, boot, space, pid, start, mark, since)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )?
             .execute(params![
+                row::site_key(scope),
                 scope.manifest,
                 scope.host,
                 holder.machine,
@@ -84,11 +85,12 @@ fn look(desk: &Desk, scope: &Scope, taking: &Taking) -> Result<(), Fault> {
         .connection()
         .prepare_cached(
             "SELECT machine, boot, space, pid, start, since FROM leases
-             WHERE manifest = ?1 AND host = ?2",
+             WHERE site IN (?1, '') AND manifest = ?2 AND host = ?3",
         )?
-        .query_row(params![scope.manifest, scope.host], |row| {
-            Ok((other(row)?, row.get::<_, i64>(5)?))
-        })
+        .query_row(
+            params![row::site_key(scope), scope.manifest, scope.host],
+            |row| Ok((other(row)?, row.get::<_, i64>(5)?)),
+        )
         .optional()?;
     let Some((other, since)) = found else {
         return Ok(());

@@ -114,10 +114,16 @@ impl Journal for Sqlite {
         Ok(Box::new(held))
     }
 
-    async fn begin(&self, verb: &str, plan: &Plan, at: Timestamp) -> Result<RunId, JournalError> {
+    async fn begin(
+        &self,
+        verb: &str,
+        plan: &Plan,
+        mark: &str,
+        at: Timestamp,
+    ) -> Result<RunId, JournalError> {
         let doing = "write down a new run";
         let beginning =
-            Beginning::new(verb, plan, at).map_err(|fault| fault.told(doing, &self.file))?;
+            Beginning::new(verb, plan, mark, at).map_err(|fault| fault.told(doing, &self.file))?;
         self.writer
             .ask(doing, move |desk| desk.begin(&beginning))
             .await

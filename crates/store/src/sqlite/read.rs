@@ -13,7 +13,7 @@ use serde_json::{Value, from_str};
 use super::fault::Fault;
 use super::{patch, row};
 
-const HEAD: &str = "SELECT id, manifest, hosts, verb, started, ended, ending FROM runs";
+const HEAD: &str = "SELECT id, manifest, hosts, verb, started, ended, ending, site, mark FROM runs";
 
 pub(super) fn runs(connection: &Connection, manifest: Option<&str>) -> Result<Vec<RunHead>, Fault> {
     let filter = if manifest.is_some() {
@@ -41,6 +41,8 @@ fn head(row: &Row<'_>) -> Result<RunHead, Fault> {
     };
     Ok(RunHead {
         id: RunId(row.get(0)?),
+        mark: row.get(8)?,
+        site: row::to_site(row.get(7)?)?,
         manifest: row.get(1)?,
         hosts: from_str(&hosts).map_err(Fault::nonsense)?,
         verb: row.get(3)?,
@@ -135,9 +137,12 @@ impl Records {
 
 pub(super) fn records(connection: &Connection, scope: &Scope) -> Result<Vec<NodeRecord>, Fault> {
     let mut statement = connection.prepare_cached(
-        "SELECT record FROM nodes WHERE manifest = ?1 AND host = ?2 ORDER BY name",
+        "SELECT record FROM nodes AS own
+         WHERE manifest = ?2 AND host = ?3 AND (site = ?1 OR site = '' AND NOT EXISTS (
+             SELECT 1 FROM nodes WHERE site = ?1 AND manifest = ?2 AND host = ?3 AND name = own.name))
+         ORDER BY name",
     )?;
-    let mut rows = statement.query(params![scope.manifest, scope.host])?;
+    let mut rows = statement.query(params![row::site_key(scope), scope.manifest, scope.host])?;
     let mut records = Vec::new();
     while let Some(row) = rows.next()? {
         let text: String = row.get(0)?;

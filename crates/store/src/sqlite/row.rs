@@ -3,7 +3,8 @@
 //! In: values of the journal. Out: numbers and texts, and back.
 //! Never: a number with a second meaning; they are in files of people.
 
-use homestak_engine::journal::{Ending, Happened, Trouble};
+use homestak_core::doc::scalar::SiteId;
+use homestak_engine::journal::{Ending, Happened, Scope, Trouble};
 use jiff::Timestamp;
 use serde_json::{from_str, to_string};
 
@@ -53,6 +54,18 @@ pub(super) fn to_happened(number: i64, text: Option<&str>) -> Result<Happened, F
         8 => Happened::Settled,
         _ => return Err(Fault::nonsense(format!("what happened is {number}"))),
     })
+}
+
+/// Returns the site of a scope as a key; empty for the first form.
+pub(super) fn site_key(scope: &Scope) -> &str {
+    scope.site.as_ref().map_or("", SiteId::as_str)
+}
+
+pub(super) fn to_site(text: Option<String>) -> Result<Option<SiteId>, Fault> {
+    let site = |text: String| {
+        SiteId::new(&text).ok_or_else(|| Fault::nonsense(format!("a site is `{text}`")))
+    };
+    text.map(site).transpose()
 }
 
 pub(super) fn to_ending(word: &str) -> Result<Ending, Fault> {

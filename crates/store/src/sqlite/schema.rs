@@ -8,7 +8,10 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::fault::Fault;
 
 /// What leads from each form to the next; the first from an empty file to form 1.
-pub(super) const MIGRATIONS: &[&str] = &[include_str!("../../migrations/0001.sql")];
+pub(super) const MIGRATIONS: &[&str] = &[
+    include_str!("../../migrations/0001.sql"),
+    include_str!("../../migrations/0002.sql"),
+];
 
 /// Brings a file up to date, wholly or not at all.
 pub(super) fn migrate(

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepKind, steps};
 use homestak_engine::journal::{Ending, Entry, Happened, RunId, Scope};
 use jiff::Timestamp;
@@ -22,6 +23,7 @@ pub(super) struct Desk {
 
 /// A run that goes on.
 struct Going {
+    site: Option<SiteId>,
     manifest: String,
     /// The kind of each step.
     kinds: Vec<StepKind>,
@@ -32,8 +34,9 @@ struct Going {
 }
 
 impl Going {
-    fn new(manifest: String, kinds: Vec<StepKind>) -> Self {
+    fn new(site: Option<SiteId>, manifest: String, kinds: Vec<StepKind>) -> Self {
         Self {
+            site,
             manifest,
             kinds,
             begun: BTreeMap::new(),
@@ -45,6 +48,8 @@ impl Going {
 /// A run that is to be written down.
 pub(super) struct Beginning {
     verb: String,
+    site: Option<SiteId>,
+    mark: String,
     manifest: String,
     hosts: String,
     plan: String,
@@ -53,9 +58,11 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    pub(super) fn new(verb: &str, plan: &Plan, at: Timestamp) -> Result<Self, Fault> {
+    pub(super) fn new(verb: &str, plan: &Plan, mark: &str, at: Timestamp) -> Result<Self, Fault> {
         Ok(Self {
             verb: verb.to_owned(),
+            site: plan.site.clone(),
+            mark: mark.to_owned(),
             manifest: plan.manifest.clone(),
             hosts: to_string(&plan.hosts).map_err(Fault::nonsense)?,
             plan: to_string(plan).map_err(Fault::nonsense)?,
@@ -107,14 +114,22 @@ impl Desk {
     pub(super) fn begin(&mut self, run: &Beginning) -> Result<RunId, Fault> {
         self.connection
             .prepare_cached(
-                "INSERT INTO runs (manifest, hosts, verb, started) VALUES (?1, ?2, ?3, ?4)",
+                "INSERT INTO runs (site, mark, manifest, hosts, verb, started)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
             )?
-            .execute(params![run.manifest, run.hosts, run.verb, run.at])?;
+            .execute(params![
+                run.site.as_ref().map(SiteId::as_str),
+                run.mark,
+                run.manifest,
+                run.hosts,
+                run.verb,
+                run.at
+            ])?;
         let id = RunId(self.connection.last_insert_rowid());
         self.connection
             .prepare_cached("INSERT INTO plans (run, plan) VALUES (?1, ?2)")?
             .execute(params![id.0, run.plan])?;
-        let going = Going::new(run.manifest.clone(), run.kinds.clone());
+        let going = Going::new(run.site.clone(), run.manifest.clone(), run.kinds.clone());
         self.runs.insert(id, going);
         Ok(id)
     }
@@ -127,7 +142,7 @@ impl Desk {
         };
         let id = going.write(connection, run, entry)?;
         if let Some(record) = &entry.record {
-            project(connection, &going.manifest, record)?;
+            project(connection, going.site.as_ref(), &going.manifest, record)?;
             going.told.insert(record.name.clone(), (id, record.clone()));
         }
         going.time(connection, entry)?;
@@ -153,14 +168,23 @@ impl Desk {
     }
 
     pub(super) fn forget(&mut self, scope: &Scope, node: &str) -> Result<bool, Fault> {
-        let gone = remove(&self.connection, scope, node)?;
-        if gone {
-            self.connection
-                .prepare_cached(
-                    "INSERT INTO forgotten (after, manifest, host, node)
-                     SELECT coalesce(max(id), 0), ?1, ?2, ?3 FROM entries",
-                )?
-                .execute(params![scope.manifest, scope.host, node])?;
+        let mut gone = false;
+        // One of the first form counts for this site too, until it writes its own.
+        for site in [scope.site.as_ref(), None] {
+            if remove(&self.connection, site, &scope.manifest, &scope.host, node)? {
+                gone = true;
+                self.connection
+                    .prepare_cached(
+                        "INSERT INTO forgotten (after, site, manifest, host, node)
+                         SELECT coalesce(max(id), 0), ?1, ?2, ?3, ?4 FROM entries",
+                    )?
+                    .execute(params![
+                        site.map(SiteId::as_str),
+                        scope.manifest,
+                        scope.host,
+                        node
+                    ])?;
+            }
         }
         Ok(gone)
     }
@@ -233,35 +257,39 @@ impl Going {
 
 /// Takes up a run that another process began, or that ended before.
 fn load(connection: &Connection, run: RunId) -> Result<Going, Fault> {
-    let (manifest, plan): (String, String) = connection
-        .prepare_cached("SELECT manifest, plan FROM runs JOIN plans ON run = id WHERE id = ?1")?
-        .query_row(params![run.0], |row| Ok((row.get(0)?, row.get(1)?)))
+    let (site, manifest, plan): (Option<String>, String, String) = connection
+        .prepare_cached(
+            "SELECT site, manifest, plan FROM runs JOIN plans ON run = id WHERE id = ?1",
+        )?
+        .query_row(params![run.0], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .optional()?
         .ok_or_else(|| unknown(run))?;
     let plan: Plan = serde_json::from_str(&plan).map_err(Fault::nonsense)?;
-    Ok(Going::new(manifest, kinds(&plan)))
+    Ok(Going::new(row::to_site(site)?, manifest, kinds(&plan)))
 }
 
-/// Makes the newest record of a node what is known of it.
+/// Makes the newest record of a node what is known of it. One of the first form is superseded by
+/// the first that its site writes.
 pub(super) fn project(
     connection: &Connection,
+    site: Option<&SiteId>,
     manifest: &str,
     record: &NodeRecord,
 ) -> Result<(), Fault> {
+    for site in [site, None] {
+        remove(connection, site, manifest, &record.host, &record.name)?;
+    }
     if record.status == NodeStatus::Destroyed {
-        let scope = Scope {
-            manifest: manifest.to_owned(),
-            host: record.host.clone(),
-        };
-        remove(connection, &scope, &record.name)?;
         return Ok(());
     }
     connection
         .prepare_cached(
-            "INSERT INTO nodes (manifest, host, name, record) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT DO UPDATE SET record = excluded.record",
+            "INSERT INTO nodes (site, manifest, host, name, record) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?
         .execute(params![
+            site.map_or("", SiteId::as_str),
             manifest,
             record.host,
             record.name,
@@ -270,10 +298,23 @@ pub(super) fn project(
     Ok(())
 }
 
-fn remove(connection: &Connection, scope: &Scope, node: &str) -> Result<bool, Fault> {
+fn remove(
+    connection: &Connection,
+    site: Option<&SiteId>,
+    manifest: &str,
+    host: &str,
+    node: &str,
+) -> Result<bool, Fault> {
     let gone = connection
-        .prepare_cached("DELETE FROM nodes WHERE manifest = ?1 AND host = ?2 AND name = ?3")?
-        .execute(params![scope.manifest, scope.host, node])?;
+        .prepare_cached(
+            "DELETE FROM nodes WHERE site = ?1 AND manifest = ?2 AND host = ?3 AND name = ?4",
+        )?
+        .execute(params![
+            site.map_or("", SiteId::as_str),
+            manifest,
+            host,
+            node
+        ])?;
     Ok(gone > 0)
 }
 

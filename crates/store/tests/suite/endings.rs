@@ -19,7 +19,10 @@ async fn ended(journal: &dyn Journal, id: RunId) -> Option<(Timestamp, Ending)> 
 pub(crate) fn a_run_without_an_end_has_none(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         let intent = entry(0, Happened::Intent);
         journal.append(id, &intent).await.unwrap();
         drop(journal);
@@ -30,8 +33,14 @@ pub(crate) fn a_run_without_an_end_has_none(ground: &impl Ground) {
 pub(crate) fn every_ending_is_read_back_and_the_last_counts(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
-        let other = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
+        let other = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         for (second, ending) in [
             (1, Ending::Done),
             (2, Ending::Failed),
@@ -51,7 +60,10 @@ pub(crate) fn every_ending_is_read_back_and_the_last_counts(ground: &impl Ground
 pub(crate) fn an_entry_after_the_end_makes_the_run_go_on(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         let intent = entry(0, Happened::Intent);
         journal.append(id, &intent).await.unwrap();
         journal.end(id, Ending::Failed, at(1)).await.unwrap();

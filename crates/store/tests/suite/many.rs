@@ -46,7 +46,10 @@ pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground)
         for task in 0..TASKS {
             let journal = Arc::clone(&journals[task % 2]);
             tasks.spawn(async move {
-                let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+                let id = journal
+                    .begin("apply", &plan("m", 1), "run", at(0))
+                    .await
+                    .unwrap();
                 for step in 0..EACH {
                     journal.append(id, &entry(step, done())).await.unwrap();
                 }
@@ -68,7 +71,10 @@ pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground)
 pub(crate) fn a_reader_sees_a_beginning_of_what_is_written(ground: &impl Ground) {
     run(async {
         let (writer, reader) = (ground.open(), ground.open());
-        let id = writer.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = writer
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         let writing = tokio::spawn(async move {
             for step in 0..200 {
                 writer.append(id, &entry(step, done())).await.unwrap();
@@ -90,7 +96,10 @@ pub(crate) fn a_reader_sees_a_beginning_of_what_is_written(ground: &impl Ground)
 pub(crate) fn one_that_is_refused_does_not_spoil_the_others(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         let nobody = RunId(id.0 + 1);
         let web = |step| known(step, Happened::Intent, record("web", NodeStatus::Made));
         let entries: Vec<_> = (0..40).map(web).collect();

@@ -31,7 +31,10 @@ pub(crate) fn the_median_of_each_kind_is_told(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
         assert_eq!(journal.durations().await.unwrap(), []);
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         // Between each other, as steps of a run are.
         happen(&*journal, id, START, 0, Happened::Intent).await;
         for seconds in [40, 10, 20] {
@@ -49,7 +52,10 @@ pub(crate) fn the_median_of_each_kind_is_told(ground: &impl Ground) {
 pub(crate) fn only_steps_that_changed_something_count(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         for end in [
             Happened::Done { changed: false },
             Happened::Failed(trouble()),
@@ -80,7 +86,7 @@ pub(crate) fn what_is_long_ago_does_not_count(ground: &impl Ground) {
         let nodes = 700;
         let plan = plan("m", nodes);
         for (count, seconds) in [(nodes, 100), (500, 1)] {
-            let id = journal.begin("apply", &plan, at(0)).await.unwrap();
+            let id = journal.begin("apply", &plan, "run", at(0)).await.unwrap();
             let creates: Vec<usize> = (0..count).map(|node| node * 4).collect();
             // All at once, so that they share commits.
             let intents = creates

@@ -83,7 +83,10 @@ impl Drop for Other {
 }
 
 async fn begin(journal: &dyn Journal) -> RunId {
-    journal.begin("apply", &plan("m", 1), at(0)).await.unwrap()
+    journal
+        .begin("apply", &plan("m", 1), "run", at(0))
+        .await
+        .unwrap()
 }
 
 async fn steps(journal: &dyn Journal, id: RunId) -> Vec<usize> {

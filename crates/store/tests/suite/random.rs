@@ -61,14 +61,15 @@ fn records() -> impl Strategy<Value = NodeRecord> {
     (
         names,
         status,
-        any::<u32>(),
+        any::<Option<u32>>(),
         any::<bool>(),
         any::<Option<std::net::IpAddr>>(),
     )
         .prop_map(|((name, host), status, vmid, inside, address)| {
             let mut record = record(name, status);
             record.host = host.into();
-            record.guest.vmid = vmid;
+            // 0 stands for none in journals of the first form.
+            record.guest.vmid = vmid.filter(|id| *id != 0);
             record.address = address;
             if inside {
                 record.place = Place::Inside("pve".into());
@@ -157,7 +158,7 @@ async fn carry_out(ground: &impl Ground, acts: &[Act]) {
     for manifest in MANIFESTS {
         ids.push(
             journals[0]
-                .begin("apply", &plan(manifest, 2), at(0))
+                .begin("apply", &plan(manifest, 2), "run", at(0))
                 .await
                 .unwrap(),
         );

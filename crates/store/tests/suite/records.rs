@@ -17,7 +17,10 @@ async fn tell(journal: &dyn Journal, id: RunId, record: &NodeRecord) {
 pub(crate) fn the_newest_record_of_each_node_counts(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
-        let id = journal.begin("apply", &plan("m", 2), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 2), "run", at(0))
+            .await
+            .unwrap();
         for (name, status) in [
             ("web", NodeStatus::Creating),
             ("db", NodeStatus::Creating),
@@ -27,7 +30,10 @@ pub(crate) fn the_newest_record_of_each_node_counts(ground: &impl Ground) {
             tell(&*journal, id, &record(name, status)).await;
         }
         // Another run, and one that goes back: the last word counts, not the highest.
-        let later = journal.begin("apply", &plan("m", 2), at(9)).await.unwrap();
+        let later = journal
+            .begin("apply", &plan("m", 2), "run", at(9))
+            .await
+            .unwrap();
         tell(&*journal, later, &record("web", NodeStatus::Destroying)).await;
         tell(&*journal, id, &record("web", NodeStatus::Made)).await;
         let expected = [
@@ -45,7 +51,10 @@ pub(crate) fn a_node_that_is_destroyed_is_not_listed(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
         let father = scope("m", "father");
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         tell(&*journal, id, &record("web", NodeStatus::Destroying)).await;
         tell(&*journal, id, &record("web", NodeStatus::Destroyed)).await;
         assert_eq!(journal.records(&father).await.unwrap(), []);
@@ -64,11 +73,11 @@ pub(crate) fn manifests_and_hosts_are_apart(ground: &impl Ground) {
             ..web.clone()
         };
         let one = journal
-            .begin("apply", &plan("one", 1), at(0))
+            .begin("apply", &plan("one", 1), "run", at(0))
             .await
             .unwrap();
         let two = journal
-            .begin("apply", &plan("two", 1), at(0))
+            .begin("apply", &plan("two", 1), "run", at(0))
             .await
             .unwrap();
         tell(&*journal, one, &web).await;
@@ -95,7 +104,10 @@ pub(crate) fn a_forgotten_node_is_gone_until_it_is_seen_again(ground: &impl Grou
     run(async {
         let journal = ground.open();
         let father = scope("m", "father");
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         tell(&*journal, id, &record("web", NodeStatus::Ready)).await;
         assert!(journal.forget(&father, "web").await.unwrap());
         assert!(!journal.forget(&father, "web").await.unwrap());

@@ -20,7 +20,7 @@ pub(crate) fn a_run_is_read_back_as_it_was_written(ground: &impl Ground) {
             entry(1, Happened::Settled),
         ];
         let journal = ground.open();
-        let id = journal.begin("apply", &plan, at(0)).await.unwrap();
+        let id = journal.begin("apply", &plan, "run", at(0)).await.unwrap();
         for entry in &entries {
             journal.append(id, entry).await.unwrap();
         }
@@ -42,7 +42,7 @@ pub(crate) fn a_run_of_ten_thousand_nodes_is_read_back(ground: &impl Ground) {
     run(async {
         let plan = plan("large", 10_000);
         let journal = ground.open();
-        let id = journal.begin("apply", &plan, at(0)).await.unwrap();
+        let id = journal.begin("apply", &plan, "run", at(0)).await.unwrap();
         journal
             .append(id, &entry(39_999, Happened::Intent))
             .await
@@ -63,7 +63,7 @@ pub(crate) fn runs_are_listed_newest_first(ground: &impl Ground) {
             (&one, "a", "destroy"),
         ] {
             // The same time for all: the order is that of writing.
-            let id = journal.begin(verb, &plan(manifest, 1), at(0)).await;
+            let id = journal.begin(verb, &plan(manifest, 1), "run", at(0)).await;
             ids.push(id.unwrap());
         }
         assert!(ids.is_sorted() && ids[0] < ids[1] && ids[1] < ids[2]);
@@ -98,7 +98,10 @@ pub(crate) fn what_nobody_began_is_not_there_and_takes_no_entries(ground: &impl 
 pub(crate) fn everything_that_can_happen_is_read_back(ground: &impl Ground) {
     run(async {
         let journal = ground.open();
-        let id = journal.begin("apply", &plan("m", 1), at(0)).await.unwrap();
+        let id = journal
+            .begin("apply", &plan("m", 1), "run", at(0))
+            .await
+            .unwrap();
         let all = [
             Happened::Intent,
             Happened::Done { changed: false },

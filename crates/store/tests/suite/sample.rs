@@ -3,6 +3,7 @@
 //! In: numbers and names. Out: values like those of a real run.
 //! Never: a clock.
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
 use homestak_core::plan::{
     Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason, Verb, Wanted,
@@ -14,8 +15,13 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::new(1_700_000_000 + seconds, 123_456_789).unwrap()
 }
 
+pub(crate) fn site() -> SiteId {
+    SiteId::new("kq7f2mzx4vbt3npw").unwrap()
+}
+
 pub(crate) fn scope(manifest: &str, host: &str) -> Scope {
     Scope {
+        site: Some(site()),
         manifest: manifest.into(),
         host: host.into(),
     }
@@ -30,6 +36,7 @@ pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
     Plan {
         form: FORM,
         verb: Verb::Apply,
+        site: Some(site()),
         manifest: manifest.into(),
         hosts: vec!["father".into()],
         on_error: OnError::Stop,
@@ -58,6 +65,7 @@ fn node(number: usize) -> NodePlan {
         wanted: Some(wanted(number)),
         found: None,
         config: None,
+        reidentified: None,
     }
 }
 
@@ -92,14 +100,11 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
         name: name.into(),
         host: "father".into(),
         place: Place::Host("father".into()),
+        site: Some(site()),
         guest: GuestRef {
             uuid: uuid(name.len()),
             kind: GuestKind::Vm,
-            vmid: if status == NodeStatus::Creating {
-                0
-            } else {
-                99_011
-            },
+            vmid: (status != NodeStatus::Creating).then_some(99_011),
             host: "father".into(),
         },
         status,

@@ -23,7 +23,8 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
     let written = written
         .map(|(plan, made)| recall(plan, made, &mut manifest, &mut options))
         .transpose()?;
-    let job = Job::open("apply", &manifest, &args.carry, settings, printer)?;
+    let site = written.as_ref().and_then(|plan| plan.site.as_ref());
+    let job = Job::of_site("apply", &manifest, &args.carry, site, settings, printer)?;
     block_on(apply(
         &job,
         &options,
@@ -92,14 +93,6 @@ async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Pl
     if keep && plan.on_error == OnError::Rollback {
         plan.on_error = OnError::Stop;
     }
-    job.show(&plan)?;
-    if plan.is_empty() {
-        job.take_over(&earlier).await?;
-        return job.nothing(&plan);
-    }
-    job.confirm(&plan, "Carry this out? It removes guests.")?;
-    job.preflight(&plan).await?;
-    job.take_over(&earlier).await?;
-    let ended = job.carry_out(&plan).await?;
-    job.finish(&plan, ended)
+    let question = "Carry this out? It removes guests.";
+    job.carry_through(&plan, &earlier, question).await
 }

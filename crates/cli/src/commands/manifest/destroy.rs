@@ -3,7 +3,6 @@
 use homestak_core::plan::{Options, Verb};
 
 use super::job::{Job, on_error};
-use super::plan;
 use crate::args::DestroyArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -18,25 +17,5 @@ pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) ->
         parallelism: args.parallel.map(|n| n as usize),
         ..Options::new(Verb::Destroy)
     };
-    block_on(destroy(&job, &options))?
-}
-
-async fn destroy(job: &Job<'_>, options: &Options) -> Outcome {
-    if job.carry.dry_run {
-        let made = job.plan(options).await?;
-        return plan::show(&made, job, options);
-    }
-    let _lease = job.hold().await?;
-    let earlier = job.unfinished().await?;
-    let plan = job.plan(options).await?;
-    job.show(&plan)?;
-    if plan.is_empty() {
-        job.take_over(&earlier).await?;
-        return job.nothing(&plan);
-    }
-    job.confirm(&plan, "Destroy these guests, with their disks?")?;
-    job.preflight(&plan).await?;
-    job.take_over(&earlier).await?;
-    let ended = job.carry_out(&plan).await?;
-    job.finish(&plan, ended)
+    block_on(job.run(&options, "Destroy these guests, with their disks?"))?
 }

@@ -26,7 +26,7 @@ pub(in crate::commands) fn run(
     printer: &Printer,
 ) -> Outcome {
     let journal = journal(settings)?;
-    let known = block_on(nodes::one(journal.as_ref(), which))??;
+    let known = block_on(nodes::one(journal.as_ref(), settings, which))??;
     let name = known.name();
     let manifest = ManifestArgs {
         manifest: Some(known.scope.manifest.clone()),

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use homestak_engine::journal::Scope;
 use serde_json::json;
 
-use super::resume::agree;
 use super::runs::listed;
 use crate::args::RunArgs;
-use crate::commands::Outcome;
+use crate::commands::{Outcome, agree};
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::operator::{hold, journal, scopes_of};
+use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -23,10 +23,10 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let journal = journal(settings)?;
+    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
     block_on(async {
         let mut scopes: Vec<Scope> = Vec::new();
-        for head in listed(which, &journal).await? {
+        for head in listed(which, &journal, &site).await? {
             scopes.extend(scopes_of(&head));
         }
         scopes.retain(|scope| which.host.as_ref().is_none_or(|host| *host == scope.host));
@@ -54,8 +54,8 @@ pub(super) fn run(
             }
         };
         let question = format!(
-            "Forget `{node}` of `{}`? Guest {} on {} is left alone.",
-            scope.manifest, record.guest.vmid, record.guest.host
+            "Remove the record of `{node}` in `{}`? Its {} stays as it is.",
+            scope.manifest, record.guest
         );
         agree(yes, &question, printer)?;
         let _lease = hold(&journal, std::slice::from_ref(scope)).await?;
@@ -66,10 +66,7 @@ pub(super) fn run(
                 json!({ "success": true, "node": node, "forgotten": forgotten }),
             );
         } else {
-            printer.say(&format!(
-                "Forgotten. Guest {} is left alone.",
-                record.guest.vmid
-            ));
+            printer.say(&format!("Removed. The {} stays as it is.", record.guest));
         }
         Ok(ExitCode::SUCCESS)
     })?

@@ -10,13 +10,14 @@ use crate::args::RunArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
 use crate::operator::journal;
+use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
 /// Lists runs.
 pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let journal = journal(settings)?;
-    let runs = block_on(listed(which, &journal))??;
+    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
+    let runs = block_on(listed(which, &journal, &site))??;
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
         printer.json("manifest.history", json!({ "runs": runs }));

@@ -6,9 +6,10 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
-use homestak_engine::journal::{Ending, Lease, RunHead};
+use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
 use homestak_providers::pve::preflight::Severity;
 use serde_json::json;
 
@@ -67,9 +68,24 @@ impl<'a> Job<'a> {
         settings: &Settings,
         printer: &'a Printer,
     ) -> Result<Self, CommandError> {
+        Self::of_site(verb, args, carry, None, settings, printer)
+    }
+
+    /// The same, with the id that a written plan has for a site that had none.
+    pub(super) fn of_site(
+        verb: &'static str,
+        args: &ManifestArgs,
+        carry: &'a CarryArgs,
+        site: Option<&SiteId>,
+        settings: &Settings,
+        printer: &'a Printer,
+    ) -> Result<Self, CommandError> {
         let Selected {
-            session, resolved, ..
+            mut session,
+            resolved,
+            ..
         } = select(args, settings, printer)?;
+        session.expect_id(site);
         let request = request(args, &session)?;
         let screen = Screen::new(printer.shape, carry.events);
         let engine = carry.vm_engine.map(VmEngineArg::engine);
@@ -84,9 +100,14 @@ impl<'a> Job<'a> {
         })
     }
 
+    /// Returns what excludes what.
+    pub(super) fn scopes(&self) -> Vec<Scope> {
+        scopes(&self.bench.session.id, &self.resolved)
+    }
+
     /// Makes sure that nobody else works on the same.
     pub(super) async fn hold(&self) -> Result<Box<dyn Lease>, CommandError> {
-        hold(self.bench.journal(), &scopes(&self.resolved)).await
+        hold(self.bench.journal(), &self.scopes()).await
     }
 
     /// Looks and plans.
@@ -99,10 +120,43 @@ impl<'a> Job<'a> {
             .await
     }
 
+    /// Looks, plans, shows the plan, asks when something is removed, and carries it out.
+    pub(super) async fn run(&self, options: &Options, question: &str) -> Outcome {
+        if self.carry.dry_run {
+            return super::plan::show(&self.plan(options).await?, self, options);
+        }
+        let _lease = self.hold().await?;
+        let earlier = self.unfinished().await?;
+        let plan = self.plan(options).await?;
+        self.carry_through(&plan, &earlier, question).await
+    }
+
+    /// Shows a plan, asks when something is removed, and carries it out.
+    pub(super) async fn carry_through(
+        &self,
+        plan: &Plan,
+        earlier: &[RunHead],
+        question: &str,
+    ) -> Outcome {
+        self.show(plan)?;
+        if plan.is_empty() {
+            self.take_over(earlier).await?;
+            return self.nothing(plan);
+        }
+        self.confirm(plan, question)?;
+        self.preflight(plan).await?;
+        self.take_over(earlier).await?;
+        let ended = self.carry_out(plan).await?;
+        self.finish(plan, ended)
+    }
+
     /// Returns earlier runs on the same manifest and hosts that were not brought to an end.
     pub(super) async fn unfinished(&self) -> Result<Vec<RunHead>, CommandError> {
-        let scopes = scopes(&self.resolved);
-        let shares = |run: &RunHead| scopes.iter().any(|scope| run.hosts.contains(&scope.host));
+        let scopes = self.scopes();
+        let site = &self.bench.session.id;
+        let shares = |run: &RunHead| {
+            run.is_of(site) && scopes.iter().any(|scope| run.hosts.contains(&scope.host))
+        };
         let runs = self.bench.journal().runs(Some(&self.resolved.name)).await?;
         let mut runs: Vec<RunHead> = runs.into_iter().filter(shares).collect();
         // One that failed stays as it ended, but only the newest can still be resumed.
@@ -213,6 +267,9 @@ impl<'a> Job<'a> {
 
     /// Carries a plan out; `None` when a person left at once.
     pub(super) async fn carry_out(&self, plan: &Plan) -> Result<Option<Ending>, CommandError> {
+        if plan.marks_guests() {
+            self.bench.session.keep_id(self.printer)?;
+        }
         self.bench.screen.expect(plan);
         let operator = &self.bench.operator;
         let ended = self

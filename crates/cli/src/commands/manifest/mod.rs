@@ -10,6 +10,7 @@ mod job;
 mod migrate;
 mod plan;
 mod plan_file;
+mod reidentify;
 mod report;
 mod resume;
 mod runs;
@@ -77,6 +78,9 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
                 host,
             };
             report::run(run, &which, out.as_deref(), settings, printer)
+        }
+        ManifestCommand::Reidentify { manifest, carry } => {
+            reidentify::run(&manifest, &carry, settings, printer)
         }
         ManifestCommand::Forget {
             node,

@@ -15,6 +15,7 @@ use crate::commands::{Outcome, write_file};
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::operator::journal;
+use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, result, with_kind};
 
@@ -26,11 +27,14 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let journal = journal(settings)?;
+    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
     let run = block_on(async {
         let id = match number {
             Some(number) => Some(RunId(number)),
-            None => listed(which, &journal).await?.first().map(|run| run.id),
+            None => listed(which, &journal, &site)
+                .await?
+                .first()
+                .map(|run| run.id),
         };
         let run = match id {
             Some(id) => journal.run(id).await?,

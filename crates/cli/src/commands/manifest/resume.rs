@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
+use homestak_core::plan::FORM;
 use homestak_engine::chronicle::Chronicle;
 use homestak_engine::journal::{Ending, Run};
 
 use super::job::{Shown, show_result};
 use super::runs::{listed, newest, read, unfinished};
 use crate::args::RunArgs;
-use crate::commands::Outcome;
+use crate::commands::{Outcome, agree};
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::operator::{Bench, hold, scopes_of};
 use crate::session::Session;
 use crate::settings::Settings;
-use crate::ui::ask::{Answer, ask};
 use crate::ui::progress::Screen;
 use crate::ui::{Printer, count};
 
@@ -33,10 +33,11 @@ pub(super) fn resume(
 ) -> Outcome {
     let bench = bench(events, settings, printer)?;
     let work = async {
-        let run = unfinished(which, bench.journal()).await?;
+        let run = unfinished(which, bench.journal(), &bench.session.id).await?;
         let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
         // It may have ended while it was not held.
         let run = read(&run.head, bench.journal()).await?;
+        require_known_form(&run)?;
         if let Some(unknown) = settled.iter().find(|name| run.plan.node(name).is_none()) {
             let known = run.plan.nodes.iter().map(|node| node.name.as_str());
             return Err(CommandError::unknown("node", unknown, known));
@@ -72,9 +73,9 @@ pub(super) fn rollback(
     let bench = bench(events, settings, printer)?;
     let work = async {
         let run = match which.manifest() {
-            None => unfinished(which, bench.journal()).await?,
+            None => unfinished(which, bench.journal(), &bench.session.id).await?,
             Some(manifest) => {
-                let runs = newest(listed(which, bench.journal()).await?);
+                let runs = newest(listed(which, bench.journal(), &bench.session.id).await?);
                 match runs.as_slice() {
                     [] => {
                         return Err(CommandError::refused(format!(
@@ -96,6 +97,7 @@ pub(super) fn rollback(
         };
         let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
         let run = read(&run.head, bench.journal()).await?;
+        require_known_form(&run)?;
         if let Some((_, Ending::RolledBack)) = run.head.ended {
             printer.say(&format!("Run {} is undone already.", run.head.id));
             return Ok(std::process::ExitCode::SUCCESS);
@@ -126,18 +128,23 @@ pub(super) fn rollback(
     block_on(work)?
 }
 
-/// Asks, unless a person has agreed already.
-pub(super) fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), CommandError> {
-    if yes {
+/// Refuses a run of an older homestak: its plan names no site, and its guests carry no proof of
+/// which run created them.
+fn require_known_form(run: &Run) -> Result<(), CommandError> {
+    if run.plan.form == FORM {
         return Ok(());
     }
-    match ask(question, printer) {
-        Answer::Yes => Ok(()),
-        Answer::No => Err(CommandError::refused("Nothing was done.")),
-        Answer::Nobody => {
-            Err(CommandError::refused("There is no terminal to ask at.").hint("--yes agrees"))
-        }
-    }
+    let (manifest, hosts) = (&run.head.manifest, run.head.hosts.join(","));
+    Err(CommandError::refused(format!(
+        "Run {} was started by an older homestak, so it can be neither resumed nor undone.",
+        run.head.id
+    ))
+    .hint(format!(
+        "homestak manifest reidentify -M {manifest} -H {hosts} gives its guests an identity of this site"
+    ))
+    .hint(format!(
+        "homestak manifest apply -M {manifest} -H {hosts} then continues from what is there"
+    )))
 }
 
 fn begin(bench: &Bench, run: &Run) {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_engine::journal::{Ending, Journal, Run, RunHead};
 
 use crate::args::RunArgs;
@@ -21,12 +22,14 @@ pub(super) fn is_unfinished(run: &RunHead) -> bool {
     }
 }
 
-/// Returns the runs that flags choose, newest first.
+/// Returns the runs of a site that flags choose, newest first.
 pub(super) async fn listed(
     which: &RunArgs,
     journal: &Arc<dyn Journal>,
+    site: &SiteId,
 ) -> Result<Vec<RunHead>, CommandError> {
     let mut runs = journal.runs(which.manifest()).await?;
+    runs.retain(|run| run.is_of(site));
     if let Some(host) = &which.host {
         runs.retain(|run| run.hosts.contains(host));
     }
@@ -52,8 +55,9 @@ pub(super) fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
 pub(super) async fn unfinished(
     which: &RunArgs,
     journal: &Arc<dyn Journal>,
+    site: &SiteId,
 ) -> Result<Run, CommandError> {
-    let mut runs = newest(listed(which, journal).await?);
+    let mut runs = newest(listed(which, journal, site).await?);
     runs.retain(is_unfinished);
     match runs.as_slice() {
         [] => Err(CommandError::refused(match which.manifest() {

@@ -16,6 +16,7 @@ use crate::commands::Outcome;
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::operator::{journal, scopes_of};
+use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
@@ -30,9 +31,9 @@ struct Line {
 
 /// Shows how nodes are doing.
 pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let journal = journal(settings)?;
+    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
     block_on(async {
-        let runs = newest(listed(which, &journal).await?);
+        let runs = newest(listed(which, &journal, &site).await?);
         let open: Vec<RunHead> = runs
             .iter()
             .filter(|run| is_unfinished(run))
@@ -149,7 +150,7 @@ fn remembered(record: &NodeRecord) -> Line {
     Line {
         status: status.word(),
         host: record.host.clone(),
-        vmid: Some(record.guest.vmid).filter(|id| *id != 0),
+        vmid: record.guest.vmid,
         address: record.address.map(|ip| ip.to_string()),
         error: None,
     }

@@ -19,7 +19,6 @@ use crate::commands::local::{check_machine, install};
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::local_host::{LOCAL, LocalPlace};
-use crate::operator::scopes;
 use crate::places::SIM;
 use crate::settings::Settings;
 use crate::ui::{Printer, result};
@@ -157,7 +156,7 @@ async fn verify_nodes(
     report: &mut Report,
 ) -> Result<bool, CommandError> {
     let begun = now(job);
-    let records = job.bench.records(&scopes(&job.resolved)).await?;
+    let records = job.bench.records(&job.scopes()).await?;
     let records: Vec<_> = records.into_values().collect();
     let places = job.bench.places();
     let configurer = &job.bench.operator.configurer;

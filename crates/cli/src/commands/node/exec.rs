@@ -30,7 +30,7 @@ struct Came {
 pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let journal = journal(settings)?;
     let (manifest, host) = (args.manifest.as_deref(), args.host.as_deref());
-    let known = block_on(nodes::all(&*journal, manifest, host))??;
+    let known = block_on(nodes::all(&*journal, settings, manifest, host))??;
     let wanted = if args.all {
         &["*".to_owned()]
     } else {

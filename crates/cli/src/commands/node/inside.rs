@@ -30,7 +30,7 @@ pub(super) async fn find(
     which: &NodeArgs,
     settings: &Settings,
 ) -> Result<Inside, CommandError> {
-    let known = match nodes::one(journal, which).await {
+    let known = match nodes::one(journal, settings, which).await {
         Ok(known) => known,
         Err(error) => {
             let mut here = on_machine(settings, |node| {
@@ -56,7 +56,7 @@ pub(super) async fn find(
     match &known.record.place {
         Place::Host(_) => {
             let uuid = &known.record.guest.uuid;
-            let mut here = on_machine(settings, |node| node.uuid == *uuid)?;
+            let mut here = on_machine(settings, |node| node.guest() == uuid)?;
             let found = here.pop().ok_or_else(|| {
                 CommandError::failed(format!("`{name}` is not on this machine any more."))
                     .hint("homestak local show lists the nodes that are")
@@ -64,7 +64,8 @@ pub(super) async fn find(
             Ok(Inside::Here(Box::new(found)))
         }
         Place::Inside(parent) => {
-            let all = nodes::all(journal, Some(&known.scope.manifest), Some(LOCAL)).await?;
+            let all =
+                nodes::all(journal, settings, Some(&known.scope.manifest), Some(LOCAL)).await?;
             let mut all = all.into_iter();
             let parent = all.find(|node| node.name() == parent).ok_or_else(|| {
                 CommandError::failed(format!(
@@ -106,5 +107,8 @@ pub(super) fn of_host(known: &Known) -> String {
         GuestKind::Vm => "qm terminal",
         GuestKind::Ct => "pct enter",
     };
-    format!("on {}, as root: {command} {}", guest.host, guest.vmid)
+    let id = guest
+        .vmid
+        .map_or_else(|| "ID".to_owned(), |vmid| vmid.to_string());
+    format!("on {}, as root: {command} {id}", guest.host)
 }

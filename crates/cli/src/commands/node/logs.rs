@@ -84,7 +84,7 @@ fn here(
         // Its journal is on a disk of its own.
         let known = block_on(async {
             let journal = journal(settings)?;
-            nodes::one(&*journal, &args.node).await
+            nodes::one(&*journal, settings, &args.node).await
         })??;
         let way = nodes::way(&known, settings)?;
         return over_ssh(&way, args, printer);

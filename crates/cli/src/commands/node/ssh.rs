@@ -13,7 +13,7 @@ use crate::settings::Settings;
 /// Becomes `ssh` to a node; returns only when that fails.
 pub(in crate::commands) fn run(args: &SshArgs, settings: &Settings) -> Outcome {
     let journal = journal(settings)?;
-    let node = block_on(nodes::one(&*journal, &args.node))??;
+    let node = block_on(nodes::one(&*journal, settings, &args.node))??;
     let way = nodes::way(&node, settings)?;
     if way.trust == Trust::Pinned {
         // The connection is kept and used again below. What goes wrong is worded here, because

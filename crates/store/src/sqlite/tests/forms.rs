@@ -17,7 +17,10 @@ const DUMPS: &[&str] = &[include_str!("../../../tests/data/form-1.sql")];
 fn fill(journal: &Sqlite) {
     wait(async {
         let plan = sample::plan("edge", 1);
-        let first = journal.begin("apply", &plan, sample::at(0)).await.unwrap();
+        let first = journal
+            .begin("apply", &plan, "run", sample::at(0))
+            .await
+            .unwrap();
         let mut entries = [
             sample::known(
                 0,
@@ -47,7 +50,7 @@ fn fill(journal: &Sqlite) {
             .await
             .unwrap();
         journal
-            .begin("destroy", &plan, sample::at(30))
+            .begin("destroy", &plan, "run", sample::at(30))
             .await
             .unwrap();
     });

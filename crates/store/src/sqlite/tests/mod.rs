@@ -65,7 +65,10 @@ fn turn(step: usize) -> Entry {
 
 async fn begin(journal: &Sqlite) -> RunId {
     let plan = sample::plan("m", 10);
-    journal.begin("apply", &plan, sample::at(0)).await.unwrap()
+    journal
+        .begin("apply", &plan, "run", sample::at(0))
+        .await
+        .unwrap()
 }
 
 /// Returns a journal with one run of so many entries.

@@ -1,0 +1,221 @@
+//! Which guest is a node's: by its identity, and by the journal where several guests carry it.
+//!
+//! Never by name, and never by the provider's id alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::doc::scalar::{NodeName, SiteId, Vmid};
+use crate::observed::{GuestUuid, ObservedGuest};
+use crate::resolve::Resolved;
+
+use super::record::NodeRecord;
+use super::types::Place;
+use super::{Look, identity};
+
+/// How many replacements of a node are looked for when the journal does not know its guest.
+const REPLACEMENTS: usize = 32;
+
+/// Guests by what they carry.
+pub(super) struct Owners<'a> {
+    site: &'a SiteId,
+    manifest: &'a str,
+    /// Guests of this site, and those that were created before sites had an id.
+    by_uuid: BTreeMap<(&'a Place, &'a GuestUuid), Vec<&'a ObservedGuest>>,
+    by_vmid: BTreeMap<(&'a Place, u32), &'a ObservedGuest>,
+    /// Places with guests of this manifest.
+    populated: BTreeSet<&'a Place>,
+}
+
+/// What carries a node's identity.
+pub(super) enum Match<'a> {
+    /// Nothing.
+    Absent,
+    /// The node's guest, and guests that carry its identity without being it.
+    Guest(&'a ObservedGuest, Vec<&'a ObservedGuest>),
+    /// Only guests that are not the node's.
+    Copies(Vec<&'a ObservedGuest>),
+    /// Several, and nothing tells which one is the node's.
+    Ambiguous(Vec<&'a ObservedGuest>),
+}
+
+impl Match<'_> {
+    /// Returns the identities of all guests in it: none of them is a stray.
+    pub(super) fn identities(&self) -> Vec<GuestUuid> {
+        let (guest, others) = match self {
+            Self::Absent => (None, [].as_slice()),
+            Self::Guest(guest, copies) => (Some(*guest), copies.as_slice()),
+            Self::Copies(guests) | Self::Ambiguous(guests) => (None, guests.as_slice()),
+        };
+        let guests = others.iter().copied().chain(guest);
+        guests.filter_map(|guest| guest.uuid.clone()).collect()
+    }
+}
+
+impl<'a> Owners<'a> {
+    pub(super) fn new(
+        site: &'a SiteId,
+        manifest: &'a str,
+        looks: &'a BTreeMap<Place, Look>,
+    ) -> Self {
+        let mut owners = Self {
+            site,
+            manifest,
+            by_uuid: BTreeMap::new(),
+            by_vmid: BTreeMap::new(),
+            populated: BTreeSet::new(),
+        };
+        for (place, look) in looks {
+            let Look::Seen(observed) = look else {
+                continue;
+            };
+            for guest in &observed.guests {
+                owners.by_vmid.insert((place, guest.vmid), guest);
+                let foreign = guest.site.as_ref().is_some_and(|other| other != site);
+                let Some(uuid) = guest.uuid.as_ref().filter(|_| !foreign) else {
+                    continue;
+                };
+                owners.by_uuid.entry((place, uuid)).or_default().push(guest);
+                if guest.belongs_to(site, manifest) {
+                    owners.populated.insert(place);
+                }
+            }
+        }
+        owners
+    }
+
+    /// Returns the guest with an id.
+    pub(super) fn with_vmid(&self, place: &Place, vmid: u32) -> Option<&'a ObservedGuest> {
+        self.by_vmid.get(&(place, vmid)).copied()
+    }
+
+    /// Returns what carries the identity of a node.
+    pub(super) fn of_node(
+        &self,
+        place: &Place,
+        (host, node): (&str, &str),
+        record: Option<&NodeRecord>,
+    ) -> Match<'a> {
+        let first = identity::uuid(self.site, self.manifest, host, node);
+        let Some(record) = record else {
+            return self.unrecorded(place, first);
+        };
+        let mut carrying = self.carrying(place, &record.guest.uuid);
+        match record.site {
+            Some(_) => carrying.retain(|guest| guest.site.is_some()),
+            None => {
+                // The journal alone tells whose a guest without a site is, so its id must agree.
+                let id = record.guest.vmid;
+                carrying.retain(|guest| guest.site.is_some() || Some(guest.vmid) == id);
+                // Its new identity may have been given to it, and that not been recorded.
+                carrying.extend(self.of_site(place, &first));
+            }
+        }
+        match record.guest.vmid {
+            Some(vmid) => decide(carrying, |guest| guest.vmid == vmid),
+            None => lone(carrying),
+        }
+    }
+
+    /// Returns what carries an identity that the journal may know.
+    pub(super) fn of_stray(
+        &self,
+        place: &Place,
+        uuid: &GuestUuid,
+        record: Option<&NodeRecord>,
+    ) -> Match<'a> {
+        match record.and_then(|record| record.guest.vmid) {
+            Some(vmid) => decide(self.carrying(place, uuid), |guest| guest.vmid == vmid),
+            None => lone(self.of_site(place, uuid)),
+        }
+    }
+
+    /// A node that the journal does not know may have been replaced, which gave it another
+    /// identity each time.
+    fn unrecorded(&self, place: &Place, first: GuestUuid) -> Match<'a> {
+        if !self.populated.contains(place) {
+            return Match::Absent;
+        }
+        let identities = std::iter::successors(Some(first), |uuid| Some(identity::successor(uuid)));
+        let carrying = identities
+            .take(REPLACEMENTS)
+            .flat_map(|uuid| self.of_site(place, &uuid));
+        lone(carrying.collect())
+    }
+
+    fn carrying(&self, place: &Place, uuid: &GuestUuid) -> Vec<&'a ObservedGuest> {
+        let guests = self.by_uuid.get(&(place, uuid));
+        guests.cloned().unwrap_or_default()
+    }
+
+    fn of_site(&self, place: &Place, uuid: &GuestUuid) -> Vec<&'a ObservedGuest> {
+        let mut guests = self.carrying(place, uuid);
+        guests.retain(|guest| guest.site.is_some());
+        guests
+    }
+}
+
+fn decide<'a>(
+    carrying: Vec<&'a ObservedGuest>,
+    is_guest: impl Fn(&ObservedGuest) -> bool,
+) -> Match<'a> {
+    let (mut guest, copies): (Vec<_>, Vec<_>) =
+        carrying.into_iter().partition(|guest| is_guest(guest));
+    match (guest.pop(), copies.is_empty()) {
+        (Some(guest), _) => Match::Guest(guest, copies),
+        (None, true) => Match::Absent,
+        (None, false) => Match::Copies(copies),
+    }
+}
+
+/// Without the journal, a guest is the node's only when it is the only one.
+fn lone(carrying: Vec<&ObservedGuest>) -> Match<'_> {
+    match carrying.as_slice() {
+        [] => Match::Absent,
+        [one] if one.is_copy() => Match::Copies(carrying),
+        [one] => Match::Guest(one, Vec::new()),
+        _ => Match::Ambiguous(carrying),
+    }
+}
+
+/// Returns the ids that nodes have already.
+pub fn ids(
+    site: &SiteId,
+    resolved: &Resolved,
+    looks: &BTreeMap<Place, Look>,
+    records: &BTreeMap<String, NodeRecord>,
+) -> BTreeMap<NodeName, Vmid> {
+    let owners = Owners::new(site, &resolved.name, looks);
+    let hosts = super::apply::site_hosts(resolved);
+    let mut ids = BTreeMap::new();
+    for node in &resolved.nodes {
+        let name = node.name.as_str();
+        let (Some(place), Some(host)) = (super::apply::place(node), hosts.get(name)) else {
+            continue;
+        };
+        let record = records.get(name).filter(|record| record.host == *host);
+        let vmid = match looks.get(&place) {
+            Some(Look::Seen(_)) => match owners.of_node(&place, (host, name), record) {
+                Match::Guest(guest, _) => Some(guest.vmid),
+                Match::Absent | Match::Copies(_) | Match::Ambiguous(_) => None,
+            },
+            // What cannot be seen is where it was.
+            Some(Look::Unseen(_)) | None => record.and_then(|record| record.guest.vmid),
+        };
+        let vmid = vmid.map(|vmid| Vmid::from_number(i64::from(vmid)));
+        ids.extend(vmid.map(|vmid| (node.name.clone(), vmid)));
+    }
+    ids
+}
+
+/// Names guests for a person.
+pub(super) fn named(guests: &[&ObservedGuest]) -> String {
+    let mut names: Vec<String> = guests
+        .iter()
+        .map(|guest| format!("{} on {}", guest.vmid, guest.host))
+        .collect();
+    let last = names.pop().unwrap_or_default();
+    if names.is_empty() {
+        return format!("guest {last}");
+    }
+    format!("guests {} and {last}", names.join(", "))
+}

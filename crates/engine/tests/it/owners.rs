@@ -1,0 +1,409 @@
+//! Random walks of ownership: drivers of two sites with manifests of one name, and people who copy,
+//! restore, migrate, rename and delete guests on the same cluster. No driver ever changes or removes
+//! a guest that its own site did not create and its plan did not name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use homestak_core::doc::scalar::SiteId;
+use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_engine::journal::{Journal as _, Scope};
+use homestak_engine::operate::Interrupt;
+use homestak_sim::{GuestFacts, Kind};
+
+use crate::dice::Dice;
+use crate::lab::Lab;
+use crate::memory::Memory;
+
+/// Whose a guest is, as only the test knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// A driver of this site created it.
+    Site(usize),
+    /// A person made it, whatever it carries.
+    Person,
+    /// A person gave it everything that the guest of a site carries, its id included. A driver
+    /// that lost its journal cannot tell it from its own.
+    Forged(usize),
+}
+
+/// An archive, and what it was made of.
+struct Archive {
+    volume: String,
+    vmid: u32,
+    owner: Owner,
+}
+
+struct Driver {
+    lab: Lab,
+    site: usize,
+    /// Whether its journal was lost since the test began.
+    lost: bool,
+}
+
+struct Walk {
+    dice: Dice,
+    drivers: Vec<Driver>,
+    owners: BTreeMap<u32, Owner>,
+    archives: Vec<Archive>,
+    log: Vec<String>,
+    /// How many changes drivers made, so that a walk without any is noticed.
+    n_changes: usize,
+    n_refused: usize,
+}
+
+type Guests = BTreeMap<u32, GuestFacts>;
+
+impl Walk {
+    fn new(seed: u64) -> Self {
+        let lab = Lab::with(|builder| builder.cluster("walk").host("pve1").host("pve2"));
+        let site = |n: u8| SiteId::from_random([n; 16]);
+        // Two drivers of the first site, each with a journal of its own, and one of the second.
+        let drivers = [0, 0, 1].map(|n| Driver {
+            lab: lab.driver_of(site(n)),
+            site: usize::from(n),
+            lost: false,
+        });
+        Self {
+            dice: Dice(seed),
+            drivers: drivers.into(),
+            owners: BTreeMap::new(),
+            archives: Vec::new(),
+            log: vec![format!("seed {seed}")],
+            n_changes: 0,
+            n_refused: 0,
+        }
+    }
+
+    fn world(&self) -> &homestak_sim::World {
+        &self.drivers[0].lab.world
+    }
+
+    fn guests(&self) -> Guests {
+        let guests = self.world().guests().into_iter();
+        guests.map(|guest| (guest.vmid, guest)).collect()
+    }
+
+    /// One id in a few, so that they are reused all the time.
+    fn id(&mut self) -> u32 {
+        8000 + u32::try_from(self.dice.roll(10)).unwrap()
+    }
+
+    fn some_guest(&mut self) -> Option<u32> {
+        let ids: Vec<u32> = self.owners.keys().copied().collect();
+        self.dice.pick(&ids).copied()
+    }
+
+    fn note(&mut self, what: String) {
+        self.log.push(what);
+        if self.log.len() > 40 {
+            self.log.remove(1);
+        }
+    }
+
+    /// A person does something. What the host refuses is no matter.
+    fn person(&mut self) {
+        let choice = self.dice.roll(12);
+        let (guest, id) = (self.some_guest(), self.id());
+        let Some(vmid) = guest else {
+            return self.put(id);
+        };
+        let owner = self.owners[&vmid];
+        let done = match choice {
+            0 | 1 => {
+                let done = self.world().clone_guest(vmid, id, &[]);
+                if done.is_ok() {
+                    self.owners.insert(id, Owner::Person);
+                }
+                done.map(|()| format!("clone {vmid} to {id}"))
+            }
+            2 => self.world().back_up(vmid, "local").map(|volume| {
+                let said = format!("back up {vmid}");
+                self.archives.push(Archive {
+                    volume,
+                    vmid,
+                    owner,
+                });
+                said
+            }),
+            3..=5 => self.restore(id),
+            6 => {
+                let to = if self.dice.one_in(2) { "pve1" } else { "pve2" };
+                let done = self.world().migrate_guest(vmid, to);
+                done.map(|()| format!("migrate {vmid} to {to}"))
+            }
+            7 => {
+                let name = format!("n{}", self.dice.roll(4));
+                let done = self.world().rename_guest(vmid, &name);
+                done.map(|()| format!("rename {vmid} to {name}"))
+            }
+            8 => {
+                let done = self.world().delete_guest(vmid);
+                if done.is_ok() {
+                    self.owners.remove(&vmid);
+                }
+                done.map(|()| format!("delete {vmid}"))
+            }
+            9 => self.forge(vmid, id),
+            10 => {
+                // Its owner gave it up.
+                let done = self.world().change_guest(vmid, &[("delete", "tags")]);
+                if done.is_ok() {
+                    self.owners.insert(vmid, Owner::Person);
+                }
+                done.map(|()| format!("untag {vmid}"))
+            }
+            _ => {
+                self.put(id);
+                return;
+            }
+        };
+        if let Ok(what) = done {
+            self.note(what);
+        }
+    }
+
+    /// A guest of someone else, with a name that manifests have too.
+    fn put(&mut self, id: u32) {
+        if self.owners.contains_key(&id) {
+            return;
+        }
+        let name = format!("n{}", self.dice.roll(4));
+        let config = vec![("name".to_owned(), name)];
+        self.world().put_guest("pve1", Kind::Qemu, id, config);
+        self.owners.insert(id, Owner::Person);
+        self.note(format!("put {id}"));
+    }
+
+    fn restore(&mut self, id: u32) -> Result<String, String> {
+        let n = u64::try_from(self.archives.len()).unwrap();
+        let at = (n > 0).then(|| self.dice.roll(n)).ok_or("no archive")?;
+        let unique = self.dice.one_in(3);
+        let in_place = self.dice.one_in(2);
+        let archive = &self.archives[usize::try_from(at).unwrap()];
+        let (vmid, owner) = (archive.vmid, archive.owner);
+        let id = if in_place { vmid } else { id };
+        let mut with = vec![("force", "1")];
+        if unique {
+            with.push(("unique", "1"));
+        }
+        if self.world().is_running(id) {
+            self.world().switch_off(id);
+        }
+        self.world().restore_backup(&archive.volume, id, &with)?;
+        // In its own place it is the guest that it was a backup of, unless its identity is new.
+        let owner = if id == vmid && !unique {
+            owner
+        } else {
+            Owner::Person
+        };
+        self.owners.insert(id, owner);
+        Ok(format!("restore {vmid} as {id}, unique {unique}"))
+    }
+
+    /// A tenant gives a guest everything that another carries.
+    fn forge(&mut self, vmid: u32, onto: u32) -> Result<String, String> {
+        let guests = self.guests();
+        let (from, to) = (&guests[&vmid], guests.get(&onto).ok_or("nothing to forge")?);
+        let site = match (self.owners[&vmid], self.owners[&onto]) {
+            (Owner::Site(site) | Owner::Forged(site), Owner::Person) if vmid != onto => site,
+            _ => return Err("nothing to forge".to_owned()),
+        };
+        if from.kind != to.kind {
+            return Err("nothing to forge".to_owned());
+        }
+        let text = |key: &str| from.config.get(key).cloned().unwrap_or_default();
+        // With its own id in place of the original's.
+        let tags = text("tags").replace(&vmid.to_string(), &onto.to_string());
+        let mut with = vec![("tags", tags), ("description", text("description"))];
+        if from.kind == Kind::Qemu {
+            with.push(("smbios1", text("smbios1")));
+        }
+        let with: Vec<(&str, &str)> = with
+            .iter()
+            .map(|(key, value)| (*key, value.as_str()))
+            .collect();
+        self.world().change_guest(onto, &with)?;
+        self.owners.insert(onto, Owner::Forged(site));
+        Ok(format!("forge {onto} after {vmid}"))
+    }
+
+    fn manifest(&mut self) -> String {
+        let mut text = "nodes:\n".to_owned();
+        let mut ids = BTreeSet::new();
+        for n in 0..=self.dice.roll(3) {
+            let id = self.id();
+            let vmid = match self.dice.one_in(2) && ids.insert(id) {
+                true => format!(", vmid: {id}"),
+                false => String::new(),
+            };
+            let source = match self.dice.one_in(3) {
+                true => "type: ct, template: debian-12-standard",
+                false => "type: vm, image: debian-12",
+            };
+            text +=
+                &format!("  - {{name: n{n}, {source}, cores: 1, memory: 512, disk: 8{vmid}}}\n");
+        }
+        text
+    }
+
+    /// A driver plans, and carries its plan out: at once, after people were there, or to its death.
+    async fn drive(&mut self) {
+        let at = usize::try_from(self.dice.roll(3)).unwrap();
+        if self.dice.one_in(6) {
+            self.drivers[at].lab.journal = Memory::default();
+            self.drivers[at].lost = true;
+            self.note(format!("driver {at} loses its journal"));
+        }
+        let manifest = self.manifest();
+        let options = Options {
+            prune: self.dice.one_in(2),
+            on_error: Some(match self.dice.roll(3) {
+                0 => OnError::Stop,
+                1 => OnError::Rollback,
+                _ => OnError::Continue,
+            }),
+            ..Options::new(if self.dice.one_in(3) {
+                Verb::Destroy
+            } else {
+                Verb::Apply
+            })
+        };
+        self.settle().await;
+        let plan = self.drivers[at].lab.plan_with(&manifest, &options).await;
+        self.note(format!(
+            "driver {at}: {} {:?}\n{manifest}",
+            plan.verb.word(),
+            plan.nodes
+                .iter()
+                .map(|node| (
+                    &node.name,
+                    node.action,
+                    node.found.as_ref().map(|found| found.guest.vmid)
+                ))
+                .collect::<Vec<_>>()
+        ));
+        if !plan.refusals.is_empty() {
+            self.n_refused += 1;
+            // A person decides: the record goes, and the identity alone counts.
+            for node in plan
+                .refusals
+                .iter()
+                .filter_map(|refusal| refusal.node.as_ref())
+            {
+                let lab = &self.drivers[at].lab;
+                let scope = Scope {
+                    site: Some(lab.site.clone()),
+                    manifest: "m".to_owned(),
+                    host: "pve1".to_owned(),
+                };
+                lab.journal.forget(&scope, node).await.unwrap();
+            }
+            self.drivers[at].lost = true;
+            return;
+        }
+        while self.dice.one_in(3) {
+            self.person();
+        }
+        self.settle().await;
+        let before = self.guests();
+        let moment = if self.dice.one_in(3) {
+            1 + self.dice.roll(40)
+        } else {
+            100_000
+        };
+        let ended = self.drivers[at].lab.carry_out_until(&plan, moment).await;
+        if ended.is_none() {
+            let run = self.drivers[at].lab.last_run();
+            let (_ask, interrupt) = Interrupt::new();
+            let operator = self.drivers[at].lab.operator();
+            match self.dice.roll(3) {
+                0 => _ = operator.resume(&run, &[], interrupt).await.unwrap(),
+                1 => _ = operator.roll_back(&run, interrupt).await.unwrap(),
+                _ => {}
+            }
+        }
+        self.settle().await;
+        self.judge(at, &plan, &before);
+    }
+
+    /// Compares what there was with what there is: a driver changed its own guests only.
+    fn judge(&mut self, at: usize, plan: &Plan, before: &Guests) {
+        let after = self.guests();
+        let (site, lost) = (self.drivers[at].site, self.drivers[at].lost);
+        let named: BTreeSet<Option<u32>> = plan
+            .nodes
+            .iter()
+            .filter_map(|node| Some(node.found.as_ref()?.guest.vmid))
+            .collect();
+        for (vmid, was) in before {
+            let now = after.get(vmid);
+            if now == Some(was) {
+                continue;
+            }
+            self.n_changes += 1;
+            let allowed = match self.owners[vmid] {
+                Owner::Site(owner) => owner == site,
+                Owner::Forged(owner) => owner == site && lost,
+                Owner::Person => false,
+            };
+            assert!(
+                allowed && named.contains(&Some(*vmid)),
+                "driver {at} of site {site} changed guest {vmid} of {:?}, planned: {}\n{was:#?}\n{now:#?}\n{}",
+                self.owners[vmid],
+                named.contains(&Some(*vmid)),
+                self.log.join("\n")
+            );
+            match now {
+                Some(_) => self.owners.insert(*vmid, Owner::Site(site)),
+                None => self.owners.remove(vmid),
+            };
+        }
+        for vmid in after.keys().filter(|vmid| !before.contains_key(*vmid)) {
+            self.n_changes += 1;
+            self.owners.insert(*vmid, Owner::Site(site));
+        }
+    }
+
+    /// Waits until tasks have ended and the list of guests is as it is.
+    async fn settle(&self) {
+        self.drivers[0].lab.rest().await;
+    }
+}
+
+async fn walk(seed: u64, n_steps: u64) -> (usize, usize) {
+    let mut walk = Walk::new(seed);
+    for _ in 0..n_steps {
+        if walk.dice.one_in(4) {
+            walk.drive().await;
+        } else {
+            walk.person();
+        }
+    }
+    (walk.n_changes, walk.n_refused)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_driver_touches_a_guest_that_its_site_did_not_create_and_plan() {
+    let variable = |name| std::env::var(name).ok();
+    let first: u64 = variable("HOMESTAK_TEST_SEED")
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(1);
+    // Steps of a person and of drivers; one walk has so many.
+    const LONG: u64 = 400;
+    let n_walks = if variable("HOMESTAK_TEST_FULL").is_some() {
+        250
+    } else {
+        4
+    };
+    let (mut n_changes, mut n_refused) = (0, 0);
+    for seed in first..first + n_walks {
+        let (changes, refused) = walk(seed, LONG).await;
+        n_changes += changes;
+        n_refused += refused;
+    }
+    println!(
+        "{} steps, {n_changes} changes of guests by drivers, {n_refused} plans refused",
+        n_walks * LONG
+    );
+    assert!(n_changes > 50, "{n_changes}");
+}
