@@ -190,8 +190,8 @@ async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), Str
             "purging {title} {vmid} from related configurations.."
         ));
     }
-    let mut state = job.world.state();
-    state.forget(vmid);
+    let now = job.world.now();
+    job.world.state().forget(vmid, now);
     Ok(())
 }
 
@@ -203,8 +203,8 @@ fn base_is_free(job: &Job, vmid: u32, owned: &[String]) -> Result<(), String> {
             continue;
         };
         let file = name.rsplit('/').next().unwrap_or(name);
-        let used = state.storages.get(storage).and_then(|known| {
-            known.volumes.iter().find(|(_, other)| {
+        let used = state.storages.get(storage).is_some_and(|known| {
+            known.volumes.values().any(|other| {
                 other.vmid != Some(vmid)
                     && other
                         .parent
@@ -212,8 +212,10 @@ fn base_is_free(job: &Job, vmid: u32, owned: &[String]) -> Result<(), String> {
                         .is_some_and(|parent| parent.ends_with(file))
             })
         });
-        if let Some(((_, clone), _)) = used {
-            return Err(format!("base volume '{name}' is still in use by '{clone}'"));
+        if used {
+            return Err(format!(
+                "base volume '{volume}' is still in use by linked cloned"
+            ));
         }
     }
     Ok(())

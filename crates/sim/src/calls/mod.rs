@@ -6,6 +6,7 @@
 pub(crate) mod access;
 pub(crate) mod agent;
 pub(crate) mod auth;
+pub(crate) mod backup;
 pub(crate) mod clone;
 pub(crate) mod cluster;
 pub(crate) mod ct;
@@ -17,6 +18,7 @@ pub(crate) mod permission;
 pub(crate) mod pools;
 pub(crate) mod power;
 pub(crate) mod request;
+pub(crate) mod restore;
 pub(crate) mod route;
 pub(crate) mod snapshot;
 pub(crate) mod storage;

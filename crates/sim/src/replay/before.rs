@@ -416,6 +416,7 @@ fn put_volume(world: &World, seen: &Sighting, volume: &str, size: u64) {
         vmid: Some(seen.vmid),
         parent: None,
         boots: Boots::Nothing,
+        backup: None,
     };
     let _ = world.state().add_volume(&seen.host, storage, name, volume);
 }
