@@ -10,10 +10,10 @@ fn own() -> PathBuf {
 
 /// Returns the recordings that are not part of this project, when they lie beside it.
 #[expect(clippy::disallowed_methods, reason = "tests are set up by environment")]
-fn reference() -> Vec<PathBuf> {
+fn reference(names: &[&str]) -> Vec<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference");
     let directory = std::env::var("HOMESTAK_REFERENCE").map_or(beside, PathBuf::from);
-    ["pve-transcripts.jsonl", "pve-transcripts-flows.jsonl"]
+    names
         .iter()
         .map(|name| directory.join(name))
         .filter(|path| path.exists())
@@ -22,7 +22,7 @@ fn reference() -> Vec<PathBuf> {
 
 #[test]
 fn our_own_recording_agrees() {
-    let report = replay::run(&[own()]).unwrap();
+    let report = replay::run(&[own()], &[]).unwrap();
     let (agreed, compared) = report.agreement();
     assert_eq!(agreed, compared, "{report}");
     assert!(compared >= 20, "{report}");
@@ -35,19 +35,19 @@ fn a_changed_recording_is_noticed() {
     assert_ne!(text, changed);
     let file = tempfile::NamedTempFile::new().unwrap();
     fs_err::write(file.path(), changed).unwrap();
-    let report = replay::run(&[file.path().to_owned()]).unwrap();
+    let report = replay::run(&[file.path().to_owned()], &[]).unwrap();
     let (agreed, compared) = report.agreement();
     assert_eq!(compared - agreed, 1, "{report}");
 }
 
 #[test]
 fn recordings_of_a_real_proxmox_ve_agree() {
-    let files = reference();
+    let files = reference(&["pve-transcripts.jsonl", "pve-transcripts-flows.jsonl"]);
     if files.is_empty() {
         println!("skipped: no recordings beside the checkout, see HOMESTAK_REFERENCE");
         return;
     }
-    let report = replay::run(&files).unwrap();
+    let report = replay::run(&files, &[]).unwrap();
     println!("{report}");
     let (agreed, compared) = report.agreement();
     // What differs is which of several waiting requests a busy worker serves first, and what a
@@ -55,4 +55,24 @@ fn recordings_of_a_real_proxmox_ve_agree() {
     assert!(agreed * 1000 >= compared * 990, "{report}");
     let groups = report.groups.iter().filter(|(_, _, same, _)| !same).count();
     assert_eq!(groups, 0, "{report}");
+}
+
+#[test]
+fn copies_on_a_real_proxmox_ve_agree() {
+    let files = reference(&["pve-transcripts-2.jsonl"]);
+    if files.is_empty() {
+        println!("skipped: no recordings beside the checkout, see HOMESTAK_REFERENCE");
+        return;
+    }
+    let report = replay::run(&files, &["copies".to_owned()]).unwrap();
+    println!("{report}");
+    let (agreed, compared) = report.agreement();
+    assert!(compared > 200, "{report}");
+    assert!(agreed * 1000 >= compared * 990, "{report}");
+}
+
+#[test]
+fn a_flow_that_is_not_named_is_not_replayed() {
+    let report = replay::run(&[own()], &["another".to_owned()]).unwrap();
+    assert_eq!(report.agreement(), (0, 0));
 }

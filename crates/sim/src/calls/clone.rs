@@ -1,12 +1,13 @@
 //! Clones and templates.
 //!
-//! In: a source and a new id. Out: a copy, full or linked, or a template.
-//! Never: two guests with one identity; a clone gets its own.
+//! A clone has everything its source has, tags and notes included, except for its SMBIOS uuid,
+//! generation id, hardware addresses and, for a VM, its name.
 
 use std::time::Duration;
 
-use super::disk::{NewDisk, allocate, formatting, make_cloudinit, progress};
+use super::disk::{NewDisk, allocate, formatting, has_directories, make_cloudinit, progress};
 use super::permission::{require, require_guest};
+use super::vm_config::may_use_bridge;
 use super::vm_create::{abandon, blank, may_create};
 use super::{Context, Fail, Outcome};
 use crate::guest::config::Config;
@@ -14,7 +15,7 @@ use crate::guest::drive::{Drive, is_drive, is_mount};
 use crate::world::Kind;
 use crate::world::lock::Mode;
 use crate::world::run::Job;
-use crate::world::state::Volume;
+use crate::world::state::{Boots, Guest, Volume};
 
 /// How long a clone waits for the locks of its source and target.
 const CLONE_LOCK: Duration = Duration::from_secs(1);
@@ -28,6 +29,7 @@ struct Plan {
     name: Option<String>,
     description: Option<String>,
     storage: Option<String>,
+    format: Option<String>,
     limit: Option<u64>,
     pool: Option<String>,
     snapshot: Option<String>,
@@ -41,24 +43,40 @@ fn exists_already(kind: Kind, target: u32) -> String {
     )
 }
 
+/// Returns the configuration a clone starts from. Notes of a snapshot are its own.
+fn original(guest: &Guest, snapshot: Option<&str>) -> Result<Config, String> {
+    let Some(name) = snapshot else {
+        return Ok(Config::from_pairs(guest.config.values().clone()));
+    };
+    let mut known = guest.snapshots.iter();
+    let snapshot = known
+        .find(|snapshot| snapshot.name == name)
+        .ok_or_else(|| format!("snapshot '{name}' does not exist"))?;
+    let mut config = Config::from_pairs(snapshot.config.values().clone());
+    config.remove("description");
+    if !snapshot.description.is_empty() {
+        config.set("description", snapshot.description.clone());
+    }
+    Ok(config)
+}
+
 pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
     let source = context.vmid()?;
     let target = context
         .number("newid")
         .and_then(|id| u32::try_from(id).ok())
         .unwrap_or(0);
-    let pool = context.text("pool").map(ToOwned::to_owned);
+    let text = |name: &str| context.text(name).map(ToOwned::to_owned);
+    let pool = text("pool");
     require_guest(context, source, None, "VM.Clone")?;
     may_create(context, target, pool.as_deref())?;
     let onto = context.text("target").unwrap_or(&context.node).to_owned();
-    let template = {
+    let snapshot = text("snapname");
+    let (config, template, running) = {
         let state = context.world.state();
         let guest = state.guest(&context.node, kind, source)?;
         if let Some(lock) = guest.config.value("lock") {
             return Err(format!("{} is locked ({lock})", kind.title()).into());
-        }
-        if state.guests.contains_key(&target) {
-            return Err(exists_already(kind, target).into());
         }
         if !state.hosts.contains_key(&onto) {
             return Err(Fail::parameter(
@@ -66,25 +84,26 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
                 format!("no such cluster node '{onto}'"),
             ));
         }
-        guest.is_template()
+        let config = original(guest, snapshot.as_deref())?;
+        (config, guest.is_template(), guest.running.is_some())
     };
     let full = context.text("full").map_or(!template, |text| text == "1");
-    if !full && !template {
-        return Err("Linked clone feature is not supported for drive 'scsi0'".into());
-    }
-    if let Some(storage) = context.text("storage") {
-        if !full {
-            return Err(Fail::parameter(
-                "storage",
-                "this option is only allowed when creating full clones.",
-            ));
+    for name in ["storage", "format"] {
+        if context.text(name).is_some() && !full {
+            return Err(format!("parameter '{name}' not allowed for linked clones").into());
         }
-        context.world.state().storage_on(&onto, storage)?;
-        require(
-            context,
-            &format!("/storage/{storage}"),
-            "Datastore.AllocateSpace",
-        )?;
+    }
+    if context.world.state().guests.contains_key(&target) {
+        return Err(exists_already(kind, target).into());
+    }
+    if kind == Kind::Lxc && full && running && snapshot.is_none() {
+        return Err("Cannot do full clones on a running container without snapshots".into());
+    }
+    for (key, text) in disks_of(kind, &config) {
+        may_copy(context, kind, &onto, full, &key, &text)?;
+    }
+    for (_, text) in config.networks() {
+        may_use_bridge(context, &text)?;
     }
     let name_key = match kind {
         Kind::Qemu => "name",
@@ -95,12 +114,13 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
         source,
         target,
         full,
-        name: context.text(name_key).map(ToOwned::to_owned),
-        description: context.text("description").map(ToOwned::to_owned),
-        storage: context.text("storage").map(ToOwned::to_owned),
+        name: text(name_key),
+        description: text("description").filter(|notes| !notes.is_empty()),
+        storage: text("storage"),
+        format: text("format"),
         limit: context.number("bwlimit"),
         pool,
-        snapshot: context.text("snapname").map(ToOwned::to_owned),
+        snapshot,
         onto,
     };
     let task = match kind {
@@ -110,6 +130,68 @@ pub(crate) fn clone(context: &Context, kind: Kind) -> Outcome {
     context.task(task, &source.to_string(), move |job| async move {
         run(&job, plan).await
     })
+}
+
+/// Returns the drives or mount points of a configuration.
+fn disks_of(kind: Kind, config: &Config) -> Vec<(String, String)> {
+    let values = config.values().iter();
+    values
+        .filter(|(key, _)| match kind {
+            Kind::Qemu => is_drive(key),
+            Kind::Lxc => is_mount(key),
+        })
+        .map(|(key, text)| (key.clone(), text.clone()))
+        .collect()
+}
+
+/// Fails unless a disk can be copied in this way, to where it shall go, by the caller.
+fn may_copy(
+    context: &Context,
+    kind: Kind,
+    onto: &str,
+    full: bool,
+    key: &str,
+    text: &str,
+) -> Result<(), Fail> {
+    let drive = Drive::parse(kind, text);
+    let volume = drive.volume();
+    let Some((own, name)) = volume.split_once(':') else {
+        return Ok(());
+    };
+    if drive.is_cdrom() && !drive.is_cloudinit() {
+        return Ok(());
+    }
+    let storage = context.text("storage").unwrap_or(own);
+    {
+        let state = context.world.state();
+        let known = state.storage(own)?;
+        let file = name.rsplit('/').next().unwrap_or(name);
+        let base = file.starts_with("base-") || file.starts_with("basevol-");
+        // A file stands on another one only as qcow2, which a container cannot be.
+        let able = base && (kind == Kind::Qemu || !has_directories(&known.kind));
+        if !full && !able && !drive.is_cloudinit() {
+            return Err(match kind {
+                Kind::Qemu => {
+                    format!("Linked clone feature is not supported for '{volume}' ({key})")
+                }
+                Kind::Lxc => format!("Linked clone feature for '{volume}' is not available"),
+            }
+            .into());
+        }
+        if *onto != context.node && !known.shared {
+            let title = kind.title();
+            return Err(format!(
+                "can't clone {title} to node '{onto}' ({title} uses local storage)"
+            )
+            .into());
+        }
+        state.storage_on(onto, storage)?;
+    }
+    require(
+        context,
+        &format!("/storage/{storage}"),
+        "Datastore.AllocateSpace",
+    )
 }
 
 async fn run(job: &Job, plan: Plan) -> Result<(), String> {
@@ -133,7 +215,7 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
         .await
         .map_err(|fault| format!("clone failed: {fault}"))?;
     {
-        let now = job.world.now();
+        let (now, sweep) = (job.world.now(), job.world.last_sweep());
         let mut state = job.world.state();
         if state.guests.contains_key(&plan.target) {
             return Err(exists_already(kind, plan.target));
@@ -146,7 +228,7 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
                 if kind == Kind::Qemu { "qm" } else { "vz" }
             ),
         );
-        state.guests.insert(plan.target, guest);
+        state.add_guest(guest, sweep);
     }
     if let Err(fault) = copy(job, &plan).await {
         abandon(job, plan.target);
@@ -157,114 +239,56 @@ async fn run(job: &Job, plan: Plan) -> Result<(), String> {
 
 async fn copy(job: &Job, plan: &Plan) -> Result<(), String> {
     let kind = plan.kind;
-    let title = kind.title();
+    let what = match kind {
+        Kind::Qemu => "VM",
+        Kind::Lxc => "container",
+    };
     job.log(format!(
-        "creating a clone of {title} {} with ID {}",
+        "creating a clone of {what} {} with ID {}",
         plan.source, plan.target
     ));
     let (mut config, boots) = {
         let state = job.world.state();
         let guest = state.guest(&job.node, kind, plan.source)?;
-        let config = match &plan.snapshot {
-            Some(name) => guest
-                .snapshots
-                .iter()
-                .find(|snapshot| snapshot.name == *name)
-                .map(|snapshot| snapshot.config.clone())
-                .ok_or_else(|| format!("snapshot '{name}' does not exist"))?,
-            None => Config::from_pairs(guest.config.values().clone()),
-        };
-        (config, guest.boots.clone())
+        (
+            original(guest, plan.snapshot.as_deref())?,
+            guest.boots.clone(),
+        )
     };
-    for key in ["template", "lock", "parent", "protection"] {
-        config.remove(key);
+    let keys: Vec<String> = config.values().keys().cloned().collect();
+    for key in keys {
+        if key == "template" || key == "lock" || key.starts_with("unused") {
+            config.remove(&key);
+        }
     }
-    let drives: Vec<(String, String)> = config
-        .values()
-        .iter()
-        .filter(|(key, _)| match kind {
-            Kind::Qemu => is_drive(key),
-            Kind::Lxc => is_mount(key),
-        })
-        .map(|(key, text)| (key.clone(), text.clone()))
-        .collect();
-    for (key, text) in drives {
+    for (key, text) in disks_of(kind, &config) {
         let copied = copy_drive(job, plan, &key, &text).await?;
         config.set(&key, copied);
-    }
-    let unused: Vec<String> = config
-        .values()
-        .keys()
-        .filter(|key| key.starts_with("unused"))
-        .cloned()
-        .collect();
-    for key in unused {
-        config.remove(&key);
     }
     finish(job, plan, config, boots)
 }
 
-/// Gives the clone an identity of its own and puts it in place.
-fn finish(
-    job: &Job,
-    plan: &Plan,
-    mut config: Config,
-    boots: crate::world::Boots,
-) -> Result<(), String> {
-    let kind = plan.kind;
-    let epoch = job.world.epoch();
+/// Gives the clone an identity of its own and puts it in place. Everything else is its source's.
+fn finish(job: &Job, plan: &Plan, mut config: Config, boots: Boots) -> Result<(), String> {
+    let now = job.world.now();
     let mut state = job.world.state();
-    let networks: Vec<(String, String)> = config
-        .values()
-        .iter()
-        .filter(|(key, _)| key.starts_with("net") && key[3..].parse::<u32>().is_ok())
-        .map(|(key, text)| (key.clone(), text.clone()))
-        .collect();
-    for (key, text) in networks {
-        let fresh = state.random.mac();
-        let parts: Vec<String> = text
-            .split(',')
-            .map(|part| match part.split_once('=') {
-                Some((name, old)) if old.matches(':').count() == 5 => format!("{name}={fresh}"),
-                _ => part.to_owned(),
-            })
-            .collect();
-        config.set(&key, parts.join(","));
-    }
-    match kind {
-        Kind::Qemu => {
-            let (uuid, generation) = (state.random.uuid(), state.random.uuid());
-            config.set("smbios1", format!("uuid={uuid}"));
-            config.set("vmgenid", generation);
-            if config.value("meta").is_none() {
-                config.set("meta", format!("creation-qemu=10.0.13,ctime={epoch}"));
-            }
-            let name = plan.name.clone().unwrap_or_else(|| {
-                let old = config
-                    .value("name")
-                    .map_or_else(|| plan.source.to_string(), ToOwned::to_owned);
-                format!("Copy-of-VM-{old}")
+    config.renew_addresses(&mut state.random);
+    match (plan.kind, &plan.name) {
+        (Kind::Qemu, name) => {
+            config.renew_uuid(&mut state.random);
+            config.renew_generation(&mut state.random);
+            let name = name.clone().unwrap_or_else(|| {
+                let source = plan.source.to_string();
+                format!("Copy-of-VM-{}", config.value("name").unwrap_or(&source))
             });
             config.set("name", name);
         }
-        Kind::Lxc => {
-            let name = plan
-                .name
-                .clone()
-                .or_else(|| config.value("hostname").map(|old| format!("Copy-of-{old}")));
-            config.set(
-                "hostname",
-                name.unwrap_or_else(|| format!("CT{}", plan.target)),
-            );
-        }
+        (Kind::Lxc, Some(name)) => config.set("hostname", name.clone()),
+        (Kind::Lxc, None) => {}
     }
-    match &plan.description {
-        Some(text) => config.set("description", text.clone()),
-        None => {
-            config.remove("description");
-        }
+    if let Some(text) = &plan.description {
+        config.set("description", text.clone());
     }
-    let now = job.world.now();
     if let Some(pool) = &plan.pool {
         state.pool_of.insert(plan.target, pool.clone());
     }
@@ -312,7 +336,11 @@ async fn full(
 ) -> Result<String, String> {
     let source = volume.split(':').next().unwrap_or("");
     let storage = plan.storage.as_deref().unwrap_or(source);
-    job.log(format!("create full clone of drive {key} ({volume})"));
+    let what = match plan.kind {
+        Kind::Qemu => "drive",
+        Kind::Lxc => "mountpoint",
+    };
+    job.log(format!("create full clone of {what} {key} ({volume})"));
     let stem = if plan.kind == Kind::Lxc && known.format == "subvol" {
         "subvol"
     } else {
@@ -324,7 +352,7 @@ async fn full(
             vmid: plan.target,
             storage,
             stem,
-            format: &known.format,
+            format: plan.format.as_deref().unwrap_or(&known.format),
             size: known.size,
             used: known.used,
             content: known.content,
@@ -379,30 +407,26 @@ async fn linked(
     job.log(format!("create linked clone of drive {key} ({volume})"));
     let _lock = job.lock_storage(storage).await?;
     let base = name.rsplit('/').next().unwrap_or(name);
-    let file = format!("vm-{}-disk-0.{}", plan.target, known.format);
+    let fresh = {
+        let state = job.world.state();
+        state.free_name(&job.node, storage, "vm", plan.target, "qcow2")?
+    };
+    let file = fresh.rsplit('/').next().unwrap_or(&fresh);
     job.log(format!(
         "clone {name}: images, {file}, {} to {file} (base=../{}/{base})",
         plan.target, plan.source
     ));
-    let path = job
-        .world
-        .state()
-        .storage(storage)?
-        .path_of(&format!("{}/{file}", plan.target));
-    job.log(formatting(&path, &known.format, known.size));
+    let path = job.world.state().storage(storage)?.path_of(&fresh);
+    job.log(formatting(&path, "qcow2", known.size));
     let wait = job.world.state().timing.allocate;
     job.sleep(wait).await?;
     let ctime = job.world.epoch();
-    let own = if name.contains('/') {
-        format!("{name}/{}/{file}", plan.target)
-    } else {
-        format!("{name}/vm-{}-disk-0", plan.target)
-    };
     job.world.state().add_volume(
         &job.node,
         storage,
-        &own,
+        &format!("{name}/{fresh}"),
         Volume {
+            format: "qcow2".to_owned(),
             used: 331_776,
             ctime,
             vmid: Some(plan.target),
@@ -432,24 +456,34 @@ pub(crate) fn template(context: &Context, kind: Kind) -> Outcome {
             };
             return Err(words.into());
         }
+        if let Some(lock) = guest.config.value("lock") {
+            return Err(format!("{} is locked ({lock})", kind.title()).into());
+        }
         if !guest.snapshots.is_empty() {
-            return Err("unable to create template, because VM contains snapshots".into());
+            let title = kind.title();
+            return Err(
+                format!("unable to create template, because {title} contains snapshots").into(),
+            );
         }
     }
-    if kind == Kind::Lxc {
-        // Containers are converted before the answer.
-        become_base(&context.world, &context.node, kind, vmid)?;
-        return Ok(serde_json::Value::Null.into());
-    }
-    context.task("qmtemplate", &vmid.to_string(), move |job| async move {
+    let task = match kind {
+        Kind::Qemu => "qmtemplate",
+        Kind::Lxc => "vztemplate",
+    };
+    let started = context.task(task, &vmid.to_string(), move |job| async move {
         let _lock = job.lock_guest(kind, vmid).await?;
         let wait = job.world.state().timing.allocate;
         job.sleep(wait).await?;
         become_base(&job.world, &job.node, kind, vmid)
+    })?;
+    // The task of a container is not named in the answer, although it still runs.
+    Ok(match kind {
+        Kind::Qemu => started,
+        Kind::Lxc => serde_json::Value::Null.into(),
     })
 }
 
-fn become_base(
+pub(crate) fn become_base(
     world: &crate::world::World,
     node: &str,
     kind: Kind,

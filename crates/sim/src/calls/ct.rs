@@ -45,7 +45,7 @@ const NOT_CONFIG: [&str; 17] = [
 /// How much larger an archive is when it is unpacked.
 const UNPACKED: u64 = 3;
 
-fn values_of(context: &Context) -> Parameters {
+pub(crate) fn values_of(context: &Context) -> Parameters {
     context
         .given
         .iter()
@@ -66,7 +66,7 @@ fn need(key: &str) -> &'static str {
     }
 }
 
-fn may_set(
+pub(crate) fn may_set(
     context: &Context,
     vmid: u32,
     pool: Option<&str>,
@@ -116,7 +116,7 @@ fn may_set_features(
 }
 
 /// Sorts the parts of a network behind its name, as PVE stores them, and fills in what is missing.
-fn normal_network(context: &Context, text: &str) -> String {
+pub(crate) fn normal_network(context: &Context, text: &str) -> String {
     let mut parts = property::split(text, "name");
     if property::part(&parts, "hwaddr").is_none() {
         parts.push(("hwaddr".into(), context.world.state().random.mac()));
@@ -140,17 +140,14 @@ fn looks_like_keys(text: &str) -> bool {
 }
 
 pub(crate) async fn create(context: &Context) -> Outcome {
+    if context.flag("restore") {
+        return super::restore::container(context).await;
+    }
     let vmid = context.vmid()?;
     let pool = context.text("pool").map(ToOwned::to_owned);
     may_create(context, vmid, pool.as_deref())?;
     let template = context.need("ostemplate")?.to_owned();
-    {
-        let state = context.world.state();
-        if let Some(guest) = state.guests.get(&vmid) {
-            let title = guest.kind.title();
-            return Err(format!("{title} {vmid} already exists on node '{}'", guest.node).into());
-        }
-    }
+    context.world.state().is_free(vmid)?;
     // Reading the template's storage takes a moment, in which another create may win the id.
     context.world.sleep(Duration::from_millis(60)).await;
     if context

@@ -15,7 +15,7 @@ const LARGEST: f64 = 9.2e18;
 const CLOUDINIT: u64 = 4 << 20;
 
 /// Whether volumes of a storage are files in a directory per guest.
-fn has_directories(kind: &str) -> bool {
+pub(crate) fn has_directories(kind: &str) -> bool {
     matches!(
         kind,
         "dir" | "nfs" | "cifs" | "btrfs" | "glusterfs" | "cephfs"
@@ -24,7 +24,7 @@ fn has_directories(kind: &str) -> bool {
 
 impl State {
     /// Returns the name of the next free disk of a guest, with `stem` such as `vm` or `subvol`.
-    fn free_name(
+    pub(crate) fn free_name(
         &self,
         host: &str,
         storage: &str,
@@ -129,6 +129,7 @@ pub(crate) async fn allocate(job: &Job, new: NewDisk<'_>) -> Result<String, Stri
             vmid: Some(new.vmid),
             parent: None,
             boots: new.boots,
+            backup: None,
         },
     )
 }
@@ -270,6 +271,7 @@ pub(crate) async fn make_cloudinit(job: &Job, vmid: u32, storage: &str) -> Resul
             vmid: Some(vmid),
             parent: None,
             boots: Boots::Nothing,
+            backup: None,
         },
     )?;
     Ok(format!("{volid},media=cdrom"))
@@ -346,7 +348,7 @@ pub(crate) fn free_all(job: &Job, vmid: u32) {
         let place = storage.place(&job.node);
         storage
             .volumes
-            .retain(|(at, _), volume| *at != place || volume.vmid != Some(vmid));
+            .retain(|(at, _), volume| *at != place || !volume.is_disk_of(vmid));
     }
 }
 

@@ -11,7 +11,7 @@ use crate::guest::drive::volumes;
 use crate::guest::status::Surroundings;
 use crate::world::Kind;
 use crate::world::run::Job;
-use crate::world::state::Guest;
+use crate::world::state::{Guest, State};
 
 /// Fails when a caller's digest is not the file's.
 pub(crate) fn same_digest(guest: &Guest, digest: &str) -> Result<(), Fail> {
@@ -175,7 +175,7 @@ async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), Str
             })
             .collect()
     };
-    base_is_free(job, vmid, &owned)?;
+    base_is_free(job, &owned)?;
     for volume in owned {
         let storage = volume.split(':').next().unwrap_or("").to_owned();
         let hold = job.lock_storage(&storage).await?;
@@ -190,31 +190,36 @@ async fn remove(job: &Job, kind: Kind, vmid: u32, purge: bool) -> Result<(), Str
             "purging {title} {vmid} from related configurations.."
         ));
     }
-    let mut state = job.world.state();
-    state.forget(vmid);
+    let now = job.world.now();
+    job.world.state().forget(vmid, now);
     Ok(())
 }
 
 /// Fails while linked clones still stand on a template's disk.
-fn base_is_free(job: &Job, vmid: u32, owned: &[String]) -> Result<(), String> {
+fn base_is_free(job: &Job, owned: &[String]) -> Result<(), String> {
     let state = job.world.state();
-    for volume in owned.iter().filter(|volume| volume.contains("base-")) {
+    match owned.iter().find(|volume| state.is_base_and_used(volume)) {
+        None => Ok(()),
+        Some(volume) => Err(format!(
+            "base volume '{volume}' is still in use by linked cloned"
+        )),
+    }
+}
+
+impl State {
+    /// Whether a volume is a base on which a linked clone stands.
+    pub(crate) fn is_base_and_used(&self, volume: &str) -> bool {
         let Some((storage, name)) = volume.split_once(':') else {
-            continue;
+            return false;
         };
         let file = name.rsplit('/').next().unwrap_or(name);
-        let used = state.storages.get(storage).and_then(|known| {
-            known.volumes.iter().find(|(_, other)| {
-                other.vmid != Some(vmid)
-                    && other
-                        .parent
-                        .as_deref()
-                        .is_some_and(|parent| parent.ends_with(file))
+        file.starts_with("base")
+            && self.storages.get(storage).is_some_and(|known| {
+                let mut parents = known
+                    .volumes
+                    .values()
+                    .filter_map(|one| one.parent.as_deref());
+                parents.any(|parent| parent.rsplit('/').next() == Some(file))
             })
-        });
-        if let Some(((_, clone), _)) = used {
-            return Err(format!("base volume '{name}' is still in use by '{clone}'"));
-        }
     }
-    Ok(())
 }

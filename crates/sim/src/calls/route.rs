@@ -4,8 +4,8 @@
 //! Never: anything but passing on.
 
 use super::{
-    Context, Fail, Outcome, access, agent, clone, cluster, ct, disk, guest, host, migrate, pools,
-    power, snapshot, storage, tasks, upload, vm_change, vm_create,
+    Context, Fail, Outcome, access, agent, backup, clone, cluster, ct, disk, guest, host, migrate,
+    pools, power, snapshot, storage, tasks, upload, vm_change, vm_create,
 };
 use serde_json::json;
 
@@ -71,10 +71,13 @@ pub const METHODS: &[(&str, &str)] = &[
     ("GET", "/nodes/{node}/storage/{storage}/status"),
     ("GET", "/nodes/{node}/storage/{storage}/content"),
     ("GET", "/nodes/{node}/storage/{storage}/content/{volume}"),
+    ("PUT", "/nodes/{node}/storage/{storage}/content/{volume}"),
     ("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}"),
     ("POST", "/nodes/{node}/storage/{storage}/upload"),
     ("POST", "/nodes/{node}/storage/{storage}/download-url"),
     ("GET", "/nodes/{node}/storage/{storage}/import-metadata"),
+    ("POST", "/nodes/{node}/vzdump"),
+    ("GET", "/nodes/{node}/vzdump/extractconfig"),
     ("GET", "/nodes/{node}/qemu"),
     ("POST", "/nodes/{node}/qemu"),
     ("DELETE", "/nodes/{node}/qemu/{vmid}"),
@@ -263,10 +266,13 @@ fn of_host(verb: &str, rest: &str, context: &mut Context) -> Outcome {
         ("GET", "/storage/{storage}/status") => storage::status(context),
         ("GET", "/storage/{storage}/content") => storage::content(context),
         ("GET", "/storage/{storage}/content/{volume}") => storage::volume(context),
+        ("PUT", "/storage/{storage}/content/{volume}") => backup::mark(context),
         ("DELETE", "/storage/{storage}/content/{volume}") => storage::delete_volume(context),
         ("POST", "/storage/{storage}/upload") => upload::upload(context),
         ("POST", "/storage/{storage}/download-url") => upload::download(context),
         ("GET", "/storage/{storage}/import-metadata") => storage::import_metadata(context),
+        ("POST", "/vzdump") => backup::create(context),
+        ("GET", "/vzdump/extractconfig") => backup::extract_config(context),
         (verb, rest) => Err(missing(verb, rest)),
     }
 }

@@ -189,6 +189,16 @@ fn entry(storage: &str, name: &str, volume: &Volume) -> Value {
     });
     if let Some(vmid) = volume.vmid {
         shown["vmid"] = json!(vmid);
+    }
+    if let Some(backup) = &volume.backup {
+        shown["subtype"] = json!(backup.kind.word());
+        if !backup.notes.is_empty() {
+            shown["notes"] = json!(backup.notes);
+        }
+        if backup.protected {
+            shown["protected"] = json!(1);
+        }
+    } else if volume.vmid.is_some() {
         shown["used"] = json!(volume.used);
         shown["parent"] = json!(volume.parent);
     }
@@ -196,7 +206,7 @@ fn entry(storage: &str, name: &str, volume: &Volume) -> Value {
 }
 
 /// Returns the full id of the volume of a call, which may be given without its storage.
-fn volume_of(context: &Context) -> Result<(String, String), Fail> {
+pub(crate) fn volume_of(context: &Context) -> Result<(String, String), Fail> {
     let volume = context.need("volume")?;
     let storage = context.text("storage").unwrap_or("");
     match volume.split_once(':') {
@@ -216,7 +226,7 @@ pub(crate) fn volume(context: &Context) -> Outcome {
         ));
     };
     // The format of the file is shown here, not the kind of content.
-    let format = if volume.format == "iso" {
+    let format = if volume.format == "iso" || volume.backup.is_some() {
         "raw"
     } else {
         &volume.format
@@ -230,6 +240,10 @@ pub(crate) fn volume(context: &Context) -> Outcome {
     if let Some(parent) = &volume.parent {
         shown["parent"] = json!(parent);
     }
+    if let Some(backup) = &volume.backup {
+        shown["notes"] = json!(backup.notes);
+        shown["protected"] = json!(u8::from(backup.protected));
+    }
     Ok(shown.into())
 }
 
@@ -240,6 +254,10 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
     context.world.state().storage_on(&context.node, &storage)?;
     check_name(&name)?;
     match owner {
+        Some(vmid) if name.starts_with("backup/") => {
+            permission::require(context, &path, "Datastore.AllocateSpace")?;
+            permission::require(context, &format!("/vms/{vmid}"), "VM.Backup")?;
+        }
         // A disk of a guest needs less than a file that belongs to all.
         Some(_) => permission::require_any(
             context,
@@ -259,6 +277,13 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
         job.sleep(wait).await?;
         let (removed, path) = {
             let mut state = job.world.state();
+            let known = state.volume(&job.node, &volid);
+            let backup = known.and_then(|volume| volume.backup.as_ref());
+            if backup.is_some_and(|backup| backup.protected) {
+                return Err(format!(
+                    "cannot remove protected volume '{name}' on '{storage}'"
+                ));
+            }
             let path = state.storage(&storage)?.path_of(&name);
             (state.remove_volume(&job.node, &volid), path)
         };
@@ -271,6 +296,36 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
     })
 }
 
+/// Fails unless the caller may read a volume, for the guest `vmid` if it is one's own.
+pub(crate) fn check_access(
+    context: &Context,
+    storage: &str,
+    name: &str,
+    vmid: Option<u32>,
+) -> Result<(), Fail> {
+    let path = format!("/storage/{storage}");
+    context.world.state().storage_on(&context.node, storage)?;
+    let owner = owner_of(name);
+    let own = owner.is_some() && owner == vmid;
+    if own || permission::allows(context, &path, "Datastore.Allocate") {
+        return Ok(());
+    }
+    match owner {
+        Some(owner) if name.starts_with("backup/") => {
+            permission::require(context, &path, "Datastore.AllocateSpace")?;
+            permission::require(context, &format!("/vms/{owner}"), "VM.Backup")
+        }
+        Some(owner) => {
+            permission::require(context, &path, "Datastore.Audit")?;
+            permission::require(context, &format!("/vms/{owner}"), "VM.Config.Disk")
+        }
+        None => {
+            let wanted = ["Datastore.AllocateSpace", "Datastore.Audit"].map(ToOwned::to_owned);
+            permission::require_any(context, &path, &wanted)
+        }
+    }
+}
+
 /// Returns the guest a volume belongs to by its name.
 pub(crate) fn owner_of(name: &str) -> Option<u32> {
     let mut parts = name.split('/').rev();
@@ -279,8 +334,11 @@ pub(crate) fn owner_of(name: &str) -> Option<u32> {
         .next()
         .and_then(|directory| directory.parse().ok())
         .or_else(|| {
-            let rest = ["vm-", "base-", "subvol-", "basevol-"]
+            let stems = ["vm-", "base-", "subvol-", "basevol-"];
+            let archives = ["vzdump-qemu-", "vzdump-lxc-"];
+            let rest = stems
                 .iter()
+                .chain(&archives)
                 .find_map(|prefix| file.strip_prefix(prefix))?;
             rest.split('-').next()?.parse().ok()
         })
@@ -329,6 +387,10 @@ mod tests {
             Some(530)
         );
         assert_eq!(owner_of("vm-7000-disk-1"), Some(7000));
+        assert_eq!(
+            owner_of("backup/vzdump-lxc-421-2026_11_16-15_44_54.tar.zst"),
+            Some(421)
+        );
         assert_eq!(owner_of("iso/a.iso"), None);
     }
 }

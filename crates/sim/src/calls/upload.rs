@@ -157,6 +157,7 @@ async fn place(job: &Job, arrival: &Arrival, file: &Upload) -> Result<(), String
             vmid: None,
             parent: None,
             boots,
+            backup: None,
         },
     );
     Ok(())
@@ -262,6 +263,7 @@ impl World {
                     vmid: None,
                     parent: None,
                     boots,
+                    backup: None,
                 },
             );
         }

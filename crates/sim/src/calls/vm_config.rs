@@ -61,7 +61,7 @@ fn need(key: &str, cdrom: bool) -> Need {
         "memory" | "balloon" | "shares" | "allow-ksm" => Privilege("VM.Config.Memory"),
         "boot" | "bootdisk" | "vmstatestorage" => Privilege("VM.Config.Disk"),
         "acpi" | "hotplug" | "kvm" | "machine" | "scsihw" | "smbios1" | "tablet" | "vga"
-        | "watchdog" | "audio0" | "rng0" | "vmgenid" => Privilege("VM.Config.HWType"),
+        | "watchdog" | "audio0" | "rng0" => Privilege("VM.Config.HWType"),
         "agent" | "autostart" | "bios" | "description" | "keyboard" | "localtime"
         | "migrate_downtime" | "migrate_speed" | "name" | "onboot" | "ostype" | "protection"
         | "reboot" | "startdate" | "startup" | "tdf" | "template" | "tags" | "freeze" => {

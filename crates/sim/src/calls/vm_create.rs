@@ -18,12 +18,12 @@ use crate::world::state::{Boots, Guest, Kind};
 const CREATE_LOCK: Duration = Duration::from_secs(5);
 
 pub(crate) async fn create(context: &Context) -> Outcome {
+    if context.text("archive").is_some() {
+        return super::restore::vm(context).await;
+    }
     let vmid = context.vmid()?;
     let pool = context.text("pool").map(ToOwned::to_owned);
     may_create(context, vmid, pool.as_deref())?;
-    if context.text("archive").is_some() {
-        return Err(Fail::new(501, "restoring an archive is not simulated"));
-    }
     let values: Parameters = context
         .given
         .iter()
@@ -98,18 +98,10 @@ pub(crate) fn may_create(context: &Context, vmid: u32, pool: Option<&str>) -> Re
 
 /// Puts a configuration that is only a lock where none is.
 pub(crate) fn reserve(context: &Context, vmid: u32, kind: Kind, lock: &str) -> Result<(), String> {
-    let now = context.world.now();
+    let (now, sweep) = (context.world.now(), context.world.last_sweep());
     let mut state = context.world.state();
-    if let Some(guest) = state.guests.get(&vmid) {
-        let title = guest.kind.title();
-        return Err(format!(
-            "{title} {vmid} already exists on node '{}'",
-            guest.node
-        ));
-    }
-    state
-        .guests
-        .insert(vmid, blank(vmid, kind, &context.node, now, lock));
+    state.is_free(vmid)?;
+    state.add_guest(blank(vmid, kind, &context.node, now, lock), sweep);
     Ok(())
 }
 
@@ -173,12 +165,13 @@ async fn fill(job: &Job, vmid: u32, values: Parameters) -> Result<(), String> {
 /// Removes what a failed creation left.
 pub(crate) fn abandon(job: &Job, vmid: u32) {
     free_all(job, vmid);
+    let now = job.world.now();
     let mut state = job.world.state();
     let unfinished = state
         .guests
         .get(&vmid)
         .is_some_and(|guest| matches!(guest.config.value("lock"), Some("create" | "clone")));
     if unfinished {
-        state.forget(vmid);
+        state.forget(vmid, now);
     }
 }

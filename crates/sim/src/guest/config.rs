@@ -92,12 +92,17 @@ impl Config {
         }
     }
 
-    /// Returns the digest of the file as it is on disk: notes as comments, keys in order, then
-    /// what is pending.
-    pub(crate) fn digest(&self) -> String {
+    /// Returns the file without what is pending: notes as comments, then keys in order.
+    pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         let values = self.values.iter();
         section(&mut text, values.map(|(key, value)| (&**key, &**value)));
+        text
+    }
+
+    /// Returns the digest of the file as it is on disk.
+    pub(crate) fn digest(&self) -> String {
+        let mut text = self.text();
         if !self.pending.is_empty() {
             text.push_str("\n[PENDING]\n");
             let gone = self.pending.iter().filter(|(_, value)| value.is_none());
@@ -191,6 +196,10 @@ pub(crate) fn typed(kind: Kind, key: &str, value: &str) -> Value {
     let wanted = creation(kind)
         .and_then(|method| table().definition(method, key))
         .and_then(|definition| definition.kind.as_deref());
+    // The file of a container keeps the end of the last line of its notes.
+    if kind == Kind::Lxc && key == "description" {
+        return json!(format!("{}\n", value.trim_end_matches('\n')));
+    }
     match wanted {
         Some("integer" | "boolean") => value
             .parse::<i64>()

@@ -85,6 +85,8 @@ pub(crate) fn build(rows: &[Row], start: f64) -> World {
     }
     let mut storages = names_after(rows, "storage");
     storages.insert("local".to_owned());
+    let named = rows.iter().filter(|row| row.status == 200);
+    storages.extend(named.filter_map(|row| row.parameter("storage")));
     for storage in storages {
         builder = builder.storage(&storage);
     }
@@ -165,8 +167,9 @@ fn files(rows: &[Row], world: &World, start: f64) {
         let host = row.api_path().split('/').nth(2).unwrap_or("").to_owned();
         for entry in row.data().as_array().into_iter().flatten() {
             let old = entry["ctime"].as_f64().is_some_and(|ctime| ctime < start);
-            let owned = entry.get("vmid").is_some();
-            if old && !owned {
+            if old && entry["content"] == "backup" {
+                super::archive::put(rows, world, &host, entry);
+            } else if old && entry.get("vmid").is_none() {
                 put_listed(world, &host, entry);
             }
         }
@@ -416,6 +419,7 @@ fn put_volume(world: &World, seen: &Sighting, volume: &str, size: u64) {
         vmid: Some(seen.vmid),
         parent: None,
         boots: Boots::Nothing,
+        backup: None,
     };
     let _ = world.state().add_volume(&seen.host, storage, name, volume);
 }
@@ -439,8 +443,10 @@ pub(crate) fn from_entry(seen: &Sighting) -> Vec<(String, String)> {
     if let Some(cpus) = entry["maxcpu"].as_u64().or(entry["cpus"].as_u64()) {
         put("cores", cpus.to_string());
     }
-    if let Some(tags) = entry["tags"].as_str() {
-        put("tags", tags.to_owned());
+    for key in ["tags", "lock"] {
+        if let Some(text) = entry[key].as_str() {
+            put(key, text.to_owned());
+        }
     }
     let template = entry["template"].as_u64() == Some(1);
     if template {

@@ -65,7 +65,8 @@ impl Runner {
         let gone =
             row.method == "GET" && row.status == 500 && row.reason.ends_with("does not exist");
         if gone && answer.status == 200 {
-            self.world.state().forget(vmid);
+            let now = self.now();
+            self.world.state().forget(vmid, now);
         }
         let off = row.is_artifact() && row.data()["status"] == "stopped";
         if off && self.world.is_running(vmid) {

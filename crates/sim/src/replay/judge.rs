@@ -27,7 +27,7 @@ impl Runner {
             };
             report.verdicts.push(Verdict {
                 file: file.to_owned(),
-                line: index + 1,
+                line: row.line,
                 flow: row.flow().to_owned(),
                 what: format!("{} {} ({})", row.method, row.path, row.note()),
                 differences,

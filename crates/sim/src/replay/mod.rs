@@ -3,6 +3,7 @@
 //! In: files with recordings of a real Proxmox VE. Out: a [`Report`].
 //! Never: special treatment of one recording; the state before it is what its rows show.
 
+mod archive;
 mod ask;
 mod before;
 mod compare;
@@ -18,17 +19,17 @@ use std::path::{Path, PathBuf};
 
 pub use report::{Report, Tally, Verdict};
 
-/// Replays each file in a World of its own.
-pub fn run(files: &[PathBuf]) -> std::io::Result<Report> {
+/// Replays each file in a World of its own; of each file the flows that are named, or all.
+pub fn run(files: &[PathBuf], flows: &[String]) -> std::io::Result<Report> {
     let mut report = Report::default();
     for file in files {
-        replay_file(file, &mut report)?;
+        replay_file(file, flows, &mut report)?;
     }
     Ok(report)
 }
 
-fn replay_file(file: &Path, report: &mut Report) -> std::io::Result<()> {
-    let mut rows = transcript::read(file)?;
+fn replay_file(file: &Path, flows: &[String], report: &mut Report) -> std::io::Result<()> {
+    let mut rows = transcript::read(file, flows)?;
     let name = file
         .file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned());

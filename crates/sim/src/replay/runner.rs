@@ -430,7 +430,9 @@ impl Runner {
             for entry in row.data().as_array().into_iter().flatten() {
                 let volid = entry["volid"].as_str().unwrap_or("");
                 let known = self.world.state().volume(&host, volid).is_some();
-                if !known && entry.get("vmid").is_none() {
+                if !known && entry["content"] == "backup" {
+                    self.name_archive(&host, entry);
+                } else if !known && entry.get("vmid").is_none() {
                     before::put_listed(&self.world, &host, entry);
                 }
             }

@@ -12,6 +12,9 @@ use serde_json::Value;
 /// One recorded exchange.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Row {
+    /// The line in its file, from one.
+    #[serde(skip)]
+    pub(crate) line: usize,
     #[serde(default)]
     pub(crate) flow: Option<String>,
     #[serde(default)]
@@ -38,6 +41,18 @@ pub(crate) struct Row {
     pub(crate) lab_artifact: Value,
 }
 
+/// What tells whether a row is replayed.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    flow: Option<String>,
+    method: String,
+    status: Value,
+}
+
+/// The flow of rows that name none.
+const BASIC: &str = "basic";
+
 /// A file that comes with a recorded upload.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordedFile {
@@ -48,7 +63,7 @@ pub(crate) struct RecordedFile {
 
 impl Row {
     pub(crate) fn flow(&self) -> &str {
-        self.flow.as_deref().unwrap_or("basic")
+        self.flow.as_deref().unwrap_or(BASIC)
     }
 
     pub(crate) fn note(&self) -> &str {
@@ -139,19 +154,28 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-/// Reads a file. A line that is no exchange is an error with its number.
-pub(crate) fn read(path: &Path) -> std::io::Result<Vec<Row>> {
+/// Reads the rows of some flows of a file, of all when none is named. A line that is no exchange
+/// is an error with its number. What was done at the host itself, or on a connection that stayed
+/// open, is left out.
+pub(crate) fn read(path: &Path, flows: &[String]) -> std::io::Result<Vec<Row>> {
     let text = fs_err::read_to_string(path)?;
     let mut rows = Vec::new();
     for (at, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
-        let row: Row = serde_json::from_str(line).map_err(|error| {
+        let wrong = |error| {
             let words = format!("{}:{}: {error}", path.display(), at + 1);
             std::io::Error::new(std::io::ErrorKind::InvalidData, words)
-        })?;
-        rows.push(row);
+        };
+        let head: Head = serde_json::from_str(line).map_err(wrong)?;
+        let flow = head.flow.as_deref().unwrap_or(BASIC);
+        let wanted = flows.is_empty() || flows.iter().any(|name| name == flow);
+        if wanted && head.method != "HOST" && !head.status.is_null() {
+            let mut row: Row = serde_json::from_str(line).map_err(wrong)?;
+            row.line = at + 1;
+            rows.push(row);
+        }
     }
     Ok(rows)
 }

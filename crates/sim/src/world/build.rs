@@ -311,6 +311,7 @@ impl Builder {
                 .map(|s| (s.name.clone(), s))
                 .collect(),
             guests: BTreeMap::new(),
+            former: BTreeMap::new(),
             pools: BTreeMap::new(),
             pool_of: BTreeMap::new(),
             access: self.access,

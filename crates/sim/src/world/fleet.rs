@@ -57,6 +57,7 @@ impl World {
             vmid: Some(vmid),
             parent: None,
             boots: Boots::System,
+            backup: None,
         };
         let mut state = self.state();
         let _ = state.add_volume(host, "local", &disk, volume);

@@ -36,12 +36,11 @@ impl World {
 
     /// Removes a guest with its disks, as someone at the host does.
     pub fn remove_guest(&self, vmid: u32) {
+        let now = self.now();
         let mut state = self.state();
-        state.guests.remove(&vmid);
+        state.forget(vmid, now);
         for storage in state.storages.values_mut() {
-            storage
-                .volumes
-                .retain(|_, volume| volume.vmid != Some(vmid));
+            storage.volumes.retain(|_, volume| !volume.is_disk_of(vmid));
         }
     }
 

@@ -94,7 +94,7 @@ mod tests {
         state.lease(62_600);
         assert_ne!(state.guests[&100].leases, state.guests[&62_600].leases);
         let held = state.guests[&100].leases.clone();
-        state.forget(100);
+        state.forget(100, 0.0);
         assert!(held.values().all(|address| !state.leased.contains(address)));
     }
 

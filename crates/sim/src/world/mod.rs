@@ -14,6 +14,7 @@ pub(crate) mod keep;
 pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod outage;
+pub(crate) mod person;
 pub(crate) mod random;
 pub(crate) mod run;
 pub(crate) mod stale;

@@ -18,6 +18,9 @@ pub(crate) struct Origin {
     pub(crate) worker: Option<usize>,
 }
 
+/// Stands for the UPID of a job that waits for nothing, not even for a lock.
+const AT_ONCE: &str = "at once";
+
 /// What a task sees of the World.
 #[derive(Clone)]
 pub(crate) struct Job {
@@ -91,6 +94,40 @@ impl World {
         upid
     }
 
+    /// Does what a task does without its waits, and records it as one that has ended.
+    pub(crate) fn end_task<Work, Run>(
+        &self,
+        origin: &Origin,
+        kind: &str,
+        id: &str,
+        work: Work,
+    ) -> Result<String, String>
+    where
+        Work: FnOnce(Job) -> Run,
+        Run: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        // A job that is no task waits for nothing.
+        let outcome = at_once(work(Job {
+            world: self.clone(),
+            node: origin.node.clone(),
+            upid: AT_ONCE.to_owned(),
+        }));
+        let outcome = outcome.unwrap_or_else(|| Err("got timeout".to_owned()));
+        let (now, ticks) = (self.epoch(), self.ticks());
+        let mut state = self.state();
+        let upid = state.tasks.start(&Birth {
+            node: &origin.node,
+            kind,
+            id,
+            identity: &origin.identity,
+            now,
+            ticks,
+            warned: false,
+        });
+        state.tasks.finish(&upid, now, outcome.clone());
+        outcome.map(|()| upid)
+    }
+
     /// Returns hundredths of a second since boot, as the kernel counts process starts.
     fn ticks(&self) -> u64 {
         (self.uptime() * 100.0).max(0.0) as u64
@@ -109,6 +146,15 @@ impl World {
             .take(&file, Mode::Exclusive, patience, self.clock())
             .await
             .ok_or_else(|| timeout(&file))
+    }
+}
+
+/// Runs what waits for nothing. `None` when it would have to wait.
+pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(work).poll(&mut context) {
+        std::task::Poll::Ready(outcome) => Some(outcome),
+        std::task::Poll::Pending => None,
     }
 }
 
@@ -182,6 +228,9 @@ impl Job {
     ) -> Result<Hold, String> {
         if let Some(hold) = self.world.locks().try_take(file, mode) {
             return Ok(hold);
+        }
+        if self.upid == AT_ONCE {
+            return Err(timeout(file));
         }
         self.log("trying to acquire lock...");
         let clock = self.world.clock().clone();

@@ -56,6 +56,36 @@ pub(crate) struct Volume {
     pub(crate) vmid: Option<u32>,
     pub(crate) parent: Option<String>,
     pub(crate) boots: Boots,
+    /// What a backup holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) backup: Option<Box<Backup>>,
+}
+
+impl Volume {
+    /// Whether it goes when a guest goes, which its backups do not.
+    pub(crate) fn is_disk_of(&self, vmid: u32) -> bool {
+        self.vmid == Some(vmid) && self.backup.is_none()
+    }
+}
+
+/// A guest as it was when it was backed up.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Backup {
+    pub(crate) kind: Kind,
+    pub(crate) config: Config,
+    pub(crate) boots: Boots,
+    pub(crate) notes: String,
+    pub(crate) protected: bool,
+    pub(crate) disks: BTreeMap<String, BackupDisk>,
+}
+
+/// A disk in a backup.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BackupDisk {
+    pub(crate) storage: String,
+    pub(crate) format: String,
+    pub(crate) size: u64,
+    pub(crate) used: u64,
 }
 
 /// A storage. Volumes are kept by host, or under no host when it is shared.
@@ -219,6 +249,14 @@ pub(crate) struct Snapshot {
     pub(crate) config: Config,
 }
 
+/// A guest that is gone, as the status sweep may still know it.
+pub(crate) struct Former {
+    at: f64,
+    touched: f64,
+    view: Seen,
+    seen: Option<Seen>,
+}
+
 /// What the status sweep saw last.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Seen {
@@ -260,6 +298,10 @@ pub(crate) struct State {
     pub(crate) hosts: BTreeMap<String, Host>,
     pub(crate) storages: BTreeMap<String, Storage>,
     pub(crate) guests: BTreeMap<u32, Guest>,
+    /// Guests that were removed a moment ago. The cluster's list joins by id, so a new guest with
+    /// such an id is shown with what the sweep saw of the one before it.
+    #[serde(skip)]
+    pub(crate) former: BTreeMap<u32, Former>,
     pub(crate) pools: BTreeMap<String, String>,
     pub(crate) pool_of: BTreeMap<u32, String>,
     pub(crate) access: Access,
@@ -321,9 +363,43 @@ impl State {
         self.storages.get(storage)?.volume(host, name)
     }
 
+    /// Fails when an id is used already.
+    pub(crate) fn is_free(&self, vmid: u32) -> Result<(), String> {
+        match self.guests.get(&vmid) {
+            None => Ok(()),
+            Some(guest) => Err(format!(
+                "{} {vmid} already exists on node '{}'",
+                guest.kind.title(),
+                guest.node
+            )),
+        }
+    }
+
+    /// Adds a guest. Until the next sweep it is listed as the one that had its id before.
+    pub(crate) fn add_guest(&mut self, mut guest: Guest, last_sweep: f64) {
+        let former = self.former.remove(&guest.vmid);
+        guest.seen = former.filter(|one| one.at > last_sweep).and_then(|one| {
+            if one.touched <= last_sweep {
+                Some(one.view)
+            } else {
+                one.seen
+            }
+        });
+        self.guests.insert(guest.vmid, guest);
+    }
+
     /// Forgets a guest: its configuration, its pool and its addresses.
-    pub(crate) fn forget(&mut self, vmid: u32) {
+    pub(crate) fn forget(&mut self, vmid: u32, now: f64) {
+        let forgotten = now - self.timing.sweep.as_secs_f64();
+        self.former.retain(|_, one| one.at > forgotten);
         if let Some(guest) = self.guests.remove(&vmid) {
+            let former = Former {
+                at: now,
+                touched: guest.touched,
+                view: guest.view(),
+                seen: guest.seen,
+            };
+            self.former.insert(vmid, former);
             for address in guest.leases.values() {
                 self.leased.remove(address);
             }
@@ -380,9 +456,11 @@ impl Guest {
             Kind::Qemu => "name",
             Kind::Lxc => "hostname",
         };
-        self.config.value(key).map_or_else(
-            || format!("{} {}", self.kind.title(), self.vmid),
-            ToOwned::to_owned,
-        )
+        let unnamed = || match self.kind {
+            Kind::Qemu => format!("VM {}", self.vmid),
+            Kind::Lxc => format!("CT{}", self.vmid),
+        };
+        let name = self.config.value(key);
+        name.map_or_else(unnamed, ToOwned::to_owned)
     }
 }
