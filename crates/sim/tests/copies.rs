@@ -919,6 +919,32 @@ async fn copies_need_the_privileges_that_the_description_names() {
 }
 
 #[tokio::test]
+async fn backups_are_listed_for_those_who_may_restore_them() {
+    const OPS: &str = "ops@pve!t=secret";
+    for (privileges, expected) in [
+        (&["Datastore.Audit"][..], 0),
+        (&["Datastore.AllocateSpace"][..], 0),
+        (&["Datastore.Audit", "VM.Backup"][..], 0),
+        (&["Datastore.AllocateSpace", "VM.Backup"][..], 1),
+        (&["Datastore.Audit", "Datastore.Allocate"][..], 1),
+    ] {
+        let world = World::builder()
+            .pace(Pace::Stepped)
+            .token(OPS)
+            .token(TOKEN)
+            .role("Ops", privileges)
+            .grant("ops@pve", "/", "Ops")
+            .guest("pve1", homestak_sim::Kind::Qemu, 100, &[("name", "a")])
+            .build();
+        world.back_up(100, "local").unwrap();
+        let list = Request::get("/nodes/pve1/storage/local/content");
+        let list = call_as(&world, OPS, list).await;
+        let count = list.data().as_array().map(Vec::len);
+        assert_eq!(count, Some(expected), "{privileges:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_id_used_again_is_listed_as_the_guest_before_it_until_the_next_sweep() {
     let world = world();
     make_vm(&world).await;
@@ -1003,5 +1029,17 @@ fn a_person_at_the_interface_acts_at_once_and_without_a_runtime() {
         world.restore_backup(&archive, 101, &[]).unwrap_err(),
         "unable to restore VM 101 - VM 101 already exists on node 'pve2'"
     );
-    assert!(world.is_quiet());
+    world
+        .change_guest(100, &[("tags", "theirs"), ("description", "theirs")])
+        .unwrap();
+    world.change_guest(100, &[("lock", "backup")]).unwrap();
+    assert_eq!(
+        world.delete_guest(100).unwrap_err(),
+        "VM is locked (backup)"
+    );
+    world.unlock_guest(100);
+    let snapshot = Request::post("/nodes/pve1/qemu/100/snapshot").with("snapname", "s1");
+    world.perform(snapshot).unwrap();
+    world.delete_guest(100).unwrap();
+    assert!(world.is_quiet(), "what was done has ended");
 }

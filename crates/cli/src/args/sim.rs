@@ -44,6 +44,9 @@ pub enum SimCommand {
         /// Files with one exchange per line, as JSON
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Replay this flow only; repeat for more
+        #[arg(long = "flow", value_name = "NAME")]
+        flows: Vec<String>,
     },
 }
 

@@ -61,6 +61,13 @@ fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bo
 fn permitted(context: &Context, list: &[Value], outermost: bool) -> Result<bool, Fail> {
     let path = fill(context, list.get(1).and_then(Value::as_str).unwrap_or("/"));
     let wanted = names(list.get(2));
+    // What is about a parameter says nothing without it.
+    if list.get(3).and_then(Value::as_str) == Some("require_param") {
+        let name = list.get(4).and_then(Value::as_str).unwrap_or("");
+        if context.text(name).is_none() {
+            return Ok(false);
+        }
+    }
     let any = list.get(3).and_then(Value::as_str) == Some("any");
     let outcome = if any {
         require_any(context, &path, &wanted)

@@ -159,10 +159,23 @@ pub(crate) fn content(context: &Context) -> Outcome {
     let state = context.world.state();
     let storage = state.storage_on(&context.node, name)?;
     let place = storage.place(&context.node);
+    let has = |path: &str, name: &str| {
+        context.is_root() || state.access.has(&context.identity, path, None, name)
+    };
+    let path = format!("/storage/{name}");
+    // A backup that may not be restored is not listed, without an error.
+    let listed = |volume: &Volume| {
+        volume.backup.is_none()
+            || has(&path, "Datastore.Allocate")
+            || volume.vmid.is_some_and(|vmid| {
+                has(&path, "Datastore.AllocateSpace") && has(&format!("/vms/{vmid}"), "VM.Backup")
+            })
+    };
     let list: Vec<Value> = storage
         .volumes
         .range((place.clone(), String::new())..)
         .take_while(|((at, _), _)| *at == place)
+        .filter(|(_, volume)| listed(volume))
         .filter(|(_, volume)| {
             context
                 .text("content")

@@ -24,12 +24,12 @@ pub(super) fn run(command: SimCommand, settings: &Settings, printer: &Printer) -
         SimCommand::Status { place } => place::status(&place, settings, printer),
         SimCommand::Stop { place } => place::stop(&place, settings, printer),
         SimCommand::Reset { place } => place::reset(&place, settings, printer),
-        SimCommand::Replay { files } => report(&files, printer),
+        SimCommand::Replay { files, flows } => report(&files, &flows, printer),
     }
 }
 
-fn report(files: &[PathBuf], printer: &Printer) -> Outcome {
-    let report = replay::run(files).map_err(|error| {
+fn report(files: &[PathBuf], flows: &[String], printer: &Printer) -> Outcome {
+    let report = replay::run(files, flows).map_err(|error| {
         CommandError::failed(format!("Cannot replay: {error}."))
             .hint("each line is one exchange as JSON")
     })?;
