@@ -184,6 +184,10 @@ async fn refine(
         let Some(found) = &node.found else {
             continue;
         };
+        // Only what was seen can be looked at closer.
+        if !matches!(looks.get(&node.place), Some(Look::Seen(_))) {
+            continue;
+        }
         let unknown = found.power == Power::Unknown;
         let at = match &node.place {
             Place::Host(host) if unknown || node.action.changes() => (host.clone(), None),

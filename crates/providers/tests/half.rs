@@ -164,7 +164,7 @@ async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn destroying_waits_for_a_copy_that_is_still_being_made_and_removes_it() {
+async fn destroying_waits_for_a_copy_that_is_still_being_made_and_names_it() {
     let place = with_template().await;
     place.world.set_copy_speed(40_000_000);
     let guest = support::clone_of(9000, 1);
@@ -180,10 +180,17 @@ async fn destroying_waits_for_a_copy_that_is_still_being_made_and_removes_it() {
         () = begun => {}
     }
     let successor = place.client();
-    successor
-        .destroy(&nowhere(&guest))
-        .await
-        .expect("destroyed");
+    // Without an id nothing is removed: whose it is, is the caller's to prove.
+    let error = successor.destroy(&nowhere(&guest)).await;
+    assert_eq!(error.expect_err("it is there now").class, Class::Busy);
+    let seen = successor.inspect(&nowhere(&guest)).await.expect("a look");
+    let seen = seen.expect("a guest");
+    assert_eq!(seen.run.as_deref(), Some("run1"));
+    let at = GuestRef {
+        vmid: Some(seen.vmid),
+        ..nowhere(&guest)
+    };
+    successor.destroy(&at).await.expect("destroyed");
     place.settle().await;
     assert_eq!(place.world.guests().len(), 1, "only the source is left");
 }

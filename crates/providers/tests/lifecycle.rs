@@ -214,7 +214,14 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     move_to("pve1");
     pve.grow_disk(&at, 9).await.expect("grown where it is now");
     move_to("pve2");
-    pve.destroy(&at).await.expect("destroyed where it is now");
+    let error = pve.destroy(&at).await.expect_err("planned elsewhere");
+    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert_eq!(place.world.guests().len(), 1);
+    let moved = GuestRef {
+        host: "pve2".to_owned(),
+        ..at
+    };
+    pve.destroy(&moved).await.expect("destroyed where it is");
     assert!(place.world.guests().is_empty());
 }
 

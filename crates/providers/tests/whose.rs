@@ -58,20 +58,22 @@ async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
             "uuid=11111111-0000-4000-8000-000000000000".to_owned(),
         );
     });
-    guest.vmid = Some(100);
     let server = Server::start(world).await;
     let pve = support::client(&server);
     for result in [
         pve.start(&guest).await,
         pve.destroy(&guest).await,
         pve.discard_seed(&guest).await,
+        pve.create(&support::vm(1)).await.map(|_| ()),
     ] {
         let error = result.expect_err("refused");
         assert_eq!(error.class, Class::Refused);
         assert!(error.detail.contains("VM 150"), "{error:?}");
     }
-    let error = pve.create(&support::vm(1)).await.expect_err("refused");
-    assert_eq!(error.class, Class::Refused);
+    // Under the id of the original there is nothing, so nothing is done.
+    guest.vmid = Some(100);
+    assert_eq!(pve.inspect(&guest).await.expect("a look"), None);
+    pve.destroy(&guest).await.expect("nothing is there");
     let world = server.world();
     assert!(
         world.log.iter().all(|line| line.starts_with("GET")),
@@ -83,8 +85,7 @@ async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
 #[tokio::test]
 async fn a_guest_that_moved_is_found_where_it_went() {
     let mut world = World::new();
-    let mut guest = add(&mut world, 321, 1, |guest| guest.node = "pve2".to_owned());
-    guest.vmid = Some(100);
+    let guest = add(&mut world, 321, 1, |guest| guest.node = "pve2".to_owned());
     let server = Server::start(world).await;
     let pve = support::client(&server);
     let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
@@ -100,25 +101,38 @@ async fn a_guest_that_moved_is_found_where_it_went() {
 }
 
 #[tokio::test]
-async fn a_copy_with_our_tags_does_not_pass_for_our_guest_in_a_look() {
+async fn a_copy_is_told_from_its_original_in_one_look_at_the_list() {
     let mut world = World::new();
     add(&mut world, 100, 1, |_| {});
+    let tags = world.guests[&100].config["tags"].clone();
     add(&mut world, 101, 1, |guest| {
-        guest.config.insert(
-            "smbios1".to_owned(),
-            "uuid=11111111-0000-4000-8000-000000000000".to_owned(),
-        );
+        guest.config.insert("tags".to_owned(), tags);
     });
     let server = Server::start(world).await;
     let observed = support::client(&server).observe().await.expect("a look");
-    let ours: Vec<u32> = observed
+    let copies: Vec<(u32, bool)> = observed
         .guests
         .iter()
         .filter(|guest| guest.uuid.is_some())
-        .map(|guest| guest.vmid)
+        .map(|guest| (guest.vmid, guest.is_copy()))
         .collect();
-    assert_eq!(ours, [100]);
-    assert_eq!(observed.requests, 3);
+    assert_eq!(copies, [(100, false), (101, true)]);
+    assert_eq!(observed.requests, 1);
+}
+
+#[tokio::test]
+async fn a_removal_takes_the_planned_guest_and_leaves_a_restored_backup() {
+    let mut world = World::new();
+    let guest = add(&mut world, 100, 1, |_| {});
+    let config = world.guests[&100].config.clone();
+    add(&mut world, 101, 1, |copy| copy.config = config);
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    pve.destroy(&guest).await.expect("destroyed");
+    pve.destroy(&guest).await.expect("gone already");
+    server.world().finish();
+    let left: Vec<u32> = server.world().guests.keys().copied().collect();
+    assert_eq!(left, [101]);
 }
 
 #[tokio::test]

@@ -262,7 +262,7 @@ fn an_id_of_another_guest_is_refused_with_what_to_do() {
         "manifest", "destroy", "-M", "fixed", "-H", "father", "--yes",
     ]);
     assert!(
-        destroy.err.contains("left alone: 1 other guest"),
+        destroy.err.contains("unchanged: 1 other guest"),
         "{}",
         destroy.err
     );

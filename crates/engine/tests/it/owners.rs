@@ -190,8 +190,10 @@ impl Walk {
             self.world().switch_off(id);
         }
         self.world().restore_backup(&archive.volume, id, &with)?;
-        // In its own place it is the guest that it was a backup of, unless its identity is new.
-        let owner = if id == vmid && !unique {
+        // In its own place it is the guest that it was a backup of, unless its identity is new,
+        // which that of a container never is.
+        let ct = self.guests()[&id].kind == Kind::Lxc;
+        let owner = if id == vmid && (ct || !unique) {
             owner
         } else {
             Owner::Person

@@ -66,7 +66,8 @@ impl Pve {
     /// this one: it says so when it is done.
     async fn remove_leftovers(&self, guest: &GuestRef) -> Result<(), Fault> {
         let mut found = self.search(&guest.uuid).await?;
-        if let Found::Anonymous(located) = found {
+        if let Found::Anonymous(located) | Found::Ours(located) | Found::Unfinished(located) = found
+        {
             self.wait_for_unlock(located).await?;
             found = self.search(&guest.uuid).await?;
         }
