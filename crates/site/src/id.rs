@@ -253,11 +253,8 @@ fn id_in(text: &str) -> Option<Option<SiteId>> {
         path: "site.yaml".into(),
         text: Ok(text.to_owned()),
     }]);
-    let valid = catalog
-        .site
-        .as_ref()
-        .is_some_and(|site| site.value.is_some());
-    valid.then(|| catalog.site_id().cloned())
+    let site = catalog.site.as_ref()?;
+    (site.value.is_some() && site.faults.errors() == 0).then(|| catalog.site_id().cloned())
 }
 
 #[cfg(test)]

@@ -1,18 +1,12 @@
-//! Door signs: every module starts with what it is for.
-//!
-//! In: a file. Out: a fault when its sign is missing, too long, or silent on what never happens.
-//! Never: judging the words.
+//! Module docs: every module starts with a few lines that say what it is for.
 
 use super::Fault;
 use crate::tree::File;
 
-/// How many lines a sign may have; longer ones are not read at the door.
+/// How many lines the first paragraph may have; longer ones are not read.
 const MOST_LINES: usize = 5;
 
-/// What a sign says.
-const PARTS: &[&str] = &["In:", "Out:", "Never:"];
-
-/// Names that say nothing about what is behind the door.
+/// Names that say nothing about what is in the file.
 const EMPTY_NAMES: &[&str] = &[
     "common.rs",
     "helper.rs",
@@ -40,7 +34,7 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
     if sign.is_empty() {
         fault(
             1,
-            "no door sign, start with `//!` lines: what it is for, In, Out, Never".into(),
+            "no module doc, start with one to five `//!` lines: what it is for".into(),
         );
         return;
     }
@@ -48,43 +42,20 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
         fault(
             1,
             format!(
-                "the door sign has {} lines, say it in {MOST_LINES} and put the rest behind a `//!` line",
+                "the module doc begins with {} lines, say it in {MOST_LINES} and put the rest behind an empty `//!` line",
                 sign.len()
             ),
         );
     }
-    // Commands are named after what they do; programs and tests are their own explanation.
-    let short = file.path.contains("/commands/") || file.name() == "main.rs" || file.is_test();
-    for part in PARTS {
-        if !short && !sign.iter().any(|line| line.contains(part)) {
-            fault(1, format!("the door sign has no `{part}`, say it"));
-        }
-    }
 }
 
-/// Returns the lines of the sign: the first paragraph, and the second one when it says what
-/// comes in.
+/// Returns the first paragraph of the module's doc.
 fn sign(text: &str) -> Vec<&str> {
-    let mut paragraphs: Vec<Vec<&str>> = vec![Vec::new()];
-    for line in text.lines().map_while(|line| line.strip_prefix("//!")) {
-        match line.trim() {
-            "" => paragraphs.push(Vec::new()),
-            words => paragraphs
-                .last_mut()
-                .expect("the list starts with one paragraph")
-                .push(words),
-        }
-    }
-    let mut paragraphs = paragraphs.into_iter();
-    let mut sign = paragraphs.next().unwrap_or_default();
-    if let Some(second) = paragraphs.next()
-        && second
-            .first()
-            .is_some_and(|line| line.starts_with(PARTS[0]))
-    {
-        sign.extend(second);
-    }
-    sign
+    let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+    lines
+        .map(str::trim)
+        .take_while(|line| !line.is_empty())
+        .collect()
 }
 
 #[cfg(test)]
@@ -101,7 +72,7 @@ mod tests {
     #[test]
     fn a_module_needs_a_sign() {
         assert_eq!(faults("crates/core/src/plan.rs", GOOD), [""; 0]);
-        assert!(faults("crates/core/src/plan.rs", "use x;\n")[0].contains("no door sign"));
+        assert!(faults("crates/core/src/plan.rs", "use x;\n")[0].contains("no module doc"));
         assert_eq!(faults("crates/core/tests/plan.rs", "use x;\n"), [""; 0]);
     }
 

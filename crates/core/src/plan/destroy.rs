@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::observed::GuestUuid;
 
-use super::apply::{
-    ambiguous, by_depth, copies_of, empty, foreign, place, said, site_hosts, strays,
-};
+use super::apply::{by_depth, empty, place, said, site_hosts};
 use super::compare::{found, remembered};
 use super::owner::{Match, Owners, named};
 use super::place::{Offer, offer};
+use super::strays::{ambiguous, copies_of, foreign, strays};
 use super::types::{Action, NodePlan, Place, Plan, Refusal};
 use super::{Inputs, Look};
 

@@ -14,6 +14,7 @@ mod place;
 mod record;
 mod reidentify;
 mod step;
+mod strays;
 mod types;
 mod wanted;
 

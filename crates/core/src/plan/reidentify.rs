@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::apply::{empty, foreign, said};
+use super::apply::{empty, said};
 use super::compare::found;
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
+use super::strays::foreign;
 use super::types::{Action, NodePlan, Place, Plan, Refusal, Reidentified};
 use super::{Inputs, Look, identity};
 use crate::observed::ObservedGuest;

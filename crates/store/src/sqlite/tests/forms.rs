@@ -3,7 +3,7 @@
 //! In: files of every form. Out: nothing.
 //! Never: a form half changed.
 
-use homestak_core::plan::StepKind;
+use homestak_core::plan::{NodeRecord, Plan, StepKind};
 use homestak_engine::journal::{Ending, Journal as _};
 
 use super::super::schema::{MIGRATIONS, known, migrate, version};
@@ -11,7 +11,10 @@ use super::*;
 
 /// A dump of each form, as `sqlite3 journal.db .dump` writes what [`fill`] makes, and before it
 /// the pragmas `application_id` and `user_version`.
-const DUMPS: &[&str] = &[include_str!("../../../tests/data/form-1.sql")];
+const DUMPS: &[&str] = &[
+    include_str!("../../../tests/data/form-1.sql"),
+    include_str!("../../../tests/data/form-2.sql"),
+];
 
 /// Writes what every form must hold.
 fn fill(journal: &Sqlite) {
@@ -56,8 +59,18 @@ fn fill(journal: &Sqlite) {
     });
 }
 
-/// Looks for what [`fill`] wrote.
-fn check(journal: &Sqlite) {
+/// Looks for what [`fill`] wrote. In the first form nothing had a site.
+fn check(journal: &Sqlite, form: usize) {
+    let site = (form > 1).then(sample::site);
+    let plan = Plan {
+        form: u32::try_from(form).unwrap(),
+        site: site.clone(),
+        ..sample::plan("edge", 1)
+    };
+    let record = NodeRecord {
+        site,
+        ..sample::record("node-0", NodeStatus::Made)
+    };
     wait(async {
         let runs = journal.runs(Some("edge")).await.unwrap();
         assert_eq!(runs.len(), 2);
@@ -67,14 +80,14 @@ fn check(journal: &Sqlite) {
             Some(Ending::Superseded)
         );
         let run = journal.run(runs[1].id).await.unwrap().unwrap();
-        assert_eq!(run.plan, sample::plan("edge", 1));
+        assert_eq!(run.plan, plan);
         assert_eq!(run.entries.len(), 4);
         assert_eq!(run.entries[3].happened, Happened::Failed(sample::trouble()));
         let records = journal
             .records(&sample::scope("edge", "father"))
             .await
             .unwrap();
-        assert_eq!(records, [sample::record("node-0", NodeStatus::Made)]);
+        assert_eq!(records, [record]);
         assert_eq!(
             journal.durations().await.unwrap(),
             [(StepKind::Create, 12.0)]
@@ -90,7 +103,7 @@ fn a_journal_of_each_form_opens_and_holds_what_it_held() {
         let dir = tempfile::tempdir().unwrap();
         by_hand(dir.path()).execute_batch(dump).unwrap();
         assert_eq!(version(&by_hand(dir.path())).unwrap(), at + 1);
-        check(&Sqlite::open(dir.path()).unwrap());
+        check(&Sqlite::open(dir.path()).unwrap(), at + 1);
         assert_eq!(version(&by_hand(dir.path())).unwrap(), MIGRATIONS.len());
         replay::compare(&by_hand(dir.path()));
     }
@@ -101,7 +114,7 @@ fn the_dumps_hold_what_this_program_writes() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Sqlite::open(dir.path()).unwrap();
     fill(&journal);
-    check(&journal);
+    check(&journal, MIGRATIONS.len());
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn takes(holder: &Holder) -> Result<(), JournalError> {
     // Since long after now: the clock was set back, and it does not matter.
     by_hand(dir.path())
         .execute(
-            "INSERT INTO leases VALUES ('web', 'father', ?1, ?2, ?3, ?4, ?5, 0, 4102444800000000000)",
+            "INSERT INTO leases VALUES ('', 'web', 'father', ?1, ?2, ?3, ?4, ?5, 0, 4102444800000000000)",
             params![holder.machine, holder.boot, holder.space, holder.pid, holder.start],
         )
         .unwrap();
