@@ -2,6 +2,8 @@
 //!
 //! A clone has everything its source has, tags and notes included, except for its SMBIOS uuid,
 //! generation id, hardware addresses and, for a VM, its name.
+//! In: a source and a new id. Out: a copy.
+//! Never: changing the source.
 
 use std::time::Duration;
 

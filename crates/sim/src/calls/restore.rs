@@ -2,6 +2,8 @@
 //!
 //! Without `unique` a restored guest has the SMBIOS uuid, hardware addresses, tags and notes of
 //! the one in the archive: both may be there at the same time. Values in the call win.
+//! In: an archive and an id. Out: a guest.
+//! Never: changing the archive.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Templates: a guest whose disks become the bases of linked clones.
+//! In: a guest. Out: a template.
+//! Never: one that runs.
 
 use super::{Context, Outcome};
 use crate::guest::drive::{Drive, is_drive, is_mount};
