@@ -1,6 +1,8 @@
 //! Backups: archives of guests on a storage, with notes and protection.
 //!
 //! An archive holds the configuration of its guest; what becomes of it is in `restore`.
+//! In: guests and a storage. Out: archives.
+//! Never: restoring.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
-//! Clones and templates.
+//! Clones.
 //!
 //! A clone has everything its source has, tags and notes included, except for its SMBIOS uuid,
 //! generation id, hardware addresses and, for a VM, its name.
+//! In: a source and a new id. Out: a copy.
+//! Never: changing the source.
 
 use std::time::Duration;
 
@@ -434,102 +436,4 @@ async fn linked(
             ..known.clone()
         },
     )
-}
-
-/// Makes a template of a guest: its disks become bases.
-pub(crate) fn template(context: &Context, kind: Kind) -> Outcome {
-    let vmid = context.vmid()?;
-    {
-        let state = context.world.state();
-        let guest = state.guest(&context.node, kind, vmid)?;
-        if guest.is_template() {
-            let words = match kind {
-                Kind::Qemu => "you can't convert a template to a template",
-                Kind::Lxc => "you can't convert a CT to template if it is already a template",
-            };
-            return Err(words.into());
-        }
-        if guest.running.is_some() {
-            let words = match kind {
-                Kind::Qemu => "you can't convert a VM to template if VM is running",
-                Kind::Lxc => "you can't convert a CT to template if the CT is running",
-            };
-            return Err(words.into());
-        }
-        if let Some(lock) = guest.config.value("lock") {
-            return Err(format!("{} is locked ({lock})", kind.title()).into());
-        }
-        if !guest.snapshots.is_empty() {
-            let title = kind.title();
-            return Err(
-                format!("unable to create template, because {title} contains snapshots").into(),
-            );
-        }
-    }
-    let task = match kind {
-        Kind::Qemu => "qmtemplate",
-        Kind::Lxc => "vztemplate",
-    };
-    let started = context.task(task, &vmid.to_string(), move |job| async move {
-        let _lock = job.lock_guest(kind, vmid).await?;
-        let wait = job.world.state().timing.allocate;
-        job.sleep(wait).await?;
-        become_base(&job.world, &job.node, kind, vmid)
-    })?;
-    // The task of a container is not named in the answer, although it still runs.
-    Ok(match kind {
-        Kind::Qemu => started,
-        Kind::Lxc => serde_json::Value::Null.into(),
-    })
-}
-
-pub(crate) fn become_base(
-    world: &crate::world::World,
-    node: &str,
-    kind: Kind,
-    vmid: u32,
-) -> Result<(), String> {
-    let (now, sweep) = (world.now(), world.last_sweep());
-    let mut state = world.state();
-    let drives: Vec<(String, String)> = {
-        let guest = state.guest_mut(node, kind, vmid)?;
-        guest.touch(now, sweep);
-        guest.config.set("template", "1");
-        guest
-            .config
-            .values()
-            .iter()
-            .filter(|(key, _)| is_drive(key) || is_mount(key))
-            .map(|(key, text)| (key.clone(), text.clone()))
-            .collect()
-    };
-    for (key, text) in drives {
-        let mut drive = Drive::parse(kind, &text);
-        if drive.is_cdrom() {
-            continue;
-        }
-        let volume = drive.volume().to_owned();
-        let Some((storage, name)) = volume.split_once(':') else {
-            continue;
-        };
-        let renamed = name
-            .replacen(&format!("vm-{vmid}-disk"), &format!("base-{vmid}-disk"), 1)
-            .replacen(
-                &format!("subvol-{vmid}-disk"),
-                &format!("basevol-{vmid}-disk"),
-                1,
-            );
-        if let Some(known) = state.storages.get_mut(storage) {
-            let place = known.place(node);
-            if let Some(old) = known.volumes.remove(&(place.clone(), name.to_owned())) {
-                known.volumes.insert((place, renamed.clone()), old);
-            }
-        }
-        drive.set_volume(format!("{storage}:{renamed}"));
-        state
-            .guest_mut(node, kind, vmid)?
-            .config
-            .set(&key, drive.render());
-    }
-    Ok(())
 }

@@ -2,6 +2,8 @@
 //!
 //! A VM moves while it is off or while it runs; a container that runs is restarted. The
 //! configuration moves as it is, locked with `migrate` meanwhile.
+//! In: a guest and a host. Out: the guest there.
+//! Never: another configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -23,6 +23,7 @@ pub(crate) mod route;
 pub(crate) mod snapshot;
 pub(crate) mod storage;
 pub(crate) mod tasks;
+pub(crate) mod template;
 pub(crate) mod upload;
 pub(crate) mod vm_change;
 pub(crate) mod vm_config;

@@ -2,6 +2,8 @@
 //!
 //! Without `unique` a restored guest has the SMBIOS uuid, hardware addresses, tags and notes of
 //! the one in the archive: both may be there at the same time. Values in the call win.
+//! In: an archive and an id. Out: a guest.
+//! Never: changing the archive.
 
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use super::permission::{allows, require};
 use super::storage::check_access;
 use super::vm_config::{NOT_CONFIG, may_use_bridge, with_address};
 use super::vm_create::{abandon, may_create, reserve};
-use super::{Context, Fail, Outcome, clone, ct};
+use super::{Context, Fail, Outcome, ct, template};
 use crate::guest::config::{Config, normal_tags};
 use crate::guest::drive::{Drive, is_drive, is_mount, render_size, volumes};
 use crate::guest::identity::is_network;
@@ -273,7 +275,7 @@ async fn restore(job: &Job, plan: &Plan) -> Result<(), String> {
     for (number, (_, volume)) in old.into_iter().enumerate() {
         config.set(&format!("unused{number}"), volume);
     }
-    let template = config.is_true("template");
+    let was_template = config.is_true("template");
     let (now, sweep) = (job.world.now(), job.world.last_sweep());
     {
         let mut state = job.world.state();
@@ -287,8 +289,8 @@ async fn restore(job: &Job, plan: &Plan) -> Result<(), String> {
         guest.parent = None;
         guest.inner = None;
     }
-    if template {
-        clone::become_base(&job.world, &job.node, kind, vmid)?;
+    if was_template {
+        template::become_base(&job.world, &job.node, kind, vmid)?;
     }
     Ok(())
 }

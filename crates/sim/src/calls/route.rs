@@ -5,7 +5,7 @@
 
 use super::{
     Context, Fail, Outcome, access, agent, backup, clone, cluster, ct, disk, guest, host, migrate,
-    pools, power, snapshot, storage, tasks, upload, vm_change, vm_create,
+    pools, power, snapshot, storage, tasks, template, upload, vm_change, vm_create,
 };
 use serde_json::json;
 
@@ -228,7 +228,7 @@ async fn shared(verb: &str, rest: &str, context: &Context, kind: Kind) -> Outcom
         ("GET", "/{vmid}/pending") => guest::pending(context, kind),
         ("PUT", "/{vmid}/resize") => disk::resize(context, kind),
         ("POST", "/{vmid}/clone") => clone::clone(context, kind),
-        ("POST", "/{vmid}/template") => clone::template(context, kind),
+        ("POST", "/{vmid}/template") => template::create(context, kind),
         ("GET", "/{vmid}/feature") => migrate::feature(context, kind),
         ("POST", "/{vmid}/migrate") => migrate::migrate(context, kind),
         ("GET", rest) if rest.starts_with("/{vmid}/firewall/") => {

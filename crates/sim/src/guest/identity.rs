@@ -1,6 +1,8 @@
 //! What tells a guest from its copies: SMBIOS uuid, generation id, hardware addresses.
 //!
 //! Everything else of a configuration, tags and notes included, is the same in a copy.
+//! In: a configuration. Out: the same with an identity of its own.
+//! Never: disks.
 
 use super::config::Config;
 use crate::schema::property;

@@ -1,4 +1,6 @@
 //! Backups in recordings: those from before it, and the names of those that are made in it.
+//! In: rows. Out: archives in the World.
+//! Never: what a backup is; that is in `calls`.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,7 @@
 //! What people do to guests at the vendor's interface, for tests: clone, back up, restore, migrate,
 //! rename, delete. Each is one call as root, by the code that answers calls, and is done on return.
+//! In: ids and parameters. Out: what was done, or the refusal.
+//! Never: waiting.
 
 use super::{Kind, World};
 use crate::calls::Request;
