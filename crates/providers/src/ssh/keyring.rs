@@ -230,7 +230,7 @@ fn refused(doing: &str, detail: String) -> PortError {
     PortError {
         class: Class::Refused,
         doing: doing.to_owned(),
-        detail,
+        detail: detail.into(),
         log: Vec::new(),
         hint: String::new(),
     }
@@ -244,7 +244,7 @@ fn failed(doing: &str, error: &io::Error) -> PortError {
 fn missing(doing: &str, error: &io::Error) -> PortError {
     let mut made = failed(doing, error);
     if error.kind() == io::ErrorKind::NotFound {
-        made.detail = "ssh-keygen is not installed".to_owned();
+        made.detail = "ssh-keygen is not installed".into();
         made.hint = INSTALL.to_owned();
     }
     made
