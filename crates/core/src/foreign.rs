@@ -143,6 +143,24 @@ pub fn escape_json(value: &mut Value) {
     }
 }
 
+/// Escapes the same in JSON text, which stays JSON and means what it meant.
+pub fn escape_in_json(json: &str) -> Cow<'_, str> {
+    if !json.chars().any(|c| is_active(c) && !breaks(c)) {
+        return Cow::Borrowed(json);
+    }
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if !is_active(c) || breaks(c) {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// Returns where the code ends that sets attributes of letters, if this is the rest of one.
 fn style_end(part: &str) -> Option<usize> {
     let body = part.strip_prefix('[')?;
@@ -233,6 +251,15 @@ mod tests {
         let controls = ForeignText::line(&"\x1b".repeat(LONGEST_LINE));
         assert!(controls.len() <= LONGEST_LINE && controls.ends_with(" more bytes)"));
         assert_eq!(ForeignText::line(&controls), controls);
+    }
+
+    #[test]
+    fn escaped_json_means_the_same() {
+        let value = serde_json::json!({ "a": "\u{9b}2J\u{202e}\u{e0001}\x7f\n\x1b" });
+        let text = serde_json::to_string_pretty(&value).expect("JSON");
+        let shown = escape_in_json(&text);
+        assert!(!shown.chars().any(|c| is_active(c) && c != '\n'), "{shown}");
+        assert_eq!(serde_json::from_str::<Value>(&shown).expect("JSON"), value);
     }
 
     #[test]
