@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{OnError, Plan, Step, steps};
+use homestak_core::plan::{OnError, Plan, Step, steps, without_values};
 
 use crate::events::{Cast, Hub, What};
 use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
@@ -75,7 +75,8 @@ impl Operator {
         plan: &Plan,
         interrupt: Interrupt,
     ) -> Result<(RunId, Ending), JournalError> {
-        let id = self.journal.begin(verb, plan, self.clock.now()).await?;
+        let kept = without_values(plan);
+        let id = self.journal.begin(verb, &kept, self.clock.now()).await?;
         let replay = replay(steps(plan).len(), &[]);
         let ending = self.go_on(id, verb, plan, replay, interrupt, false).await?;
         Ok((id, ending))

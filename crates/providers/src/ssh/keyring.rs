@@ -213,7 +213,10 @@ fn gone(file: &Path) -> io::Result<()> {
 /// Makes a directory that only its owner can use, unless it is there.
 fn private_directory(directory: &Path) -> io::Result<()> {
     if let Some(parent) = directory.parent() {
-        fs_err::create_dir_all(parent)?;
+        std::fs::DirBuilder::new()
+            .recursive(true) // tidy: a method of the standard library
+            .mode(0o700)
+            .create(parent)?;
     }
     let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
     match made {
