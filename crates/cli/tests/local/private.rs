@@ -13,7 +13,7 @@ fn write(bed: &Bed, private: &str, public: &str) {
     bed.write(
         "specs/web.yaml",
         &format!(
-            "schema_version: 1\naccess: {{posture: free}}\nconfig:\n  files:\n    \
+            "schema_version: 1\naccess:\n  posture: free\n  users: [{{name: ops, sudo: true}}]\nconfig:\n  files:\n    \
              - {{path: /etc/app.conf, mode: \"0640\", content: \"password = {private}\\n\"}}\n    \
              - {{path: /etc/motd, content: \"{public}\\n\"}}\n"
         ),
@@ -118,5 +118,41 @@ fn content_that_not_everyone_may_read_is_neither_printed_nor_stored() {
             }
         }
     }
+    bed.is_as_before();
+}
+
+#[test]
+fn what_a_node_says_of_itself_is_escaped_wherever_it_is_shown() {
+    let Some(bed) = Bed::new() else { return };
+    write(&bed, "x", "motd");
+    bed.apply("lab");
+    // A key comment that writes the clipboard, and a name that clears the screen.
+    let hostile = "line=$(printf 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEve eve\\033]52;c;eA==\\007\\033[2J')\n\
+                   echo \"$line\" | sudo tee -a /root/.ssh/authorized_keys ~/.ssh/authorized_keys >/dev/null\n\
+                   name=$(printf '/etc/sudoers.d/x\\033[2J')\n\
+                   echo 'ops ALL=(ALL) NOPASSWD: ALL' | sudo tee \"$name\" >/dev/null";
+    bed.inside("web", hostile).good();
+    write(&bed, "x", "another motd");
+    let escaped = r"eve\x1b]52;c;eA==\x07\x1b[2J";
+    let check =
+        "sudo homestak-agent config check --spec /usr/local/etc/homestak/state/spec.yaml 2>&1";
+    let on_node = bed.inside("web", check);
+    let plan = bed.manifest_run("plan", "lab", &["-v"]);
+    let diff = bed.run(&["spec", "diff", "web"]);
+    for run in [&on_node, &plan, &diff] {
+        let said = format!("{}{}", run.out, run.err);
+        assert!(said.contains(escaped), "{said:?}");
+        assert!(!said.contains('\x1b') && !said.contains('\x07'), "{said:?}");
+    }
+    let applied = bed.manifest_run("apply", "lab", &["--yes", "-v"]);
+    let said = format!("{}{}", applied.out, applied.err);
+    assert!(said.contains(escaped), "{said:?}");
+    assert!(!said.contains('\x1b') && !said.contains('\x07'), "{said:?}");
+    for (path, _) in files(&bed.state()) {
+        let is_text = path.is_file() && !path.ends_with("journal.db");
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        assert!(!is_text || !holds(&bytes, "\x1b]52"), "{}", path.display());
+    }
+    bed.destroy("lab");
     bed.is_as_before();
 }

@@ -109,3 +109,29 @@ fn of_word(word: &str) -> (Class, &'static str) {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_an_agent_that_failed_are_escaped_and_cut() {
+        let mut stderr = b"hello\n\x1b]0;title\x07 \xff ".to_vec();
+        stderr.extend(std::iter::repeat_n(b'x', 1 << 20));
+        let output = Output {
+            status: 1,
+            stdout: Vec::new(),
+            stderr,
+        };
+        let text = PushError::of_output(&output)
+            .at_port("configure")
+            .to_string();
+        assert!(text.contains(r"\x1b]0;title\x07"), "{}", &text[..200]);
+        assert!(
+            text.len() < 20_000 && text.contains(" more bytes)"),
+            "{}",
+            text.len()
+        );
+        assert!(!text.chars().any(char::is_control));
+    }
+}

@@ -176,6 +176,15 @@ mod tests {
     }
 
     #[test]
+    fn a_banner_that_a_terminal_would_obey_is_escaped() {
+        let log = "ops@10.0.0.7: \u{1b}[2J\u{9b}2J\u{202e} Permission denied (publickey).\r\n";
+        let error = SshError::judge(log).expect("something was said");
+        let escaped = r"ops@10.0.0.7: \x1b[2J\u{9b}2J\u{202e} Permission denied (publickey)";
+        assert_eq!(error.to_string(), escaped);
+        assert_eq!(error.at_port("reach").detail, escaped);
+    }
+
+    #[test]
     fn a_command_that_ends_with_255_is_no_fault_of_ssh() {
         assert!(SshError::judge("").is_none());
         assert!(SshError::judge("\r\n").is_none());
