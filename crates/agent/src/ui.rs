@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use homestak_core::foreign::{escape, escape_json};
+use homestak_core::foreign::{ForeignText, escape, escape_json};
 use serde_json::{Value, json};
 
 /// Prints arguments that could not be understood, or the help that was asked for.
@@ -36,7 +36,7 @@ pub(crate) fn json(kind: &str, body: Value) {
     if let (Some(whole), Value::Object(body)) = (whole.as_object_mut(), body) {
         whole.extend(body);
     }
-    escape_json(&mut whole);
+    escape_json(&mut whole, ForeignText::lines);
     _ = delivered(&format!("{whole:#}\n"));
 }
 

@@ -133,12 +133,13 @@ pub fn escape_but_style(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Escapes every text in an answer. Line breaks and tabs stay.
-pub fn escape_json(value: &mut Value) {
+/// Escapes every text in an answer, as [`ForeignText::line`] or [`ForeignText::lines`].
+pub fn escape_json(value: &mut Value, how: fn(&str) -> ForeignText) {
+    let escape = |value| escape_json(value, how);
     match value {
-        Value::String(text) => *text = ForeignText::lines(text).into(),
-        Value::Array(items) => items.iter_mut().for_each(escape_json),
-        Value::Object(fields) => fields.values_mut().for_each(escape_json),
+        Value::String(text) => *text = how(text).into(),
+        Value::Array(items) => items.iter_mut().for_each(escape),
+        Value::Object(fields) => fields.values_mut().for_each(escape),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use homestak_core::foreign;
+use homestak_core::foreign::{ForeignText, escape_json};
 use homestak_engine::ports::{
     Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, Observed,
     ObservedGuest, PortError, Provider, Sent,
@@ -41,7 +41,7 @@ impl Remote {
         let answer = self.carrier.carry(text).await?;
         match serde_json::from_str(answer.trim()).and_then(|mut answer| {
             // Names and messages in it are a node's own.
-            foreign::escape_json(&mut answer);
+            escape_json(&mut answer, ForeignText::line);
             serde_json::from_value(answer)
         }) {
             Ok(Reply::Failed(error)) => Err(error),
