@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 
 use homestak_core::converge::Change;
 use homestak_core::error::chain;
+use homestak_core::foreign::ForeignText;
 
 use crate::fetch::FetchError;
 use crate::process::ProcessError;
@@ -206,10 +207,11 @@ impl AgentError {
 
     /// Returns what happened, and what to do about it, for a person.
     pub(crate) fn message(&self) -> String {
-        match self.hint() {
+        let text = match self.hint() {
             Some(hint) => format!("{} ({hint})", chain(self)),
             None => chain(self),
-        }
+        };
+        ForeignText::line(&text).into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use homestak_core::foreign::ForeignText;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How a program ended.
@@ -132,6 +133,6 @@ impl Ended {
                 None => "ended by a signal".to_owned(),
             };
         }
-        last.join("; ")
+        ForeignText::line(&last.join("; ")).into()
     }
 }

@@ -6,6 +6,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use homestak_core::foreign::{ForeignText, escape, escape_json};
 use serde_json::{Value, json};
 
 /// Prints arguments that could not be understood, or the help that was asked for.
@@ -14,12 +15,13 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Prints data. A reader that has gone away is no error.
+/// Prints data. A reader that has gone away is no error. Whatever is in it, a terminal obeys none
+/// of it.
 pub(crate) fn data(text: &str) {
-    _ = delivered(text);
+    _ = delivered(&escape(text));
 }
 
-/// Prints data that must arrive, unless its reader has gone away.
+/// Prints data as it is. It must arrive, unless its reader has gone away.
 pub(crate) fn delivered(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -34,13 +36,14 @@ pub(crate) fn json(kind: &str, body: Value) {
     if let (Some(whole), Value::Object(body)) = (whole.as_object_mut(), body) {
         whole.extend(body);
     }
-    data(&format!("{whole:#}\n"));
+    escape_json(&mut whole, ForeignText::lines);
+    _ = delivered(&format!("{whole:#}\n"));
 }
 
 /// Says something.
 pub(crate) fn say(text: &str) {
     let mut out = std::io::stderr().lock();
-    _ = writeln!(out, "{text}");
+    _ = writeln!(out, "{}", escape(text));
 }
 
 /// Prints a line of data. Tells whether the reader is still there.

@@ -101,10 +101,15 @@ pub enum Command {
     /// Open a shell on a node, or run one command there
     Ssh(SshArgs),
     /// Run a command on many nodes at once
+    ///
+    /// Control characters in the output of nodes are escaped on a terminal and unchanged in a pipe
+    /// or file.
     Exec(ExecArgs),
     /// Open a shell in a node that works when SSH does not
     Console(NodeArgs),
     /// Show what a node said: its console and its journal
+    ///
+    /// Control characters are escaped on a terminal and unchanged in a pipe or file.
     Logs(LogsArgs),
     /// Export resolved values for other tools
     #[command(subcommand)]

@@ -239,12 +239,13 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
         Event::Changes { changes } => {
             for change in changes {
                 if change.handling == Handling::Report {
-                    let text = format!("{} is {}, and stays so", change.id, change.found);
+                    let found = change.found.lines().next().unwrap_or_default();
+                    let text = format!("{} is {found}, and stays so", change.id);
                     hear(Remark::Warning(text));
                 }
             }
         }
-        Event::Step { words } => hear(Remark::Doing(words.clone())),
+        Event::Step { words } => hear(Remark::Doing(words.to_string())),
         Event::Confirm { .. } => hear(Remark::Waiting("a new connection to it".to_owned())),
         Event::Reverted { why } => hear(Remark::Warning(format!("it was taken back: {why}"))),
         Event::End { .. } => {}

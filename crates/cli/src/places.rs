@@ -158,7 +158,7 @@ impl Places for SitePlaces {
                 return Err(PortError {
                     class: Class::Unreachable { sent: Sent::No },
                     doing,
-                    detail: format!("nothing answers at {address} yet"),
+                    detail: format!("nothing answers at {address} yet").into(),
                     log: Vec::new(),
                     hint: String::new(),
                 });

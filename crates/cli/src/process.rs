@@ -5,7 +5,7 @@
 //! Never: a secret in an argument; files and pipes carry those.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Output, Stdio};
@@ -61,6 +61,40 @@ pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output
         .args(arguments)
         .stdin(Stdio::null())
         .output()
+}
+
+/// Runs a program and hands out the lines that it prints as they come: `true` for those on stdout.
+pub(crate) fn follow(
+    program: &str,
+    arguments: &[OsString],
+    hear: &(dyn Fn(bool, &str) + Sync),
+) -> io::Result<ExitStatus> {
+    let mut child = command(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let each = |from: &mut dyn Read, on_stdout: bool| {
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let text = String::from_utf8_lossy(&line);
+            hear(on_stdout, text.trim_end_matches(['\n', '\r']));
+            line.clear();
+        }
+    };
+    std::thread::scope(|scope| {
+        let each = &each;
+        if let Some(mut err) = err {
+            scope.spawn(move || each(&mut err, false));
+        }
+        if let Some(mut out) = out {
+            each(&mut out, true);
+        }
+    });
+    child.wait()
 }
 
 /// Returns how the terminal takes keys now, in words for [`set_terminal`].

@@ -10,6 +10,7 @@ pub mod doc;
 pub mod draw;
 pub mod error;
 pub mod firstboot;
+pub mod foreign;
 pub mod graph;
 pub mod observed;
 pub mod plan;

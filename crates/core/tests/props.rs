@@ -5,6 +5,7 @@ use homestak_core::doc::emit::emit;
 use homestak_core::doc::manifest::Mode;
 use homestak_core::doc::tree::{Data, Entry, Key, NOWHERE, Scalar, Style};
 use homestak_core::doc::{Faults, FileId, Kind, Source, Value, yaml};
+use homestak_core::foreign::{ForeignText, escape, escape_but_style};
 use homestak_core::graph::Graph;
 use homestak_core::resolve::spec::spec;
 use homestak_core::resolve::{Request, Reveal, manifest, site};
@@ -212,6 +213,35 @@ fn outcome(inputs: Vec<Input>, mode: Option<Mode>) -> (String, Vec<String>) {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn escaped_text_has_no_control_characters_and_escaping_it_again_changes_nothing(
+        bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0x1b), Just(b'\n')], 0..400),
+        more in any::<String>(),
+    ) {
+        let text = format!("{}{more}", String::from_utf8_lossy(&bytes));
+        let line = ForeignText::line(&text);
+        prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
+        prop_assert_eq!(&ForeignText::line(&line), &line);
+        let lines = ForeignText::lines(&text);
+        let active = |c: char| c.is_control() && c != '\n' && c != '\t';
+        prop_assert!(!lines.chars().any(active), "{:?}", lines);
+        prop_assert_eq!(lines.as_str(), &*escape(&text));
+        prop_assert_eq!(&ForeignText::lines(&lines), &lines);
+        let read: ForeignText = serde_json::from_value(serde_json::json!(text)).unwrap();
+        prop_assert_eq!(&read, &line);
+        // What has no control characters is as it was.
+        if !text.chars().any(char::is_control) {
+            let visible = text.chars().all(|c| c.is_alphanumeric() || c.is_ascii());
+            prop_assert!(!visible || line.as_str() == text);
+        }
+        let styled = escape_but_style(&text);
+        for part in styled.split('\x1b').skip(1) {
+            let end = part.find('m').unwrap();
+            prop_assert!(part[1..end].bytes().all(|b| b.is_ascii_digit() || b == b';'));
+        }
+        prop_assert!(!styled.chars().any(|c| active(c) && c != '\x1b'));
+    }
 
     #[test]
     fn a_formatted_and_reparsed_document_is_equal(tree in tree()) {

@@ -134,7 +134,7 @@ impl From<&PortError> for Trouble {
         Self {
             class: class.to_owned(),
             message: error.to_string(),
-            log: error.log.clone(),
+            log: error.log.iter().map(ToString::to_string).collect(),
             hint: error.hint.clone(),
         }
     }

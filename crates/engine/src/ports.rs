@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
+use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{ConfigPlan, NodePlan, Wanted};
 use serde::{Deserialize, Serialize};
 
@@ -56,9 +57,9 @@ pub struct PortError {
     /// What we were doing to what, such as `create guest 99011 on father`.
     pub doing: String,
     /// What the other side said.
-    pub detail: String,
+    pub detail: ForeignText,
     /// The last lines of the task's log, oldest first.
-    pub log: Vec<String>,
+    pub log: Vec<ForeignText>,
     /// What a person can do next; may be empty.
     pub hint: String,
 }
@@ -69,14 +70,14 @@ impl PortError {
         Self {
             class: Class::Bug,
             doing: doing.to_owned(),
-            detail: error.to_string(),
+            detail: error.to_string().into(),
             log: Vec::new(),
             hint: String::new(),
         }
     }
 
     /// Makes a refusal.
-    pub fn refused(doing: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn refused(doing: &str, detail: impl Into<ForeignText>, hint: impl Into<String>) -> Self {
         Self {
             class: Class::Refused,
             doing: doing.to_owned(),

@@ -78,7 +78,7 @@ impl Party for Worker<'_> {
     }
 
     fn step(&mut self, step: &Step) {
-        let words = step.words();
+        let words = step.words().into();
         self.log.say(Event::Step { words });
     }
 

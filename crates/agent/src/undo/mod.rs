@@ -83,7 +83,7 @@ pub(crate) fn take_back(
     };
     let about = kept.dangers.join(", ");
     log.say(Event::Reverted {
-        why: format!("{}; this was about {about}", first.message()),
+        why: format!("{}; this was about {about}", first.message()).into(),
     });
     let mut stuck = BTreeSet::new();
     // What fails for a moment, such as a full disk, may work the next.

@@ -1,7 +1,4 @@
-//! Lines of many nodes, told apart by name and colour.
-//!
-//! In: a line and whose it is. Out: the line with the name before it.
-//! Never: colour alone to tell them apart.
+//! Names before the lines of many nodes; colour alone does not tell them apart.
 
 use owo_colors::{AnsiColors, OwoColorize as _};
 
@@ -14,8 +11,8 @@ const COLORS: [AnsiColors; 5] = [
     AnsiColors::Blue,
 ];
 
-/// Puts a node's name before a line.
-pub(crate) fn of_node(label: &str, nth: usize, width: usize, text: &str) -> String {
+/// Returns what stands before the lines of a node.
+pub(crate) fn of_node(label: &str, nth: usize, width: usize) -> String {
     let name = format!("{label:width$} |");
-    format!("{} {text}", name.color(COLORS[nth % COLORS.len()]))
+    format!("{} ", name.color(COLORS[nth % COLORS.len()]))
 }

@@ -1,7 +1,6 @@
-//! The only door to the terminal.
+//! The only way to the terminal: stdout for data, stderr for talk, colour only where it is wanted.
 //!
-//! In: data, talk, errors. Out: stdout for data, stderr for talk; colour only where it is wanted.
-//! Never: called from anywhere but commands and `main`.
+//! Whatever is printed on a terminal, it obeys nothing but our own colours.
 
 pub(crate) mod ask;
 pub(crate) mod diagnostic;
@@ -11,13 +10,15 @@ pub(crate) mod progress;
 pub(crate) mod result;
 pub(crate) mod table;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anstream::ColorChoice;
 use clap::CommandFactory as _;
 use homestak_core::doc::{Diagnostic, Faults, Severity, Sources};
+use homestak_core::foreign::{escape, escape_but_style, escape_in_json};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
@@ -77,11 +78,37 @@ impl Printer {
 
     /// Prints data on stdout. A reader that has gone away is no error.
     pub(crate) fn data(&self, text: &str) {
-        let mut out = anstream::AutoStream::new(
-            std::io::stdout(),
-            self.color(std::io::stdout().is_terminal()),
-        );
+        let terminal = std::io::stdout().is_terminal();
+        let mut out = anstream::AutoStream::new(std::io::stdout(), self.color(terminal));
+        let text = match terminal {
+            true => escape_but_style(text),
+            false => Cow::Borrowed(text),
+        };
         _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// Prints a line that a node printed on stdout, after a label of ours: escaped on a terminal,
+    /// as it came elsewhere.
+    pub(crate) fn node_data(&self, label: &str, text: &str) {
+        self.node_line(std::io::stdout().lock(), label, text);
+    }
+
+    /// The same for what a node printed on stderr.
+    pub(crate) fn node_talk(&self, label: &str, text: &str) {
+        self.node_line(std::io::stderr().lock(), label, text);
+    }
+
+    fn node_line(&self, mut out: impl Write + IsTerminal, label: &str, text: &str) {
+        let terminal = out.is_terminal();
+        let text = match terminal {
+            true => escape(text),
+            false => Cow::Borrowed(text),
+        };
+        let line = match self.color(terminal) {
+            ColorChoice::Never => format!("{}{text}\n", anstream::adapter::strip_str(label)),
+            _ => format!("{label}{text}\n"),
+        };
+        _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     }
 
     /// Prints a result as JSON on stdout: `kind` and `version` first, so that readers can tell.
@@ -94,6 +121,11 @@ impl Printer {
         // Written as it is made: the text of a big manifest is as big as the values it is made of.
         // JSON has no colours, so nothing is lost by not asking whether there may be any.
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        if std::io::stdout().is_terminal() {
+            let text = format!("{json:#}\n");
+            _ = out.write_all(escape_in_json(&text).as_bytes());
+            return;
+        }
         _ = serde_json::to_writer_pretty(&mut out, json)
             .map_err(std::io::Error::from)
             .and_then(|()| out.write_all(b"\n"))
@@ -102,11 +134,15 @@ impl Printer {
 
     /// Prints a result as JSON in one line, after lines of events.
     pub(crate) fn json_line(&self, value: &impl serde::Serialize) {
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        _ = serde_json::to_writer(&mut out, value)
-            .map_err(std::io::Error::from)
-            .and_then(|()| out.write_all(b"\n"))
-            .and_then(|()| out.flush());
+        let mut out = std::io::stdout().lock();
+        let Ok(text) = serde_json::to_string(value) else {
+            return;
+        };
+        let text = match out.is_terminal() {
+            true => escape_in_json(&text),
+            false => Cow::Borrowed(&*text),
+        };
+        _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
     /// Says something on stderr.
@@ -115,7 +151,7 @@ impl Printer {
             std::io::stderr(),
             self.color(std::io::stderr().is_terminal()),
         );
-        _ = writeln!(out, "{text}");
+        _ = writeln!(out, "{}", escape_but_style(text));
     }
 
     /// Says something only when asked to say more.

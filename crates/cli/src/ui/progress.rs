@@ -7,6 +7,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anstream::ColorChoice;
+use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{Plan, StepKind};
 use homestak_engine::chronicle::{Chronicle, Row, Status};
 use homestak_engine::events::{Event, Observer, What};
@@ -111,7 +112,7 @@ impl Screen {
             text += &format!("\x1b[{}A", now.drawn);
         }
         for (status, line) in &lines {
-            let cut: String = line
+            let cut: String = ForeignText::line(line)
                 .chars()
                 .take(usize::from(width).saturating_sub(1))
                 .collect();

@@ -12,6 +12,7 @@ mod exports;
 mod father;
 mod faults;
 mod flags;
+mod hostile;
 mod hosts;
 mod images;
 mod kept;

@@ -18,13 +18,13 @@ use sshd::{Sshd, client_config, guest, user};
 use crate::support::{Run, World};
 
 /// A world that remembers nodes, and servers that stand for some of them.
-struct Lab {
-    world: World,
+pub(crate) struct Lab {
+    pub(crate) world: World,
     servers: Vec<Sshd>,
 }
 
 impl Lab {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             world: World::bare(),
             servers: Vec::new(),
@@ -40,14 +40,14 @@ impl Lab {
     }
 
     /// Starts a server with the host key of the n-th guest, at 127.0.0.(10 + n).
-    fn serve(&mut self, nth: u32) {
+    pub(crate) fn serve(&mut self, nth: u32) {
         let at = u8::try_from(10 + nth).unwrap();
         let server = Sshd::start(&self.keyring(), at, &guest(nth), &self.world.work());
         self.servers.push(server);
     }
 
     /// Remembers a run that made nodes; each has the number of its guest.
-    fn remember(&self, manifest: &str, host: &str, nodes: &[(&str, u32)]) {
+    pub(crate) fn remember(&self, manifest: &str, host: &str, nodes: &[(&str, u32)]) {
         let records = nodes.iter().map(|(name, nth)| NodeRecord {
             name: (*name).to_owned(),
             host: host.to_owned(),
@@ -68,7 +68,7 @@ impl Lab {
         write_down(self, manifest, host, records.collect());
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let servers: Vec<&Sshd> = self.servers.iter().collect();
         let mut command = self.world.command(arguments);
         command.env(
@@ -78,7 +78,7 @@ impl Lab {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Run {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         self.command(arguments).output().map(Run::from).unwrap()
     }
 }

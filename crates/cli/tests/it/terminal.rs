@@ -77,7 +77,13 @@ fn quoted(text: &str) -> String {
 
 /// Runs the program on a terminal of so many lines and columns, and returns all that it wrote.
 fn on_terminal(father: &Father, arguments: &[&str], lines: usize, columns: usize) -> String {
-    let program = father.command(arguments);
+    let (text, success) = shown(&father.command(arguments), lines, columns);
+    assert!(success, "{text}");
+    text
+}
+
+/// Runs a command on a terminal, and returns all that it wrote and whether it succeeded.
+pub(crate) fn shown(program: &Command, lines: usize, columns: usize) -> (String, bool) {
     let words: Vec<String> = std::iter::once(program.get_program())
         .chain(program.get_args())
         .map(|word| quoted(word.to_str().unwrap()))
@@ -91,11 +97,12 @@ fn on_terminal(father: &Father, arguments: &[&str], lines: usize, columns: usize
             .filter_map(|(key, value)| Some((key, value?))),
     );
     command.env("TERM", "xterm").env("SHELL", "/bin/sh");
-    command.current_dir(program.get_current_dir().unwrap());
+    if let Some(directory) = program.get_current_dir() {
+        command.current_dir(directory);
+    }
     let output = command.stdin(std::process::Stdio::null()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}");
-    text
+    (text, output.status.success())
 }
 
 /// A host on which a machine takes about a second, so that there is something to see.

@@ -22,6 +22,7 @@ mod life;
 mod limits;
 mod machine;
 mod nested;
+mod private;
 mod qemu;
 mod readme;
 

@@ -5,19 +5,26 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::foreign::{ForeignText, read_line};
+
 /// One field of one resource that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Change {
     /// Resource and field: the same in every run and on every node.
+    #[serde(deserialize_with = "read_line")]
     pub id: String,
     /// What it belongs to, such as `user:ops`.
+    #[serde(deserialize_with = "read_line")]
     pub resource: String,
     /// Which of its properties differs.
+    #[serde(deserialize_with = "read_line")]
     pub field: String,
-    /// What should be.
-    pub expected: String,
+    /// What should be. The same as `found` where neither is shown.
+    #[serde(deserialize_with = "ForeignText::read_lines")]
+    pub expected: ForeignText,
     /// What is.
-    pub found: String,
+    #[serde(deserialize_with = "ForeignText::read_lines")]
+    pub found: ForeignText,
     /// What has changed since the node last converged.
     pub since: Since,
     /// Whether a mistake here could cut the node off.

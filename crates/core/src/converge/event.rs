@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::change::Change;
+use crate::foreign::ForeignText;
 
 /// A numbered event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +32,7 @@ pub enum Event {
     /// A step begins.
     Step {
         /// What is done, for a person.
-        words: String,
+        words: ForeignText,
     },
     /// Someone must reach the node anew and say so, or everything is taken back.
     Confirm {
@@ -41,7 +42,7 @@ pub enum Event {
     /// It was taken back.
     Reverted {
         /// Why.
-        why: String,
+        why: ForeignText,
     },
     /// It is over.
     End {

@@ -11,6 +11,7 @@ use super::facts::{Facts, FileFact};
 use super::policy::Policy;
 use super::state::{Managed, State};
 use super::step::Step;
+use crate::foreign::ForeignText;
 
 /// A file as it should be.
 pub(super) struct Draft {
@@ -76,7 +77,7 @@ impl<'a> Ledger<'a> {
 
     /// Tells whether a field is none of ours.
     pub(super) fn ignores(&self, resource: &str, field: &str) -> bool {
-        self.policy.ignores(&format!("{resource}/{field}"))
+        self.policy.ignores(&id_of(resource, field))
     }
 
     /// Compares a field, and tells whether it differs and is mended.
@@ -91,8 +92,8 @@ impl<'a> Ledger<'a> {
         if self.ignores(resource, field) {
             return false;
         }
-        let id = format!("{resource}/{field}");
-        self.fields.insert(id, expected.to_owned());
+        self.fields
+            .insert(id_of(resource, field), expected.to_owned());
         if expected == found {
             return false;
         }
@@ -110,7 +111,8 @@ impl<'a> Ledger<'a> {
         danger: Option<Danger>,
         handling: Handling,
     ) -> Handling {
-        let since = self.since(&format!("{resource}/{field}"), expected);
+        let id = id_of(resource, field);
+        let since = self.since(&id, expected);
         let finding = Finding {
             resource,
             field,
@@ -118,7 +120,7 @@ impl<'a> Ledger<'a> {
             found,
             danger,
         };
-        let handling = handling.max(self.policy.handle(&format!("{resource}/{field}"), since));
+        let handling = handling.max(self.policy.handle(&id, since));
         self.record(&finding, since, handling)
     }
 
@@ -143,11 +145,11 @@ impl<'a> Ledger<'a> {
     ) -> Handling {
         if handling != Handling::Ignore {
             self.changes.push(Change {
-                id: format!("{}/{}", finding.resource, finding.field),
-                resource: finding.resource.to_owned(),
-                field: finding.field.to_owned(),
-                expected: finding.expected.to_owned(),
-                found: finding.found.to_owned(),
+                id: id_of(finding.resource, finding.field),
+                resource: ForeignText::line(finding.resource).into(),
+                field: ForeignText::line(finding.field).into(),
+                expected: ForeignText::lines(finding.expected),
+                found: ForeignText::lines(finding.found),
                 since,
                 danger: finding.danger,
                 handling,
@@ -251,4 +253,9 @@ impl<'a> Ledger<'a> {
         self.gone
             .insert(path.to_owned(), (resource.to_owned(), then));
     }
+}
+
+/// Returns the id of a field. Names of files and kinds of keys are in it, which anyone may choose.
+pub(super) fn id_of(resource: &str, field: &str) -> String {
+    ForeignText::line(&format!("{resource}/{field}")).into()
 }

@@ -14,7 +14,19 @@ pub fn render(changes: &[Change]) -> String {
             resource = &change.resource;
             out += &format!("{resource}\n");
         }
-        out += &format!("  {}{}\n", change.field, marks(change));
+        // Values that are not shown are the same on both sides.
+        if change.expected == change.found {
+            let why = [change.expected.lines().next().unwrap_or_default()];
+            let marks = why.into_iter().chain(marks(change)).collect::<Vec<_>>();
+            out += &format!("  {} differs ({})\n", change.field, marks.join(", "));
+            continue;
+        }
+        let marks = marks(change);
+        let marks = match marks.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", marks.join(", ")),
+        };
+        out += &format!("  {}{marks}\n", change.field);
         if change.expected.contains('\n') || change.found.contains('\n') {
             lines(&mut out, &change.found, &change.expected);
         } else {
@@ -24,8 +36,8 @@ pub fn render(changes: &[Change]) -> String {
     out
 }
 
-fn marks(change: &Change) -> String {
-    let mut marks: Vec<&str> = Vec::new();
+fn marks(change: &Change) -> Vec<&'static str> {
+    let mut marks = Vec::new();
     match change.since {
         Since::First => {}
         Since::Spec => marks.push("new in the spec"),
@@ -43,11 +55,7 @@ fn marks(change: &Change) -> String {
         Handling::Report => marks.push("only reported"),
         Handling::Ignore => marks.push("ignored"),
     }
-    if marks.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", marks.join(", "))
-    }
+    marks
 }
 
 /// Shows the lines that differ between two texts; those that both start or end with are left out.

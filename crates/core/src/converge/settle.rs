@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::change::{Danger, Handling, Since};
 use super::facts::{Facts, FileFact};
-use super::ledger::{Draft, Finding, Ledger};
+use super::ledger::{Draft, Finding, Ledger, id_of};
 use super::step::Step;
 
 impl Ledger<'_> {
@@ -41,7 +41,7 @@ impl Ledger<'_> {
         } else {
             path.as_str()
         };
-        let id = format!("{resource}/{field}");
+        let id = id_of(resource, field);
         let since = if ours {
             Since::Spec
         } else {
@@ -118,29 +118,30 @@ impl Ledger<'_> {
         found: Option<&FileFact>,
     ) -> Option<Option<String>> {
         let resource = draft.resource.as_str();
-        let secret = draft.mode & 0o044 == 0;
         let field = field(resource, path, "content");
-        let id = format!("{resource}/{field}");
+        let id = id_of(resource, &field);
+        let hidden = hidden(draft.mode, found);
+        let shown = |text: &str| hidden.clone().unwrap_or_else(|| text.to_owned());
+        let same = found.and_then(FileFact::text) == Some(draft.content.as_str());
         let text = match found {
             Some(FileFact::Regular { content, .. }) => {
-                let text = content.as_ref();
-                text.map_or_else(|| "not text".to_owned(), |text| shown(text, secret))
+                shown(content.as_deref().unwrap_or("not text"))
             }
             Some(FileFact::Link { target }) => format!("a link to {target}"),
             Some(FileFact::Directory { .. } | FileFact::Other) => "no file".to_owned(),
             None => "absent".to_owned(),
         };
-        let expected = shown(&draft.content, secret);
+        let expected = shown(&draft.content);
         let content = || Some(draft.content.clone());
         if self.policy.ignores(&id) {
-            let written = expected != text && self.needed.contains(path);
+            let written = !same && self.needed.contains(path);
             return Some(content().filter(|_| written));
         }
         if draft.whole {
             // Remembered by its digest: content may be long, and may be secret.
             self.fields.insert(id.clone(), digest(&draft.content));
         }
-        if expected == text {
+        if same {
             return Some(None);
         }
         let since = if draft.whole {
@@ -149,7 +150,8 @@ impl Ledger<'_> {
             self.since_of_edit(&id, draft)
         };
         let handling = self.handling(path, &id, since);
-        if handling == Handling::Enforce && text == "no file" {
+        let is_file = !matches!(found, Some(FileFact::Directory { .. } | FileFact::Other));
+        if handling == Handling::Enforce && !is_file {
             self.refuse(format!("`{path}` should be a file and is something else"));
             return None;
         }
@@ -189,7 +191,7 @@ impl Ledger<'_> {
     /// Tells whether a file of ours differs and stays so.
     pub(super) fn is_left(&self, resource: &str, path: &str, content: &str) -> bool {
         let found = self.facts.files.get(path).and_then(FileFact::text);
-        let id = format!("{resource}/{}", field(resource, path, "content"));
+        let id = id_of(resource, &field(resource, path, "content"));
         let since = self.since_of_whole(&id, content);
         found != Some(content) && self.policy.handle(&id, since) != Handling::Enforce
     }
@@ -257,13 +259,16 @@ fn follows(path: &str, facts: &Facts) -> Vec<Step> {
     }
 }
 
-/// Returns what is shown of a text: files that are not for everyone by digest only.
-fn shown(text: &str, secret: bool) -> String {
-    if secret {
-        digest(text)
+/// Returns why content of a file is not shown: somebody on the node may not read it, now or
+/// afterwards. Not even a digest is: short secrets can be guessed from it.
+fn hidden(wanted: u32, found: Option<&FileFact>) -> Option<String> {
+    let now = if let Some(FileFact::Regular { mode, .. }) = found {
+        *mode
     } else {
-        text.to_owned()
-    }
+        wanted
+    };
+    let mode = [wanted, now].into_iter().find(|mode| mode & 0o004 == 0)?;
+    Some(format!("not shown: mode {mode:04o}"))
 }
 
 fn digest(text: &str) -> String {

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::foreign::ForeignText;
+
 /// One act on a node. Packages come first, in one transaction; what no longer runs ends while its
 /// files are there; files are written together; services follow their files; what closes doors
 /// comes last.
@@ -159,9 +161,9 @@ impl Step {
         }
     }
 
-    /// Returns what it does in a few words.
+    /// Returns what it does in a few words. Names of files are in it, which anyone may choose.
     pub fn words(&self) -> String {
-        match self {
+        let words = match self {
             Self::Packages { install, remove } => {
                 let mut words = Vec::new();
                 if !install.is_empty() {
@@ -190,6 +192,7 @@ impl Step {
             Self::Start { unit } => format!("start {unit}"),
             Self::LeaveGroup { user, group } => format!("take {user} out of {group}"),
             Self::CloseUser { name } => format!("close the account of {name}"),
-        }
+        };
+        ForeignText::line(&words).into()
     }
 }

@@ -6,8 +6,9 @@
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
-use super::types::Wanted;
+use super::types::{Plan, Wanted};
 use crate::catalog::Catalog;
+use crate::foreign::ForeignText;
 use crate::resolve::{Reveal, spec::spec};
 
 /// Where SSH listens when no posture says otherwise.
@@ -32,6 +33,26 @@ pub fn spec_text(
         map.insert("network".to_owned(), network);
     }
     Some(json.to_string())
+}
+
+/// Returns a plan to be remembered: which fields of a node differ, and not what is in them. Nothing
+/// that is done later needs the values: the node is asked again, and the spec is made from the
+/// site's documents again and compared with its digest.
+#[must_use]
+pub fn without_values(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    let configs = plan
+        .nodes
+        .iter_mut()
+        .filter_map(|node| node.config.as_mut());
+    for change in configs
+        .filter_map(|config| config.found.as_mut())
+        .flat_map(|found| &mut found.changes)
+    {
+        change.expected = ForeignText::default();
+        change.found = ForeignText::default();
+    }
+    plan
 }
 
 /// Returns what a spec adds up to.

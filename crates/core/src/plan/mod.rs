@@ -21,7 +21,7 @@ mod wanted;
 use std::collections::BTreeMap;
 
 pub use estimate::Paces;
-pub use inside::{digest, port, spec_text};
+pub use inside::{digest, port, spec_text, without_values};
 pub use owner::ids;
 pub use record::{Configured, NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};

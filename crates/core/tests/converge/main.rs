@@ -9,6 +9,7 @@
 mod model;
 mod policy;
 mod props;
+mod shown;
 
 use homestak_core::converge::{Resource, wanted};
 use homestak_core::doc::{Sources, node_spec};

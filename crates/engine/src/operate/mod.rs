@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{OnError, Plan, Step, steps};
+use homestak_core::plan::{OnError, Plan, Step, steps, without_values};
 
 use crate::events::{Cast, Hub, What};
 use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
@@ -84,7 +84,8 @@ impl Operator {
     ) -> Result<(RunId, Ending), JournalError> {
         let mark = (self.mark)();
         let now = self.clock.now();
-        let id = self.journal.begin(verb, plan, &mark, now).await?;
+        let kept = without_values(plan);
+        let id = self.journal.begin(verb, &kept, &mark, now).await?;
         let replay = replay(steps(plan).len(), &[]);
         let mut stage = self.stage(id, mark, plan, replay);
         let ending = self

@@ -97,7 +97,7 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
             return Err(PortError {
                 class: Class::Unreachable { sent: Sent::No },
                 doing: format!("reach `{}`", node.name),
-                detail: format!("waited {} s for {lacks}", patience.as_secs()),
+                detail: format!("waited {} s for {lacks}", patience.as_secs()).into(),
                 log: Vec::new(),
                 hint: "look at its console; `homestak manifest resume` goes on from here".into(),
             });

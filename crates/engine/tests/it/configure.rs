@@ -1,6 +1,6 @@
 //! Nodes are made inside what their specs say.
 
-use homestak_core::plan::{Action, StepKind};
+use homestak_core::plan::{Action, Plan, StepKind};
 use homestak_engine::events::What;
 use homestak_engine::journal::Ending;
 use homestak_engine::operate::Interrupt;
@@ -60,6 +60,27 @@ async fn a_node_that_differs_inside_is_configured_and_nothing_else_happens() {
     assert_eq!(lab.carry_out(&plan).await, Ending::Done);
     assert_eq!(begun(&lab), [("two".to_owned(), StepKind::Configure)]);
     assert!(lab.plan(PEERS).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_journal_keeps_which_fields_differ_and_not_what_is_in_them() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    *lab.insides.digest.lock().unwrap() = "two".to_owned();
+    let plan = lab.plan(PEERS).await;
+    let changes = |plan: &Plan| {
+        let config = plan.node("two").unwrap().config.clone().unwrap();
+        config.found.unwrap().changes
+    };
+    assert_eq!(changes(&plan)[0].expected, "two");
+    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+    let kept = &changes(&lab.last_run().plan)[0];
+    assert_eq!(kept.id, "hostname/name");
+    assert!(
+        kept.expected.is_empty() && kept.found.is_empty(),
+        "{kept:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,7 +42,7 @@ impl Fault {
         Err(PortError {
             class: self.class,
             doing: "do what was asked".to_owned(),
-            detail: format!("it failed on purpose, {when:?} change {seen}"),
+            detail: format!("it failed on purpose, {when:?} change {seen}").into(),
             log: Vec::new(),
             hint: String::new(),
         })

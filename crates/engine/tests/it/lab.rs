@@ -133,7 +133,7 @@ impl Places for Doors {
         let world = world_in(&self.world, node).ok_or_else(|| PortError {
             class: Class::Unreachable { sent: Sent::No },
             doing: format!("open `{node}`"),
-            detail: format!("nothing listens at {address}"),
+            detail: format!("nothing listens at {address}").into(),
             log: Vec::new(),
             hint: String::new(),
         })?;

@@ -176,8 +176,8 @@ impl ImageError {
         PortError {
             class,
             doing: doing.to_owned(),
-            detail: homestak_core::error::chain(&self),
-            log: self.log().to_vec(),
+            detail: homestak_core::error::chain(&self).into(),
+            log: self.log().iter().map(|line| line.as_str().into()).collect(),
             hint: self.hint(),
         }
     }

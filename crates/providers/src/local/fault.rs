@@ -3,6 +3,7 @@
 //! In: what failed. Out: [`PortError`] with what can be done about it.
 //! Never: an error without the thing it happened to.
 
+use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Class, PortError};
 
 use crate::process::Failed;
@@ -27,7 +28,7 @@ pub(super) fn program(doing: &str, error: &Failed) -> PortError {
 }
 
 /// What was named is not there.
-pub(super) fn missing(doing: &str, detail: impl Into<String>) -> PortError {
+pub(super) fn missing(doing: &str, detail: impl Into<ForeignText>) -> PortError {
     PortError {
         class: Class::Missing,
         ..PortError::refused(doing, detail, "")

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Halt, PortError, Seed};
 use serde_json::{Value as Json, json};
 
@@ -200,7 +201,7 @@ impl Stage<'_> {
             std::thread::sleep(BETWEEN);
         }
         let log = fs_err::read_to_string(self.directory.join("console.log")).unwrap_or_default();
-        let mut log: Vec<String> = log.lines().map(str::to_owned).collect();
+        let mut log: Vec<ForeignText> = log.lines().map(ForeignText::line).collect();
         Err(PortError {
             log: log.split_off(log.len().saturating_sub(8)),
             ..PortError::refused(

@@ -241,7 +241,7 @@ impl Local {
     fn reach(&self, guest: &GuestRef) -> Result<Option<std::net::IpAddr>, PortError> {
         let node = self.find(guest, "look for an address")?;
         if !self.runs(&node) {
-            let log = self.console(&node, 8);
+            let log = self.console(&node, 8).into_iter().map(Into::into).collect();
             return Err(PortError {
                 log,
                 ..PortError::refused(

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use homestak_core::foreign::{ForeignText, escape_json};
 use homestak_engine::ports::{
     Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
     Observed, ObservedGuest, PortError, Provider, Sent,
@@ -38,7 +39,11 @@ impl Remote {
         let doing = "ask the host inside a node";
         let text = serde_json::to_string(request).map_err(|error| PortError::bug(doing, &error))?;
         let answer = self.carrier.carry(text).await?;
-        match serde_json::from_str(answer.trim()) {
+        match serde_json::from_str(answer.trim()).and_then(|mut answer| {
+            // Names and messages in it are a node's own.
+            escape_json(&mut answer, ForeignText::line);
+            serde_json::from_value(answer)
+        }) {
             Ok(Reply::Failed(error)) => Err(error),
             Ok(reply) => Ok(reply),
             Err(error) => Err(PortError {

@@ -200,7 +200,7 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
         if ended {
             let log = said.split_off(said.len().saturating_sub(8));
             return Err(PortError {
-                log,
+                log: log.into_iter().map(Into::into).collect(),
                 ..PortError::refused(doing, "QEMU ended at once", "")
             });
         }

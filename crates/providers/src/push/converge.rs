@@ -194,7 +194,7 @@ fn ending(success: bool, result: &serde_json::Value, known: &Known) -> Result<bo
     };
     Err(PushError::Agent {
         word,
-        message: text("message"),
+        message: text("message").into(),
     })
 }
 

@@ -3,6 +3,7 @@
 //! In: what `ssh` and the agent said. Out: [`PushError`], and the port's error for it.
 //! Never: a spec or a part of it.
 
+use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Class, PortError, Sent};
 
 use crate::ssh::{Output, SshError};
@@ -26,7 +27,7 @@ pub enum PushError {
     #[error("the node does not let us become root: {said}")]
     NotRoot {
         /// What it said.
-        said: String,
+        said: ForeignText,
     },
     /// The agent says why.
     #[error("{message}")]
@@ -34,7 +35,7 @@ pub enum PushError {
         /// A word for programs, such as `packages`.
         word: String,
         /// For a person.
-        message: String,
+        message: ForeignText,
     },
     /// The connection was lost, and did not come back.
     #[error("the connection was lost, and the node was not reached again in {tries} tries")]
@@ -48,7 +49,7 @@ pub enum PushError {
         /// Its code.
         status: i32,
         /// Its last words.
-        said: String,
+        said: ForeignText,
     },
 }
 
@@ -57,7 +58,7 @@ impl PushError {
     pub(super) fn of_output(output: &Output) -> Self {
         let text = String::from_utf8_lossy(&output.stderr);
         let said = text.trim().lines().last().unwrap_or("it said nothing");
-        let said = said.to_owned();
+        let said = ForeignText::line(said);
         if said.starts_with("sudo:") {
             return Self::NotRoot { said };
         }
@@ -87,7 +88,7 @@ impl PushError {
         PortError {
             class,
             doing: doing.to_owned(),
-            detail: self.to_string(),
+            detail: self.to_string().into(),
             log: Vec::new(),
             hint: hint.to_owned(),
         }
@@ -106,5 +107,31 @@ fn of_word(word: &str) -> (Class, &'static str) {
             Class::Refused,
             "mend it in the spec or on the node, and apply again; what was done is not done twice",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_an_agent_that_failed_are_escaped_and_cut() {
+        let mut stderr = b"hello\n\x1b]0;title\x07 \xff ".to_vec();
+        stderr.extend(std::iter::repeat_n(b'x', 1 << 20));
+        let output = Output {
+            status: 1,
+            stdout: Vec::new(),
+            stderr,
+        };
+        let text = PushError::of_output(&output)
+            .at_port("configure")
+            .to_string();
+        assert!(text.contains(r"\x1b]0;title\x07"), "{}", &text[..200]);
+        assert!(
+            text.len() < 20_000 && text.contains(" more bytes)"),
+            "{}",
+            text.len()
+        );
+        assert!(!text.chars().any(char::is_control));
     }
 }

@@ -11,6 +11,7 @@ pub use agent::Agent;
 pub use fault::PushError;
 
 use homestak_core::converge::Change;
+use homestak_core::foreign::ForeignText;
 use homestak_core::plan::Comparison;
 use serde::Deserialize;
 
@@ -34,11 +35,11 @@ struct Checked {
     #[serde(default)]
     unconfirmed: Option<String>,
     #[serde(default)]
-    refusals: Vec<String>,
+    refusals: Vec<ForeignText>,
     #[serde(default)]
     error: Option<String>,
     #[serde(default)]
-    message: String,
+    message: ForeignText,
 }
 
 impl Pusher {
@@ -63,7 +64,8 @@ impl Pusher {
             return Err(PushError::Agent { word, message });
         }
         if !checked.refusals.is_empty() {
-            let message = checked.refusals.join("; ");
+            let refusals: Vec<&str> = checked.refusals.iter().map(|one| &**one).collect();
+            let message = refusals.join("; ").into();
             let word = "refused".to_owned();
             return Err(PushError::Agent { word, message });
         }

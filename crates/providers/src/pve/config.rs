@@ -52,7 +52,7 @@ impl GuestConfig {
 
     /// Returns the tags.
     pub fn tags(&self) -> BTreeSet<String> {
-        quirks::parse_tags(&quirks::text_of(&self.0, "tags"))
+        quirks::tags_of(&self.0)
     }
 
     /// Returns the notes.

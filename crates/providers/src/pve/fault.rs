@@ -3,6 +3,7 @@
 //! In: a status, a reason phrase, a body, or a task's last words. Out: [`Fault`] with its class.
 //! Never: a secret; a guess that something may be repeated: what is not in the table is refused.
 
+use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Class, PortError, Sent};
 use serde_json::Value;
 
@@ -82,9 +83,9 @@ pub struct Fault {
     /// What was recognised.
     pub reason: Reason,
     /// What the other side said.
-    pub detail: String,
+    pub detail: ForeignText,
     /// The last lines of the task's log.
-    pub log: Vec<String>,
+    pub log: Vec<ForeignText>,
     /// What a person can do next; may be empty.
     pub hint: String,
 }
@@ -138,7 +139,7 @@ const TABLE: &[Row] = &[
 
 impl Fault {
     /// Makes one.
-    pub fn new(class: Class, reason: Reason, detail: impl Into<String>) -> Self {
+    pub fn new(class: Class, reason: Reason, detail: impl Into<ForeignText>) -> Self {
         Self {
             class,
             reason,
@@ -149,12 +150,12 @@ impl Fault {
     }
 
     /// Makes one for an answer that makes no sense.
-    pub fn garbage(detail: impl Into<String>) -> Self {
+    pub fn garbage(detail: impl Into<ForeignText>) -> Self {
         Self::new(Class::Broken, Reason::Garbage, detail)
     }
 
     /// Makes one for our own mistake.
-    pub fn bug(detail: impl Into<String>) -> Self {
+    pub fn bug(detail: impl Into<ForeignText>) -> Self {
         Self::new(Class::Bug, Reason::Bug, detail)
     }
 
@@ -167,8 +168,8 @@ impl Fault {
 
     /// Adds the end of a task's log.
     #[must_use]
-    pub fn with_log(mut self, log: Vec<String>) -> Self {
-        self.log = log;
+    pub fn with_log(mut self, log: Vec<impl Into<ForeignText>>) -> Self {
+        self.log = log.into_iter().map(Into::into).collect();
         self
     }
 

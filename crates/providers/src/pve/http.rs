@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use homestak_api::runtime::SharedClock;
 use homestak_api::trust;
+use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Class, Sent};
 use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
@@ -324,7 +325,7 @@ pub fn parse_answer(body: &[u8]) -> Result<Answer, Fault> {
     }
 }
 
-fn lost(detail: impl Into<String>) -> Fault {
+fn lost(detail: impl Into<ForeignText>) -> Fault {
     let class = Class::Unreachable { sent: Sent::Maybe };
     Fault::new(class, Reason::Connection, detail)
 }

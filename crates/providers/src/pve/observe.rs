@@ -72,7 +72,7 @@ pub fn observed(data: &Value) -> Result<Observed, Fault> {
 }
 
 fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
-    let tags = quirks::parse_tags(&text_of(row, "tags"));
+    let tags = quirks::tags_of(row);
     let number = |field: &str| row.get(field).and_then(quirks::parse_u64);
     let vmid = row.get("vmid").and_then(quirks::parse_u32)?;
     // The list makes up a name for a guest whose file has none, as while it is being made.

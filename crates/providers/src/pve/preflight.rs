@@ -132,7 +132,7 @@ fn endpoint(facts: &Facts) -> Finding {
                 Reason::Certificate => "pvenode cert info   # on the host: compare the fingerprint with the recorded one".to_owned(),
                 _ => "systemctl status pveproxy   # on the host: does it run, is port 8006 open?".to_owned(),
             };
-            finding(Severity::Failure, "api", fault.detail.clone(), fix)
+            finding(Severity::Failure, "api", fault.detail.as_str(), fix)
         }
     }
 }

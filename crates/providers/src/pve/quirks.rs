@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use homestak_core::foreign::ForeignText;
 use serde_json::Value;
 
 /// Reads a boolean: `1`, `0`, `"1"`, `"0"`, `"yes"`, `"on"`, `true` and their opposites.
@@ -50,10 +51,11 @@ pub fn parse_u32(value: &Value) -> Option<u32> {
     parse_u64(value).and_then(|number| u32::try_from(number).ok())
 }
 
-/// Reads a text; numbers come as texts or numbers, depending on the endpoint.
+/// Reads a text of one line; numbers come as texts or numbers, depending on the endpoint. Names are
+/// anyone's choice, so what a terminal would obey is escaped.
 pub fn parse_text(value: &Value) -> Option<String> {
     match value {
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) => Some(ForeignText::line(text).into()),
         Value::Number(number) => Some(number.to_string()),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }
@@ -64,11 +66,22 @@ pub fn text_of(object: &Value, field: &str) -> String {
     object.get(field).and_then(parse_text).unwrap_or_default()
 }
 
+/// Reads the tags of a guest.
+pub fn tags_of(object: &Value) -> BTreeSet<String> {
+    // Not as one line: line breaks are between tags.
+    parse_tags(
+        object
+            .get("tags")
+            .and_then(Value::as_str)
+            .unwrap_or_default(),
+    )
+}
+
 /// Reads tags as a set: order, case, doubles and separators differ from endpoint to endpoint.
 pub fn parse_tags(text: &str) -> BTreeSet<String> {
     text.split([';', ',', ' ', '\t', '\n', '\0'])
         .filter(|tag| !tag.is_empty())
-        .map(str::to_ascii_lowercase)
+        .map(|tag| ForeignText::line(&tag.to_ascii_lowercase()).into())
         .collect()
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{GuestUuid, Listener, Remark};
 
 tokio::task_local! {
@@ -29,15 +30,15 @@ impl Voice {
     }
 
     /// Says what is being waited for. Said once when a wait begins, not at every look.
-    pub(super) fn waiting(&self, what: impl Into<String>) {
-        let what = what.into();
+    pub(super) fn waiting(&self, what: impl Into<ForeignText>) {
+        let what = String::from(what.into());
         tracing::debug!(what, "waiting");
         self.say(Remark::Waiting(what));
     }
 
     /// Says what a person should know.
-    pub(super) fn warning(&self, what: impl Into<String>) {
-        let what = what.into();
+    pub(super) fn warning(&self, what: impl Into<ForeignText>) {
+        let what = String::from(what.into());
         tracing::warn!(what, "a task warned");
         self.say(Remark::Warning(what));
     }

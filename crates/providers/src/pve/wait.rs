@@ -90,10 +90,10 @@ impl Pve {
             };
             if elapsed(started, self.clock.now()) > self.settings.limits.lock {
                 let holder = self.holder(node, vmid).await;
-                return Err(held(fault.detail, holder).with_log(fault.log));
+                return Err(held(fault.detail.into(), holder).with_log(fault.log));
             }
             if !said {
-                self.voice.waiting(&fault.detail);
+                self.voice.waiting(fault.detail);
                 said = true;
             }
             self.clock.sleep(pause).await;

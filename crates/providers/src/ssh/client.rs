@@ -212,7 +212,7 @@ impl Ssh {
         err: impl FnOnce(Box<dyn Read + Send>) -> B + Send,
     ) -> Result<(i32, A, B), SshError> {
         let failed = |error: std::io::Error| SshError::Failed {
-            said: error.to_string(),
+            said: error.to_string().into(),
         };
         // What `ssh` says itself goes to a file, so that nobody takes it for the command's words.
         let log = tempfile::Builder::new()
@@ -256,11 +256,11 @@ impl Ssh {
         let ended = child.wait().map_err(failed)?;
         let heard = heard.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (Some(out), Some(err)) = heard else {
-            let said = "nothing could be read".to_owned();
+            let said = "nothing could be read".into();
             return Err(SshError::Failed { said });
         };
         let Some(status) = ended.code() else {
-            let said = format!("ssh was ended ({ended})");
+            let said = format!("ssh was ended ({ended})").into();
             return Err(SshError::Failed { said });
         };
         if status == OWN {

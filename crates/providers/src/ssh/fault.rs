@@ -3,6 +3,7 @@
 //! In: the words of `ssh` itself, apart from those of the command. Out: [`SshError`].
 //! Never: a guess from what the command printed: that goes elsewhere.
 
+use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Class, PortError, Sent};
 
 /// Why a command could not be run on a node.
@@ -15,7 +16,7 @@ pub enum SshError {
     #[error("{said}")]
     Unreachable {
         /// What `ssh` said.
-        said: String,
+        said: ForeignText,
         /// Whether the command may have been run.
         sent: Sent,
     },
@@ -29,13 +30,13 @@ pub enum SshError {
     #[error("{said}")]
     Denied {
         /// What `ssh` said.
-        said: String,
+        said: ForeignText,
     },
     /// Something else.
     #[error("{said}")]
     Failed {
         /// What `ssh` or the system said.
-        said: String,
+        said: ForeignText,
     },
 }
 
@@ -92,7 +93,7 @@ impl SshError {
         if error.kind() == std::io::ErrorKind::NotFound {
             return Self::NotInstalled;
         }
-        let said = format!("ssh cannot be started: {error}");
+        let said = format!("ssh cannot be started: {error}").into();
         Self::Failed { said }
     }
 
@@ -124,7 +125,7 @@ impl SshError {
         PortError {
             class,
             doing: doing.to_owned(),
-            detail: self.to_string(),
+            detail: self.to_string().into(),
             log: Vec::new(),
             hint: hint.to_owned(),
         }
@@ -132,10 +133,10 @@ impl SshError {
 }
 
 /// Returns the last line that says something.
-fn last_words(log: &str) -> Option<String> {
+fn last_words(log: &str) -> Option<ForeignText> {
     let mut lines = log.lines().rev().map(str::trim);
     let line = lines.find(|line| !line.is_empty())?;
-    Some(line.trim_end_matches('.').to_owned())
+    Some(line.trim_end_matches('.').into())
 }
 
 #[cfg(test)]
@@ -172,6 +173,15 @@ mod tests {
             judged("Bad configuration option: x\n"),
             SshError::Failed { .. }
         ));
+    }
+
+    #[test]
+    fn a_banner_that_a_terminal_would_obey_is_escaped() {
+        let log = "ops@10.0.0.7: \u{1b}[2J\u{9b}2J\u{202e} Permission denied (publickey).\r\n";
+        let error = SshError::judge(log).expect("something was said");
+        let escaped = r"ops@10.0.0.7: \x1b[2J\u{9b}2J\u{202e} Permission denied (publickey)";
+        assert_eq!(error.to_string(), escaped);
+        assert_eq!(error.at_port("reach").detail, escaped);
     }
 
     #[test]

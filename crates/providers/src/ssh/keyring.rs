@@ -240,7 +240,10 @@ fn gone(file: &Path) -> io::Result<()> {
 /// Makes a directory that only its owner can use, unless it is there.
 fn private_directory(directory: &Path) -> io::Result<()> {
     if let Some(parent) = directory.parent() {
-        fs_err::create_dir_all(parent)?;
+        std::fs::DirBuilder::new()
+            .recursive(true) // tidy: a method of the standard library
+            .mode(0o700)
+            .create(parent)?;
     }
     let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
     match made {
@@ -257,7 +260,7 @@ fn refused(doing: &str, detail: String) -> PortError {
     PortError {
         class: Class::Refused,
         doing: doing.to_owned(),
-        detail,
+        detail: detail.into(),
         log: Vec::new(),
         hint: String::new(),
     }
@@ -271,7 +274,7 @@ fn failed(doing: &str, error: &io::Error) -> PortError {
 fn missing(doing: &str, error: &io::Error) -> PortError {
     let mut made = failed(doing, error);
     if error.kind() == io::ErrorKind::NotFound {
-        made.detail = "ssh-keygen is not installed".to_owned();
+        made.detail = "ssh-keygen is not installed".into();
         made.hint = INSTALL.to_owned();
     }
     made

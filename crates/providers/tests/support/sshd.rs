@@ -63,10 +63,13 @@ impl Sshd {
         let config = directory.join(format!("sshd-{nth}.conf"));
         let text = format!(
             "HostKey \"{}\"\nAuthorizedKeysFile \"{}\"\nStrictModes no\nPasswordAuthentication no\n\
-             KbdInteractiveAuthentication no\nPermitRootLogin yes\nUsePAM {}\nPidFile none\n",
+             KbdInteractiveAuthentication no\nPermitRootLogin yes\nUsePAM {}\nPidFile none\n\
+             SetEnv PATH={}/bin:/usr/sbin:/usr/bin:/sbin:/bin\n",
             file.display(),
             own.display(),
             if root { "yes" } else { "no" },
+            // Programs of the test come first.
+            directory.display(),
         );
         fs_err::write(&config, text).expect("written");
         let address: IpAddr = [127, 0, 0, nth].into();

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
+use homestak_api::durable::{self, Access};
 use homestak_core::plan::{Options, Plan};
 
 use super::job::{Job, options};
 use super::plan_file;
 use crate::args::{CarryArgs, PlanArgs};
-use crate::commands::{Outcome, write_file};
+use crate::commands::Outcome;
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::settings::Settings;
@@ -24,7 +25,9 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
             .map_err(|error| {
             CommandError::failed(format!("Cannot write the plan: {error}."))
         })?;
-        write_file(out, &format!("{text}\n"))?;
+        // It says what is on nodes.
+        durable::write(out, format!("{text}\n").as_bytes(), Access::PRIVATE)
+            .map_err(|error| CommandError::file("write", out, &error))?;
         printer.say(&format!(
             "Written; homestak manifest apply {} carries it out.",
             out.display()

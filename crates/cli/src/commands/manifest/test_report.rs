@@ -4,6 +4,7 @@
 //! Never: another verdict than that of the phases.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use homestak_core::plan::Plan;
@@ -12,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use super::job::Job;
-use crate::commands::write_file;
+use crate::commands::write_private;
 use crate::error::CommandError;
 use crate::ui::{result, table};
 
@@ -119,7 +120,10 @@ impl Report {
         made: &Chronicle,
         finished: Timestamp,
     ) -> Result<Vec<PathBuf>, CommandError> {
-        fs_err::create_dir_all(directory)
+        std::fs::DirBuilder::new()
+            .recursive(true) // tidy: a method of the standard library
+            .mode(0o700)
+            .create(directory)
             .map_err(|error| CommandError::file("make", directory, &error))?;
         let word = if self.success() { "passed" } else { "failed" };
         let stem = self.started.strftime("%Y%m%d-%H%M%S").to_string();
@@ -140,7 +144,7 @@ impl Report {
             ("md", self.markdown(made, finished)),
         ] {
             let path = directory.join(format!("{stem}.{word}.{end}"));
-            write_file(&path, &text)?;
+            write_private(&path, &text)?;
             paths.push(path);
         }
         Ok(paths)

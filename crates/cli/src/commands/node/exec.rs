@@ -100,10 +100,10 @@ fn on_each(
                     return;
                 }
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                let shown = line::of_node(&labels[at], at, width, text);
+                let label = line::of_node(&labels[at], at, width);
                 match stream {
-                    Stream::Out => printer.data(&format!("{shown}\n")),
-                    Stream::Err => printer.say(&shown),
+                    Stream::Out => printer.node_data(&label, text),
+                    Stream::Err => printer.node_talk(&label, text),
                 }
             };
             let ended = match nodes::way(node, settings) {

@@ -1,15 +1,17 @@
 //! `homestak logs`: what a node said on its console, and its journal.
 
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
+use homestak_core::foreign::ForeignText;
 use homestak_providers::local::{Engine, Local, Node};
-use homestak_providers::ssh::Stream;
+use homestak_providers::ssh::{Stream, shell_line};
 use serde_json::json;
 
+use super::PROGRAM;
 use super::inside::{Inside, find, of_host, require_root};
-use super::through;
 use crate::args::LogsArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -38,7 +40,16 @@ pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &P
             let mut words = vec!["logs", &node, "-n", &lines];
             words.extend(args.follow.then_some("--follow"));
             words.extend(printer.shape.json.then_some("--json-output"));
-            through(&parent, &words, settings)
+            let command: Vec<String> = PROGRAM
+                .iter()
+                .chain(&words)
+                .map(ToString::to_string)
+                .collect();
+            inside(
+                &nodes::way(&parent, settings)?,
+                &shell_line(&command),
+                printer,
+            )
         }
         Inside::Elsewhere(known) => {
             let console = format!("its console: {}", of_host(&known));
@@ -56,15 +67,18 @@ fn here(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let console = local.console(node, args.lines);
-    // Colours are for the terminal it was written to.
-    let console: Vec<String> = console
-        .iter()
-        .map(|line| anstream::adapter::strip_str(line.trim_end()).to_string())
-        .collect();
+    let mut console = local.console(node, args.lines);
+    if printer.shape.json || std::io::stdout().is_terminal() {
+        // Colours are for the terminal it was written to.
+        for line in &mut console {
+            *line = anstream::adapter::strip_str(line.trim_end()).to_string();
+        }
+    }
     if !printer.shape.json {
         printer.say("Console:");
-        printer.data(&lines(&console));
+        for line in &console {
+            printer.node_data("", line);
+        }
         printer.say("Journal:");
     }
     let number = args.lines.to_string();
@@ -111,19 +125,26 @@ fn show(
             .hint("homestak local check finds what is missing")
     };
     if follow {
-        return Err(failed(&process::become_program(program, &arguments)));
+        // Not as this process itself: the program is the node's, and so is what it prints.
+        let ended = process::follow(program, &arguments, &|on_stdout, line| match on_stdout {
+            true => printer.node_data("", line),
+            false => printer.node_talk("", line),
+        });
+        let ended = ended.map_err(|error| failed(&error))?;
+        return Ok(ExitCode::from(u8::from(!ended.success())));
     }
     let output = process::output(program, &arguments).map_err(|error| failed(&error))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(failed(&said.trim().lines().last().unwrap_or_default()));
+        let said = said.trim().lines().last().unwrap_or_default();
+        return Err(failed(&ForeignText::line(said)));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     if printer.shape.json {
         let lines: Vec<&str> = text.lines().collect();
         printer.json("logs", json!({ "console": console, "journal": lines }));
     } else {
-        printer.data(&text);
+        text.lines().for_each(|line| printer.node_data("", line));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -136,12 +157,12 @@ fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
     let line = format!("if [ \"$(id -u)\" = 0 ]; then exec {asked}; else exec sudo -n {asked}; fi");
     let said = Mutex::new(Vec::new());
     let hear = |stream: Stream, line: &str| match stream {
-        Stream::Err => printer.say(line),
+        Stream::Err => printer.node_talk("", line),
         Stream::Out if printer.shape.json => {
             let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             said.push(line.to_owned());
         }
-        Stream::Out => printer.data(&format!("{line}\n")),
+        Stream::Out => printer.node_data("", line),
     };
     let status = way.patiently(|ssh| ssh.follow(&line, b"", &hear))?;
     if printer.shape.json {
@@ -151,6 +172,12 @@ fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
     Ok(ExitCode::from(u8::from(status != 0)))
 }
 
-fn lines(lines: &[String]) -> String {
-    lines.iter().map(|line| format!("{line}\n")).collect()
+/// Shows what this program prints inside a node that the one meant runs on.
+fn inside(way: &nodes::Way, line: &str, printer: &Printer) -> Outcome {
+    let hear = |stream: Stream, text: &str| match stream {
+        Stream::Out => printer.node_data("", text),
+        Stream::Err => printer.node_talk("", text),
+    };
+    let status = way.patiently(|ssh| ssh.follow(line, b"", &hear))?;
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }

@@ -120,6 +120,23 @@ fn the_proxy_between_hosts_leaves_it_open() {
 }
 
 #[test]
+fn a_message_that_a_terminal_would_obey_is_escaped_and_a_long_one_is_cut() {
+    let said = "no such\n storage \u{1b}]52;c;eA==\u{7}";
+    let log = vec![said.to_owned()];
+    let error = classify(500, said, b"").with_log(log).into_port("create");
+    let escaped = r"no such\n storage \x1b]52;c;eA==\x07";
+    assert_eq!(error.detail, escaped);
+    assert_eq!(error.log[0], escaped);
+    let body = serde_json::json!({ "message": "x".repeat(1 << 20) });
+    let error = classify(500, "", body.to_string().as_bytes()).into_port("create");
+    assert!(
+        error.detail.len() < 20_000 && error.detail.contains("(cut, "),
+        "{}",
+        error.detail.len()
+    );
+}
+
+#[test]
 fn what_is_not_proxmox_is_broken() {
     assert_eq!(classify(302, "Found", b"<html>").class, Class::Broken);
     assert_eq!(classify(500, "", b"<html>").class, Class::Broken);

@@ -1,0 +1,137 @@
+//! What is shown of a node: no content that not everyone on it may read, nothing that a terminal
+//! obeys.
+
+use homestak_core::converge::{Facts, FileFact, State, SystemFact, UserFact, decide, render};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::{read, smallest};
+
+fn debian() -> Facts {
+    Facts {
+        system: SystemFact {
+            id: "debian".into(),
+            version: "12".into(),
+            systemd: true,
+        },
+        ..Facts::default()
+    }
+}
+
+fn file(content: &str, mode: u32) -> FileFact {
+    FileFact::Regular {
+        content: Some(content.to_owned()),
+        mode,
+        owner: "root".into(),
+        group: "root".into(),
+    }
+}
+
+/// Returns the changes as JSON and as text when a file of one mode and content should have others.
+fn shown(found: Option<(&str, u32)>, wanted: (&str, &str)) -> (String, String) {
+    let mut spec = smallest();
+    spec["config"] =
+        json!({ "files": [{ "path": "/etc/app", "content": wanted.0, "mode": wanted.1 }] });
+    let mut facts = debian();
+    if let Some((content, mode)) = found {
+        facts.files.insert("/etc/app".into(), file(content, mode));
+    }
+    let decision = decide(&read(&spec), &facts, &State::default());
+    let about = |change: &&homestak_core::converge::Change| change.resource == "file:/etc/app";
+    let changes: Vec<_> = decision.changes.iter().filter(about).cloned().collect();
+    (json!(changes).to_string(), render(&changes))
+}
+
+#[test]
+fn content_is_not_shown_unless_everyone_may_read_it_before_and_after() {
+    for (found, wanted) in [
+        (0o640, "0640"),
+        (0o644, "0640"),
+        (0o640, "0644"),
+        (0o600, "0600"),
+    ] {
+        let (json, text) = shown(Some(("OLD-marker\n", found)), ("NEW-marker\n", wanted));
+        for shown in [&json, &text] {
+            assert!(
+                !shown.contains("marker") && !shown.contains("sha256"),
+                "{shown}"
+            );
+        }
+        let mode = if wanted == "0644" { "0640" } else { wanted };
+        let line = format!("  content differs (not shown: mode {mode})\n");
+        assert!(text.contains(&line), "{text}");
+    }
+    let (json, text) = shown(None, ("NEW-marker\n", "0640"));
+    assert!(
+        !json.contains("marker") && !text.contains("marker"),
+        "{text}"
+    );
+    assert!(
+        text.contains("    - absent\n    + not shown: mode 0640\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn content_that_everyone_may_read_is_shown() {
+    let (_, text) = shown(Some(("OLD-marker\n", 0o644)), ("NEW-marker\n", "0644"));
+    assert!(
+        text.contains("    - OLD-marker\n    + NEW-marker\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn content_that_is_not_shown_is_still_compared() {
+    let (json, _) = shown(Some(("same\n", 0o640)), ("same\n", "0640"));
+    assert_eq!(json, "[]");
+}
+
+/// What the keys of a user look like in changes.
+fn keys_of_root(line: &str) -> (Value, String) {
+    let mut spec = smallest();
+    spec["access"]["users"] = json!([{ "name": "root", "ssh_keys": [] }]);
+    let mut facts = debian();
+    let root = UserFact {
+        home: "/root".into(),
+        group: "root".into(),
+        shell: "/bin/bash".into(),
+        ..UserFact::default()
+    };
+    facts.users.insert("root".into(), root);
+    let path = "/root/.ssh/authorized_keys";
+    facts.files.insert(path.into(), file(line, 0o600));
+    let decision = decide(&read(&spec), &facts, &State::default());
+    (json!(decision.changes), render(&decision.changes))
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.chars().any(|c| c.is_control() && c != '\n')
+}
+
+#[test]
+fn a_key_comment_with_terminal_codes_is_escaped() {
+    for code in ["\x1b]52;c;cm0=\x07", "\x1b[2J", "\u{9b}2J", "\u{202e}"] {
+        let (_, text) = keys_of_root(&format!("ssh-ed25519 AAAAeve eve{code}\n"));
+        assert!(
+            text.contains("AAAAeve") && text.contains("present (eve\\"),
+            "{text}"
+        );
+        assert!(is_plain(&text) && !text.contains('\u{202e}'), "{text:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_line_of_a_key_file_reaches_the_terminal_raw(
+        kind in "ssh-(ed25519|rsa)", body in "[A-Za-z]{4,9}", comment in any::<String>()
+    ) {
+        let (json, text) = keys_of_root(&format!("{kind} {body} {comment}\n"));
+        prop_assert!(is_plain(&text), "{text:?}");
+        for change in json.as_array().unwrap() {
+            for value in change.as_object().unwrap().values() {
+                prop_assert!(is_plain(value.as_str().unwrap_or_default()), "{change}");
+            }
+        }
+    }
+}
