@@ -22,6 +22,8 @@ pub(crate) struct Session {
     pub(crate) find: Find,
     /// Files of the site that hold unsealed secrets.
     pub(crate) plaintext: Vec<String>,
+    /// Whether the secrets that are read are sealed.
+    pub(crate) sealed: bool,
 }
 
 impl Session {
@@ -33,6 +35,7 @@ impl Session {
             Chosen::Directory(directory) => load(directory, &|text| unseal(text, settings)),
         };
         let plaintext = std::mem::take(&mut loaded.plaintext);
+        let sealed = loaded.sealed;
         let by = find.looks.last().map_or("", |look| look.by);
         let documents = count(loaded.inputs.len(), "document");
         Printer::new(settings.shape).detail(&match &find.chosen {
@@ -45,6 +48,7 @@ impl Session {
             catalog: loaded.catalog(),
             find,
             plaintext,
+            sealed,
         })
     }
 }

@@ -8,6 +8,7 @@ pub mod git;
 pub mod init;
 pub mod load;
 mod process;
+pub mod secrets;
 pub mod stock;
 
 pub use find::{Candidates, Chosen, Find, find};
