@@ -22,6 +22,7 @@ mod on_sim;
 mod operate;
 mod runs;
 mod secrets;
+mod site;
 mod support;
 mod terminal;
 mod tokens;
