@@ -6,6 +6,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use homestak_api::durable::{self, Access};
 use homestak_api::runtime::{Clock as _, WallClock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -73,8 +74,7 @@ impl Agent {
         let known = with(digest.clone());
         let is_old = WallClock.now().as_second() - known.changed.0 > SETTLED;
         if let (true, Ok(text)) = (is_old, serde_json::to_vec(&known)) {
-            let beside = memory.with_extension(format!("{}.tmp", std::process::id()));
-            _ = fs_err::write(&beside, text).and_then(|()| fs_err::rename(&beside, memory));
+            _ = durable::write(memory, &text, Access::PRIVATE);
         }
         Ok(Self {
             file: file.to_owned(),
