@@ -24,14 +24,16 @@ test: ## Run every test; installs what tests need
 
 test-full: ## Run every test with many more random cases, and every fault at every call
 	HOMESTAK_TEST_FULL=1 tests/prepare
+	tests/deny --install
 	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_FULL=1 PROPTEST_CASES=4096 $(TESTS)
 	HOMESTAK_TEST_REQUIRE=1 HOMESTAK_TEST_IMAGE=debian-13 $(subst --workspace,--package homestak-agent --test node,$(TESTS))
 
-lint: ## Formatting, clippy, tidy, generated files, documentation
+lint: ## Formatting, clippy, tidy, generated files, dependencies, documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo xtask tidy
 	cargo xtask gen --check
+	tests/deny
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 gen: ## Write the generated files: schemas and reference pages

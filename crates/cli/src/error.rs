@@ -143,14 +143,32 @@ fn code_of(what: &str) -> Option<Code> {
     }
 }
 
+/// Makes a sentence of a fragment, without its period.
+pub(crate) fn capitalized(fragment: &str) -> String {
+    let mut characters = fragment.chars();
+    let first = characters.next().into_iter();
+    first
+        .flat_map(char::to_uppercase)
+        .chain(characters)
+        .collect()
+}
+
 impl From<homestak_site::find::FindError> for CommandError {
     fn from(error: homestak_site::find::FindError) -> Self {
-        Self::failed(format!(
-            "{} names `{}`, which is not a directory.",
-            error.by,
-            error.path.display()
-        ))
-        .hint(format!("homestak site init {}", error.path.display()))
+        use homestak_site::find::FindError;
+        let message = capitalized(&error.to_string());
+        match error {
+            FindError::Missing { path, .. } => {
+                Self::failed(message + ".").hint(format!("homestak site init {}", path.display()))
+            }
+            FindError::Foreign { path, .. } => Self::refused(message + ".").hint(format!(
+                "if you trust it, name it: homestak --site {}",
+                path.display()
+            )),
+            FindError::Writable { part, right, .. } => {
+                Self::refused(message + ".").hint(format!("chmod {right} {}", part.display()))
+            }
+        }
     }
 }
 

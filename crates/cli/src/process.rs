@@ -5,20 +5,92 @@
 //! Never: a secret in an argument; files and pipes carry those.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Runs the person's editor on a file. The editor's words may hold arguments, as `code --wait`.
-pub(crate) fn edit(editor: &str, file: &Path) -> io::Result<ExitStatus> {
-    let mut words = editor.split_whitespace();
-    let program = words
-        .next()
-        .ok_or_else(|| io::Error::other("no editor is set"))?;
-    command(program).args(words).arg(file).status()
+/// An editor that was asked to end has a second for it: it has nothing to save.
+const END_LOOKS: u32 = 50;
+const END_PAUSE: Duration = Duration::from_millis(20);
+
+/// How an edit ended.
+pub(crate) enum Edited {
+    /// The editor ended.
+    Ended(ExitStatus),
+    /// A signal of this number asked this program to end, so the editor was ended.
+    Interrupted(u8),
+}
+
+/// Receives the signals that would end this program, from before plain text is written on.
+pub(crate) struct Editing {
+    hangup: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+    child: Signal,
+}
+
+impl Editing {
+    /// Installs the signal handlers.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            child: signal(SignalKind::child())?,
+        })
+    }
+
+    /// Runs the person's editor on a file; its value may hold arguments, as `code --wait`.
+    ///
+    /// An interrupt from the terminal reaches the editor too, which decides what it means: emacs
+    /// sends one for Ctrl-G. So it ends the edit only where there is no terminal.
+    pub(crate) async fn run(mut self, editor: &str, file: &Path) -> io::Result<Edited> {
+        let mut words = editor.split_whitespace();
+        let program = words
+            .next()
+            .ok_or_else(|| io::Error::other("no editor is set"))?;
+        let terminal = io::stdin().is_terminal();
+        let mut child = command(program).args(words).arg(file).spawn()?;
+        let number = loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Edited::Ended(status));
+            }
+            // Cancel safety: a signal that is not received now is received in the next round.
+            tokio::select! {
+                _ = self.child.recv() => {}
+                _ = self.hangup.recv() => break SignalKind::hangup(),
+                _ = self.terminate.recv() => break SignalKind::terminate(),
+                _ = self.interrupt.recv(), if !terminal => break SignalKind::interrupt(),
+            }
+        };
+        end(&mut child).await?;
+        let number = u8::try_from(number.as_raw_value()).unwrap_or_default();
+        Ok(Edited::Interrupted(number))
+    }
+}
+
+/// Asks a child to end, and kills it when it does not.
+async fn end(child: &mut Child) -> io::Result<()> {
+    if let Some(id) = i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    {
+        _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+    }
+    for _ in 0..END_LOOKS {
+        if child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        tokio::time::sleep(END_PAUSE).await;
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(())
 }
 
 /// Runs a shell command and returns what it printed, as sops does with `SOPS_AGE_KEY_CMD`.

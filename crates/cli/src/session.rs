@@ -29,6 +29,8 @@ pub(crate) struct Session {
     has_id: bool,
     /// Where the id of the built-in site is kept.
     state: PathBuf,
+    /// Whether the secrets that are read are sealed.
+    pub(crate) sealed: bool,
 }
 
 impl Session {
@@ -40,6 +42,7 @@ impl Session {
             Chosen::Directory(directory) => load(directory, &|text| unseal(text, settings)),
         };
         let plaintext = std::mem::take(&mut loaded.plaintext);
+        let sealed = loaded.sealed;
         let by = find.looks.last().map_or("", |look| look.by);
         let documents = count(loaded.inputs.len(), "document");
         Printer::new(settings.shape).detail(&match &find.chosen {
@@ -59,6 +62,7 @@ impl Session {
             catalog,
             find,
             plaintext,
+            sealed,
             id,
             has_id,
             state: settings.state.clone(),

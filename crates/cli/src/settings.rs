@@ -96,6 +96,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "EDITOR",
         "Editor of `homestak secrets edit`, when `VISUAL` is not set.",
     ),
+    (
+        "SUDO_UID",
+        "Number of the user who called sudo, whose site root uses without its being named.",
+    ),
     ("TERM", "Kind of terminal, handed on by `homestak console`."),
     ("HOME", "The person's home directory."),
     (
@@ -166,6 +170,7 @@ impl Settings {
                 root,
                 working_directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
                 system_root: PathBuf::from("/"),
+                owners: site_owners(),
             },
             state,
             agent: path("HOMESTAK_AGENT").unwrap_or_else(beside),
@@ -214,6 +219,14 @@ pub(crate) fn hurry() -> Option<f64> {
 )]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns the users whose sites are used without being named.
+fn site_owners() -> Vec<u32> {
+    let own = rustix::process::geteuid().as_raw();
+    let caller = variable("SUDO_UID").filter(|_| own == 0);
+    let caller = caller.and_then(|user| user.parse().ok());
+    [own, 0].into_iter().chain(caller).collect()
 }
 
 /// Returns where the agent lies: beside this program.

@@ -129,7 +129,16 @@ impl Catalog {
             Kind::Spec => shelve(&mut self.specs, decode(sources, input)),
             Kind::Posture => shelve(&mut self.postures, decode(sources, input)),
             Kind::Preset => shelve(&mut self.presets, decode(sources, input)),
-            Kind::Image => shelve(&mut self.images, decode(sources, input)),
+            Kind::Image => {
+                let mut document = decode::<Image>(sources, input);
+                if let Some(image) = &document.value {
+                    image.check(&mut Context {
+                        faults: &mut document.faults,
+                        secret: false,
+                    });
+                }
+                shelve(&mut self.images, document);
+            }
             Kind::Host => shelve(&mut self.hosts, decode(sources, input)),
             Kind::Node => shelve(&mut self.nodes, decode(sources, input)),
         }

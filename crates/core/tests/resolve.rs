@@ -5,27 +5,31 @@ use std::collections::BTreeMap;
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::{NodeName, Vmid};
-use homestak_core::resolve::{Origin, Request, Resolved, ResolvedNode, manifest};
+use homestak_core::resolve::{Origin, Request, Resolved, ResolvedNode, Reveal, manifest};
 
-/// A small site around one manifest.
-fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'static str>) {
-    let document = |kind: Kind, name: &str, text: String| Input {
+fn document(kind: Kind, name: &str, text: String) -> Input {
+    Input {
         kind,
         name: name.into(),
         path: format!("{name}.yaml"),
         text: Ok(text),
-    };
+    }
+}
+
+/// A small site around one manifest.
+fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'static str>) {
     let catalog = Catalog::read(vec![
         document(
             Kind::Manifest,
             "m",
             format!("schema_version: 2\nname: m\n{nodes}"),
         ),
-        document(Kind::Spec, "base", "schema_version: 1\n".into()),
+        document(Kind::Spec, "base", "access: {posture: dev}\n".into()),
         document(
             Kind::Spec,
             "fixed",
-            "network: {ip: 192.0.2.9, gateway: 192.0.2.1, dns: [192.0.2.9]}\n".into(),
+            "access: {posture: dev}\nnetwork: {ip: 192.0.2.9, gateway: 192.0.2.1, dns: [192.0.2.9]}\n"
+                .into(),
         ),
         document(Kind::Posture, "dev", "sudo: {nopasswd: true}\n".into()),
         document(
@@ -304,4 +308,20 @@ fn patterns_are_derived_from_the_graph() {
     );
     let federated = "regions: [{name: x}, {name: y}]\nlinks: [{between: [x, y]}]\nnodes: [{name: a, region: x}, {name: b, region: y}]\n";
     assert_eq!(derived(federated), "federated");
+}
+
+#[test]
+fn a_spec_without_a_posture_lets_nobody_in_with_a_password_and_root_not_at_all() {
+    let open = "ssh: {permit_root_login: \"yes\", password_authentication: \"yes\"}\nsudo: {nopasswd: true}\n";
+    let catalog = Catalog::read(vec![
+        document(Kind::Spec, "base", "schema_version: 1\n".into()),
+        document(Kind::Posture, "dev", open.into()),
+    ]);
+    let sheet = homestak_core::resolve::spec::spec(&catalog, "base", None, Reveal::Masked);
+    let access = sheet.expect("a spec").json()["access"].clone();
+    let (ssh, sudo) = (&access["_posture"]["ssh"], &access["_posture"]["sudo"]);
+    assert_eq!(access["posture"], "prod");
+    assert_eq!(ssh["permit_root_login"], "no");
+    assert_eq!(ssh["password_authentication"], "no");
+    assert_eq!(sudo["nopasswd"], false);
 }

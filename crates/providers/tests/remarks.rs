@@ -182,4 +182,7 @@ async fn files_on_their_way_are_named_and_their_address_is_not() {
         );
     }
     assert!(!format!("{waits:?}").contains("hush"), "{waits:?}");
+    // What is fetched over the network and not verified is worth a warning.
+    let unverified = "`y.raw`: the image has no checksum: it is not verified";
+    assert_eq!(ears.warnings(), [(None, unverified.to_owned())]);
 }

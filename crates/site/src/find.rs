@@ -2,8 +2,11 @@
 //!
 //! In: what the command line and the environment say. Out: [`Find`]: the choice and what was
 //! looked at before it.
-//! Never: falling back silently when a person named a place.
+//! Never: falling back silently when a person named a place; a place that somebody else could have
+//! put there.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where a site may be, in order of precedence.
@@ -19,6 +22,8 @@ pub struct Candidates {
     pub working_directory: PathBuf,
     /// Where system-wide places start; `/` outside of tests.
     pub system_root: PathBuf,
+    /// Users whose sites are used without being named: oneself, root, and who called sudo.
+    pub owners: Vec<u32>,
 }
 
 /// The site that is used.
@@ -65,12 +70,35 @@ pub struct Find {
 
 /// Why there is no site.
 #[derive(Debug, thiserror::Error)]
-#[error("{by} names `{path}`, which is not a directory")]
-pub struct FindError {
-    /// What named the place.
-    pub by: &'static str,
-    /// The place.
-    pub path: PathBuf,
+pub enum FindError {
+    /// A place that was named is not there.
+    #[error("{by} names `{path}`, which is not a directory")]
+    Missing {
+        /// What named the place.
+        by: &'static str,
+        /// The place.
+        path: PathBuf,
+    },
+    /// A place that nobody named belongs to somebody else.
+    #[error("`{part}` belongs to the user {owner}, so the site `{path}` is not used")]
+    Foreign {
+        /// The site.
+        path: PathBuf,
+        /// What belongs to somebody else: the site, or something in it.
+        part: PathBuf,
+        /// Number of the user it belongs to.
+        owner: u32,
+    },
+    /// Others can write to it.
+    #[error("other users can write to `{part}`, so the site `{path}` is not used")]
+    Writable {
+        /// The site.
+        path: PathBuf,
+        /// What others can write to: the site, or something in it.
+        part: PathBuf,
+        /// The permission to take away, as chmod takes it.
+        right: &'static str,
+    },
 }
 
 /// Files and directories that make a directory a site.
@@ -104,11 +132,12 @@ pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
             continue;
         };
         if !path.is_dir() {
-            return Err(FindError {
+            return Err(FindError::Missing {
                 by,
                 path: path.clone(),
             });
         }
+        check(path, None)?;
         looks.push(Look {
             by,
             path: Some(path.clone()),
@@ -121,26 +150,31 @@ pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
     }
     let here = &candidates.working_directory;
     let system = &candidates.system_root;
+    // The first is named by a person too, in the environment.
     let places = [
         (
+            true,
             "$HOMESTAK_ROOT/config",
             candidates.root.as_ref().map(|root| root.join("config")),
         ),
-        ("./site-config", Some(here.join("site-config"))),
+        (false, "./site-config", Some(here.join("site-config"))),
         (
+            false,
             "../site-config",
             here.parent().map(|parent| parent.join("site-config")),
         ),
         (
+            false,
             "/usr/local/etc/homestak",
             Some(system.join("usr/local/etc/homestak")),
         ),
         (
+            false,
             "/opt/homestak/site-config",
             Some(system.join("opt/homestak/site-config")),
         ),
     ];
-    for (by, path) in places {
+    for (named, by, path) in places {
         let outcome = path.as_deref().map_or(Outcome::NotSet, look);
         looks.push(Look {
             by,
@@ -148,6 +182,7 @@ pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
             outcome,
         });
         if let (Outcome::Used, Some(path)) = (outcome, path) {
+            check(&path, (!named).then_some(&candidates.owners))?;
             return Ok(Find {
                 chosen: Chosen::Directory(path),
                 looks,
@@ -172,5 +207,45 @@ fn look(path: &Path) -> Outcome {
         Outcome::Used
     } else {
         Outcome::Empty
+    }
+}
+
+/// Checks that nobody else could have written a site. One that was not named must also belong to
+/// one of `owners`: anybody can put a directory of that name into a directory that all may use.
+fn check(site: &Path, owners: Option<&Vec<u32>>) -> Result<(), FindError> {
+    let parts = MARKS.iter().map(|mark| site.join(mark));
+    for part in std::iter::once(site.to_owned()).chain(parts) {
+        // The link, and what it leads to.
+        let link = part.symlink_metadata().ok();
+        let target = part.metadata().ok();
+        if let Some(owners) = owners {
+            let foreign = |found: &&Metadata| !owners.contains(&found.uid());
+            if let Some(found) = link.iter().chain(&target).find(foreign) {
+                return Err(FindError::Foreign {
+                    path: site.to_owned(),
+                    part,
+                    owner: found.uid(),
+                });
+            }
+        }
+        if let Some(right) = target.and_then(|found| writable(&found, owners.is_some())) {
+            return Err(FindError::Writable {
+                path: site.to_owned(),
+                part,
+                right,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the permission that lets others write. A group may, in a site that was named; in others
+/// only root's group and the one that a user has alone, which has the user's number.
+fn writable(found: &Metadata, groups: bool) -> Option<&'static str> {
+    let own_group = found.gid() == 0 || found.gid() == found.uid();
+    match found.mode() {
+        mode if mode & 0o002 != 0 => Some("o-w"),
+        mode if mode & 0o020 != 0 && groups && !own_group => Some("g-w"),
+        _ => None,
     }
 }

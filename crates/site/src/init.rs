@@ -3,10 +3,9 @@
 //! In: an empty or new directory. Out: the files, and a secrets file with a fresh signing key.
 //! Never: touching a directory that has something in it.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::durable::{self, Access};
 
 use crate::stock;
 
@@ -68,10 +67,6 @@ fn write_secrets(path: &Path) -> Result<(), InitError> {
          ssh_keys: {{}}\n\
          auth:\n  signing_key: \"{key}\"\n"
     );
-    let failed = |error| InitError::Write(path.to_owned(), error);
-    let mut file = fs_err::OpenOptions::new();
-    file.write(true).create_new(true).mode(0o600);
-    file.open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(failed)
+    durable::write(path, text.as_bytes(), Access::PRIVATE)
+        .map_err(|error| InitError::Write(path.to_owned(), error))
 }

@@ -9,6 +9,7 @@ pub mod id;
 pub mod init;
 pub mod load;
 mod process;
+pub mod secrets;
 pub mod stock;
 
 pub use find::{Candidates, Chosen, Find, find};

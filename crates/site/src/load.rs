@@ -12,6 +12,7 @@ use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::yaml::MAX_BYTES;
 use homestak_core::doc::{Code, Kind, Severity};
 
+use crate::secrets::{self, Choice, SecretsFile};
 use crate::stock;
 
 /// Opens sealed secrets: gets the text, returns the plain text or why not. Text that is not
@@ -27,6 +28,8 @@ pub struct Loaded {
     pub notes: Vec<(String, Problem)>,
     /// Files that hold secrets and are not sealed, relative to the site.
     pub plaintext: Vec<String>,
+    /// Whether the secrets that are read are sealed.
+    pub sealed: bool,
 }
 
 impl Loaded {
@@ -191,33 +194,33 @@ impl Loaded {
             .extend(stock.filter(|input| input.kind == Kind::Image && !own.contains(&input.name)));
     }
 
-    /// `secrets.yaml`, plain or sealed, or else `secrets.yaml.enc`.
+    /// `secrets.yaml.enc`, which must be sealed, or else `secrets.yaml`, plain or sealed.
     fn secrets(&mut self, directory: &Path, unseal: Unseal<'_>) {
-        let mut found = None;
-        for name in ["secrets.yaml", "secrets.yaml.enc"] {
+        let mut open = |name: &str| {
             let path = directory.join(name);
             if !path.exists() {
-                continue;
+                return None;
             }
-            let sealed_text = read(&path);
-            let text = sealed_text.clone().and_then(|text| unseal(&text));
-            if let (Ok(sealed), Ok(plain)) = (&sealed_text, &text)
-                && sealed == plain
-            {
+            let file = SecretsFile::open(path.clone(), read(&path), unseal);
+            if !file.sealed {
                 self.plaintext.push(name.to_owned());
                 self.check_mode(&path);
             }
-            found = found.or(Some((path, text)));
-        }
-        if let Some((path, text)) = found {
-            let path = path.display().to_string();
-            self.inputs.push(Input {
-                kind: Kind::Secrets,
-                name: "secrets".into(),
-                path,
-                text,
-            });
-        }
+            Some(file)
+        };
+        let (plain, sealed) = (open(secrets::PLAIN), open(secrets::SEALED));
+        let Some(Choice { file, notice }) = secrets::choose(plain, sealed) else {
+            return;
+        };
+        self.sealed = file.sealed;
+        self.notes
+            .extend(notice.map(|(path, problem)| (path.display().to_string(), problem)));
+        self.inputs.push(Input {
+            kind: Kind::Secrets,
+            name: "secrets".into(),
+            path: file.path.display().to_string(),
+            text: file.text,
+        });
     }
 
     fn check_mode(&mut self, path: &Path) {

@@ -5,12 +5,12 @@
     reason = "tests make real files and processes, and a panic is how they fail"
 )]
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use homestak_core::doc::{Code, Kind};
 use homestak_core::resolve::site::validate;
-use homestak_site::find::Outcome;
+use homestak_site::find::{FindError, Outcome};
 use homestak_site::{Candidates, Chosen, InitError, find, git, init, load, load_stock, stock};
 
 fn site_at(path: &Path) -> PathBuf {
@@ -18,9 +18,14 @@ fn site_at(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
+fn own_user(root: &Path) -> u32 {
+    std::fs::metadata(root).unwrap().uid()
+}
+
 fn candidates(root: &Path) -> Candidates {
     Candidates {
         working_directory: root.join("work/here"),
+        owners: vec![own_user(root)],
         system_root: root.join("system"),
         ..Candidates::default()
     }
@@ -72,7 +77,117 @@ fn a_place_that_was_named_and_is_not_there_is_an_error() {
         site_config: Some(root.path().join("gone")),
         ..candidates(root.path())
     };
-    assert_eq!(find(&named).unwrap_err().by, "$HOMESTAK_SITE_CONFIG");
+    let error = find(&named).unwrap_err();
+    assert!(
+        matches!(error, FindError::Missing { by, .. } if by == "$HOMESTAK_SITE_CONFIG"),
+        "{error}"
+    );
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_site_that_belongs_to_somebody_else_is_not_taken_unless_it_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let place = site_at(&root.join("work/here/site-config"));
+    let stranger = Candidates {
+        owners: vec![own_user(root) + 1],
+        ..candidates(root)
+    };
+    let error = find(&stranger).unwrap_err();
+    assert!(
+        matches!(&error, FindError::Foreign { path, .. } if *path == place),
+        "{error}"
+    );
+    assert!(find(&candidates(root)).is_ok());
+    let named = Candidates {
+        site_config: Some(place.clone()),
+        ..stranger
+    };
+    assert_eq!(find(&named).unwrap().chosen, Chosen::Directory(place));
+}
+
+#[test]
+fn links_and_documents_of_a_site_count_as_well_as_its_directory() {
+    // Only root can give files away.
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    if own_user(root) != 0 {
+        return;
+    }
+    let other = 12345;
+    let place = root.join("work/here/site-config");
+    std::fs::create_dir_all(root.join("work/here")).unwrap();
+    let real = site_at(&root.join("real"));
+    std::os::unix::fs::symlink(&real, &place).unwrap();
+    assert!(find(&candidates(root)).is_ok());
+    std::os::unix::fs::lchown(&place, Some(other), None).unwrap();
+    assert!(
+        find(&candidates(root)).is_err(),
+        "the link is another user's"
+    );
+    std::os::unix::fs::lchown(&place, Some(0), None).unwrap();
+    std::os::unix::fs::chown(&real, Some(other), None).unwrap();
+    assert!(find(&candidates(root)).is_err(), "what it points at is");
+    std::os::unix::fs::chown(&real, Some(0), None).unwrap();
+    let document = real.join("site.yaml");
+    std::fs::write(&document, "schema_version: 1\n").unwrap();
+    assert!(find(&candidates(root)).is_ok());
+    std::os::unix::fs::chown(&document, Some(other), None).unwrap();
+    let error = find(&candidates(root)).unwrap_err();
+    assert!(error.to_string().contains("site.yaml"), "{error}");
+}
+
+#[test]
+fn a_site_that_others_can_write_to_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let place = site_at(&root.join("work/here/site-config"));
+    let named = Candidates {
+        flag: Some(place.clone()),
+        ..candidates(root)
+    };
+    for mode in [0o777, 0o1777, 0o757] {
+        set_mode(&place, mode);
+        for candidates in [&candidates(root), &named] {
+            let error = find(candidates).unwrap_err();
+            assert!(
+                matches!(&error, FindError::Writable { path, .. } if *path == place),
+                "{mode:o}: {error}"
+            );
+        }
+    }
+    set_mode(&place, 0o755);
+    let document = place.join("site.yaml");
+    std::fs::write(&document, "schema_version: 1\n").unwrap();
+    set_mode(&document, 0o666);
+    assert!(find(&candidates(root)).is_err());
+    assert!(find(&named).is_err());
+    set_mode(&document, 0o644);
+    assert!(find(&candidates(root)).is_ok());
+    assert!(find(&named).is_ok());
+}
+
+#[test]
+fn a_site_of_a_group_is_taken_when_it_is_named_or_the_group_is_the_owners_own() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    if own_user(root) != 0 {
+        return;
+    }
+    let place = site_at(&root.join("work/here/site-config"));
+    set_mode(&place, 0o775);
+    assert!(find(&candidates(root)).is_ok());
+    std::os::unix::fs::chown(&place, None, Some(12345)).unwrap();
+    assert!(find(&candidates(root)).is_err());
+    let named = Candidates {
+        flag: Some(place.clone()),
+        ..candidates(root)
+    };
+    assert!(find(&named).is_ok());
 }
 
 #[test]
@@ -151,10 +266,13 @@ fn a_started_site_is_valid_private_and_not_written_twice() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o7777, 0o600);
+    let ignored = std::fs::read_to_string(place.join(".gitignore")).unwrap();
+    assert!(ignored.lines().any(|line| line == "*.homestak-new"));
     let catalog = load(&place, &|text| Ok(text.to_owned())).catalog();
-    // Whose keys it is for is not known yet; that is all there is to say.
+    // Whose keys it is for is not known yet, and Debian's images are the latest ones.
     let said: Vec<Code> = validate(&catalog).iter().map(|fault| fault.code).collect();
-    assert_eq!(said, [Code::NoKeys]);
+    let unpinned = Code::UnpinnedImage;
+    assert_eq!(said, [unpinned, unpinned, Code::NoKeys]);
     assert!(matches!(init(&place), Err(InitError::NotEmpty(_))));
     let other = root.path().join("other");
     init(&other).unwrap();

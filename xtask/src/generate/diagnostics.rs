@@ -16,6 +16,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("SK04", "The graph"),
     ("SK05", "Numbers and addresses"),
     ("SK06", "Secrets"),
+    ("SK07", "Safety"),
     ("SK09", "Notices"),
 ];
 

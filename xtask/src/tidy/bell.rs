@@ -123,6 +123,22 @@ const BELLS: &[Bell] = &[
         instead: "time is a parameter; only `clock.rs` asks for it",
     },
     Bell {
+        needles: &[
+            "fs::rename",
+            "fs_err::rename",
+            "renameat",
+            "renameat_with",
+            ".persist",
+            ".persist_noclobber",
+        ],
+        room: "",
+        // The agent replaces files below directories that others own: it holds the directory and
+        // renames within it, which paths cannot do.
+        home: &["crates/api/src/durable.rs", "crates/agent/src/"],
+        tests: Tests::Excused,
+        instead: "use `homestak_api::durable`, which syncs the file and its directory",
+    },
+    Bell {
         needles: &["tokio::spawn"],
         room: "",
         home: &[],

@@ -19,11 +19,10 @@ mod spec;
 mod token;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::durable::{self, Access};
 use homestak_core::doc::{Faults, Sources};
 use serde_json::Value as Json;
 
@@ -133,29 +132,7 @@ fn write_private(path: &Path, text: &str) -> Result<(), CommandError> {
     write_with_mode(path, text, 0o600)
 }
 
-/// Writes beside the file and renames, so that a crash leaves the old one.
 fn write_with_mode(path: &Path, text: &str, mode: u32) -> Result<(), CommandError> {
-    let failed = |error: std::io::Error| CommandError::file("write", path, &error);
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let name = path
-        .file_name()
-        .ok_or_else(|| CommandError::usage(format!("`{}` names no file.", path.display())))?;
-    let id = std::process::id();
-    let beside = directory.join(format!(".{}.{id}.tmp", name.to_string_lossy()));
-    let mut options = fs_err::OpenOptions::new();
-    options.write(true).create_new(true).mode(mode);
-    let written = options
-        .open(&beside)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())
-                .and_then(|()| file.sync_all())
-        })
-        .and_then(|()| fs_err::rename(&beside, path));
-    if written.is_err() {
-        _ = fs_err::remove_file(&beside);
-    }
-    written.map_err(failed)
+    durable::write(path, text.as_bytes(), Access::mode(mode))
+        .map_err(|error| CommandError::file("write", path, &error))
 }

@@ -77,7 +77,7 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
     let secrets = match &catalog.secrets {
         None => "none",
         Some(secrets) if secrets.value.is_none() => "cannot be opened",
-        Some(_) if session.plaintext.is_empty() => "sealed",
+        Some(_) if session.sealed => "sealed",
         Some(_) => "plain",
     };
     let counts: Vec<(Kind, usize)> = [

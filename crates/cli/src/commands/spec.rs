@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_core::doc::{Faults, Kind};
-use homestak_core::resolve::spec::{check, spec};
+use homestak_core::resolve::spec::{DEFAULT_POSTURE, check, spec};
 use serde_json::json;
 
 use super::manifest::show::{origin_rows, origins_json, reveal};
@@ -40,7 +40,7 @@ fn list(session: &Session, printer: &Printer) -> Outcome {
         let posture = value.and_then(|spec| spec.access.as_ref()?.posture.as_ref());
         (
             document.name.as_str(),
-            posture.map_or("dev", |posture| posture.as_str()),
+            posture.map_or(DEFAULT_POSTURE, |posture| posture.as_str()),
             description,
         )
     });

@@ -6,7 +6,7 @@ use homestak_core::resolve::tofu::signing_key;
 use homestak_core::token::{Claims, SigningKey, inspect, mint, verify};
 use serde_json::json;
 
-use super::Outcome;
+use super::{Outcome, require_sound};
 use crate::args::TokenCommand;
 use crate::clock;
 use crate::error::CommandError;
@@ -28,7 +28,7 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
                 spec,
                 issued_at: clock::now().as_second(),
             };
-            let token = mint(&claims, &key(&session)?);
+            let token = mint(&claims, &key(&session, printer)?);
             if printer.shape.json {
                 printer.json(
                     "token.mint",
@@ -46,13 +46,17 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
             token,
             verify: true,
         } => {
-            let claims = verify(&given(&token)?, &key(&Session::open(settings)?)?, None)?;
+            let claims = verify(
+                &given(&token)?,
+                &key(&Session::open(settings)?, printer)?,
+                None,
+            )?;
             show("token.inspect", &claims, Some(true), printer);
         }
         TokenCommand::Verify { token, node } => {
             let claims = verify(
                 &given(&token)?,
-                &key(&Session::open(settings)?)?,
+                &key(&Session::open(settings)?, printer)?,
                 node.as_deref(),
             )?;
             show("token.verify", &claims, Some(true), printer);
@@ -72,13 +76,11 @@ fn given(token: &str) -> Result<String, CommandError> {
     Ok(text.trim().to_owned())
 }
 
-fn key(session: &Session) -> Result<SigningKey, CommandError> {
-    if session
-        .catalog
-        .secrets
-        .as_ref()
-        .is_some_and(|secrets| secrets.value.is_none())
+fn key(session: &Session, printer: &Printer) -> Result<SigningKey, CommandError> {
+    if let Some(secrets) = &session.catalog.secrets
+        && secrets.value.is_none()
     {
+        require_sound(printer, &secrets.faults, &session.catalog.sources)?;
         return Err(CommandError::failed(
             "The secrets could not be opened, and the signing key is in them.",
         )

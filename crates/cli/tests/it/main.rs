@@ -24,6 +24,7 @@ mod operate;
 mod owner;
 mod runs;
 mod secrets;
+mod site;
 mod support;
 mod terminal;
 mod tokens;

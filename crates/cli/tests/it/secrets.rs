@@ -244,3 +244,186 @@ fn recipients_come_from_the_rules_of_the_site() {
         .map(Run::from);
     run.unwrap().good();
 }
+
+/// Writes a plain file beside the sealed one, from the sealed one and with a change.
+fn plain_beside(world: &World, from: &str, to: &str) {
+    let plain = world.on_site(&["secrets", "decrypt", "--stdout"]).good();
+    world.secrets(&plain.replace(from, to));
+}
+
+#[test]
+fn a_plain_file_beside_the_sealed_one_with_the_same_content_is_a_notice() {
+    let world = sealed();
+    plain_beside(&world, "", "");
+    let run = world.on_site(&["site", "validate"]);
+    assert!(
+        run.err.contains("SK0906") && run.err.contains("rm site/secrets.yaml"),
+        "{}",
+        run.err
+    );
+    run.good();
+    let show = world.on_site(&["site", "show", "--json-output"]).json();
+    assert_eq!(show["secrets"], "sealed");
+    world
+        .on_site(&["secrets", "get", "api_tokens.father"])
+        .good();
+}
+
+#[test]
+fn plain_and_sealed_secrets_that_differ_are_an_error_that_names_keys_and_no_value() {
+    let world = sealed();
+    plain_beside(&world, "token-value", "other-value");
+    for arguments in [
+        &["site", "validate"][..],
+        &["secrets", "get", "api_tokens.father"],
+        &["token", "mint", "edge", "base"],
+    ] {
+        let run = world.on_site(arguments);
+        assert_eq!(run.code, 1, "{arguments:?}: {}{}", run.out, run.err);
+        assert!(
+            run.err.contains("SK0606") && run.err.contains("`api_tokens.father`"),
+            "{}",
+            run.err
+        );
+        let said = run.out + &run.err;
+        assert!(!said.contains("other-value") && !said.contains("token-value"));
+        assert!(!said.contains("vm_root"), "equal keys are not named");
+    }
+}
+
+#[test]
+fn a_key_that_an_edit_removed_is_not_valid_because_a_plain_file_still_has_it() {
+    let world = sealed();
+    plain_beside(&world, "", "");
+    let run = edit(&world, "sed -i /vm_root/d");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(
+        run.err.contains("site/secrets.yaml` is not sealed"),
+        "{}",
+        run.err
+    );
+    let run = world.on_site(&["secrets", "get", "passwords.vm_root"]);
+    assert_eq!(run.code, 1, "{}", run.out);
+    assert!(run.err.contains("`passwords.vm_root`"), "{}", run.err);
+    std::fs::remove_file(world.site().join("secrets.yaml")).unwrap();
+    let run = world.on_site(&["secrets", "get", "passwords.vm_root"]);
+    assert_eq!(run.code, 1, "{}", run.out);
+}
+
+#[test]
+fn without_the_key_a_plain_file_beside_the_sealed_one_is_never_used() {
+    let world = sealed();
+    plain_beside(&world, "", "");
+    std::fs::remove_dir_all(world.home().join(".config")).unwrap();
+    let run = world.on_site(&["site", "validate"]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(run.err.contains("SK0606"), "{}", run.err);
+    assert_eq!(
+        world.on_site(&["secrets", "get", "api_tokens.father"]).code,
+        1
+    );
+}
+
+#[test]
+fn a_file_with_the_name_of_a_sealed_one_must_be_sealed() {
+    let world = World::new();
+    let plain = world.site().join("secrets.yaml");
+    std::fs::rename(&plain, world.site().join("secrets.yaml.enc")).unwrap();
+    let run = world.on_site(&["site", "validate"]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(run.err.contains("SK0605"), "{}", run.err);
+    assert_eq!(edit(&world, "true").code, 1);
+    world.run(&["secrets", "keygen"]).good();
+    world
+        .on_site(&["secrets", "encrypt", "--in-place", "site/secrets.yaml.enc"])
+        .good();
+    world.on_site(&["site", "validate"]).good();
+}
+
+/// An edit that waits in its editor: the child, and the file that the editor was given.
+fn waiting(world: &World, name: &str) -> (std::process::Child, std::path::PathBuf) {
+    let (script, seen) = (
+        world.work().join(name),
+        world.work().join(format!("{name}-seen")),
+    );
+    let text = format!(
+        "#!/bin/sh\necho scratch > \"$1~\"\necho $$ \"$1\" > {0}.new\nmv {0}.new {0}\nexec sleep 600\n",
+        seen.display()
+    );
+    std::fs::write(&script, text).unwrap();
+    set_mode(&script, 0o755);
+    let child = world
+        .command(&["secrets", "edit"])
+        .env("HOMESTAK_SITE_CONFIG", "site")
+        .env("EDITOR", &script)
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !seen.exists() {
+        assert!(
+            std::time::Instant::now() < until,
+            "the editor did not start"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let said = std::fs::read_to_string(&seen).unwrap();
+    let (editor, file) = said.trim().split_once(' ').unwrap();
+    std::fs::write(world.work().join(format!("{name}-editor")), editor).unwrap();
+    (child, file.into())
+}
+
+fn send(signal: &str, id: &str) {
+    _ = std::process::Command::new("kill")
+        .args([signal, id])
+        .status();
+}
+
+/// Ends the editor of an edit that was killed.
+fn end_editor(world: &World, name: &str) {
+    let id = std::fs::read_to_string(world.work().join(format!("{name}-editor"))).unwrap();
+    send("-KILL", &id);
+}
+
+#[test]
+fn an_edit_that_is_ended_by_a_signal_leaves_no_plain_text_and_no_editor() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let world = sealed();
+    for (signal, number) in [("-TERM", 15), ("-HUP", 1), ("-INT", 2)] {
+        let name = format!("editor{signal}");
+        let (mut child, file) = waiting(&world, &name);
+        assert!(file.exists());
+        send(signal, &child.id().to_string());
+        let status = child.wait().unwrap();
+        let code = status.code().or(status.signal().map(|signal| 128 + signal));
+        let left = file.parent().unwrap().exists();
+        let editor = std::fs::read_to_string(world.work().join(format!("{name}-editor"))).unwrap();
+        let runs = std::path::Path::new("/proc").join(&editor).exists();
+        end_editor(&world, &name);
+        _ = std::fs::remove_dir_all(file.parent().unwrap());
+        assert!(!left, "{signal}: the plain text is still there");
+        assert!(!runs, "{signal}: the editor still runs");
+        assert_eq!(code, Some(128 + number), "{signal}");
+    }
+}
+
+#[test]
+fn what_a_killed_edit_left_is_removed_at_the_next_start_and_other_edits_are_not() {
+    let world = sealed();
+    let (mut dead, left) = waiting(&world, "first");
+    let (mut alive, used) = waiting(&world, "second");
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    end_editor(&world, "first");
+    assert!(left.exists(), "nothing can be done about SIGKILL itself");
+    world.on_site(&["secrets", "check"]).good();
+    let (left_is_there, used_is_there) = (left.parent().unwrap().exists(), used.exists());
+    send("-TERM", &alive.id().to_string());
+    alive.wait().unwrap();
+    end_editor(&world, "second");
+    _ = std::fs::remove_dir_all(left.parent().unwrap());
+    _ = std::fs::remove_dir_all(used.parent().unwrap());
+    assert!(!left_is_there, "the plain text of the killed edit");
+    assert!(used_is_there, "the text of an edit that still runs");
+}

@@ -33,7 +33,7 @@ pub fn wanted(spec: &NodeSpec) -> Vec<Resource> {
         .unwrap_or_default();
     identity(&mut list, spec, &config);
     access(&mut list, spec, &posture, &config);
-    security(&mut list, &posture);
+    security(&mut list, spec, &posture);
     platform(&mut list, spec, &posture, &config);
     further(&mut list, config);
     watch(&mut list, spec);
@@ -149,7 +149,7 @@ fn access(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config: 
     list.push(Resource::SudoGroups { allowed: nopasswd });
 }
 
-fn security(list: &mut Vec<Resource>, posture: &Posture) {
+fn security(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture) {
     let ssh = posture.ssh.as_ref();
     let port = ssh
         .and_then(|ssh| ssh.port.as_ref())
@@ -157,6 +157,18 @@ fn security(list: &mut Vec<Resource>, posture: &Posture) {
     let root = ssh
         .and_then(|ssh| ssh.permit_root_login.as_ref())
         .map_or(PermitRootLogin::ProhibitPassword, |root| root.value);
+    let driver = spec
+        .access
+        .as_ref()
+        .and_then(|access| access.driver.as_ref());
+    let driver = driver.and_then(|driver| driver.user.as_ref());
+    let root = match root {
+        // Whoever drives the machine as root would never get in again.
+        PermitRootLogin::No if driver.is_some_and(|user| user.as_str() == "root") => {
+            PermitRootLogin::ProhibitPassword
+        }
+        PermitRootLogin::Yes | PermitRootLogin::No | PermitRootLogin::ProhibitPassword => root,
+    };
     let passwords = ssh
         .and_then(|ssh| ssh.password_authentication.as_ref())
         .map_or(YesNo::No, |passwords| passwords.value)

@@ -91,7 +91,7 @@ codes! {
     NoSuchPreset "SK0302" "no such preset"
         "A node or the site defaults name a preset that is not in `presets/`."
     NoSuchPosture "SK0303" "no such posture"
-        "A spec names a posture that is not in `postures/`. A spec that names none uses `dev`."
+        "A spec names a posture that is not in `postures/`. A spec that names none uses `prod`, or strict built-in settings where the site has no such posture."
     NoSuchSshKey "SK0304" "no such SSH key"
         "A list of SSH keys names an id that is not under `ssh_keys` in `secrets.yaml`."
     NoSuchApiToken "SK0305" "no such API token"
@@ -156,6 +156,16 @@ codes! {
         "The encrypted secrets could not be opened: no key fits, or the file was changed after it was encrypted."
     SigningKey "SK0604" "signing key malformed"
         "`auth.signing_key` is 64 hexadecimal digits (32 bytes)."
+    NotSealed "SK0605" "sealed name, plain content"
+        "A file whose name ends in `.enc` is committed in the belief that it is sealed, and this one is not. Seal it with `homestak secrets encrypt --in-place FILE`; secrets that were pushed must be replaced."
+    SecretsDiffer "SK0606" "plain and sealed secrets differ"
+        "`secrets.yaml` and `secrets.yaml.enc` are both there and do not have the same content, or could not be compared because one of them cannot be opened. Using either could bring back a secret that was removed from the other, so neither is used. Remove the plain file, or seal it again and then remove it."
+
+    // Safety.
+    SudoNeedsPassword "SK0701" "sudo without a password to give"
+        "Users of a spec have keys and no passwords. Under a posture whose sudo asks for a password (`nopasswd: false`, the default), `sudo: true` would give them a right that they could never use. The user that homestak itself logs in as is not affected: it is never asked."
+    UncheckedSource "SK0702" "image over plain HTTP without a checksum"
+        "Anybody between the host and the server could replace the image. Give its checksum, or an address that begins with `https://`."
 
     // Notices: the document is used, and something is worth knowing.
     OldName "SK0901" "old name"
@@ -169,7 +179,7 @@ codes! {
     PveIsPushed "SK0905" "pve nodes are configured by push"
         "Nodes of type `pve` are configured by push, whatever mode is written."
     Shadowed "SK0906" "document shadowed"
-        "The same document exists in the flat layout and under `v2/`. The flat one is used."
+        "The same document exists twice: in the flat layout and under `v2/`, where the flat one is used, or as plain and as sealed secrets with the same content, where the sealed ones are used."
     RetiredDirectory "SK0907" "retired directory"
         "The directory belongs to an older layout and is not read."
     HostnameUnused "SK0908" "host name of the spec not used"
@@ -180,6 +190,8 @@ codes! {
         "The file is in a directory of documents and is not one: documents end in `.yaml`."
     BuiltInDefault "SK0912" "built-in default used"
         "Nothing was named and the site has no default, so the built-in one is used."
+    UnpinnedImage "SK0920" "image that can change"
+        "The image has no checksum, or its address names the latest one: what is fetched can change from day to day, and is not compared with anything. Name a dated release and its checksum."
     NameAssumed "SK0911" "name taken from the file"
         "The manifest has no `name`; the file's name is used."
 }

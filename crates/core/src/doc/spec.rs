@@ -83,7 +83,7 @@ document! {
     #[derive(Debug, PartialEq)]
     Access as "access" {
         /// Security profile; a name from `postures/`.
-        posture default "dev": Name,
+        posture default "prod": Name,
         /// Users on the machine.
         users: Vec<Spanned<User>>,
     }

@@ -30,6 +30,7 @@ pub fn validate(catalog: &Catalog) -> Faults {
     for found in others {
         faults.extend(found.clone());
     }
+    notice_images(catalog, &mut faults);
     let hosts: BTreeSet<&String> = catalog.hosts.keys().chain(catalog.nodes.keys()).collect();
     for name in hosts {
         check_host(catalog, name, &mut faults);
@@ -38,6 +39,21 @@ pub fn validate(catalog: &Catalog) -> Faults {
         faults.extend(manifest(catalog, name, &Request::default()).1);
     }
     faults
+}
+
+/// Says which images of the site can change. Those built into the program are not the site's, and
+/// a warning says it when one of them is downloaded.
+fn notice_images(catalog: &Catalog, faults: &mut Faults) {
+    for document in catalog.images.values() {
+        let source = catalog.sources.source(document.file);
+        let built_in = source.is_some_and(|source| source.path.starts_with("stock:"));
+        let image = document.value.as_ref().filter(|_| !built_in);
+        if let Some(notice) = image.and_then(|image| image.unpinned())
+            && document.faults.errors() == 0
+        {
+            faults.push(notice);
+        }
+    }
 }
 
 /// Checks `site.yaml` and `secrets.yaml`, which every command uses.

@@ -12,7 +12,7 @@ use crate::doc::posture::{AuthMethod, PermitRootLogin, Posture, YesNo};
 use crate::doc::scalar::Package;
 use crate::doc::secrets::SecretMap;
 use crate::doc::spec::{Spec, User};
-use crate::doc::{Code, Diagnostic, Faults, Spanned};
+use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
 
 use super::node::ResolvedNode;
 use super::origin::{Origin, Valued, written_or};
@@ -20,8 +20,8 @@ use super::reference::dangling;
 use super::reveal::{Reveal, SecretRef};
 use super::sheet::Sheet;
 
-/// Posture of specs that name none.
-pub const DEFAULT_POSTURE: &str = "dev";
+/// Posture of specs that name none: the strict one, so that a node is only opened on purpose.
+pub const DEFAULT_POSTURE: &str = "prod";
 
 /// Resolves a spec, for a node or on its own. `None` when the spec could not be read.
 pub fn spec(
@@ -160,7 +160,7 @@ pub(super) fn all_keys(keys: Option<&SecretMap>) -> Vec<SecretRef> {
         .collect()
 }
 
-/// Returns the posture a spec names, or `dev`.
+/// Returns the posture a spec names, or the default one.
 pub(super) fn posture_name(spec: &Spec) -> Valued<String> {
     let written = spec
         .access
@@ -183,8 +183,12 @@ pub(super) struct Secured {
     pub(super) packages: Valued<Vec<String>>,
 }
 
-/// Applies the defaults to a posture; without one they alone hold, and they are the strict ones.
+/// Applies the defaults to a posture; without one they alone hold, and root cannot log in at all.
 pub(super) fn secured(posture: Option<&Posture>) -> Secured {
+    let root = match posture {
+        Some(_) => PermitRootLogin::ProhibitPassword,
+        None => PermitRootLogin::No,
+    };
     let auth = posture.and_then(|posture| posture.auth.as_ref());
     let ssh = posture.and_then(|posture| posture.ssh.as_ref());
     let sudo = posture.and_then(|posture| posture.sudo.as_ref());
@@ -200,10 +204,7 @@ pub(super) fn secured(posture: Option<&Posture>) -> Secured {
             || Valued::built_in(22),
             |port| Valued::written(port.0, port.span),
         ),
-        permit_root_login: written_or(
-            ssh.and_then(|ssh| ssh.permit_root_login.as_ref()),
-            PermitRootLogin::ProhibitPassword,
-        ),
+        permit_root_login: written_or(ssh.and_then(|ssh| ssh.permit_root_login.as_ref()), root),
         password_authentication: written_or(
             ssh.and_then(|ssh| ssh.password_authentication.as_ref()),
             YesNo::No,
@@ -372,7 +373,9 @@ pub fn check(catalog: &Catalog, name: &str, faults: &mut Faults) {
     };
     faults.extend(document.faults.clone());
     let Some(spec) = &document.value else { return };
-    check_posture(catalog, spec, document.span(), faults);
+    // What could not be read may have named a posture.
+    let whole = (document.faults.errors() == 0).then(|| document.span());
+    check_posture(catalog, spec, whole, faults);
     check_keys(catalog, spec, faults);
     check_services(spec, faults);
 }
@@ -403,23 +406,91 @@ fn check_services(spec: &Spec, faults: &mut Faults) {
     }
 }
 
-fn check_posture(catalog: &Catalog, spec: &Spec, whole: crate::doc::Span, faults: &mut Faults) {
+fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &mut Faults) {
     let name = posture_name(spec);
     let posture = catalog.postures.get(&name.value);
+    if let Some(document) = posture {
+        faults.extend(document.faults.clone());
+    }
     match (&name.origin, posture) {
-        (_, Some(document)) => faults.extend(document.faults.clone()),
+        (Origin::Written(_), Some(_)) => {}
         (Origin::Written(span), None) => {
             let known = catalog.postures.keys().map(String::as_str);
-            faults.push(dangling(Code::NoSuchPosture, *span, "posture", &name.value, known));
+            faults.push(dangling(
+                Code::NoSuchPosture,
+                *span,
+                "posture",
+                &name.value,
+                known,
+            ));
+            return;
         }
-        (_, None) => faults.push(
-            Diagnostic::notice(
-                Code::BuiltInDefault,
-                whole,
-                "the spec names no posture and the site has no `dev`, so the strict built-in settings are used",
-            )
-            .hint("write `access: {posture: NAME}`, or add `postures/dev.yaml`"),
-        ),
+        (_, found) => {
+            let Some(whole) = whole else { return };
+            let used = match found {
+                Some(_) => format!("`{DEFAULT_POSTURE}` is used"),
+                None => format!(
+                    "strict built-in settings are used, for the site has no `{DEFAULT_POSTURE}`"
+                ),
+            };
+            faults.push(
+                Diagnostic::notice(
+                    Code::BuiltInDefault,
+                    whole,
+                    format!("the spec names no posture, so {used}"),
+                )
+                .hint("write `access: {posture: NAME}`"),
+            );
+        }
+    }
+    check_sudo(
+        catalog,
+        spec,
+        posture.and_then(|posture| posture.value.as_ref()),
+        faults,
+    );
+}
+
+/// Users have no passwords, so sudo that asks for one is of no use to them. The user of the driver
+/// is never asked, and root needs no sudo.
+fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults: &mut Faults) {
+    let nopasswd = secured(posture).nopasswd;
+    if nopasswd.value {
+        return;
+    }
+    let driver = catalog
+        .defaults()
+        .and_then(|defaults| defaults.vm_user.as_ref());
+    let driver = driver.map_or(crate::plan::USER, |user| user.as_str());
+    let users = spec
+        .access
+        .as_ref()
+        .and_then(|access| access.users.as_ref());
+    for user in users.iter().flat_map(|users| &users.value) {
+        let (Some(name), Some(sudo)) = (&user.name, &user.sudo) else {
+            continue;
+        };
+        if !sudo.value || [driver, "root"].contains(&name.as_str()) {
+            continue;
+        }
+        let asking = match posture {
+            Some(_) => format!("the posture `{}`", posture_name(spec).value),
+            None => "sudo without a posture".to_owned(),
+        };
+        let mut fault = Diagnostic::error(
+            Code::SudoNeedsPassword,
+            sudo.span,
+            format!(
+                "`{}` could not use sudo: {asking} asks for a password, and users have none",
+                name.value
+            ),
+        );
+        if let Origin::Written(span) = nopasswd.origin {
+            fault = fault.label(span, "asks for a password");
+        }
+        faults.push(
+            fault.hint("remove `sudo: true`, or name a posture with `sudo: {nopasswd: true}`"),
+        );
     }
 }
 

@@ -72,3 +72,28 @@ fn a_posture_that_says_nothing_is_the_strict_one() {
     assert_eq!(settings["PermitRootLogin"], "prohibit-password");
     assert_eq!(settings["PasswordAuthentication"], "no");
 }
+
+#[test]
+fn the_driver_keeps_its_way_in_under_the_strictest_posture() {
+    let mut spec = smallest();
+    spec["access"] = json!({
+        "_posture": { "ssh": { "permit_root_login": "no" }, "sudo": { "nopasswd": false } },
+        "users": [{ "name": "homestak", "sudo": true }],
+        "_driver": { "user": "homestak", "ssh_keys": [] },
+    });
+    let root_login = |spec: &Value| {
+        read(spec).into_iter().find_map(|resource| match resource {
+            Resource::Sshd { settings } => Some(settings["PermitRootLogin"].clone()),
+            _ => None,
+        })
+    };
+    assert_eq!(root_login(&spec).as_deref(), Some("no"));
+    let rule = read(&spec).into_iter().find_map(|resource| match resource {
+        Resource::Sudo { rule, .. } => Some(rule),
+        _ => None,
+    });
+    assert_eq!(rule, Some(homestak_core::converge::SudoRule::NoPassword));
+    // A driver that comes as root comes with a key; otherwise the node would lock it out.
+    spec["access"]["_driver"]["user"] = json!("root");
+    assert_eq!(root_login(&spec).as_deref(), Some("prohibit-password"));
+}

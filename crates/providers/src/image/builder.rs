@@ -114,7 +114,7 @@ impl Builder<'_> {
             self.recipe.name,
             program,
             &status,
-            &self.archive.main,
+            self.archive.name(),
             lines,
             room,
         ))

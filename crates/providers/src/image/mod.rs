@@ -362,7 +362,7 @@ fn info(path: PathBuf, record: Record, archive: &Archive) -> ImageInfo {
         name: record.name,
         key: record.key,
         made: record.made,
-        mirror: record.archive.main,
+        mirror: record.archive.name().to_owned(),
         bytes: record.bytes,
         files: record.files,
         checksum: record.checksum,

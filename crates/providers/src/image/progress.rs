@@ -123,7 +123,7 @@ mod tests {
         hear(0, "I: running apt-get update...");
         hear(
             1,
-            "Get:1 http://deb.debian.org/debian bookworm InRelease [151 kB]",
+            "Get:1 http://mirror.example/debian bookworm InRelease [151 kB]",
         );
         hear(
             2,

@@ -7,20 +7,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Where Debian is when the machine does not say, as on Ubuntu.
-const MAIN: &str = "http://deb.debian.org/debian";
-const SECURITY: &str = "http://deb.debian.org/debian-security";
-
 /// The keys of Debian, in the package `debian-archive-keyring`.
 pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Debian's archive and its security updates.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Archive {
-    /// Address of the archive.
-    pub(super) main: String,
-    /// Address of the security updates.
-    pub(super) security: String,
+    /// Address of the archive; mmdebstrap's own choice when the machine names none, as on Ubuntu.
+    pub(super) main: Option<String>,
+    /// Address of the security updates, where there is one.
+    pub(super) security: Option<String>,
 }
 
 impl Archive {
@@ -31,7 +27,10 @@ impl Archive {
             let mut words = mirror.split_whitespace().map(trim);
             if let Some(main) = words.next() {
                 let security = words.next().unwrap_or_else(|| format!("{main}-security"));
-                return Self { main, security };
+                return Self {
+                    main: Some(main),
+                    security: Some(security),
+                };
             }
         }
         let entries = entries(apt);
@@ -39,22 +38,50 @@ impl Archive {
             let found = entries.iter().find(|uri| uri.ends_with(ending));
             found.cloned()
         };
+        let Some(main) = pick("/debian") else {
+            return Self::default();
+        };
         Self {
-            main: pick("/debian").unwrap_or_else(|| MAIN.to_owned()),
-            security: pick("/debian-security").unwrap_or_else(|| SECURITY.to_owned()),
+            main: Some(main),
+            security: pick("/debian-security"),
         }
     }
 
-    /// Returns the sources of a suite for apt, one stanza per archive.
-    pub(super) fn render(&self, suite: &str) -> String {
+    /// Returns what the archive is called in messages.
+    pub(super) fn name(&self) -> &str {
+        self.main
+            .as_deref()
+            .unwrap_or("mmdebstrap's default mirror")
+    }
+
+    /// Returns the addresses, each with the suites that it has of a suite. None when mmdebstrap
+    /// chooses them.
+    pub(super) fn suites(&self, suite: &str) -> Vec<(&str, Vec<String>)> {
+        let Some(main) = &self.main else {
+            return Vec::new();
+        };
+        let main = (
+            main.as_str(),
+            vec![suite.to_owned(), format!("{suite}-updates")],
+        );
+        let security = self.security.as_deref();
+        let security = security.map(|uri| (uri, vec![format!("{suite}-security")]));
+        std::iter::once(main).chain(security).collect()
+    }
+
+    /// Returns the sources of a suite for apt, one stanza per archive. None when mmdebstrap has
+    /// written them.
+    pub(super) fn render(&self, suite: &str) -> Option<String> {
         let stanza = |uri: &str, suites: &str| {
             format!(
                 "Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n"
             )
         };
-        let main = stanza(&self.main, &format!("{suite} {suite}-updates"));
-        let security = stanza(&self.security, &format!("{suite}-security"));
-        format!("{main}\n{security}")
+        let stanzas = self.suites(suite).into_iter();
+        let stanzas: Vec<String> = stanzas
+            .map(|(uri, suites)| stanza(uri, &suites.join(" ")))
+            .collect();
+        (!stanzas.is_empty()).then(|| stanzas.join("\n"))
     }
 }
 
@@ -167,8 +194,8 @@ mod tests {
 
     fn archive_of(main: &str, security: &str) -> Archive {
         Archive {
-            main: main.to_owned(),
-            security: security.to_owned(),
+            main: Some(main.to_owned()),
+            security: Some(security.to_owned()),
         }
     }
 
@@ -194,11 +221,8 @@ mod tests {
 
     #[test]
     fn repositories_of_others_are_left_out() {
-        let others = "deb https://download.docker.com/linux/debian bookworm main\ndeb https://apt.releases.hashicorp.com bookworm main\ndeb http://archive.ubuntu.com/ubuntu noble main\ndeb http://x.example/debian bookworm stable\ndeb cdrom:[Debian]/debian bookworm main\n";
-        assert_eq!(
-            chosen(&[("sources.list", others)]),
-            archive_of(MAIN, SECURITY)
-        );
+        let others = "deb https://download.docker.com/linux/debian bookworm main\ndeb https://apt.releases.hashicorp.com bookworm main\ndeb http://archive.example/ubuntu noble main\ndeb http://x.example/debian bookworm stable\ndeb cdrom:[Debian]/debian bookworm main\n";
+        assert_eq!(chosen(&[("sources.list", others)]), Archive::default());
         let off = "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: bookworm\nComponents: main\n";
         assert_eq!(
             chosen(&[
@@ -208,7 +232,7 @@ mod tests {
                     "deb http://b.example/debian bookworm main"
                 )
             ]),
-            archive_of(MAIN, SECURITY)
+            Archive::default()
         );
     }
 
@@ -218,8 +242,8 @@ mod tests {
         fs_err::write(list.path(), "https://deb.example/debian\tpriority:1\n").unwrap();
         let line = format!("deb mirror+file://{} trixie main\n", list.path().display());
         assert_eq!(
-            chosen(&[("sources.list", &line)]).main,
-            "https://deb.example/debian"
+            chosen(&[("sources.list", &line)]).main.as_deref(),
+            Some("https://deb.example/debian")
         );
     }
 
@@ -237,9 +261,17 @@ mod tests {
             Archive::choose(Some("http://m.example/d http://s.example/s"), nowhere),
             archive_of("http://m.example/d", "http://s.example/s")
         );
-        assert_eq!(
-            Archive::choose(Some(" "), nowhere),
-            archive_of(MAIN, SECURITY)
-        );
+        assert_eq!(Archive::choose(Some(" "), nowhere), Archive::default());
+    }
+
+    #[test]
+    fn where_the_machine_names_no_mirror_mmdebstrap_chooses_and_its_sources_stay() {
+        let none = Archive::default();
+        assert_eq!(none.suites("trixie"), []);
+        assert_eq!(none.render("trixie"), None);
+        let plain = chosen(&[("sources.list", "deb http://m.example/debian trixie main\n")]);
+        assert_eq!(plain.security, None);
+        let text = plain.render("trixie").unwrap();
+        assert!(text.contains("Suites: trixie trixie-updates\n") && !text.contains("security"));
     }
 }

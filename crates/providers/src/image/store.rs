@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use homestak_api::durable::{self, Access};
 use homestak_api::runtime::{Clock as _, WallClock};
 use serde::{Deserialize, Serialize};
 
@@ -127,15 +128,14 @@ impl Store {
         };
         let text = serde_json::to_string_pretty(record).unwrap_or_default();
         let at = path.join(RECORD);
-        fs_err::write(&at, format!("{text}\n"))
-            .and_then(|()| fs_err::File::open(&at)?.sync_all())
+        durable::write(&at, format!("{text}\n").as_bytes(), Access::PUBLIC)
             .map_err(|source| file("write", &at, source))?;
         let place = self.place(&record.name, &record.key);
         // Something that is there and does not count is in the way.
         if fs_err::symlink_metadata(&place).is_ok() {
             self.discard(&place)?;
         }
-        fs_err::rename(&path, &place).map_err(|source| file("make", &place, source))?;
+        durable::rename(&path, &place).map_err(|source| file("make", &place, source))?;
         workplace.path = None;
         Ok(place)
     }
@@ -158,7 +158,7 @@ impl Store {
     fn discard(&self, place: &Path) -> Result<(), ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
         let leaving = self.directory.join(format!("{LEAVING}{unique}"));
-        fs_err::rename(place, &leaving).map_err(|source| file("remove", place, source))?;
+        durable::rename(place, &leaving).map_err(|source| file("remove", place, source))?;
         clear(&leaving).map_err(|source| file("remove", &leaving, source))
     }
 

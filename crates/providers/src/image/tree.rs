@@ -18,7 +18,8 @@ pub(super) async fn build(builder: &mut Builder<'_>, root: &Path) -> Result<(), 
     let command = command(builder, root);
     builder.run("mmdebstrap", command).await?;
     builder.progress.phase("preparing");
-    prepare(root, &builder.archive.render(builder.recipe.suite))
+    let sources = builder.archive.render(builder.recipe.suite);
+    prepare(root, sources.as_deref())
 }
 
 fn command(builder: &Builder<'_>, root: &Path) -> Vec<OsString> {
@@ -46,23 +47,22 @@ fn command(builder: &Builder<'_>, root: &Path) -> Vec<OsString> {
     ));
     add(suite);
     words.push(root.into());
-    for (uri, suite) in [
-        (&archive.main, suite.to_owned()),
-        (&archive.main, format!("{suite}-updates")),
-        (&archive.security, format!("{suite}-security")),
-    ] {
-        words.push(format!("deb [signed-by={KEYRING}] {uri} {suite} main").into());
+    // Without an address mmdebstrap uses the mirror and the suites that it knows.
+    for (uri, suites) in archive.suites(suite) {
+        let line = |suite: String| format!("deb [signed-by={KEYRING}] {uri} {suite} main").into();
+        words.extend(suites.into_iter().map(line));
     }
     words
 }
 
 /// Turns what was installed into what nodes are made of.
-fn prepare(root: &Path, sources: &str) -> Result<(), ImageError> {
+fn prepare(root: &Path, sources: Option<&str>) -> Result<(), ImageError> {
     remove_host_keys(&root.join("etc/ssh"))?;
-    for path in ["etc/apt/sources.list", "var/lib/dbus/machine-id"] {
-        remove(&root.join(path))?;
+    remove(&root.join("var/lib/dbus/machine-id"))?;
+    if let Some(sources) = sources {
+        remove(&root.join("etc/apt/sources.list"))?;
+        write(&root.join("etc/apt/sources.list.d/debian.sources"), sources)?;
     }
-    write(&root.join("etc/apt/sources.list.d/debian.sources"), sources)?;
     for (path, text) in FILES {
         write(&root.join(path), text)?;
     }

@@ -133,9 +133,7 @@ fn claim(realm: &Realm, address: Ipv4Addr, uuid: &GuestUuid) -> std::io::Result<
         return Ok(false);
     }
     // One that is empty was left by someone who was killed.
-    let beside = realm.leases().join(format!(".{address}"));
-    fs_err::write(&beside, uuid.as_str())?;
-    fs_err::rename(&beside, &path)?;
+    durable::write(&path, uuid.as_str().as_bytes(), Access::PUBLIC)?;
     Ok(true)
 }
 

@@ -3,10 +3,10 @@
 //! In: a node. Out: its QEMU, in its own group, on the realm's bridge; found again by its sockets.
 //! Never: a node told who it is twice, or left half-told: what is still to be said is in a file.
 
-use fs_err::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use homestak_api::durable::{self, Access};
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Halt, PortError, Seed};
@@ -57,7 +57,11 @@ pub(super) struct Stage<'s> {
 /// Writes down what a machine is told on its first start.
 pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Result<()> {
     match node.first_boot {
-        FirstBoot::CloudInit => secret(&directory.join(SEED), &crate::seed::image(seed)),
+        FirstBoot::CloudInit => durable::write(
+            &directory.join(SEED),
+            &crate::seed::image(seed),
+            Access::PRIVATE,
+        ),
         FirstBoot::Direct => {
             let script = identity::script(&node.identity, node.hosts, true);
             let number = node.uuid.as_str().replace('-', "");
@@ -69,22 +73,13 @@ pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Re
                  ip link set eth0 down\nip link set eth0 address {mac}\nfi\n\
                  systemctl reset-failed\n"
             );
-            secret(&directory.join(STILL), (before + &script).as_bytes())
+            durable::write(
+                &directory.join(STILL),
+                (before + &script).as_bytes(),
+                Access::PRIVATE,
+            )
         }
     }
-}
-
-fn secret(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    // Beside it first: what is there is whole.
-    let beside = path.with_extension("new");
-    let mut file = fs_err::OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(&beside)?;
-    std::io::Write::write_all(&mut file, bytes)?;
-    fs_err::rename(&beside, path)
 }
 
 /// Tells whether a machine still has to be told who it is, by us.
@@ -123,10 +118,11 @@ impl Stage<'_> {
         let beside = self.directory.join("disk.new");
         let disk = self.directory.join(DISK);
         // Written down, so that nobody removes what this disk is on.
-        fs_err::write(self.directory.join(BASE), base.to_string_lossy().as_bytes())
+        let text = base.to_string_lossy();
+        durable::write(&self.directory.join(BASE), text.as_bytes(), Access::PRIVATE)
             .map_err(|error| self.io(&error))?;
         overlay(base, &beside).map_err(|error| fault::program(&self.doing(), &error))?;
-        fs_err::rename(&beside, disk).map_err(|error| self.io(&error))
+        durable::rename(&beside, &disk).map_err(|error| self.io(&error))
     }
 
     fn launch(&self, state: Option<&Path>) -> Result<(), PortError> {

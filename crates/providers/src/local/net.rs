@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use homestak_api::durable::{self, Access};
 use homestak_engine::ports::PortError;
 use serde::{Deserialize, Serialize};
 
@@ -102,10 +103,8 @@ pub(super) fn choose(realm: &Realm) -> Result<Network, PortError> {
         ));
     };
     let text = serde_json::to_vec(&network).map_err(|error| PortError::bug(doing, &error))?;
-    let beside = realm.network().with_extension("new");
-    let written =
-        fs_err::write(&beside, text).and_then(|()| fs_err::rename(&beside, realm.network()));
-    written.map_err(|error| fault::io(doing, &error))?;
+    durable::write(&realm.network(), &text, Access::PUBLIC)
+        .map_err(|error| fault::io(doing, &error))?;
     Ok(network)
 }
 
@@ -417,9 +416,7 @@ fn forward(realm: &Realm) -> Result<(), PortError> {
     fs_err::create_dir_all(&realms).map_err(io)?;
     if !before.exists() {
         let now = fs_err::read_to_string(FORWARD).map_err(io)?;
-        let beside = before.with_extension("new");
-        fs_err::write(&beside, now).map_err(io)?;
-        fs_err::rename(&beside, &before).map_err(io)?;
+        durable::write(&before, now.as_bytes(), Access::PUBLIC).map_err(io)?;
     }
     fs_err::write(realms.join(realm.name()), "").map_err(io)?;
     fs_err::write(FORWARD, "1").map_err(io)

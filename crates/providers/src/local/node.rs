@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use homestak_api::durable::{self, Access};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
 use homestak_engine::ports::{GuestKind, GuestRef, GuestUuid, ObservedGuest, PortError, Power};
@@ -197,24 +198,21 @@ pub(super) fn make(realm: &Realm, node: &Node) -> Result<(), PortError> {
     }
     set_mode(&new, 0o700).map_err(io)?;
     write_record(&new.join("node.json"), node).map_err(io)?;
-    fs_err::rename(&new, realm.node(&node.uuid)).map_err(io)
+    durable::rename(&new, &realm.node(&node.uuid)).map_err(io)
 }
 
 /// Changes the record of a node.
 pub(super) fn change(realm: &Realm, node: &Node) -> Result<(), PortError> {
     let doing = format!("change node `{}`", node.name);
     let path = realm.node(&node.uuid).join("node.json");
-    let beside = path.with_extension("new");
-    let io = |error: std::io::Error| fault::io(&doing, &error);
-    write_record(&beside, node).map_err(io)?;
-    fs_err::rename(&beside, &path).map_err(io)
+    write_record(&path, node).map_err(|error| fault::io(&doing, &error))
 }
 
 /// Removes the directory of a node: it is gone from the list first.
 pub(super) fn remove(realm: &Realm, uuid: &GuestUuid) -> std::io::Result<()> {
     let gone = realm.nodes().join(format!(".gone-{uuid}"));
     remove_tree(&gone)?;
-    match fs_err::rename(realm.node(uuid), &gone) {
+    match durable::rename(&realm.node(uuid), &gone) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -244,17 +242,8 @@ pub(super) fn half_made(realm: &Realm) -> Vec<PathBuf> {
 }
 
 fn write_record(path: &std::path::Path, node: &Node) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut file = std::fs::OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(path)?;
     let text = serde_json::to_vec_pretty(node).map_err(std::io::Error::other)?;
-    file.write_all(&text)?;
-    file.sync_all()
+    durable::write(path, &text, Access::PRIVATE)
 }
 
 fn set_mode(path: &std::path::Path, mode: u32) -> std::io::Result<()> {

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use homestak_api::durable;
 use homestak_engine::ports::PortError;
 use serde_json::{Value as Json, json};
 
@@ -125,7 +126,7 @@ pub(super) fn ensure(
         }
     }
     fs_err::create_dir(&half).map_err(io)?;
-    let made = make(kind, &half, say).and_then(|()| fs_err::rename(&half, &place).map_err(io));
+    let made = make(kind, &half, say).and_then(|()| durable::rename(&half, &place).map_err(io));
     if made.is_err() {
         let _ = remove_tree(&half);
     }
@@ -236,7 +237,7 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
                 let _ = qmp.ask("quit", &Json::Null);
                 drop(running);
                 return clear_up(half)
-                    .and_then(|()| fs_err::rename(&beside, half.join(STATE)))
+                    .and_then(|()| durable::rename(&beside, &half.join(STATE)))
                     .map_err(io);
             }
             Some("failed" | "cancelled") => {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use homestak_core::doc::image::unpinned;
 use homestak_engine::ports::{Class, GuestKind, ImageSource, ImageWanted};
 
 use super::client::Pve;
@@ -175,6 +176,9 @@ impl Pve {
                 checksum.map(|(algorithm, _)| algorithm),
             )
             .maybe("checksum", checksum.map(|(_, digits)| digits));
+        if let Some(why) = unpinned(url, checksum.is_some()) {
+            self.voice.warning(format!("`{file}`: {why}"));
+        }
         let (storage, node) = (place.storage, place.node);
         self.voice
             .waiting(format!("download of `{file}` into {storage} on {node}"));

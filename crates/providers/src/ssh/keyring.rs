@@ -161,9 +161,11 @@ impl Keyring {
         if is_whole(file) {
             return Ok(());
         }
-        fs_err::File::open(made)?.sync_all()?;
-        fs_err::rename(public_file(made), public_file(file))?;
-        fs_err::rename(made, file)
+        for part in [public_file(made), made.to_owned()] {
+            fs_err::File::open(part)?.sync_all()?;
+        }
+        durable::rename(&public_file(made), &public_file(file))?;
+        durable::rename(made, file)
     }
 
     /// Makes a public key the only one that a guest is known by in a file, or none.
@@ -180,10 +182,7 @@ impl Keyring {
         if text == known {
             return Ok(());
         }
-        let mut new = tempfile::NamedTempFile::new_in(&self.directory)?;
-        io::Write::write_all(&mut new, text.as_bytes())?;
-        new.persist(file)?;
-        Ok(())
+        durable::write(file, text.as_bytes(), Access::PRIVATE)
     }
 
     /// Waits until nobody else changes anything here.

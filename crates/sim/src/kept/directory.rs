@@ -7,13 +7,14 @@
 //! served now; `lock` held by the server; `stop` asks the server to end.
 
 use std::fs::TryLockError;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::durable::{self, Access};
 use serde::{Deserialize, Serialize};
 
 use super::inside::Inside;
@@ -165,19 +166,8 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Writes beside the file and renames, so that a reader or a crash sees the old or the new.
 fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    let mut options = fs_err::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options
-        .open(&beside)
-        .and_then(|mut file| file.write_all(text))
-        .and_then(|()| fs_err::rename(&beside, path));
-    if written.is_err() {
-        _ = fs_err::remove_file(&beside);
-    }
-    written
+    durable::write(path, text, Access::PRIVATE)
 }
 
 /// A directory that is this server's.

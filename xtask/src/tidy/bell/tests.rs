@@ -58,6 +58,10 @@ fn each_edge_has_its_place() {
         ("std::env::var(x)", "crates/cli/src/settings.rs"),
         ("std::env::var_os(x)", "crates/server/src/config.rs"),
         ("Command::new(x)", "crates/site/src/process.rs"),
+        ("fs_err::rename(a, b)", "crates/api/src/durable.rs"),
+        ("std::fs::rename(a, b)", "crates/api/src/durable.rs"),
+        ("rustix::fs::renameat(a, b)", "crates/agent/src/files.rs"),
+        ("new.persist(file)?", "crates/api/src/durable.rs"),
         ("jiff::Timestamp::now()", "crates/cli/src/clock.rs"),
     ] {
         assert!(rings(SITE, code), "{code}");

@@ -40,6 +40,9 @@ pub(super) fn run(
         ))
         .hint(format!("homestak secrets encrypt {}", path.display())));
     }
+    if let Some(warning) = file::plain_beside(path) {
+        printer.say(&warning);
+    }
     let recipients = recipients(&secrets.text);
     open_sealed(&secrets.text, settings)?;
     if printer.shape.json {

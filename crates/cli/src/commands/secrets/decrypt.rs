@@ -1,6 +1,6 @@
 //! `homestak secrets decrypt`: a sealed file becomes a plain, private one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 
@@ -42,7 +42,7 @@ pub(super) fn run(
     let path = options
         .out
         .map(Path::to_owned)
-        .or_else(|| without_suffix(&secrets.path))
+        .or_else(|| file::without_suffix(&secrets.path))
         .ok_or_else(|| {
             CommandError::usage("Where to? The sealed file has no `.enc` to leave out.")
                 .hint("add --out FILE or --stdout")
@@ -60,13 +60,10 @@ pub(super) fn run(
         printer.json("secrets.decrypt", json!({ "success": true, "file": path }));
     } else {
         printer.say(&format!(
-            "Wrote {} (mode 0600). Keep it out of git.",
-            path.display()
+            "Wrote {} (mode 0600). Keep it out of git, and remove it when you no longer need it: `{}` is what is read.",
+            path.display(),
+            secrets.path.display()
         ));
     }
     Ok(())
-}
-
-fn without_suffix(path: &Path) -> Option<PathBuf> {
-    Some(PathBuf::from(path.to_str()?.strip_suffix(".enc")?))
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use homestak_core::doc::{Faults, FileId, Source, Value, yaml};
 use homestak_site::{Chosen, find};
 
+use super::sealed;
 use crate::error::CommandError;
 use crate::settings::Settings;
 
@@ -54,6 +55,21 @@ fn of_site(names: &[&str], settings: &Settings) -> Result<PathBuf, CommandError>
         ))
         .hint("name the file, or copy secrets.yaml.example to secrets.yaml and fill it in")
     })
+}
+
+/// Returns a warning when a sealed file has a plain one beside it.
+pub(super) fn plain_beside(path: &Path) -> Option<String> {
+    let plain = without_suffix(path)?;
+    let text = zeroize::Zeroizing::new(fs_err::read_to_string(&plain).ok()?);
+    (!sealed(&text)).then(|| {
+        let (plain, path) = (plain.display(), path.display());
+        format!("warning: `{plain}` is not sealed, and `{path}` is read instead of it; remove it: rm {plain}")
+    })
+}
+
+/// Returns the name of the plain file that belongs to a sealed one.
+pub(super) fn without_suffix(path: &Path) -> Option<PathBuf> {
+    Some(PathBuf::from(path.to_str()?.strip_suffix(".enc")?))
 }
 
 /// Reads the tree of a text, without saying what is wrong with it.

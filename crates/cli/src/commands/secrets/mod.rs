@@ -7,6 +7,7 @@ mod encrypt;
 mod file;
 mod get;
 mod keys;
+mod private;
 
 use std::process::ExitCode;
 
@@ -15,12 +16,13 @@ use homestak_secrets::{OpenError, PlainText, is_sealed};
 
 use super::Outcome;
 use crate::args::SecretsCommand;
-use crate::error::CommandError;
+use crate::error::{CommandError, capitalized};
 use crate::settings::Settings;
 use crate::ui::Printer;
 
 /// Runs a secrets command.
 pub(super) fn run(command: SecretsCommand, settings: &Settings, printer: &Printer) -> Outcome {
+    private::remove_leftovers();
     match command {
         SecretsCommand::Keygen { out } => keys::keygen(out.as_deref(), settings, printer),
         SecretsCommand::Encrypt {
@@ -52,7 +54,7 @@ pub(super) fn run(command: SecretsCommand, settings: &Settings, printer: &Printe
             printer,
         ),
         SecretsCommand::Check { file } => check::run(file.as_deref(), settings, printer),
-        SecretsCommand::Edit { file } => edit::run(file.as_deref(), settings, printer),
+        SecretsCommand::Edit { file } => return edit::run(file.as_deref(), settings, printer),
         SecretsCommand::Get { id } => get::run(&id, settings, printer),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -110,10 +112,6 @@ fn open_sealed(text: &str, settings: &Settings) -> Result<PlainText, Failure> {
 
 impl From<Failure> for CommandError {
     fn from(failure: Failure) -> Self {
-        let mut message = failure.message;
-        if let Some(first) = message.get(..1).map(str::to_uppercase) {
-            message.replace_range(..1, &first);
-        }
-        Self::failed(message + ".").hint(failure.hint)
+        Self::failed(capitalized(&failure.message) + ".").hint(failure.hint)
     }
 }

@@ -1,0 +1,192 @@
+//! Which file of secrets is read when there is a plain one and a sealed one: the sealed one.
+//!
+//! In: both files, opened. Out: the one that is read, or why none is.
+//! Never: a plain file instead of a sealed one; a value that was removed from the sealed file would
+//! stay in use.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use homestak_core::catalog::Problem;
+use homestak_core::doc::{Code, Faults, FileId, Severity, Source, Value, yaml};
+
+use crate::load::Unseal;
+
+/// The plain file's name; a sealed file may have it too.
+pub const PLAIN: &str = "secrets.yaml";
+/// The sealed file's name.
+pub const SEALED: &str = "secrets.yaml.enc";
+
+/// How many keys a message names.
+const NAMED: usize = 8;
+
+/// One file of secrets.
+pub(crate) struct SecretsFile {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// Its plain text, or why there is none.
+    pub(crate) text: Result<String, Problem>,
+    /// Whether it was sealed; so counts one that could not be read.
+    pub(crate) sealed: bool,
+}
+
+impl SecretsFile {
+    /// Opens a file's text.
+    pub(crate) fn open(path: PathBuf, text: Result<String, Problem>, unseal: Unseal<'_>) -> Self {
+        let opened = text.clone().and_then(|text| unseal(&text));
+        let sealed = match (&text, &opened) {
+            (Ok(text), Ok(opened)) => text != opened,
+            _ => true,
+        };
+        Self {
+            path,
+            text: opened,
+            sealed,
+        }
+    }
+}
+
+/// What is read, and a problem beside it.
+pub(crate) struct Choice {
+    /// The file that is read.
+    pub(crate) file: SecretsFile,
+    /// Something worth knowing about the other file.
+    pub(crate) notice: Option<(PathBuf, Problem)>,
+}
+
+/// Chooses between the file with the plain name and the one with the sealed name.
+pub(crate) fn choose(plain: Option<SecretsFile>, sealed: Option<SecretsFile>) -> Option<Choice> {
+    let Some(mut file) = sealed else {
+        let notice = None;
+        return plain.map(|file| Choice { file, notice });
+    };
+    let mut notice = None;
+    if !file.sealed {
+        file.text = Err(not_sealed(&file.path));
+    } else if let Some(plain) = plain {
+        match (&file.text, &plain.text) {
+            (Ok(one), Ok(other)) => match differences(one, other) {
+                Some(names) => file.text = Err(differ(&file.path, &plain.path, &names)),
+                None => notice = Some((plain.path.clone(), superfluous(&plain.path))),
+            },
+            _ => file.text = Err(not_compared(&file, &plain)),
+        }
+    }
+    Some(Choice { file, notice })
+}
+
+fn not_sealed(path: &Path) -> Problem {
+    let path = path.display();
+    Problem {
+        code: Code::NotSealed,
+        severity: Severity::Error,
+        message: format!("`{SEALED}` is not sealed: its secrets are plain text"),
+        hint: format!("homestak secrets encrypt --in-place {path}; replace what was pushed"),
+    }
+}
+
+fn superfluous(plain: &Path) -> Problem {
+    Problem {
+        code: Code::Shadowed,
+        severity: Severity::Notice,
+        message: format!("`{SEALED}` is read instead of this file, which has the same content"),
+        hint: format!("rm {}", plain.display()),
+    }
+}
+
+fn differ(sealed: &Path, plain: &Path, names: &[String]) -> Problem {
+    let what = match names {
+        [] => "one of them is not a valid document".to_owned(),
+        names => {
+            let shown: Vec<String> = names.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
+            let more = match names.len().saturating_sub(NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("different values of {}{more}", shown.join(", "))
+        }
+    };
+    Problem {
+        code: Code::SecretsDiffer,
+        severity: Severity::Error,
+        message: format!("`{PLAIN}` and `{SEALED}` differ, so neither is used: {what}"),
+        hint: keep_one(sealed, plain),
+    }
+}
+
+fn not_compared(sealed: &SecretsFile, plain: &SecretsFile) -> Problem {
+    let (name, problem) = match (&sealed.text, &plain.text) {
+        (Err(problem), _) => (SEALED, problem),
+        (Ok(_), Err(problem)) => (PLAIN, problem),
+        (Ok(_), Ok(_)) => return superfluous(&plain.path),
+    };
+    let why = &problem.message;
+    Problem {
+        code: Code::SecretsDiffer,
+        severity: Severity::Error,
+        message: format!(
+            "`{PLAIN}` and `{SEALED}` cannot be compared, so neither is used; `{name}`: {why}"
+        ),
+        hint: format!(
+            "{}, or {}",
+            problem.hint,
+            keep_one(&sealed.path, &plain.path)
+        ),
+    }
+}
+
+fn keep_one(sealed: &Path, plain: &Path) -> String {
+    let (sealed, plain) = (sealed.display(), plain.display());
+    format!(
+        "to keep the sealed file: rm {plain}; to keep the plain one: homestak secrets encrypt {plain} --out {sealed}, then rm {plain}"
+    )
+}
+
+/// Returns the names of keys whose values differ, none when the documents are equal. Documents that
+/// cannot be read and are not equal as text differ in no key that could be named.
+fn differences(one: &str, other: &str) -> Option<Vec<String>> {
+    if one == other {
+        return None;
+    }
+    let tree = |text| {
+        let source = Source::secret(PLAIN, text);
+        yaml::parse(FileId(0), &source, &mut Faults::default())
+    };
+    let (Some(one), Some(other)) = (tree(one), tree(other)) else {
+        return Some(Vec::new());
+    };
+    let mut names = BTreeSet::new();
+    compare(&one, &other, "", &mut names);
+    (!names.is_empty()).then(|| names.into_iter().collect())
+}
+
+fn compare(one: &Value, other: &Value, path: &str, names: &mut BTreeSet<String>) {
+    let below = |key: &str| match path {
+        "" => key.to_owned(),
+        path => format!("{path}.{key}"),
+    };
+    // A section that was emptied has no value at all.
+    let entries = |value: &'_ Value| match value.is_null() {
+        true => Some(Vec::new()),
+        false => value.entries().map(<[_]>::to_vec),
+    };
+    if let (Some(own), Some(others)) = (entries(one), entries(other)) {
+        for entry in &own {
+            match other.field(&entry.key.text) {
+                Some(value) => compare(&entry.value, value, &below(&entry.key.text), names),
+                None => _ = names.insert(below(&entry.key.text)),
+            }
+        }
+        let only = others
+            .iter()
+            .filter(|entry| one.field(&entry.key.text).is_none());
+        names.extend(only.map(|entry| below(&entry.key.text)));
+    } else if one != other {
+        let name = if path.is_empty() {
+            "the document"
+        } else {
+            path
+        };
+        names.insert(name.to_owned());
+    }
+}
