@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -121,6 +122,18 @@ pub fn sync(directory: BorrowedFd<'_>) -> io::Result<()> {
         Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Creates a directory that only its owner can use, with those it is in. What is there keeps its mode.
+pub fn create_private(directory: &Path) -> io::Result<()> {
+    let made = std::fs::DirBuilder::new()
+        .recursive(true) // tidy: a method of the standard library
+        .mode(0o700)
+        .create(directory);
+    made.map_err(|error| {
+        let said = format!("{}: {error}", directory.display());
+        io::Error::new(error.kind(), said)
+    })
 }
 
 /// Opens a directory in order to sync it.

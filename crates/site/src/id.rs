@@ -4,7 +4,7 @@
 //! back before it takes effect.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use homestak_api::durable::{self, Access};
@@ -90,7 +90,8 @@ pub fn add_stock(state: &Path, id: &SiteId) -> Result<bool, IdError> {
     if is_there(read_stock(state)?, id)? {
         return Ok(false);
     }
-    create_private(state).map_err(|source| not_written(&state.join(STOCK_FILE), id, source))?;
+    durable::create_private(state)
+        .map_err(|source| not_written(&state.join(STOCK_FILE), id, source))?;
     let _turn = turn(state)?;
     if is_there(read_stock(state)?, id)? {
         return Ok(false);
@@ -102,7 +103,7 @@ pub fn add_stock(state: &Path, id: &SiteId) -> Result<bool, IdError> {
 pub fn replace_stock(state: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     let path = state.join(STOCK_FILE);
     let text = format!("{id}\n");
-    let written = create_private(state)
+    let written = durable::create_private(state)
         .and_then(|()| durable::write(&path, text.as_bytes(), Access::PRIVATE));
     match written {
         Ok(()) => Ok(path),
@@ -178,13 +179,6 @@ fn turn(directory: &Path) -> Result<std::fs::File, IdError> {
         path: directory.to_owned(),
         source,
     })
-}
-
-fn create_private(directory: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
 }
 
 fn lines(id: &SiteId) -> String {

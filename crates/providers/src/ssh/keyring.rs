@@ -5,7 +5,6 @@
 //! Never: a key that others may read; a key in the place of one that is in use.
 
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
@@ -137,8 +136,8 @@ impl Keyring {
         }
         let broken = |error: io::Error| failed(doing, &error);
         let directory = file.parent().unwrap_or(&self.directory);
-        private_directory(&self.directory).map_err(broken)?;
-        private_directory(directory).map_err(broken)?;
+        durable::create_private(&self.directory).map_err(broken)?;
+        durable::create_private(directory).map_err(broken)?;
         // Beside its place, so that it gets there in one move.
         let new = tempfile::Builder::new()
             .prefix(".new-")
@@ -233,25 +232,6 @@ fn gone(file: &Path) -> io::Result<()> {
     match fs_err::remove_file(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
-    }
-}
-
-/// Makes a directory that only its owner can use, unless it is there.
-fn private_directory(directory: &Path) -> io::Result<()> {
-    if let Some(parent) = directory.parent() {
-        std::fs::DirBuilder::new()
-            .recursive(true) // tidy: a method of the standard library
-            .mode(0o700)
-            .create(parent)?;
-    }
-    let made = std::fs::DirBuilder::new().mode(0o700).create(directory);
-    match made {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => {
-            let said = format!("{}: {error}", directory.display());
-            Err(io::Error::new(error.kind(), said))
-        }
-        Ok(()) => Ok(()),
     }
 }
 

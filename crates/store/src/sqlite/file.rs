@@ -4,7 +4,7 @@
 //! Never: a change to a file that is not ours, or of a newer program.
 
 use std::fmt;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -116,10 +116,7 @@ impl File {
         if let Some(dir) = self.path.parent()
             && !dir.is_dir()
         {
-            std::fs::DirBuilder::new()
-                .recursive(true) // tidy: a method of the standard library
-                .mode(0o700)
-                .create(dir)?;
+            homestak_api::durable::create_private(dir)?;
         }
         // SQLite gives the files beside it the mode of this one.
         let made = std::fs::OpenOptions::new()

@@ -4,7 +4,6 @@
 //! Never: another verdict than that of the phases.
 
 use std::fmt::Write as _;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use homestak_core::plan::Plan;
@@ -120,10 +119,7 @@ impl Report {
         made: &Chronicle,
         finished: Timestamp,
     ) -> Result<Vec<PathBuf>, CommandError> {
-        std::fs::DirBuilder::new()
-            .recursive(true) // tidy: a method of the standard library
-            .mode(0o700)
-            .create(directory)
+        homestak_api::durable::create_private(directory)
             .map_err(|error| CommandError::file("make", directory, &error))?;
         let word = if self.success() { "passed" } else { "failed" };
         let stem = self.started.strftime("%Y%m%d-%H%M%S").to_string();
