@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::access::KEY_FILES;
+
 /// One field of one resource that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Change {
@@ -54,6 +56,15 @@ pub enum Danger {
 }
 
 impl Danger {
+    /// Tells whether a difference is corrected however often it comes back: whoever changes it
+    /// again and again may want just that it stays.
+    pub fn is_protected(self) -> bool {
+        match self {
+            Self::Sshd | Self::Sudo | Self::Users => true,
+            Self::Network => false,
+        }
+    }
+
     /// Returns what it is about, in words.
     pub fn words(self) -> &'static str {
         match self {
@@ -76,7 +87,10 @@ impl Danger {
             || path == "/etc/resolv.conf"
         {
             Some(Self::Network)
-        } else if path.ends_with("/.ssh") || path.ends_with("/.ssh/authorized_keys") {
+        } else if KEY_FILES.iter().any(|name| {
+            path.strip_suffix(name)
+                .is_some_and(|home| home.ends_with('/'))
+        }) {
             Some(Self::Users)
         } else {
             None
