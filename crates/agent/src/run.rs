@@ -310,7 +310,7 @@ pub(crate) fn summary(drift: &Drift, watched: bool) -> String {
     match (&drift.trouble, watched) {
         (None, true) => lines += "watched\n",
         (Some(trouble), true) => {
-            lines += &format!("watched, but not everything is corrected: {trouble}\n")
+            lines += &format!("watched, but not everything is corrected: {trouble}\n");
         }
         (Some(trouble), false) => lines += &format!("{trouble}\n"),
         (None, false) => {}

@@ -88,9 +88,8 @@ pub(crate) fn open_lock(path: &Path) -> std::io::Result<File> {
 /// so hold its locks.
 pub(crate) fn secure() -> Result<(), AgentError> {
     let state = place("");
-    let found = match path::look(&state) {
-        Ok(Found::Directory(stat)) => stat,
-        _ => return Ok(()),
+    let Ok(Found::Directory(found)) = path::look(&state) else {
+        return Ok(());
     };
     if found.st_uid == 0 && path::mode(&found) == 0o700 {
         return Ok(());

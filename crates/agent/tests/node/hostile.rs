@@ -90,7 +90,7 @@ fn what_one_user_breaks_is_refused_and_everything_else_is_kept_up() {
     // A file where a directory should be, and directories that are links.
     alice(
         &lab,
-        "rm -r .ssh conf.d; touch .ssh; ln -s /etc/prize conf.d",
+        "rm -r .ssh; mv conf.d old; touch .ssh; ln -s /etc/prize conf.d",
     )
     .good();
     let keys = "keys:alice//home/alice/.ssh";
@@ -203,7 +203,7 @@ fn undone_through_links(lab: &Lab, spec: &Value) {
     other["access"]["users"][1]["sudo"] = json!(false);
     let mut job = lab.begin("--id back --confirm 3", &other, crate::bed::Way::Shared);
     job.until("confirm");
-    alice(lab, "rm -r conf.d; ln -s /etc/prize conf.d").good();
+    alice(lab, "mv conf.d older; ln -s /etc/prize conf.d").good();
     let (code, events) = job.end();
     assert_eq!(code, 2);
     let said = text(&result(&events)["message"]);

@@ -24,6 +24,9 @@ const FIRST_HOLD: u64 = 10 * 60_000;
 const FIRST_RETRY: u64 = 2_000;
 /// No hold is longer, in milliseconds: by then whoever fought may have been found.
 const LONGEST_HOLD: u64 = 60 * 60_000;
+/// The same after a failure for a field that decides who gets in: whoever makes it fail gains
+/// little.
+const LONGEST_PROTECTED: u64 = 60_000;
 /// How often a node is looked at when its spec does not say, in seconds.
 const SWEEP: u64 = 300;
 /// So many mends are remembered for people.
@@ -219,7 +222,13 @@ impl Drift {
         for id in ids {
             let again = self.again.entry(id.clone()).or_default();
             again.failed += 1;
-            again.held_until = Some(now.uptime + doubled(FIRST_RETRY, again.failed));
+            let danger = self.open.get(id).and_then(|open| open.danger);
+            let longest = match danger.is_some_and(Danger::is_protected) {
+                true => LONGEST_PROTECTED,
+                false => LONGEST_HOLD,
+            };
+            let wait = doubled(FIRST_RETRY, again.failed).min(longest);
+            again.held_until = Some(now.uptime + wait);
             if let Some(open) = self.open.get_mut(id) {
                 open.why = Some(shorten(why));
             }
@@ -354,6 +363,24 @@ mod tests {
                 assert!(drift.held(at(n)).is_empty(), "{danger:?} {n}");
                 assert!(drift.mended(&ids(&["a"]), at(n)).is_empty());
             }
+        }
+    }
+
+    #[test]
+    fn a_failure_of_a_field_that_decides_who_gets_in_is_tried_again_every_minute() {
+        let mut drift = Drift::default();
+        let danger = Some(Danger::Users);
+        for n in 0..14 {
+            let now = at(n * 10_000);
+            drift.see(
+                &[Change {
+                    danger,
+                    ..change("a")
+                }],
+                now,
+            );
+            drift.failed(&ids(&["a"]), "no way", now);
+            assert!(drift.next(now).unwrap() <= 60_000);
         }
     }
 
