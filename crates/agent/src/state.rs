@@ -3,6 +3,7 @@
 //! Never: a marker of success beside one of failure; a lock that anybody but root can take.
 
 use std::fs::{DirBuilder, File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,7 +56,7 @@ pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
 
 /// Tells whether the state can be read, or is not there.
 pub(crate) fn is_readable() -> bool {
-    let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
     !fs_err::read_dir(place("")).err().is_some_and(denied)
 }
 
@@ -74,7 +75,15 @@ pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
     }
     // What is above the state is for everyone; what is inside is not.
     fs_err::create_dir_all(HOME)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
+    let inside = |one: &&Path| one.starts_with(HOME) && *one != Path::new(HOME);
+    let mut missing: Vec<&Path> = path.ancestors().filter(inside).collect();
+    while let Some(directory) = missing.pop() {
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Opens a lock, which nobody but root can.
@@ -126,7 +135,7 @@ fn close(path: &Path) -> std::io::Result<()> {
 /// Removes a file of the state; one that is gone is fine.
 pub(crate) fn remove(name: &str) -> Result<(), AgentError> {
     match fs_err::remove_file(place(name)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(name)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(name)(error)),
         _ => Ok(()),
     }
 }
@@ -138,7 +147,7 @@ pub(crate) fn load() -> Result<State, AgentError> {
             what: format!("`{}`", place(STATE).display()),
             source: source.into(),
         }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(State::default()),
         Err(error) => Err(failed(STATE)(error)),
     }
 }
