@@ -12,7 +12,7 @@ use crate::lab::{AGENT, KEY, Lab, STATE, result};
 /// What the user does on the node.
 const ATTACK: &str = include_str!("attack.py");
 /// How long the user tries.
-const TRIES: Duration = Duration::from_secs(40);
+const TRIES: Duration = Duration::from_secs(30);
 
 /// Something of root that a link could lead to.
 const PRIZE: &str = "mkdir -m 755 /etc/prize; for name in authorized_keys app.conf keep; do echo root >/etc/prize/$name; done; mkdir -p -m 700 /root/.ssh; test -s /root/.ssh/authorized_keys || echo '# root' >/root/.ssh/authorized_keys";
