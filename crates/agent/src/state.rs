@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::durable;
 use homestak_core::converge::{HOME, State};
 use rustix::fs::{Gid, Mode, Uid};
 use serde_json::{Value, json};
@@ -25,6 +26,8 @@ pub(crate) const SPEC: &str = "spec.yaml";
 pub(crate) const FETCHED: &str = "spec.fetched.yaml";
 /// The spec of a run that has begun to change the machine and has not ended well.
 const ATTEMPTED: &str = "spec.attempted.yaml";
+/// The spec before the one that is kept.
+const BEFORE: &str = "spec.yaml.prev";
 const STATE: &str = "converge.json";
 /// Says that the machine is as its spec says.
 pub(crate) const COMPLETE: &str = "config-complete.json";
@@ -173,10 +176,15 @@ pub(crate) fn next_spec() -> PathBuf {
 pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
     let before = fs_err::read_to_string(place(SPEC)).ok();
     if before.as_deref() != Some(text) {
-        if let Some(before) = before {
-            write("spec.yaml.prev", &before)?;
+        if before.is_some() {
+            remove(BEFORE)?;
+            fs_err::hard_link(place(SPEC), place(BEFORE)).map_err(failed(BEFORE))?;
         }
-        write(SPEC, text)?;
+        if attempted().as_deref() == Some(text) {
+            durable::rename(&place(ATTEMPTED), &place(SPEC)).map_err(failed(SPEC))?;
+        } else {
+            write(SPEC, text)?;
+        }
     }
     remove(ATTEMPTED)?;
     match fs_err::read_to_string(place(FETCHED)) {
