@@ -20,8 +20,13 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
             &["usermod", "--expiredate", "", "--shell", shell, name],
         ),
         Step::Write { path, .. } => staged.place(path),
-        Step::Link { path, target } => files::link(path, target),
-        Step::Delete { path } => files::delete(path),
+        Step::Link { path, target } => {
+            files::link(path, target).map_err(|source| AgentError::Write {
+                path: path.clone(),
+                source,
+            })
+        }
+        Step::Delete { path } => staged.delete(path),
         Step::Hostname { name } => {
             rustix::system::sethostname(name.as_bytes()).map_err(|error| AgentError::Step {
                 step: step.words(),

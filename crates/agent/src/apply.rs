@@ -4,16 +4,18 @@
 //! Never: a first change before it is known that packages can be had, and files were checked as far
 //! as can be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use homestak_core::converge::{
-    Change, Decision, Facts, Managed, Resource, Scope, State, Step, decide,
+    Change, Decision, Facts, Handling, Managed, Resource, Scope, State, Step, decide,
 };
 
 use crate::act::act;
 use crate::error::AgentError;
 use crate::files::Staged;
 use crate::gather::gather;
+use crate::path::{self, Keeper};
 use crate::{clock, packages, settings, state};
 
 /// The machine looked at, and what follows.
@@ -45,6 +47,18 @@ pub(crate) fn require(decision: &Decision) -> Result<(), AgentError> {
         return Ok(());
     }
     Err(AgentError::Refused(decision.refusals.clone()))
+}
+
+/// What was refused while everything else was done: why, by the id of a change.
+pub(crate) type Refused = BTreeMap<String, String>;
+
+/// Returns an error when anything was refused by itself.
+pub(crate) fn require_all(refused: &Refused) -> Result<(), AgentError> {
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let words = refused.iter().map(|(id, why)| format!("{id}: {why}"));
+    Err(AgentError::Partly(words.collect()))
 }
 
 /// Who hears of a run, and may have a say in it.
@@ -80,16 +94,18 @@ pub(crate) struct Seen {
     pub(crate) last: State,
 }
 
-/// Does what was decided. `party` hears of each step before it is done.
+/// Does what was decided, and returns what was refused by itself. `party` hears of each step before
+/// it is done.
 pub(crate) fn carry_out(
     wanted: &[Resource],
     look: Look,
     lock_wait: u64,
     party: &mut dyn Party,
-) -> Result<(), AgentError> {
+) -> Result<Refused, AgentError> {
     require(&look.decision)?;
     if look.decision.steps.is_empty() {
-        return settle(&look.last, &look.decision);
+        settle(&look.last, &look.decision)?;
+        return Ok(look.decision.refused);
     }
     let mut fuse = Fuse(settings::crash_after());
     let Look {
@@ -133,7 +149,16 @@ pub(crate) fn carry_out(
     let mut last = seen.last;
     intend(&mut last, &decision.intent, &decision.steps, false)?;
     let mut done = Vec::new();
-    if let Err(first) = walk(&decision.steps, &mut last, &mut done, &mut fuse, party) {
+    let mut staged = Staged::default();
+    let walked = walk(
+        &decision.steps,
+        &mut staged,
+        &mut last,
+        &mut done,
+        &mut fuse,
+        party,
+    );
+    if let Err(first) = walked {
         let words = |step: &&Step| !done.contains(*step);
         let left = decision.steps.iter().filter(words).map(Step::words);
         return Err(if done.is_empty() {
@@ -147,15 +172,17 @@ pub(crate) fn carry_out(
         });
     }
     fuse.burn();
-    let seen = look_again(wanted, &last)?;
+    let seen = look_again(wanted, &last, staged.skipped())?;
     party.holds()?;
-    settle(&last, &seen)
+    settle(&last, &seen)?;
+    Ok(seen.refused)
 }
 
 /// Does steps. Users own files, so they are made before their files are written beside their
 /// places; all other files are written and checked before the first step.
 fn walk(
     steps: &[Step],
+    staged: &mut Staged,
     last: &mut State,
     done: &mut Vec<Step>,
     fuse: &mut Fuse,
@@ -171,19 +198,18 @@ fn walk(
         Step::Directory { owner, .. } | Step::Write { owner, .. } => made.contains(owner.as_str()),
         _ => false,
     };
-    let mut staged = Staged::default();
     staged.add(steps.iter().filter(|step| !later(step)))?;
     for step in steps.iter().filter(users) {
         party.step(step);
         fuse.burn();
-        act(step, &mut staged)?;
+        act(step, staged)?;
         done.push(step.clone());
     }
     staged.add(steps.iter().filter(later))?;
     for step in steps.iter().filter(|step| !users(step)) {
         party.step(step);
         fuse.burn();
-        act(step, &mut staged)?;
+        act(step, staged)?;
         done.push(step.clone());
         if last.pending.remove(step) {
             state::save(last)?;
@@ -196,15 +222,31 @@ fn walk(
 /// times a second.
 const LOOKS: usize = 50;
 
-/// Looks whether all is as it should be now.
-fn look_again(wanted: &[Resource], last: &State) -> Result<Decision, AgentError> {
+/// Looks whether all is as it should be now. What a user kept from being so is refused; it is no
+/// reason to fail for everyone else.
+fn look_again(
+    wanted: &[Resource],
+    last: &State,
+    skipped: &BTreeMap<String, String>,
+) -> Result<Decision, AgentError> {
     let mut check = last.clone();
     check.pending.clear();
     let mut n_looks = 0;
     loop {
-        let seen = decide(wanted, &facts(wanted, &check)?, &check);
+        let mut seen = decide(wanted, &facts(wanted, &check)?, &check);
         require(&seen)?;
-        if seen.is_settled() {
+        let enforced = |change: &&Change| change.handling == Handling::Enforce;
+        let left: Vec<&Change> = seen.changes.iter().filter(enforced).collect();
+        if left.iter().all(|change| is_users(change)) {
+            for change in left {
+                let path = skipped
+                    .keys()
+                    .find(|path| change.id.contains(path.as_str()));
+                let why = path.map_or("it was changed while it was written", |path| {
+                    skipped[path].as_str()
+                });
+                seen.refused.insert(change.id.clone(), why.to_owned());
+            }
             return Ok(seen);
         }
         let moves = |change: &&Change| {
@@ -219,6 +261,20 @@ fn look_again(wanted: &[Resource], last: &State) -> Result<Decision, AgentError>
             return Err(AgentError::Unsettled(seen.changes));
         }
         clock::moment(200);
+    }
+}
+
+/// Tells whether a difference is in a file that a user can change at any time.
+fn is_users(change: &Change) -> bool {
+    if let Some(user) = change.resource.strip_prefix("keys:") {
+        return user != "root";
+    }
+    let Some(path) = change.resource.strip_prefix("file:") else {
+        return false;
+    };
+    match path::parent(Path::new(path)) {
+        Ok((directory, _)) => directory.keeper() != Keeper::Root,
+        Err(fault) => fault.by_user,
     }
 }
 

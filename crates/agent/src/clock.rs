@@ -19,6 +19,14 @@ pub(crate) fn now() -> Timestamp {
     WallClock.now()
 }
 
+/// Returns now, by the time of day and by what nobody can set.
+pub(crate) fn both() -> homestak_core::converge::Now {
+    homestak_core::converge::Now {
+        time: now(),
+        uptime: uptime(),
+    }
+}
+
 /// Returns how long the machine has been up, in milliseconds; suspended or not, and whatever the
 /// time of day is set to.
 pub(crate) fn uptime() -> u64 {

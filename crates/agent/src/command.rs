@@ -35,6 +35,12 @@ pub(crate) struct Spec {
 /// Runs a command and returns its exit code.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let json = cli.json_output;
+    if rustix::process::geteuid().is_root()
+        && let Err(error) = state::secure()
+    {
+        // What can be done is done: the command itself may be the way to repair it.
+        ui::say(&format!("error: {}", error.message()));
+    }
     let kind = match &cli.command {
         Command::Config(ConfigCommand::Check(_)) => "config.check",
         Command::Config(ConfigCommand::Apply { .. }) => "config.apply",
@@ -164,7 +170,7 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     if json {
         ui::json(
             "config.check",
-            json!({ "spec": spec.name, "settled": settled, "changes": shown, "refusals": decision.refusals, "unconfirmed": state::unconfirmed() }),
+            json!({ "spec": spec.name, "settled": settled, "changes": shown, "refusals": decision.refusals, "refused": decision.refused, "unconfirmed": state::unconfirmed() }),
         );
     } else {
         ui::data(&render(&shown));
@@ -280,8 +286,12 @@ pub(crate) fn finish(
     let changes = look.decision.changes.clone();
     let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
     party.begins(&changes);
-    apply::carry_out(&spec.wanted, look, lock_wait, party)?;
+    if !steps.is_empty() {
+        state::attempt(&spec.text)?;
+    }
+    let refused = apply::carry_out(&spec.wanted, look, lock_wait, party)?;
     state::keep_spec(&spec.text)?;
+    apply::require_all(&refused)?;
     let counts = mark_complete(spec)?;
     let milliseconds = clock::uptime().saturating_sub(begun);
     let mut body = json!({
@@ -352,18 +362,23 @@ fn validate(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
 }
 
 fn status(json: bool) -> Result<u8, AgentError> {
+    if !state::is_readable() {
+        return Err(AgentError::NotRoot);
+    }
     let (complete, failed) = state::markers();
+    let drift = memory::load_drift();
+    let watched = memory::is_watched();
     let word = match (&complete, &failed) {
         (_, Some(_)) => "failed",
+        (Some(_), None) if watched && run::differs(&drift) => "differs",
         (Some(_), None) => "complete",
         (None, None) => "unknown",
     };
-    let drift = memory::load_drift();
     let fetched = state::place(state::FETCHED).exists();
     if json {
         ui::json(
             "status",
-            json!({ "status": word, "complete": complete, "failed": failed, "fetched": fetched, "watching": memory::is_watched(), "drift": drift }),
+            json!({ "status": word, "complete": complete, "failed": failed, "fetched": fetched, "watching": watched, "enforcing": watched && drift.trouble.is_none(), "drift": drift }),
         );
     } else {
         let message = failed
@@ -378,7 +393,7 @@ fn status(json: bool) -> Result<u8, AgentError> {
                 "a fetched spec waits: `homestak config apply` makes this machine what it says\n",
             );
         }
-        ui::data(&run::summary(&drift, memory::is_watched()));
+        ui::data(&run::summary(&drift, watched));
     }
     Ok(0)
 }

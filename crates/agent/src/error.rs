@@ -12,6 +12,9 @@ use homestak_core::foreign::ForeignText;
 use crate::fetch::FetchError;
 use crate::process::ProcessError;
 
+/// What a run is called that did everything but what was refused.
+pub(crate) const PARTLY: &str = "partly_refused";
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {
@@ -28,8 +31,11 @@ pub(crate) enum AgentError {
     /// This machine, or what is wanted of it, is not possible.
     #[error("nothing was changed: {}", .0.join("; "))]
     Refused(Vec<String>),
+    /// Some of it is not possible, and everything else was done.
+    #[error("refused, while everything else is as the spec says: {}", .0.join("; "))]
+    Partly(Vec<String>),
     /// Not run by root.
-    #[error("only root can converge a machine")]
+    #[error("only root can converge a machine, or see what it is")]
     NotRoot,
     /// Another one is at it.
     #[error("another run converges this machine")]
@@ -159,6 +165,7 @@ impl AgentError {
             Self::Fetch(error) => error.code(),
             Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.code(),
             Self::Refused(_)
+            | Self::Partly(_)
             | Self::NotRoot
             | Self::Busy
             | Self::Watched
@@ -183,6 +190,7 @@ impl AgentError {
             Self::NoSpec { .. } => "no_spec",
             Self::WrongSpec(_) => "wrong_spec",
             Self::Refused(_) => "refused",
+            Self::Partly(_) => PARTLY,
             Self::NotRoot => "not_root",
             Self::Busy => "busy",
             Self::Watched => "watched",
@@ -242,6 +250,7 @@ impl AgentError {
             Self::NoSpec { .. }
             | Self::WrongSpec(_)
             | Self::Refused(_)
+            | Self::Partly(_)
             | Self::Look { .. }
             | Self::Process(_)
             | Self::Unsound { .. }

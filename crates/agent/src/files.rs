@@ -1,17 +1,18 @@
 //! Files, all of them or none: written beside their places, checked, then moved there.
 //!
-//! In: the steps that are about files. Out: files in place, whole.
-//! Never: a file half written; a rule of sudo or a setting of sshd that was not checked.
+//! Never: a file half written; a rule of sudo or a setting of sshd that was not checked; a path
+//! resolved by anything but `path`.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::durable::{self, Access};
 use homestak_core::converge::{SSHD, SSHD_D, SUDOERS, Step};
 
 use crate::error::AgentError;
+use crate::gather::Accounts;
+use crate::path::{self, Directory, Fault, Keeper};
 use crate::process;
 
 fn failed(path: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
@@ -21,18 +22,27 @@ fn failed(path: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
     }
 }
 
+/// A file that is written beside its place, in a directory that is held until it is moved.
+struct Beside {
+    path: String,
+    directory: Directory,
+    name: OsString,
+}
+
 /// A set of files that are written beside their places. What is not moved is removed.
 #[derive(Default)]
 pub(crate) struct Staged {
-    files: Vec<(String, PathBuf)>,
+    files: Vec<Beside>,
     /// Every file of the set as it will be; `None` for one that goes.
     texts: BTreeMap<String, Option<String>>,
+    /// Paths that a user kept from being written, and how.
+    skipped: BTreeMap<String, String>,
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        for (_, beside) in &self.files {
-            _ = fs_err::remove_file(beside);
+        for file in &self.files {
+            file.directory.remove_beside(&file.name);
         }
     }
 }
@@ -44,40 +54,25 @@ impl Staged {
         steps: impl Iterator<Item = &'a Step>,
     ) -> Result<(), AgentError> {
         let first = self.files.len();
+        let accounts = Accounts::read()?;
         let mut sshd = false;
         for step in steps {
-            if let Step::Directory {
-                path,
-                mode,
-                owner,
-                group,
-            } = step
-            {
-                directory(path, *mode, owner, group)?;
-            }
-            if let Step::Write {
-                path,
-                content,
-                mode,
-                owner,
-                group,
-            } = step
-            {
-                require_writable(path)?;
-                let beside = beside(Path::new(path));
-                if let Some(parent) = beside.parent() {
-                    fs_err::create_dir_all(parent).map_err(failed(path))?;
+            let (path, text) = match step {
+                Step::Directory { path, .. } => (path, None),
+                Step::Write { path, content, .. } => (path, Some(Some(content.clone()))),
+                Step::Delete { path } => (path, Some(None)),
+                _ => continue,
+            };
+            match self.stage(step, &accounts) {
+                Ok(()) => {}
+                Err(fault) => {
+                    self.skip(path, fault)?;
+                    continue;
                 }
-                self.files.push((path.clone(), beside.clone()));
-                write_new(&beside, content.as_bytes(), *mode).map_err(failed(path))?;
-                give(&beside, owner, group)?;
-                sshd |= path.starts_with(SSHD);
-                self.texts.insert(path.clone(), Some(content.clone()));
             }
-            if let Step::Delete { path } = step {
-                require_writable(path)?;
+            if let Some(text) = text {
                 sshd |= path.starts_with(SSHD);
-                self.texts.insert(path.clone(), None);
+                self.texts.insert(path.clone(), text);
             }
         }
         check_sudoers(&self.files[first..])?;
@@ -87,146 +82,146 @@ impl Staged {
         Ok(())
     }
 
-    /// Moves one file to its place.
-    pub(crate) fn place(&mut self, path: &str) -> Result<(), AgentError> {
-        let Some(nth) = self.files.iter().position(|(place, _)| place == path) else {
-            return Ok(());
-        };
-        let (_, beside) = &self.files[nth];
-        replace(beside, Path::new(path)).map_err(failed(path))?;
-        self.files.remove(nth);
+    fn stage(&mut self, step: &Step, accounts: &Accounts) -> Result<(), Fault> {
+        if let Step::Directory {
+            path,
+            mode,
+            owner,
+            group,
+        } = step
+        {
+            let (directory, name) = path::make_parent(Path::new(path))?;
+            let done = ids(accounts, owner, group)
+                .and_then(|owner| directory.set_directory(&name, *mode, owner));
+            return done.map_err(|source| fault(&directory, source));
+        }
+        if let Step::Write {
+            path,
+            content,
+            mode,
+            owner,
+            group,
+        } = step
+        {
+            let (directory, name) = path::make_parent(Path::new(path))?;
+            let done = ids(accounts, owner, group).and_then(|owner| {
+                directory.require_writable(&name)?;
+                directory.require_owner(owner.0)?;
+                let mode = *mode;
+                let owner = Some(owner);
+                directory.write_beside(&name, content.as_bytes(), Access { mode, owner })
+            });
+            done.map_err(|source| fault(&directory, source))?;
+            let path = path.clone();
+            self.files.push(Beside {
+                path,
+                directory,
+                name,
+            });
+        }
+        if let Step::Delete { path } = step {
+            return match path::parent(Path::new(path)) {
+                Ok((directory, name)) => {
+                    let done = directory.require_writable(&name);
+                    done.map_err(|source| fault(&directory, source))
+                }
+                Err(fault) if path::is_missing(&fault.source) => Ok(()),
+                Err(fault) => Err(fault),
+            };
+        }
         Ok(())
     }
-}
 
-fn replace(beside: &Path, path: &Path) -> std::io::Result<()> {
-    match fs_err::rename(beside, path) {
-        // A file that is mounted by itself cannot be replaced, only filled.
-        Err(error) if error.kind() == ErrorKind::ResourceBusy => {
-            fs_err::write(path, fs_err::read(beside)?)?;
-            fs_err::remove_file(beside)
+    /// What a user can cause keeps that user's file from being written, and nothing else.
+    fn skip(&mut self, path: &str, fault: Fault) -> Result<(), AgentError> {
+        if !fault.by_user {
+            return Err(failed(path)(fault.source));
         }
-        done => done,
+        self.skipped
+            .insert(path.to_owned(), fault.source.to_string());
+        Ok(())
+    }
+
+    /// Returns the paths that a user kept from being written or deleted, and how.
+    pub(crate) fn skipped(&self) -> &BTreeMap<String, String> {
+        &self.skipped
+    }
+
+    /// Moves one file to its place.
+    pub(crate) fn place(&mut self, path: &str) -> Result<(), AgentError> {
+        let Some(nth) = self.files.iter().position(|file| file.path == path) else {
+            return Ok(());
+        };
+        let file = &self.files[nth];
+        match file.directory.place(&file.name) {
+            Ok(()) => {
+                self.files.remove(nth);
+                Ok(())
+            }
+            Err(source) => {
+                let fault = fault(&file.directory, source);
+                self.skip(path, fault)
+            }
+        }
+    }
+
+    /// Deletes a file; one that is gone is fine.
+    pub(crate) fn delete(&mut self, path: &str) -> Result<(), AgentError> {
+        delete(Path::new(path)).or_else(|fault| self.skip(path, fault))
     }
 }
 
-/// Finds out whether a file can be replaced or removed: one that is mounted read-only, or that may
-/// not be changed, is found before the first file is moved.
-fn require_writable(path: &str) -> Result<(), AgentError> {
-    match fs_err::symlink_metadata(path) {
-        Ok(meta) if meta.is_file() => {
-            let open = fs_err::OpenOptions::new().write(true).open(path);
-            open.map_err(failed(path))?;
-        }
-        _ => {}
-    }
-    let Some((parent, _)) = path.rsplit_once('/') else {
-        return Ok(());
+fn fault(directory: &Directory, source: std::io::Error) -> Fault {
+    let by_user = directory.keeper() != Keeper::Root;
+    Fault { source, by_user }
+}
+
+fn ids(accounts: &Accounts, owner: &str, group: &str) -> std::io::Result<(u32, u32)> {
+    let unknown = || {
+        let what = format!("there is no user `{owner}` or no group `{group}`");
+        std::io::Error::new(std::io::ErrorKind::InvalidInput, what)
     };
-    let read_only = rustix::fs::statvfs(parent).is_ok_and(|system| {
-        system
-            .f_flag
-            .contains(rustix::fs::StatVfsMountFlags::RDONLY)
-    });
-    if read_only {
-        return Err(failed(path)(ErrorKind::ReadOnlyFilesystem.into()));
-    }
-    Ok(())
+    accounts.ids(owner, group).ok_or_else(unknown)
 }
 
-/// Puts a file where it was, with numbers for owner and group: names may have gone.
-pub(crate) fn put_back(
+fn delete(path: &Path) -> Result<(), Fault> {
+    let (directory, name) = match path::parent(path) {
+        Err(fault) if path::is_missing(&fault.source) => return Ok(()),
+        opened => opened?,
+    };
+    let done = directory.remove(&name);
+    done.map_err(|source| fault(&directory, source))
+}
+
+/// Writes a file of root, whole, with the directories on the way to it.
+pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> std::io::Result<()> {
+    put(path, content, mode, (0, 0))
+}
+
+/// Writes a file, whole, with numbers for owner and group: names may have gone.
+pub(crate) fn put(
     path: &Path,
     content: &[u8],
     mode: u32,
-    (user, group): (u32, u32),
+    owner: (u32, u32),
 ) -> std::io::Result<()> {
-    let beside = beside(path);
-    if let Some(parent) = path.parent() {
-        fs_err::create_dir_all(parent)?;
-    }
-    let done = write_new(&beside, content, 0o600)
-        .and_then(|()| std::os::unix::fs::chown(&beside, Some(user), Some(group)))
-        .and_then(|()| fs_err::set_permissions(&beside, std::fs::Permissions::from_mode(mode)))
-        .and_then(|()| replace(&beside, path));
-    if done.is_err() {
-        _ = fs_err::remove_file(&beside);
-    }
-    done
-}
-
-/// Writes a file atomically.
-pub(crate) fn write_whole(path: &Path, content: &str, mode: u32) -> std::io::Result<()> {
-    let beside = beside(path);
-    let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    if let Some(parent) = parent {
-        fs_err::create_dir_all(parent)?;
-    }
-    let done =
-        write_new(&beside, content.as_bytes(), mode).and_then(|()| fs_err::rename(&beside, path));
-    if done.is_err() {
-        _ = fs_err::remove_file(&beside);
-    }
-    done
+    let (directory, name) = path::make_parent(path)?;
+    let owner = Some(owner);
+    directory.write(&name, content, Access { mode, owner })
 }
 
 /// Makes a symbolic link atomically.
-pub(crate) fn link(path: &str, target: &str) -> Result<(), AgentError> {
-    let beside = beside(Path::new(path));
-    _ = fs_err::remove_file(&beside);
-    fs_err::os::unix::fs::symlink(target, &beside)
-        .and_then(|()| fs_err::rename(&beside, path))
-        .map_err(failed(path))
+pub(crate) fn link(path: &str, target: &str) -> std::io::Result<()> {
+    let (directory, name) = path::make_parent(Path::new(path))?;
+    directory.link(&name, OsStr::new(target))
 }
 
-/// Removes a file; one that is gone is fine.
-pub(crate) fn delete(path: &str) -> Result<(), AgentError> {
-    match fs_err::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(path)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// The name has dots and an end that nobody reads: sudo, sshd and others skip it.
-fn beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.homestak-new"))
-}
-
-fn write_new(path: &Path, content: &[u8], mode: u32) -> std::io::Result<()> {
-    _ = fs_err::remove_file(path);
-    let mut file = fs_err::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(content)?;
-    file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-    file.sync_all()
-}
-
-fn directory(path: &str, mode: u32, owner: &str, group: &str) -> Result<(), AgentError> {
-    fs_err::create_dir_all(path).map_err(failed(path))?;
-    give(Path::new(path), owner, group)?;
-    let mode = std::fs::Permissions::from_mode(mode);
-    fs_err::set_permissions(path, mode).map_err(failed(path))
-}
-
-fn give(path: &Path, owner: &str, group: &str) -> Result<(), AgentError> {
-    if owner == "root" && group == "root" {
-        return Ok(());
-    }
-    let to = format!("{owner}:{group}");
-    let path = path.to_string_lossy();
-    process::must(&["chown", "--no-dereference", &to, &path])?;
-    Ok(())
-}
-
-fn check_sudoers(files: &[(String, PathBuf)]) -> Result<(), AgentError> {
-    for (path, beside) in files {
+fn check_sudoers(files: &[Beside]) -> Result<(), AgentError> {
+    for Beside { path, name, .. } in files {
         if !path.starts_with(SUDOERS) {
             continue;
         }
+        let beside = Path::new(path).with_file_name(path::beside(name));
         let beside = beside.to_string_lossy();
         let ended = process::run(&["visudo", "--check", "--quiet", "--file", &beside])?;
         if ended.code != Some(0) {
@@ -276,7 +271,7 @@ fn check_sshd_in(place: &Path, texts: &BTreeMap<String, Option<String>>) -> Resu
             None => continue,
         };
         let text = text.replace(&format!("{SSHD_D}/"), &format!("{}/", parts.display()));
-        write_new(&to, text.as_bytes(), 0o600).map_err(failed(path))?;
+        durable::write(&to, text.as_bytes(), Access::PRIVATE).map_err(failed(path))?;
     }
     let main = place.join("sshd_config");
     let ended = process::run(&["/usr/sbin/sshd", "-t", "-f", &main.to_string_lossy()])?;

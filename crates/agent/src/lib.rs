@@ -14,6 +14,7 @@ mod files;
 mod gather;
 mod job;
 mod packages;
+mod path;
 mod process;
 mod run;
 mod settings;

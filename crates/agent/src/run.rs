@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use homestak_core::converge::{Change, Drift, Handling, Since, Step, render};
+use homestak_core::converge::{Change, Drift, Handling, Open, Since, Step, render};
 use homestak_core::error::chain;
 use serde_json::json;
 
-use crate::apply::{self, Look, Quiet};
+use crate::apply::{self, Look, Quiet, Refused};
 use crate::args::SpecArgs;
 use crate::command::{self, Spec};
 use crate::error::AgentError;
@@ -53,7 +53,7 @@ fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Look, AgentError> {
     apply::look(&policy.put_into(&spec.wanted))
 }
 
-fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<(), AgentError> {
+fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<Refused, AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
     let wanted = policy.put_into(&spec.wanted);
     // Nothing is confirmed: what is mended was confirmed before.
@@ -69,26 +69,35 @@ fn enforced(look: &Look) -> Vec<&Change> {
     changes.filter(is_enforced).collect()
 }
 
+/// What a look may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charge {
+    pub(crate) mends: Mends,
+    /// Whether it says how the machine is: after a `config apply` that failed, that failure counts.
+    pub(crate) marks: bool,
+}
+
 /// Looks, and mends what may be mended. Whoever calls has the turn.
-pub(crate) fn round(spec: &Spec, drift: &mut Drift, mends: Mends) -> Result<Round, AgentError> {
-    let held = match mends {
+pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Round, AgentError> {
+    let held = match charge.mends {
         Mends::All => BTreeSet::new(),
-        Mends::Most | Mends::None => drift.held(clock::now()),
+        Mends::Most | Mends::None => drift.held(clock::both()),
     };
     let look = look(spec, &held)?;
     apply::require(&look.decision)?;
-    let new = drift.see(&look.decision.changes, clock::now());
+    let new = drift.see(&look.decision.changes, clock::both());
+    drift.refused.clone_from(&look.decision.refused);
     let mut round = Round {
         changes: look.decision.changes.clone(),
         ..Round::default()
     };
     for change in &round.changes {
-        let only_named = change.handling == Handling::Report || mends == Mends::None;
+        let only_named = change.handling == Handling::Report || charge.mends == Mends::None;
         if only_named && new.contains(&change.id) {
             ui::say(&format!("{}: only reported", found(change)));
         }
     }
-    if mends == Mends::None {
+    if charge.mends == Mends::None {
         return Ok(round);
     }
     if !enforced(&look).is_empty() {
@@ -96,9 +105,17 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, mends: Mends) -> Result<Roun
         memory::save_drift(drift)?;
         mend(spec, &held, look, drift, &mut round)?;
     }
+    if !charge.marks {
+        return Ok(round);
+    }
     let is_open = |id: &String| drift.again.get(id).is_some_and(|again| again.failed > 0);
-    if round.error.is_none() && !drift.open.keys().any(is_open) {
-        command::mark_complete(spec)?;
+    let refused = apply::require_all(&drift.refused).err();
+    match (&round.error, &refused) {
+        (Some(error), _) | (None, Some(error)) => state::fail_in("run", error, &spec.name)?,
+        (None, None) if drift.open.keys().any(is_open) => {}
+        (None, None) => {
+            command::mark_complete(spec)?;
+        }
     }
     Ok(round)
 }
@@ -112,52 +129,60 @@ fn mend(
 ) -> Result<(), AgentError> {
     memory::note_mending(true)?;
     let mut wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
-    round.error = if look.decision.steps.is_empty() {
-        // Something changed while it was looked at, so that what was seen does not fit together.
-        Some(AgentError::Unsettled(round.changes.clone()))
-    } else {
-        carry_out(spec, held, look).err()
-    };
     let mut left: Vec<String> = Vec::new();
-    if let Some(error) = &round.error {
-        let changed = matches!(error, AgentError::Unsettled(_));
-        let (mut seen, still) = one_by_one(spec, held, changed)?;
-        left = still;
-        // What was changed meanwhile is seen, and mended, as well.
-        seen.retain(|change| !wanted.iter().any(|one| one.id == change.id));
-        if !seen.is_empty() {
-            round.changes.extend(seen.iter().cloned());
-            drift.see(&round.changes, clock::now());
-            wanted.extend(seen);
+    let done = if look.decision.steps.is_empty() {
+        // Something changed while it was looked at, so that what was seen does not fit together.
+        Err(AgentError::Unsettled(round.changes.clone()))
+    } else {
+        carry_out(spec, held, look)
+    };
+    match done {
+        Ok(refused) => {
+            left.extend(refused.keys().cloned());
+            drift.refused.extend(refused);
+        }
+        Err(error) => {
+            let changed = matches!(error, AgentError::Unsettled(_));
+            let (mut seen, still) = one_by_one(spec, held, changed)?;
+            left = still;
+            round.error = Some(error);
+            // What was changed meanwhile is seen, and mended, as well.
+            seen.retain(|change| !wanted.iter().any(|one| one.id == change.id));
+            if !seen.is_empty() {
+                round.changes.extend(seen.iter().cloned());
+                drift.see(&round.changes, clock::both());
+                wanted.extend(seen);
+            }
         }
     }
-    let now = clock::now();
+    let now = clock::both();
     let mended = wanted.iter().filter(|change| !left.contains(&change.id));
     round.mended = mended.clone().map(|change| change.id.clone()).collect();
     for change in mended {
         ui::say(&format!("{}: mended", found(change)));
     }
     for id in drift.mended(&round.mended, now) {
-        let until = drift.again[&id].until.unwrap_or(now);
+        let until = drift.until(&id, now);
         ui::say(&format!(
             "{id} is changed again and again, so it is only reported until {until:.0}"
         ));
     }
-    match &round.error {
-        Some(error) if !left.is_empty() => {
-            let why = chain(error);
-            drift.failed(&left, &why, now);
-            for id in &left {
-                let until = drift.again[id].until.unwrap_or(now);
-                ui::say(&format!(
-                    "{id} could not be mended, it is tried again at {until:.0}: {why}"
-                ));
-            }
-            state::fail_in("run", error, &spec.name)?;
-        }
+    let why = match &round.error {
+        Some(error) => chain(error),
+        None => String::new(),
+    };
+    left.retain(|id| wanted.iter().any(|change| change.id == *id));
+    for id in &left {
+        let why = drift.refused.get(id).unwrap_or(&why).clone();
+        drift.failed(std::slice::from_ref(id), &why, now);
+        let until = drift.until(id, now);
+        ui::say(&format!(
+            "{id} could not be mended, it is tried again at {until:.0}: {why}"
+        ));
+    }
+    if left.is_empty() {
         // What was in the way has gone.
-        Some(_) => round.error = None,
-        None => {}
+        round.error = None;
     }
     memory::note_mending(false)
 }
@@ -179,7 +204,7 @@ fn one_by_one(
             let mut all = held.clone();
             all.extend(others.map(|other| other.id.clone()));
             // What cannot be mended is found by the last look.
-            _ = look(spec, &all).and_then(|look| carry_out(spec, &all, look));
+            _ = look(spec, &all).and_then(|look| carry_out(spec, &all, look).map(drop));
         }
     }
     let left = look(spec, held)?;
@@ -211,12 +236,17 @@ pub(crate) fn once(dry_run: bool, json: bool) -> Result<u8, AgentError> {
     undo::require_none()?;
     let spec = kept_spec()?;
     let mut drift = memory::load_drift();
-    let round = round(&spec, &mut drift, Mends::All);
+    let charge = Charge {
+        mends: Mends::All,
+        marks: true,
+    };
+    let round = round(&spec, &mut drift, charge);
     memory::save_drift(&drift)?;
     let round = round?;
     if let Some(error) = round.error {
         return Err(error);
     }
+    apply::require_all(&drift.refused)?;
     // Whoever asks for the spec would get this as well.
     let Look { mut decision, .. } = apply::look(&spec.wanted)?;
     let left = spec.policy.mark(&decision.changes);
@@ -265,17 +295,32 @@ fn rehearse(json: bool) -> Result<u8, AgentError> {
     Ok(0)
 }
 
+/// Tells whether something differs that should not, or that is not corrected.
+pub(crate) fn differs(drift: &Drift) -> bool {
+    let held = drift.held(clock::both());
+    let is_left = |(id, open): (&String, &Open)| {
+        open.handling == Handling::Enforce || open.why.is_some() || held.contains(id)
+    };
+    drift.trouble.is_some() || !drift.refused.is_empty() || drift.open.iter().any(is_left)
+}
+
 /// Says in a few lines what is watched and what differs.
 pub(crate) fn summary(drift: &Drift, watched: bool) -> String {
     let mut lines = String::new();
-    if watched {
-        lines += "watched\n";
-    }
-    if let Some(trouble) = &drift.trouble {
-        lines += &format!("{trouble}\n");
+    match (&drift.trouble, watched) {
+        (None, true) => lines += "watched\n",
+        (Some(trouble), true) => {
+            lines += &format!("watched, but not everything is corrected: {trouble}\n");
+        }
+        (Some(trouble), false) => lines += &format!("{trouble}\n"),
+        (None, false) => {}
     }
     for (id, open) in &drift.open {
         let why = open.why.as_ref();
+        if let Some(why) = drift.refused.get(id) {
+            lines += &format!("{id} is refused: {why}\n");
+            continue;
+        }
         let what = match (why, open.handling) {
             (Some(why), _) => format!("could not be mended: {why}"),
             (None, Handling::Enforce) => "is to be mended".to_owned(),

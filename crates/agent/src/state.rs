@@ -1,26 +1,33 @@
-//! What this machine remembers of its spec: under `/usr/local/etc/homestak/state`.
+//! What this machine remembers of its spec: under `/usr/local/etc/homestak/state`, for root alone.
 //!
-//! In: spec, state, results. Out: files, each written whole; for root only where they tell more
-//! than that.
-//! Never: a marker of success beside one of failure.
+//! Never: a marker of success beside one of failure; a lock that anybody but root can take.
 
-use std::fs::TryLockError;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::durable;
 use homestak_core::converge::{HOME, State};
+use rustix::fs::{Gid, Mode, Uid};
 use serde_json::{Value, json};
 
-use crate::clock;
 use crate::error::AgentError;
-use crate::files::write_whole;
+use crate::path::{self, Found};
 use crate::watch::memory;
+use crate::{clock, files};
 
 /// The spec that the machine is.
 pub(crate) const SPEC: &str = "spec.yaml";
 /// The spec that was fetched and is still to be applied. The watch goes by the other until then:
 /// it would not have its changes confirmed.
 pub(crate) const FETCHED: &str = "spec.fetched.yaml";
+/// The spec of a run that has begun to change the machine and has not ended well.
+const ATTEMPTED: &str = "spec.attempted.yaml";
+/// The spec before the one that is kept.
+const BEFORE: &str = "spec.yaml.prev";
 const STATE: &str = "converge.json";
 /// Says that the machine is as its spec says.
 pub(crate) const COMPLETE: &str = "config-complete.json";
@@ -50,15 +57,88 @@ pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
     }
 }
 
+/// Tells whether the state can be read, or is not there.
+pub(crate) fn is_readable() -> bool {
+    let denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+    !fs_err::read_dir(place("")).err().is_some_and(denied)
+}
+
 /// Writes a file of the state, whole.
-pub(crate) fn write(name: &str, content: &str, mode: u32) -> Result<(), AgentError> {
-    write_whole(&place(name), content, mode).map_err(failed(name))
+pub(crate) fn write(name: &str, content: &str) -> Result<(), AgentError> {
+    let path = place(name);
+    let made = path.parent().map_or(Ok(()), make_directory);
+    made.and_then(|()| files::write(&path, content.as_bytes(), 0o600))
+        .map_err(failed(name))
+}
+
+/// Makes a directory for root alone, with those above it that are missing.
+pub(crate) fn make_directory(path: &Path) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    // What is above the state is for everyone; what is inside is not.
+    fs_err::create_dir_all(HOME)?;
+    let inside = |one: &&Path| one.starts_with(HOME) && *one != Path::new(HOME);
+    let mut missing: Vec<&Path> = path.ancestors().filter(inside).collect();
+    while let Some(directory) = missing.pop() {
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Opens a lock, which nobody but root can.
+pub(crate) fn open_lock(path: &Path) -> std::io::Result<File> {
+    let mut options = fs_err::OpenOptions::new();
+    let options = options.create(true).truncate(false).write(true).mode(0o600);
+    Ok(options.open(path)?.into_file())
+}
+
+/// Takes everything of the state from others than root: older versions let everyone read it, and
+/// so hold its locks.
+pub(crate) fn secure() -> Result<(), AgentError> {
+    let state = place("");
+    let Ok(Found::Directory(found)) = path::look(&state) else {
+        return Ok(());
+    };
+    if found.st_uid == 0 && path::mode(&found) == 0o700 {
+        return Ok(());
+    }
+    close(&state).map_err(failed(""))?;
+    for name in [LOCK, memory::WATCH] {
+        // Whoever has opened it before could still hold it: the next run takes another file. One
+        // that is held by a run is left to the next time.
+        if place(name).exists() && take(name)?.is_some() {
+            remove(name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Leaves a directory, and everything in it, to root.
+fn close(path: &Path) -> std::io::Result<()> {
+    let (directory, name) = path::parent(path)?;
+    directory.set_directory(&name, 0o700, (0, 0))?;
+    let inside = path::directory(path)?;
+    for name in inside.names()? {
+        match inside.look(&name)? {
+            Found::Directory(_) => close(&path.join(&name))?,
+            Found::File(file, _) => {
+                rustix::fs::fchown(&file, Some(Uid::ROOT), Some(Gid::ROOT))?;
+                rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600))?;
+            }
+            Found::Nothing | Found::Link(_) | Found::Other => {}
+        }
+    }
+    Ok(())
 }
 
 /// Removes a file of the state; one that is gone is fine.
 pub(crate) fn remove(name: &str) -> Result<(), AgentError> {
     match fs_err::remove_file(place(name)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(name)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(name)(error)),
         _ => Ok(()),
     }
 }
@@ -70,7 +150,7 @@ pub(crate) fn load() -> Result<State, AgentError> {
             what: format!("`{}`", place(STATE).display()),
             source: source.into(),
         }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(State::default()),
         Err(error) => Err(failed(STATE)(error)),
     }
 }
@@ -78,7 +158,7 @@ pub(crate) fn load() -> Result<State, AgentError> {
 /// Remembers.
 pub(crate) fn save(state: &State) -> Result<(), AgentError> {
     let text = serde_json::to_string(state).map_err(|error| failed(STATE)(error.into()))?;
-    write(STATE, &text, 0o600)
+    write(STATE, &text)
 }
 
 /// Returns where the spec is that is meant when none is named.
@@ -96,20 +176,41 @@ pub(crate) fn next_spec() -> PathBuf {
 pub(crate) fn keep_spec(text: &str) -> Result<(), AgentError> {
     let before = fs_err::read_to_string(place(SPEC)).ok();
     if before.as_deref() != Some(text) {
-        if let Some(before) = before {
-            write("spec.yaml.prev", &before, 0o600)?;
+        if before.is_some() {
+            remove(BEFORE)?;
+            fs_err::hard_link(place(SPEC), place(BEFORE)).map_err(failed(BEFORE))?;
         }
-        write(SPEC, text, 0o600)?;
+        if attempted().as_deref() == Some(text) {
+            durable::rename(&place(ATTEMPTED), &place(SPEC)).map_err(failed(SPEC))?;
+        } else {
+            write(SPEC, text)?;
+        }
     }
+    remove(ATTEMPTED)?;
     match fs_err::read_to_string(place(FETCHED)) {
         Ok(fetched) if fetched == text => remove(FETCHED),
         _ => Ok(()),
     }
 }
 
+/// Says which spec is being applied, until it is the one that is kept.
+pub(crate) fn attempt(text: &str) -> Result<(), AgentError> {
+    write(ATTEMPTED, text)
+}
+
+/// Says that what it changed was reverted.
+pub(crate) fn forget_attempt() -> Result<(), AgentError> {
+    remove(ATTEMPTED)
+}
+
+/// Returns the spec that was being applied when the last run failed or was cut off.
+pub(crate) fn attempted() -> Option<String> {
+    fs_err::read_to_string(place(ATTEMPTED)).ok()
+}
+
 /// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the
 /// watch had begun is taken over by whoever takes a turn.
-pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
+pub(crate) fn lock() -> Result<File, AgentError> {
     let begun = clock::instant();
     let file = loop {
         if let Some(file) = take(LOCK)? {
@@ -126,22 +227,26 @@ pub(crate) fn lock() -> Result<std::fs::File, AgentError> {
 }
 
 /// Takes a file for as long as it is held. `None` when another has it.
-pub(crate) fn take(name: &str) -> Result<Option<std::fs::File>, AgentError> {
+pub(crate) fn take(name: &str) -> Result<Option<File>, AgentError> {
     let path = place(name);
     if let Some(parent) = path.parent() {
-        fs_err::create_dir_all(parent).map_err(failed(name))?;
+        make_directory(parent).map_err(failed(name))?;
     }
-    let file = fs_err::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)
-        .map_err(failed(name))?
-        .into_file();
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(failed(name)(error)),
+    loop {
+        let file = open_lock(&path).map_err(failed(name))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(failed(name)(error)),
+        }
+        // One that was replaced meanwhile locks nobody out.
+        let same = |now: std::fs::Metadata| {
+            let then = file.metadata();
+            then.is_ok_and(|then| (then.dev(), then.ino()) == (now.dev(), now.ino()))
+        };
+        if fs_err::symlink_metadata(&path).is_ok_and(same) {
+            return Ok(Some(file));
+        }
     }
 }
 
@@ -153,7 +258,7 @@ pub(crate) fn unconfirmed() -> Option<String> {
 
 /// Says that the changes of a job are not confirmed yet.
 pub(crate) fn await_confirmation(job: &str) -> Result<(), AgentError> {
-    write(UNCONFIRMED, job, 0o600)
+    write(UNCONFIRMED, job)
 }
 
 /// Says that nothing waits to be confirmed.
@@ -169,6 +274,7 @@ pub(crate) fn begin() -> Result<(), AgentError> {
 /// Says that the machine is complete, unless it was said before with the same words.
 pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     remove(FAILED)?;
+    remove(ATTEMPTED)?;
     _ = fs_err::remove_file(FAILED_ELSEWHERE);
     let without_time = |value: &Value| {
         let mut value = value.clone();
@@ -182,7 +288,7 @@ pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
         return Ok(());
     }
     marker["timestamp"] = json!(clock::now().to_string());
-    write(COMPLETE, &format!("{marker:#}\n"), 0o644)
+    write(COMPLETE, &format!("{marker:#}\n"))
 }
 
 /// Returns the host name of this machine.
@@ -201,6 +307,11 @@ pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(),
     let node = node();
     let now = clock::now().to_string();
     let before = markers().1.unwrap_or_default();
+    let message = error.message();
+    // A watch that finds the same again has nothing new to say.
+    if phase == "run" && before["phase"] == phase && before["message"] == message {
+        return Ok(());
+    }
     let attempts = before["attempts"].as_u64().unwrap_or(0) + 1;
     let first = before["first_attempt"].as_str().unwrap_or(&now);
     let marker = json!({
@@ -208,7 +319,7 @@ pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(),
         "status": "failed",
         "error": error.word(),
         "code": error.code(),
-        "message": error.message(),
+        "message": message,
         "node": node,
         "spec": spec,
         "attempts": attempts,
@@ -217,10 +328,10 @@ pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(),
     });
     let text = format!("{marker:#}\n");
     // A disk that cannot be written may be why it failed.
-    let done = remove(COMPLETE).and_then(|()| write(FAILED, &text, 0o644));
+    let done = remove(COMPLETE).and_then(|()| write(FAILED, &text));
     if done.is_err() {
         let place = Path::new(FAILED_ELSEWHERE);
-        return write_whole(place, &text, 0o644).map_err(failed(FAILED));
+        return files::write(place, text.as_bytes(), 0o600).map_err(failed(FAILED));
     }
     _ = fs_err::remove_file(FAILED_ELSEWHERE);
     Ok(())

@@ -12,13 +12,13 @@ mod trusted;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
+use homestak_api::durable::{self, Access};
 use homestak_core::doc::secrets::Secret;
 use serde_json::json;
 
 use crate::args::FetchArgs;
 use crate::command::{self, Spec};
 use crate::error::AgentError;
-use crate::files::write_whole;
 use crate::{settings, state, ui};
 use client::Question;
 pub(crate) use error::FetchError;
@@ -111,7 +111,7 @@ fn fetch(args: &FetchArgs, kept: bool) -> Result<Spec, AgentError> {
 /// Puts a spec where it was asked for, and says where that is.
 fn put(args: &FetchArgs, spec: &Spec) -> Result<String, AgentError> {
     let Some(path) = &args.output else {
-        state::write(state::FETCHED, &spec.text, 0o600)?;
+        state::write(state::FETCHED, &spec.text)?;
         return Ok(state::place(state::FETCHED).display().to_string());
     };
     let shown = match path == Path::new("-") {
@@ -126,13 +126,21 @@ fn put(args: &FetchArgs, spec: &Spec) -> Result<String, AgentError> {
         let opened = fs_err::OpenOptions::new().write(true).open(path);
         opened.and_then(|mut file| file.write_all(spec.text.as_bytes()))
     } else {
-        write_whole(path, &spec.text, 0o600)
+        write_whole(path, &spec.text)
     };
     written.map_err(|source| AgentError::Write {
         path: shown.clone(),
         source,
     })?;
     Ok(shown)
+}
+
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    if let Some(parent) = parent {
+        fs_err::create_dir_all(parent)?;
+    }
+    durable::write(path, text.as_bytes(), Access::PRIVATE)
 }
 
 fn question(args: &FetchArgs) -> Result<Question, AgentError> {

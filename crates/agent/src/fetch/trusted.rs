@@ -62,5 +62,5 @@ pub(super) fn remember(server: &str, fingerprint: Fingerprint) -> Result<(), Age
     known.insert(server.to_owned(), text);
     let text = serde_json::to_string_pretty(&known);
     let text = text.map_err(|error| state::failed(SERVERS)(error.into()))?;
-    state::write(SERVERS, &format!("{text}\n"), 0o644)
+    state::write(SERVERS, &format!("{text}\n"))
 }

@@ -7,17 +7,18 @@ mod network;
 mod system;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
 
-use homestak_core::converge::{Facts, FileFact, NetworkManager, Scope, UnitFact};
+use homestak_core::converge::{Facts, FileFact, KEY_FILES, NetworkManager, Scope, UnitFact};
 
 pub(crate) use self::network::network;
-pub(crate) use self::system::sysctl_path;
+pub(crate) use self::system::{Accounts, sysctl_path};
 use crate::error::AgentError;
+use crate::path::{self, Fault, Found};
 use crate::process;
 
 /// Larger files are none of ours.
-const LARGEST_FILE: u64 = 4 << 20;
+pub(crate) const LARGEST_FILE: u64 = 4 << 20;
 /// Who sets the network up.
 const NETWORKD: &str = "systemd-networkd.service";
 
@@ -72,9 +73,7 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     let mut paths = scope.files.clone();
     for name in &scope.users {
         if let Some(user) = accounts.user(name) {
-            let directory = format!("{}/.ssh", user.home);
-            paths.insert(format!("{directory}/authorized_keys"));
-            paths.insert(directory);
+            paths.extend(key_paths(&user.home));
             facts.users.insert(name.clone(), user);
         }
     }
@@ -82,8 +81,15 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
         paths.extend(inside(directory));
     }
     for path in paths {
-        if let Some(found) = file(&path, &accounts)? {
-            facts.files.insert(path, found);
+        match file(&path, &accounts) {
+            Ok(Some(found)) => {
+                facts.files.insert(path, found);
+            }
+            Ok(None) => {}
+            // One path that cannot be looked at does not keep us from all others.
+            Err(fault) => {
+                facts.refused.insert(path, fault.source.to_string());
+            }
         }
     }
     for key in &scope.sysctl {
@@ -94,58 +100,55 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     Ok(facts)
 }
 
+/// Returns what is looked at in the home of a user.
+fn key_paths(home: &str) -> Vec<String> {
+    let files = KEY_FILES.iter().map(|name| format!("{home}/{name}"));
+    files.collect()
+}
+
 fn inside(directory: &str) -> Vec<String> {
-    let entries = fs_err::read_dir(directory);
-    let names = entries.into_iter().flatten().flatten();
+    let held = path::directory(Path::new(directory));
+    let names = held.ok().and_then(|held| held.names().ok());
+    let names = names.into_iter().flatten();
     names
-        .filter_map(|entry| entry.path().to_str().map(str::to_owned))
+        .filter_map(|name| Some(format!("{directory}/{}", name.to_str()?)))
         .collect()
 }
 
 /// Looks at a path. `None` when nothing is there.
-fn file(path: &str, accounts: &system::Accounts) -> Result<Option<FileFact>, AgentError> {
-    let failed = |source: std::io::Error| AgentError::Look {
-        what: format!("`{path}`"),
-        source: source.into(),
+fn file(path: &str, accounts: &Accounts) -> Result<Option<FileFact>, Fault> {
+    let (directory, name) = match path::parent(Path::new(path)) {
+        Err(fault) if path::is_missing(&fault.source) => return Ok(None),
+        opened => opened?,
     };
-    let meta = match fs_err::symlink_metadata(path) {
-        Ok(meta) => meta,
-        Err(error)
-            if matches!(
-                error.kind(),
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-            ) =>
-        {
-            return Ok(None);
-        }
-        Err(error) => return Err(failed(error)),
-    };
-    let mode = meta.permissions().mode() & 0o7777;
-    let owner = accounts.user_name(meta.uid());
-    let group = accounts.group_name(meta.gid());
-    let kind = meta.file_type();
-    Ok(Some(if kind.is_symlink() {
-        let target = fs_err::read_link(path).map_err(failed)?;
-        FileFact::Link {
-            target: target.to_string_lossy().into_owned(),
-        }
-    } else if kind.is_dir() {
-        FileFact::Directory { mode, owner, group }
-    } else if kind.is_file() {
-        let content = if meta.len() > LARGEST_FILE {
-            None
-        } else {
-            String::from_utf8(fs_err::read(path).map_err(failed)?).ok()
-        };
-        FileFact::Regular {
-            content,
-            mode,
-            owner,
-            group,
-        }
-    } else {
-        FileFact::Other
-    }))
+    let looked = directory.look(&name).and_then(|found| {
+        Ok(Some(match found {
+            Found::Nothing => return Ok(None),
+            Found::Link(target) => FileFact::Link {
+                target: target.to_string_lossy().into_owned(),
+            },
+            Found::Directory(stat) => FileFact::Directory {
+                mode: path::mode(&stat),
+                owner: accounts.user_name(stat.st_uid),
+                group: accounts.group_name(stat.st_gid),
+            },
+            Found::File(file, stat) => FileFact::Regular {
+                content: match directory.is_readable(&stat) {
+                    true => path::read(&file, LARGEST_FILE)?
+                        .and_then(|bytes| String::from_utf8(bytes).ok()),
+                    false => None,
+                },
+                mode: path::mode(&stat),
+                owner: accounts.user_name(stat.st_uid),
+                group: accounts.group_name(stat.st_gid),
+            },
+            Found::Other => FileFact::Other,
+        }))
+    });
+    looked.map_err(|source| Fault {
+        source,
+        by_user: true,
+    })
 }
 
 /// Looks at units, and at what starts them.

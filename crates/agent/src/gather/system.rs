@@ -97,14 +97,14 @@ fn read_packages(
 }
 
 /// Users and groups of this machine.
-pub(super) struct Accounts {
+pub(crate) struct Accounts {
     users: Vec<Vec<String>>,
     groups: Vec<Vec<String>>,
     ends: BTreeMap<String, i64>,
 }
 
 impl Accounts {
-    pub(super) fn read() -> Result<Self, AgentError> {
+    pub(crate) fn read() -> Result<Self, AgentError> {
         let table = |path: &str| -> Result<Vec<Vec<String>>, AgentError> {
             let text = fs_err::read_to_string(path).map_err(|source| AgentError::Look {
                 what: format!("`{path}`"),
@@ -137,12 +137,31 @@ impl Accounts {
         });
         let today = crate::clock::now().as_second() / 86_400;
         Some(UserFact {
+            id: row.get(2)?.parse().ok(),
             group: self.group_name(row.get(3)?.parse().ok()?),
+            group_id: row.get(3)?.parse().ok(),
             home: row.get(5)?.clone(),
             shell: row.get(6)?.clone(),
             groups: groups.filter_map(|row| row.first().cloned()).collect(),
             expired: self.ends.get(name).is_some_and(|end| *end <= today),
         })
+    }
+
+    /// Returns the numbers of a user and a group; no group is the user's own.
+    pub(crate) fn ids(&self, user: &str, group: &str) -> Option<(u32, u32)> {
+        let number = |rows: &[Vec<String>], name: &str, column: usize| {
+            let row = rows
+                .iter()
+                .find(|row| row.first().is_some_and(|first| first == name));
+            let known = row.and_then(|row| row.get(column)?.parse().ok());
+            // A number that has no name is written as it is found.
+            known.or_else(|| name.strip_prefix('#')?.parse().ok())
+        };
+        let of_group = match group {
+            "" => number(&self.users, user, 3),
+            group => number(&self.groups, group, 2),
+        };
+        Some((number(&self.users, user, 2)?, of_group?))
     }
 
     pub(super) fn user_name(&self, id: u32) -> String {

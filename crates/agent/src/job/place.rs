@@ -3,17 +3,17 @@
 //! In: a name. Out: files under `state/jobs/NAME`, for root only: they hold the spec.
 //! Never: two processes that work on one job; two verdicts.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
+use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_core::converge::{Event, Numbered};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::AgentError;
-use crate::files::write_whole;
+use crate::files;
 use crate::{clock, state};
 
 /// What happened, a line each. A job is known once it has this.
@@ -95,20 +95,8 @@ impl Place {
     /// Waits until nobody else begins this job.
     pub(crate) fn claim(&self) -> Result<File, AgentError> {
         let failed = self.failed(CLAIM);
-        let jobs = state::place("jobs");
-        // What is above is for everyone.
-        if let Some(parent) = jobs.parent() {
-            fs_err::create_dir_all(parent).map_err(&failed)?;
-        }
-        for directory in [&jobs, &self.directory] {
-            match DirBuilder::new().mode(0o700).create(directory) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    return Err(failed(error));
-                }
-                _ => {}
-            }
-        }
-        let file = open(&self.path(CLAIM)).map_err(&failed)?;
+        state::make_directory(&self.directory).map_err(&failed)?;
+        let file = state::open_lock(&self.path(CLAIM)).map_err(&failed)?;
         file.lock().map_err(&failed)?;
         Ok(file)
     }
@@ -126,7 +114,7 @@ impl Place {
     pub(crate) fn take(&self) -> Result<File, AgentError> {
         let failed = self.failed(ALIVE);
         let beside = self.path("alive.new");
-        let file = open(&beside).map_err(&failed)?;
+        let file = state::open_lock(&beside).map_err(&failed)?;
         file.try_lock().map_err(|_| AgentError::Busy)?;
         fs_err::rename(&beside, self.path(ALIVE)).map_err(&failed)?;
         Ok(file)
@@ -160,7 +148,7 @@ impl Place {
     }
 
     pub(crate) fn write_text(&self, name: &str, text: &str) -> Result<(), AgentError> {
-        write_whole(&self.path(name), text, 0o600).map_err(self.failed(name))
+        files::write(&self.path(name), text.as_bytes(), 0o600).map_err(self.failed(name))
     }
 
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<T, AgentError> {
@@ -261,16 +249,6 @@ pub(crate) enum Wait {
     Never,
 }
 
-fn open(path: &std::path::Path) -> std::io::Result<File> {
-    let mut options = fs_err::OpenOptions::new();
-    let file = options
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)?;
-    Ok(file.into_file())
-}
-
 /// Hears of events; tells whether it is still there.
 pub(crate) type Ear = fn(&Numbered) -> bool;
 
@@ -286,7 +264,8 @@ impl Log {
     pub(crate) fn open(place: &Place, ear: Option<Ear>) -> Self {
         let text = place.events().unwrap_or_default();
         let mut options = fs_err::OpenOptions::new();
-        let file = options.create(true).append(true).open(place.path(EVENTS));
+        let options = options.create(true).append(true).mode(0o600);
+        let file = options.open(place.path(EVENTS));
         Self {
             file: file.ok().map(fs_err::File::into_file),
             n: u64::try_from(text.lines().count()).unwrap_or_default(),

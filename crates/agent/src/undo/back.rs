@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Result};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use homestak_api::durable::Access;
 use homestak_core::converge::{NetworkFact, Step, WayBack};
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,8 @@ use super::Kept;
 use crate::act::act;
 use crate::error::AgentError;
 use crate::files::{self, Staged};
-use crate::gather::network;
+use crate::gather::{LARGEST_FILE, network};
+use crate::path::{self, Directory, Fault, Keeper};
 use crate::{clock, process};
 
 /// What was at a path.
@@ -42,7 +43,7 @@ pub(super) enum Found {
 
 /// Copies what is at the paths of a way back, and reaches the disk with it.
 pub(super) fn copy(way: &WayBack, copies: &Path) -> Result<BTreeMap<String, Found>> {
-    fs_err::create_dir_all(copies)?;
+    let copies = path::directory(copies)?;
     let mut found = BTreeMap::new();
     for path in &way.paths {
         // Directories that are made on the way to a file go with it.
@@ -52,7 +53,11 @@ pub(super) fn copy(way: &WayBack, copies: &Path) -> Result<BTreeMap<String, Foun
                 break;
             }
             let n_found = found.len();
-            let what = look(ancestor, copies, n_found)?;
+            let what = match look(ancestor, &copies, n_found) {
+                // A user's own doing does not keep changes of others from being kept.
+                Err(fault) if fault.by_user => Found::Other,
+                looked => looked?,
+            };
             let is_there = !matches!(what, Found::Nothing);
             if text == *path || !is_there {
                 found.insert(text, what);
@@ -62,35 +67,51 @@ pub(super) fn copy(way: &WayBack, copies: &Path) -> Result<BTreeMap<String, Foun
             }
         }
     }
-    let directory = fs_err::File::open(copies)?;
-    rustix::fs::syncfs(&directory)?;
+    rustix::fs::syncfs(&copies)?;
     Ok(found)
 }
 
-fn look(path: &Path, copies: &Path, nth: usize) -> Result<Found> {
-    let meta = match fs_err::symlink_metadata(path) {
-        Ok(meta) => meta,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(Found::Nothing);
-        }
-        Err(error) => return Err(error),
+fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Found, Fault> {
+    if path.parent().is_none() {
+        return Ok(Found::Other);
+    }
+    let (directory, name) = match path::parent(path) {
+        Err(fault) if path::is_missing(&fault.source) => return Ok(Found::Nothing),
+        opened => opened?,
     };
-    let mode = meta.permissions().mode() & 0o7777;
-    let owner = (meta.uid(), meta.gid());
-    let kind = meta.file_type();
-    Ok(if kind.is_symlink() {
-        let target = fs_err::read_link(path)?;
-        Found::Link {
-            target: target.to_string_lossy().into_owned(),
-        }
-    } else if kind.is_dir() {
-        Found::Directory { mode, owner }
-    } else if kind.is_file() {
-        let copy = nth.to_string();
-        fs_err::copy(path, copies.join(&copy))?;
-        Found::File { copy, mode, owner }
-    } else {
-        Found::Other
+    let looked = directory.look(&name).and_then(|found| {
+        Ok(match found {
+            path::Found::Nothing => Found::Nothing,
+            path::Found::Other => Found::Other,
+            path::Found::Link(target) => Found::Link {
+                target: target.to_string_lossy().into_owned(),
+            },
+            path::Found::Directory(stat) => Found::Directory {
+                mode: path::mode(&stat),
+                owner: (stat.st_uid, stat.st_gid),
+            },
+            path::Found::File(file, stat) => {
+                // What a user makes of a file may be as large as a disk.
+                let largest = match directory.keeper() {
+                    Keeper::Root => u64::MAX - 1,
+                    Keeper::User(_) | Keeper::Shared => LARGEST_FILE,
+                };
+                let Some(content) = path::read(&file, largest)? else {
+                    return Ok(Found::Other);
+                };
+                let copy = nth.to_string();
+                copies.write(copy.as_ref(), &content, Access::PRIVATE)?;
+                Found::File {
+                    copy,
+                    mode: path::mode(&stat),
+                    owner: (stat.st_uid, stat.st_gid),
+                }
+            }
+        })
+    });
+    looked.map_err(|source| Fault {
+        source,
+        by_user: directory.keeper() != Keeper::Root,
     })
 }
 
@@ -133,42 +154,42 @@ fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {
         Found::Nothing => remove(place, way.homes.contains(path)),
         Found::File { copy, mode, owner } => {
             let content = fs_err::read(copies.join(copy))?;
-            let same = fs_err::symlink_metadata(place).is_ok_and(|meta| {
-                meta.is_file()
-                    && meta.permissions().mode() & 0o7777 == *mode
-                    && (meta.uid(), meta.gid()) == *owner
-            });
-            if same && fs_err::read(place)? == content {
-                return Ok(());
+            if let Ok(path::Found::File(file, stat)) = path::look(place)
+                && path::mode(&stat) == *mode
+                && (stat.st_uid, stat.st_gid) == *owner
+            {
+                let length = u64::try_from(content.len()).unwrap_or_default();
+                if path::read(&file, length)?.as_deref() == Some(content.as_slice()) {
+                    return Ok(());
+                }
             }
-            files::put_back(place, &content, *mode, *owner)
+            files::put(place, &content, *mode, *owner)
         }
         Found::Directory { mode, owner } => {
-            fs_err::create_dir_all(place)?;
-            std::os::unix::fs::chown(place, Some(owner.0), Some(owner.1))?;
-            fs_err::set_permissions(place, std::fs::Permissions::from_mode(*mode))
+            let (directory, name) = path::make_parent(place)?;
+            directory.set_directory(&name, *mode, *owner)
         }
-        Found::Link { target } => files::link(path, target).map_err(std::io::Error::other),
+        Found::Link { target } => files::link(path, target),
         Found::Other => Ok(()),
     }
 }
 
 fn remove(path: &Path, with_everything: bool) -> Result<()> {
-    let done = match fs_err::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() && with_everything => fs_err::remove_dir_all(path),
-        Ok(meta) if meta.is_dir() => match fs_err::remove_dir(path) {
+    let (directory, name) = match path::parent(path) {
+        Err(fault) if path::is_missing(&fault.source) => return Ok(()),
+        opened => opened?,
+    };
+    match directory.look(&name)? {
+        path::Found::Nothing => Ok(()),
+        path::Found::Directory(_) if with_everything => directory.remove_all(&name),
+        path::Found::Directory(_) => match directory.remove_empty(&name) {
             // Someone else put something there.
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
             done => done,
         },
-        Ok(_) => fs_err::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match done {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Ok(())
+        path::Found::File(..) | path::Found::Link(_) | path::Found::Other => {
+            directory.remove(&name)
         }
-        done => done,
     }
 }
 

@@ -41,6 +41,7 @@ pub(crate) struct Kept {
 pub(crate) fn keep(place: &Place, decision: &Decision, seen: &Seen) -> Result<Kept, AgentError> {
     let way = WayBack::of(&decision.steps, &seen.facts);
     let copies = place.path(BEFORE);
+    state::make_directory(&copies).map_err(place.failed(BEFORE))?;
     let found = back::copy(&way, &copies).map_err(place.failed(BEFORE))?;
     let own = |step: &&Step| !step.follows_files();
     let dangers = decision.dangers().into_iter();
@@ -89,7 +90,7 @@ pub(crate) fn take_back(
     // What fails for a moment, such as a full disk, may work the next.
     for _ in 0..3 {
         stuck = back::go(kept, &place.path(BEFORE));
-        if let Err(error) = state::save(&kept.state) {
+        if let Err(error) = state::save(&kept.state).and_then(|()| state::forget_attempt()) {
             stuck.insert(error.message());
         }
         if stuck.is_empty() {

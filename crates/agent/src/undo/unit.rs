@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::AgentError;
-use crate::files::{link, write_whole};
+use crate::files::{link, write};
 use crate::{process, settings};
 
 const UNITS: &str = "/etc/systemd/system";
@@ -47,11 +47,8 @@ RestartSec=1
         path: path.display().to_string(),
         source,
     };
-    write_whole(&path, &text, 0o644).map_err(failed)?;
-    if let Some(parent) = wanted.parent() {
-        fs_err::create_dir_all(parent).map_err(failed)?;
-    }
-    link(&wanted.to_string_lossy(), &path.to_string_lossy())?;
+    write(&path, text.as_bytes(), 0o644).map_err(failed)?;
+    link(&wanted.to_string_lossy(), &path.to_string_lossy()).map_err(failed)?;
     process::must(&["systemctl", "start", "--no-block", "--", &name(job)])?;
     Ok(())
 }

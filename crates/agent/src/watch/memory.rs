@@ -7,12 +7,13 @@ use std::fs::{File, TryLockError};
 
 use homestak_core::converge::Drift;
 
+use crate::clock;
 use crate::error::AgentError;
 use crate::state::{LOCK, failed, place, remove, take, unconfirmed, write};
 
 const DRIFT: &str = "drift.json";
 const MENDING: &str = "mending";
-const WATCH: &str = "watch.lock";
+pub(crate) const WATCH: &str = "watch.lock";
 
 /// Takes a turn for the watch, and tells whether its last one was cut off.
 pub(crate) fn lock() -> Result<(File, bool), AgentError> {
@@ -38,7 +39,7 @@ pub(crate) fn is_watched() -> bool {
 /// Notes that the watch mends, or that it is done with it.
 pub(crate) fn note_mending(begun: bool) -> Result<(), AgentError> {
     if begun {
-        write(MENDING, "", 0o600)
+        write(MENDING, "")
     } else {
         remove(MENDING)
     }
@@ -47,11 +48,13 @@ pub(crate) fn note_mending(begun: bool) -> Result<(), AgentError> {
 /// Reads what was seen and done about drift. What cannot be read is forgotten.
 pub(crate) fn load_drift() -> Drift {
     let text = fs_err::read_to_string(place(DRIFT)).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
+    let mut drift: Drift = serde_json::from_str(&text).unwrap_or_default();
+    drift.begin(&clock::boot());
+    drift
 }
 
 /// Keeps what was seen and done about drift: for root only, since it shows values.
 pub(crate) fn save_drift(drift: &Drift) -> Result<(), AgentError> {
     let text = serde_json::to_string_pretty(drift).map_err(|error| failed(DRIFT)(error.into()))?;
-    write(DRIFT, &format!("{text}\n"), 0o600)
+    write(DRIFT, &format!("{text}\n"))
 }

@@ -15,13 +15,12 @@ use std::time::{Duration, Instant};
 
 use homestak_core::converge::Drift;
 use homestak_core::error::chain;
-use jiff::Timestamp;
 
 use self::notify::Notify;
 use self::sources::Sources;
-use crate::command::Spec;
-use crate::error::AgentError;
-use crate::run::{self, Mends};
+use crate::command::{self, Spec};
+use crate::error::{AgentError, PARTLY};
+use crate::run::{self, Charge, Mends};
 use crate::{clock, process, state, ui};
 
 /// Changes often come in bursts: it is looked when nothing has happened for so long.
@@ -123,7 +122,6 @@ impl Watch {
         self.notify.busy();
         let looked = self.look_and_mend(&mut drift, cut_off);
         self.notify.idle();
-        let now = clock::now();
         let (wait, trouble) = match looked {
             Ok((wait, trouble)) => {
                 self.n_failed = 0;
@@ -146,7 +144,8 @@ impl Watch {
             ui::say(&chain(&error));
             return Ok(LONGEST_RETRY);
         }
-        Ok(next(&drift, now).map_or(wait, |next| next.min(wait)))
+        let next = drift.next(clock::both()).map(Duration::from_millis);
+        Ok(next.map_or(wait, |next| next.min(wait)))
     }
 
     /// Also returns why nothing is mended, when nothing is.
@@ -155,7 +154,7 @@ impl Watch {
         drift: &mut Drift,
         cut_off: bool,
     ) -> Result<(Duration, Option<String>), AgentError> {
-        let spec = match run::kept_spec() {
+        let mut spec = match run::kept_spec() {
             Ok(spec) => spec,
             Err(error @ AgentError::NoSpec { .. }) => {
                 return Ok((LONGEST_RETRY, Some(chain(&error))));
@@ -164,12 +163,13 @@ impl Watch {
         };
         let fresh = self.aim(&spec)?;
         let starts = self.starts();
-        let (mends, why) = if starts {
-            (Mends::None, Some("this machine is still starting"))
+        let (charge, why) = if starts {
+            let why = "this machine is still starting".to_owned();
+            (NOTHING, Some(why))
         } else {
-            allowed(cut_off)
+            allowed(&mut spec, cut_off)
         };
-        run::round(&spec, drift, mends)?;
+        run::round(&spec, drift, charge)?;
         let wait = if fresh {
             // Something may have happened before it was watched.
             Duration::ZERO
@@ -178,7 +178,7 @@ impl Watch {
         } else {
             Duration::from_secs(spec.sweep)
         };
-        Ok((wait, why.map(str::to_owned)))
+        Ok((wait, why))
     }
 
     /// Tells whether the machine is still being started: addresses and units that are on their way
@@ -220,30 +220,51 @@ fn program() -> Option<PathBuf> {
     fs_err::read_link("/proc/self/exe").ok()
 }
 
-/// Tells what may be mended. While someone else's converge is unfinished or has failed, the spec
-/// that is kept is not the one that was asked for last, and going back to it is not ours to decide.
-fn allowed(cut_off: bool) -> (Mends, Option<&'static str>) {
-    let (complete, failed) = state::markers();
-    let by_watch = failed
-        .as_ref()
-        .is_some_and(|failed| failed["phase"] == "run");
-    if failed.is_some() && !by_watch {
-        return (
-            Mends::None,
-            Some("the last `config apply` failed; nothing is mended until one succeeds"),
-        );
-    }
-    if complete.is_some() || by_watch || cut_off {
-        return (Mends::Most, None);
-    }
-    (
-        Mends::None,
-        Some("the last `config apply` has not ended; nothing is mended until one does"),
-    )
-}
+/// Nothing is mended.
+const NOTHING: Charge = Charge {
+    mends: Mends::None,
+    marks: false,
+};
 
-/// Returns the time until a field that is held is tried again.
-fn next(drift: &Drift, now: Timestamp) -> Option<Duration> {
-    let wait = drift.next(now)?.duration_since(now);
-    Duration::try_from(wait).ok()
+/// Tells what may be mended, and why not everything. After a run that failed or was cut off, the
+/// spec that is kept is not the one that was asked for last: what both say is kept up, and going
+/// back to the other one is not ours to decide.
+fn allowed(spec: &mut Spec, cut_off: bool) -> (Charge, Option<String>) {
+    let charge = |marks| Charge {
+        mends: Mends::Most,
+        marks,
+    };
+    let (complete, failed) = state::markers();
+    let ours = match &failed {
+        // Everything but what was refused was done, by a watch or because somebody asked.
+        Some(failed) => failed["phase"] == "run" || failed["error"] == PARTLY,
+        None => complete.is_some() || cut_off,
+    };
+    if ours {
+        return (charge(true), None);
+    }
+    let what = match &failed {
+        Some(_) => "failed",
+        None => "has not ended",
+    };
+    let Some(text) = state::attempted() else {
+        return match failed {
+            // It failed before it had changed anything.
+            Some(_) => (charge(false), None),
+            None => (NOTHING, Some(format!("the last `config apply` {what}"))),
+        };
+    };
+    let Ok(other) = command::parse("-".to_owned(), text) else {
+        return (NOTHING, Some(format!("the last `config apply` {what}")));
+    };
+    spec.policy = spec.policy.freezing(&spec.wanted, &other.wanted);
+    let frozen: Vec<&str> = spec.policy.frozen.iter().map(String::as_str).collect();
+    let why = format!(
+        "the last `config apply` {what}; until one succeeds this is left as it is: {}",
+        frozen.join(", ")
+    );
+    (
+        charge(frozen.is_empty()),
+        (!frozen.is_empty()).then_some(why),
+    )
 }

@@ -6,14 +6,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
+use crate::path;
+
 /// What files are called while they are written beside their places.
 const UNFINISHED: &str = ".homestak-new";
+
+/// So many events are taken at once: more than the kernel keeps.
+const MOST_EVENTS: usize = 50_000;
 
 /// What is of interest in a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,8 +64,15 @@ impl Paths {
             | WatchFlags::ONLYDIR;
         let mut watches: BTreeMap<i32, Names> = BTreeMap::new();
         let mut fresh = false;
-        for (directory, names) in places(files, directories, |path| Path::new(path).is_dir()) {
-            match inotify::add_watch(&self.inotify, &directory, flags) {
+        for (directory, names) in places(files, directories, |path| {
+            path::directory(Path::new(path)).is_ok()
+        }) {
+            // By the descriptor: no link of a user makes us watch something else.
+            let Ok(held) = path::directory(Path::new(&directory)) else {
+                continue;
+            };
+            let at = format!("/proc/self/fd/{}", held.as_fd().as_raw_fd());
+            match inotify::add_watch(&self.inotify, at, flags) {
                 Ok(watch) => {
                     // Two ways may lead to one directory.
                     let all = watches.entry(watch).or_default();
@@ -69,7 +81,7 @@ impl Paths {
                     fresh |= !self.watches.contains_key(&watch);
                 }
                 // Gone this moment; its parent tells when it is back.
-                Err(Errno::NOENT | Errno::NOTDIR) => fresh = true,
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -88,7 +100,8 @@ impl Paths {
         let mut room = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(&self.inotify, &mut room);
         let mut any = false;
-        loop {
+        // Whoever makes events faster than they are read does not keep us from looking.
+        for _ in 0..MOST_EVENTS {
             let event = match reader.next() {
                 Ok(event) => event,
                 Err(Errno::AGAIN) => return Ok(any),
@@ -106,6 +119,7 @@ impl Paths {
             let name = event.file_name().map(|name| name.to_string_lossy());
             any |= name.is_some_and(|name| names.has(&name));
         }
+        Ok(any)
     }
 }
 

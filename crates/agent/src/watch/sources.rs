@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use homestak_core::converge::{AGENT, Resource, Scope, State, UNIT};
+use homestak_core::converge::{AGENT, KEY_FILES, Resource, Scope, State, UNIT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -66,8 +66,7 @@ impl Sources {
         files.extend(BOOKS.iter().map(|path| (*path).to_owned()));
         files.extend(scope.sysctl.iter().filter_map(|key| sysctl_path(key)));
         for home in homes(&scope.users) {
-            files.insert(format!("{home}/.ssh"));
-            files.insert(format!("{home}/.ssh/authorized_keys"));
+            files.extend(KEY_FILES.iter().map(|name| format!("{home}/{name}")));
         }
         let mut fresh = self.paths.aim(&files, &scope.directories)?;
         let mut units = scope.units;

@@ -162,7 +162,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
         .good();
     assert_eq!(
         modes,
-        "config-complete.json 644\nconverge.json 600\nspec.yaml 600\n"
+        "config-complete.json 600\nconverge.json 600\nspec.yaml 600\n"
     );
     let kept = lab.root(&format!("cat {STATE}/spec.yaml")).json();
     assert_eq!(kept, good);

@@ -19,6 +19,7 @@ mod confirm;
 mod drift;
 mod fetch;
 mod hardship;
+mod hostile;
 mod job;
 mod killed;
 mod lab;

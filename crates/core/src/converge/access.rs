@@ -17,6 +17,9 @@ pub const SUDOERS: &str = "/etc/sudoers";
 /// More rules of sudo.
 pub const SUDOERS_D: &str = "/etc/sudoers.d";
 
+/// What is looked at in the home of a user.
+pub const KEY_FILES: [&str; 3] = [".ssh", ".ssh/authorized_keys", ".ssh/authorized_keys2"];
+
 const SHELL: &str = "/bin/bash";
 const CLOSED: &[&str] = &[
     "/usr/sbin/nologin",
@@ -72,6 +75,135 @@ fn user_of(ledger: &Ledger<'_>, name: &str) -> UserFact {
     })
 }
 
+/// Where keys of a user are.
+struct KeyFiles {
+    directory: String,
+    first: String,
+    /// Read by sshd too, unless it is told otherwise.
+    second: String,
+}
+
+impl KeyFiles {
+    fn of(home: &str) -> Self {
+        let [directory, first, second] = KEY_FILES.map(|name| format!("{home}/{name}"));
+        Self {
+            directory,
+            first,
+            second,
+        }
+    }
+
+    /// Returns why keys can be neither seen nor written.
+    fn refusal(&self, ledger: &Ledger<'_>) -> Option<String> {
+        let facts = ledger.facts;
+        let refused = [&self.directory, &self.first];
+        if let Some(why) = refused.iter().find_map(|path| facts.refused.get(*path)) {
+            return Some(why.clone());
+        }
+        if let Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) =
+            facts.files.get(&self.directory)
+        {
+            let path = &self.directory;
+            return Some(format!(
+                "`{path}` should be a directory and is something else"
+            ));
+        }
+        match facts.files.get(&self.first) {
+            Some(FileFact::Directory { .. } | FileFact::Other) => Some(format!(
+                "`{}` should be a file and is something else",
+                self.first
+            )),
+            Some(FileFact::Regular { .. } | FileFact::Link { .. }) | None => None,
+        }
+    }
+}
+
+/// Returns the text of a user's own file. One that belongs to somebody else and is not for everyone
+/// is no business of theirs: lines of it would end up in a file that they can read.
+fn own_text<'a>(ledger: &'a Ledger<'_>, path: &str, user: &str) -> Option<&'a str> {
+    if let Some(FileFact::Regular { owner, mode, .. }) = ledger.facts.files.get(path)
+        && owner != user
+        && mode & 0o004 == 0
+    {
+        return None;
+    }
+    ledger.text(path)
+}
+
+/// Keys that are wanted, and what is done about others.
+struct Wish<'a> {
+    id: &'a str,
+    user: &'a str,
+    ours: BTreeMap<String, &'a String>,
+    /// Keys of an earlier spec.
+    before: BTreeSet<String>,
+    remove_foreign: bool,
+}
+
+impl Wish<'_> {
+    /// Notes a key that is in no spec, and returns what is done about it.
+    fn foreign(&self, body: &str, line: &str, ledger: &mut Ledger<'_>) -> Handling {
+        let label = line.split_whitespace().last().unwrap_or_default();
+        let usual = if self.remove_foreign || self.before.contains(body) {
+            Handling::Enforce
+        } else {
+            Handling::Report
+        };
+        let found = format!("present ({label})");
+        let danger = Some(Danger::Users);
+        ledger.note(self.id, &key_field(body), "absent", &found, danger, usual)
+    }
+
+    /// Takes foreign keys out of the second file. Keys of the spec that are there do no harm.
+    fn second(&self, path: &str, ledger: &mut Ledger<'_>) {
+        if let Some(why) = ledger.facts.refused.get(path) {
+            let why = why.clone();
+            ledger.bar(self.id, path, &why, Some(Danger::Users));
+            return;
+        }
+        if !matches!(
+            ledger.facts.files.get(path),
+            Some(FileFact::Regular { .. } | FileFact::Link { .. })
+        ) {
+            return;
+        }
+        let Some(text) = own_text(ledger, path, self.user).map(str::to_owned) else {
+            let usual = match self.remove_foreign {
+                true => Handling::Enforce,
+                false => Handling::Report,
+            };
+            let danger = Some(Danger::Users);
+            let found = "not a text of the user";
+            if ledger.note(self.id, path, "absent", found, danger, usual) == Handling::Enforce {
+                ledger.need(path);
+                ledger.delete(self.id, path, Vec::new());
+            }
+            return;
+        };
+        let mut left = String::new();
+        let mut mended = false;
+        for line in text.lines() {
+            let body = edit::key_body(line).filter(|body| !self.ours.contains_key(body));
+            if let Some(body) = body
+                && self.foreign(&body, line, ledger) == Handling::Enforce
+            {
+                mended = true;
+                continue;
+            }
+            left += &format!("{line}\n");
+        }
+        if !mended {
+            return;
+        }
+        ledger.need(path);
+        if edit::is_idle(&left) {
+            ledger.delete(self.id, path, Vec::new());
+        } else {
+            ledger.edit(self.id, path, left, Vec::new());
+        }
+    }
+}
+
 pub(super) fn keys(
     id: &str,
     user: &str,
@@ -80,8 +212,8 @@ pub(super) fn keys(
     ledger: &mut Ledger<'_>,
 ) {
     let account = user_of(ledger, user);
-    let directory = format!("{}/.ssh", account.home);
-    let path = format!("{directory}/authorized_keys");
+    let files = KeyFiles::of(&account.home);
+    let path = files.first.clone();
     let before = ledger.last.managed.keys.get(user);
     let before = before.cloned().unwrap_or_default();
     if ledger.is_left_out(user) {
@@ -89,11 +221,24 @@ pub(super) fn keys(
         ledger.managed.keys.insert(user.to_owned(), before);
         return;
     }
-    let text = ledger.text(&path).unwrap_or_default().to_owned();
-    let ours: BTreeMap<String, &String> = wanted
-        .iter()
-        .filter_map(|line| Some((edit::key_body(line)?, line)))
-        .collect();
+    if let Some(why) = files.refusal(ledger) {
+        ledger.bar(id, &files.directory, &why, Some(Danger::Users));
+        ledger.keep(&path);
+        ledger.managed.keys.insert(user.to_owned(), before);
+        return;
+    }
+    let text = own_text(ledger, &path, user).unwrap_or_default().to_owned();
+    let ours = wanted.iter();
+    let wish = Wish {
+        id,
+        user,
+        ours: ours
+            .filter_map(|line| Some((edit::key_body(line)?, line)))
+            .collect(),
+        before,
+        remove_foreign,
+    };
+    let (ours, before) = (&wish.ours, &wish.before);
     let danger = Some(Danger::Users);
     let mut mended = false;
     let mut kept: Vec<&str> = Vec::new();
@@ -112,15 +257,7 @@ pub(super) fn keys(
             }
             continue;
         }
-        let label = line.split_whitespace().last().unwrap_or_default();
-        let usual = if remove_foreign || before.contains(&body) {
-            Handling::Enforce
-        } else {
-            Handling::Report
-        };
-        let found = format!("present ({label})");
-        let handling = ledger.note(id, &key_field(&body), "absent", &found, danger, usual);
-        if handling == Handling::Enforce {
+        if wish.foreign(&body, line, ledger) == Handling::Enforce {
             mended = true;
             continue;
         }
@@ -130,8 +267,9 @@ pub(super) fn keys(
             still.insert(body);
         }
     }
+    wish.second(&files.second, ledger);
     let mut missing = Vec::new();
-    for (body, line) in &ours {
+    for (body, line) in ours {
         let found = if present.contains(body) {
             "present"
         } else {
@@ -164,7 +302,7 @@ pub(super) fn keys(
         ledger.delete(id, &path, Vec::new());
         return;
     }
-    own_directory(id, &directory, user, &account.group, ledger);
+    own_directory(id, &files.directory, user, &account.group, ledger);
     let who = (0o600, user, account.group.as_str());
     ledger.put(id, &path, content, who, Vec::new());
 }
@@ -182,12 +320,8 @@ fn own_directory(id: &str, path: &str, user: &str, group: &str, ledger: &mut Led
     }
     let found = match ledger.facts.files.get(path) {
         Some(FileFact::Directory { mode, owner, group }) => format!("{mode:04o} {owner}:{group}"),
-        Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) => {
-            ledger.refuse(format!(
-                "`{path}` should be a directory and is something else"
-            ));
-            return;
-        }
+        // Refused before.
+        Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) => return,
         None => "absent".to_owned(),
     };
     let expected = format!("0700 {user}:{group}");
@@ -235,13 +369,14 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>
     } else {
         SudoRule::Password
     };
+    let names = SudoNames::of(user, &account, ledger);
     for path in sudo_files(ledger) {
         let text = ledger.facts.files.get(&path).and_then(FileFact::text);
         for line in edit::logical_lines(text.unwrap_or_default()) {
             let Some(line) = edit::rule(&line.replace("\\\n", " ")) else {
                 continue;
             };
-            if line.subjects.iter().any(|subject| subject == user) {
+            if line.subjects.iter().any(|subject| names.has(subject)) {
                 let grants = if line.nopasswd {
                     SudoRule::NoPassword
                 } else {
@@ -269,7 +404,7 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>
         ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
         return;
     }
-    take_rules(id, user, &own, mended, ledger);
+    take_rules(id, &names, &own, mended, ledger);
     if rule == SudoRule::None {
         ledger.delete(id, &own, Vec::new());
         for group in groups {
@@ -281,12 +416,65 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>
     ledger.put(id, &own, line, (0o440, "root", "root"), Vec::new());
 }
 
+/// What stands for a user in rules of sudo.
+struct SudoNames {
+    /// For this user alone: name, number, and the group that has the user's name.
+    own: BTreeSet<String>,
+    /// Names that a sudoers file gives to this user, and maybe to others.
+    aliases: BTreeSet<String>,
+    /// Those that stand for nobody else.
+    only: BTreeSet<String>,
+}
+
+impl SudoNames {
+    fn of(user: &str, account: &UserFact, ledger: &Ledger<'_>) -> Self {
+        let mut own = BTreeSet::from([user.to_owned()]);
+        own.extend(account.id.map(|id| format!("#{id}")));
+        if account.group == user {
+            own.insert(format!("%{user}"));
+            own.extend(account.group_id.map(|id| format!("%#{id}")));
+        }
+        let texts = sudo_files(ledger);
+        let texts = texts.iter().filter_map(|path| ledger.text(path));
+        let given: Vec<_> = texts.flat_map(edit::user_aliases).collect();
+        let (mut aliases, mut only) = (BTreeSet::new(), BTreeSet::new());
+        // A name may stand for other names.
+        for _ in &given {
+            for (name, members) in &given {
+                let is_own = |one: &String| own.contains(one);
+                if members
+                    .iter()
+                    .any(|one| is_own(one) || aliases.contains(one))
+                {
+                    aliases.insert(name.clone());
+                }
+                if members.iter().all(|one| is_own(one) || only.contains(one)) {
+                    only.insert(name.clone());
+                }
+            }
+        }
+        Self { own, aliases, only }
+    }
+
+    fn has(&self, subject: &str) -> bool {
+        self.own.contains(subject) || self.aliases.contains(subject)
+    }
+
+    /// Tells whether a name stands for this user alone.
+    fn is_only(&self, subject: &str) -> bool {
+        self.own.contains(subject) || self.only.contains(subject)
+    }
+}
+
 /// Takes a user's rules out of every file but our own.
-fn take_rules(id: &str, user: &str, own: &str, mended: bool, ledger: &mut Ledger<'_>) {
+fn take_rules(id: &str, names: &SudoNames, own: &str, mended: bool, ledger: &mut Ledger<'_>) {
     for path in sudo_files(ledger) {
         let text = ledger.text(&path).unwrap_or_default();
-        let left = edit::without_rules(text, |subject, _| subject == user);
-        if let Some(left) = left.filter(|_| path != own) {
+        let rules = edit::without_rules(text, |subject, _| names.is_only(subject));
+        let members = edit::without_members(rules.as_deref().unwrap_or(text), |member| {
+            names.is_only(member)
+        });
+        if let Some(left) = members.or(rules).filter(|_| path != own) {
             drop_rules(id, &path, left, mended, ledger);
         }
     }
@@ -351,7 +539,8 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
             continue;
         };
         let id = format!("user:{user}");
-        let path = format!("{}/.ssh/authorized_keys", account.home);
+        let files = KeyFiles::of(&account.home);
+        let path = files.first.clone();
         if ledger.ignores(&id, "login") {
             ledger.managed.users.insert(user.clone(), *made);
             let keys = last.managed.keys.get(user);
@@ -369,29 +558,39 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
                 ledger.steps.insert(Step::CloseUser { name });
             }
             ledger.delete(&id, &path, Vec::new());
+            ledger.delete(&id, &files.second, Vec::new());
             continue;
         }
         let before = last.managed.keys.get(user).cloned().unwrap_or_default();
-        let Some(text) = ledger.text(&path) else {
-            continue;
-        };
-        let text = text.to_owned();
         let id = format!("keys:{user}");
-        let mut left = String::new();
-        for line in text.lines() {
-            match edit::key_body(line).filter(|body| before.contains(body)) {
-                Some(body) => {
-                    let field = key_field(&body);
-                    ledger.compare(&id, &field, "absent", "present", Some(Danger::Users));
-                }
-                None => left += &format!("{line}\n"),
-            }
+        if let Some(why) = files.refusal(ledger) {
+            ledger.bar(&id, &files.directory, &why, Some(Danger::Users));
+            ledger.managed.users.insert(user.clone(), false);
+            ledger.managed.keys.insert(user.clone(), before);
+            ledger.keep(&path);
+            continue;
         }
-        // Also when it is right as it is: a file with keys of others in it is not ours to remove.
-        if left.is_empty() {
-            ledger.delete(&id, &path, Vec::new());
-        } else {
-            ledger.edit(&id, &path, left, Vec::new());
+        for path in [&files.first, &files.second] {
+            let Some(text) = own_text(ledger, path, user).map(str::to_owned) else {
+                continue;
+            };
+            let mut left = String::new();
+            for line in text.lines() {
+                match edit::key_body(line).filter(|body| before.contains(body)) {
+                    Some(body) => {
+                        let field = key_field(&body);
+                        ledger.compare(&id, &field, "absent", "present", Some(Danger::Users));
+                    }
+                    None => left += &format!("{line}\n"),
+                }
+            }
+            // Also when it is right as it is: a file with keys of others in it is not ours to
+            // remove.
+            if left.is_empty() {
+                ledger.delete(&id, path, Vec::new());
+            } else {
+                ledger.edit(&id, path, left, Vec::new());
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::access::KEY_FILES;
 use crate::foreign::{ForeignText, read_line};
 
 /// One field of one resource that is not as it should be.
@@ -61,6 +62,15 @@ pub enum Danger {
 }
 
 impl Danger {
+    /// Tells whether a difference is corrected however often it comes back: whoever changes it
+    /// again and again may want just that it stays.
+    pub fn is_protected(self) -> bool {
+        match self {
+            Self::Sshd | Self::Sudo | Self::Users => true,
+            Self::Network => false,
+        }
+    }
+
     /// Returns what it is about, in words.
     pub fn words(self) -> &'static str {
         match self {
@@ -83,7 +93,10 @@ impl Danger {
             || path == "/etc/resolv.conf"
         {
             Some(Self::Network)
-        } else if path.ends_with("/.ssh") || path.ends_with("/.ssh/authorized_keys") {
+        } else if KEY_FILES.iter().any(|name| {
+            path.strip_suffix(name)
+                .is_some_and(|home| home.ends_with('/'))
+        }) {
             Some(Self::Users)
         } else {
             None

@@ -3,7 +3,7 @@
 //! In: resources, facts, what is remembered. Out: a [`Decision`], the same bytes every time.
 //! Never: steps when anything is refused: a node is not half converged on purpose.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -28,6 +28,8 @@ pub struct Decision {
     pub steps: Vec<Step>,
     /// Why nothing is done.
     pub refusals: Vec<String>,
+    /// What is not done while everything else is: why, by the id of a change.
+    pub refused: BTreeMap<String, String>,
     /// What is remembered once all is done.
     #[serde(skip)]
     pub next: State,
@@ -39,6 +41,11 @@ pub struct Decision {
 impl Decision {
     /// Tells whether the node is as it should be, but for what is only named.
     pub fn is_settled(&self) -> bool {
+        self.refused.is_empty() && self.is_done()
+    }
+
+    /// Tells whether nothing is left to do: what is only named, or refused, may differ.
+    pub fn is_done(&self) -> bool {
         self.changes
             .iter()
             .all(|change| change.handling == Handling::Report)
@@ -80,6 +87,7 @@ pub fn decide(wanted: &[Resource], facts: &Facts, last: &State) -> Decision {
         changes: ledger.changes,
         steps,
         refusals,
+        refused: ledger.refused,
         next: State {
             fields: ledger.fields,
             managed: ledger.managed,

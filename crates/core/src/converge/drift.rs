@@ -1,32 +1,47 @@
 //! What a node that looks after itself has seen and done, and where it holds back.
 //!
 //! In: changes, what was mended, what failed, and when. Out: [`Drift`], which is kept on the node.
-//! Never: a field mended again and again in a fight with someone else.
+//! Limits go by the machine's uptime, which nobody sets; times of day are for people. A field that
+//! decides who gets in is never held back because it is changed often.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::change::{Change, Handling, Since};
+use super::change::{Change, Danger, Handling, Since};
 use crate::doc::node_spec::NodeSpec;
 
 /// So often may a field be mended within [`WINDOW`]: more is a fight, which nobody wins.
 const ENOUGH: usize = 5;
-/// The time in which mends are counted.
-const WINDOW: SignedDuration = SignedDuration::from_mins(10);
-/// How long the first hold after a fight lasts; each further one lasts twice as long.
-const FIRST_HOLD: SignedDuration = SignedDuration::from_mins(10);
-/// How long the first hold after a failure lasts; each further one lasts twice as long.
-const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(2);
-/// No hold is longer: by then whoever fought may have been found.
-const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(1);
+/// The time in which mends are counted, in milliseconds.
+const WINDOW: u64 = 10 * 60_000;
+/// How long the first hold after a fight lasts, in milliseconds; each further one lasts twice as
+/// long.
+const FIRST_HOLD: u64 = 10 * 60_000;
+/// How long the first hold after a failure lasts, in milliseconds; each further one lasts twice as
+/// long.
+const FIRST_RETRY: u64 = 2_000;
+/// No hold is longer, in milliseconds: by then whoever fought may have been found.
+const LONGEST_HOLD: u64 = 60 * 60_000;
+/// The same after a failure for a field that decides who gets in: whoever makes it fail gains
+/// little.
+const LONGEST_PROTECTED: u64 = 60_000;
 /// How often a node is looked at when its spec does not say, in seconds.
 const SWEEP: u64 = 300;
 /// So many mends are remembered for people.
 const RECENT: usize = 50;
 /// So much of a value is kept.
 const SHOWN: usize = 200;
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Time of day, for people.
+    pub time: Timestamp,
+    /// How long the machine has been up, in milliseconds.
+    pub uptime: u64,
+}
 
 /// What was seen and done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +54,10 @@ pub struct Drift {
     /// Why nothing is done, when nothing can be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// What is refused now: why, by id.
+    pub refused: BTreeMap<String, String>,
+    /// The boot that uptimes are of.
+    pub boot: String,
     /// What differs now, by id.
     pub open: BTreeMap<String, Open>,
     /// What was mended, newest last.
@@ -60,6 +79,9 @@ pub struct Open {
     pub found: String,
     /// What is done about it.
     pub handling: Handling,
+    /// Whether a mistake here could cut the node off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub danger: Option<Danger>,
     /// Why it was not mended, when it should have been.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -84,33 +106,52 @@ pub struct Mended {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Again {
-    /// When it was mended, within the time that counts.
-    pub mended: Vec<Timestamp>,
+    /// When it was mended, within the time that counts, by uptime in milliseconds.
+    pub mended_at: Vec<u64>,
     /// How often in a row it could not be mended.
     pub failed: u32,
     /// How often in a row it was a fight.
     pub fights: u32,
-    /// Until when it is only named.
-    pub until: Option<Timestamp>,
+    /// Until when it is only named, by uptime in milliseconds.
+    pub held_until: Option<u64>,
 }
 
 impl Drift {
+    /// Says which boot it is: what was counted in another one counts no more.
+    pub fn begin(&mut self, boot: &str) {
+        if self.boot != boot {
+            boot.clone_into(&mut self.boot);
+            self.again.clear();
+        }
+    }
+
     /// Returns the fields that are only named for now.
-    pub fn held(&self, now: Timestamp) -> BTreeSet<String> {
-        let held = |again: &Again| again.until.is_some_and(|until| until > now);
+    pub fn held(&self, now: Now) -> BTreeSet<String> {
+        let held = |again: &Again| again.held_until.is_some_and(|until| until > now.uptime);
         let fields = self.again.iter().filter(|(_, again)| held(again));
         fields.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Returns when a field that differs is tried again.
-    pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
-        let open = self.open.keys().filter_map(|id| self.again.get(id)?.until);
-        open.filter(|until| *until > now).min()
+    /// Returns after how many milliseconds a field that differs is tried again.
+    pub fn next(&self, now: Now) -> Option<u64> {
+        let open = self.open.keys();
+        let open = open.filter_map(|id| self.again.get(id)?.held_until);
+        open.filter_map(|until| until.checked_sub(now.uptime))
+            .filter(|wait| *wait > 0)
+            .min()
+    }
+
+    /// Returns until when a field is held, for people.
+    pub fn until(&self, id: &str, now: Now) -> Timestamp {
+        let until = self.again.get(id).and_then(|again| again.held_until);
+        let wait = until.map_or(0, |until| until.saturating_sub(now.uptime));
+        let wait = SignedDuration::from_millis(i64::try_from(wait).unwrap_or_default());
+        now.time.checked_add(wait).unwrap_or(now.time)
     }
 
     /// Takes over what a look has found, and returns the ids that are new.
-    pub fn see(&mut self, changes: &[Change], now: Timestamp) -> Vec<String> {
-        self.looked = Some(now);
+    pub fn see(&mut self, changes: &[Change], now: Now) -> Vec<String> {
+        self.looked = Some(now.time);
         self.looks += 1;
         let mut new = Vec::new();
         let mut before = std::mem::take(&mut self.open);
@@ -120,19 +161,20 @@ impl Drift {
                 new.push(change.id.clone());
             }
             let open = Open {
-                seen: known.as_ref().map_or(now, |known| known.seen),
+                seen: known.as_ref().map_or(now.time, |known| known.seen),
                 since: change.since,
                 expected: shorten(&change.expected),
                 found: shorten(&change.found),
                 handling: change.handling,
+                danger: change.danger,
                 why: known.and_then(|known| known.why),
             };
             self.open.insert(change.id.clone(), open);
         }
         // What has been quiet for long is no fight any more.
         let quiet = |again: &Again| {
-            let last = again.mended.last().max(again.until.as_ref());
-            last.is_none_or(|last| *last + LONGEST_HOLD < now)
+            let last = again.mended_at.last().max(again.held_until.as_ref());
+            last.is_none_or(|last| last.saturating_add(LONGEST_HOLD) < now.uptime)
         };
         let open = &self.open;
         self.again
@@ -142,7 +184,7 @@ impl Drift {
 
     /// Notes that fields were mended, and returns those that are held from now on because someone
     /// else changes them again and again.
-    pub fn mended(&mut self, ids: &[String], now: Timestamp) -> Vec<String> {
+    pub fn mended(&mut self, ids: &[String], now: Now) -> Vec<String> {
         let mut fights = Vec::new();
         for id in ids {
             let Some(open) = self.open.remove(id) else {
@@ -151,19 +193,22 @@ impl Drift {
             self.recent.push(Mended {
                 id: id.clone(),
                 seen: open.seen,
-                mended: now,
+                mended: now.time,
                 expected: open.expected,
                 found: open.found,
             });
             let again = self.again.entry(id.clone()).or_default();
             again.failed = 0;
-            again.until = None;
-            again.mended.retain(|at| *at + WINDOW > now);
-            again.mended.push(now);
-            if again.mended.len() >= ENOUGH {
+            again.held_until = None;
+            again
+                .mended_at
+                .retain(|at| at.saturating_add(WINDOW) > now.uptime);
+            again.mended_at.push(now.uptime);
+            let is_protected = open.danger.is_some_and(Danger::is_protected);
+            if again.mended_at.len() >= ENOUGH && !is_protected {
                 again.fights += 1;
-                again.until = Some(now + doubled(FIRST_HOLD, again.fights));
-                again.mended = vec![now];
+                again.held_until = Some(now.uptime + doubled(FIRST_HOLD, again.fights));
+                again.mended_at = vec![now.uptime];
                 fights.push(id.clone());
             }
         }
@@ -173,11 +218,17 @@ impl Drift {
     }
 
     /// Notes that fields could not be mended.
-    pub fn failed(&mut self, ids: &[String], why: &str, now: Timestamp) {
+    pub fn failed(&mut self, ids: &[String], why: &str, now: Now) {
         for id in ids {
             let again = self.again.entry(id.clone()).or_default();
             again.failed += 1;
-            again.until = Some(now + doubled(FIRST_RETRY, again.failed));
+            let danger = self.open.get(id).and_then(|open| open.danger);
+            let longest = match danger.is_some_and(Danger::is_protected) {
+                true => LONGEST_PROTECTED,
+                false => LONGEST_HOLD,
+            };
+            let wait = doubled(FIRST_RETRY, again.failed).min(longest);
+            again.held_until = Some(now.uptime + wait);
             if let Some(open) = self.open.get_mut(id) {
                 open.why = Some(shorten(why));
             }
@@ -193,8 +244,8 @@ pub fn sweep(spec: &NodeSpec) -> u64 {
 }
 
 /// Doubles a hold with every time in a row but the first.
-fn doubled(first: SignedDuration, times: u32) -> SignedDuration {
-    let factor = 1_i32 << times.saturating_sub(1).min(16);
+fn doubled(first: u64, times: u32) -> u64 {
+    let factor = 1 << times.saturating_sub(1).min(16);
     first.saturating_mul(factor).min(LONGEST_HOLD)
 }
 
@@ -207,10 +258,14 @@ fn shorten(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Drift, Handling, SignedDuration, Since, Timestamp};
+    use super::{Change, Danger, Drift, Handling, Now, SignedDuration, Since, Timestamp};
 
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+    fn at(seconds: u64) -> Now {
+        let time = SignedDuration::from_secs(seconds.try_into().unwrap());
+        Now {
+            time: Timestamp::UNIX_EPOCH + time,
+            uptime: seconds * 1_000,
+        }
     }
 
     fn change(id: &str) -> Change {
@@ -242,14 +297,15 @@ mod tests {
         }
         drift.see(&[change("a"), change("b")], at(50));
         assert_eq!(drift.held(at(50)).into_iter().collect::<Vec<_>>(), ["a"]);
-        assert_eq!(drift.next(at(50)), Some(at(640)));
+        assert_eq!(drift.next(at(50)), Some(590_000));
+        assert_eq!(drift.until("a", at(50)), at(640).time);
         assert!(drift.held(at(641)).is_empty());
         // The next hold is longer.
         for n in 0..5 {
             drift.see(&[change("a")], at(700 + n));
             drift.mended(&ids(&["a"]), at(700 + n));
         }
-        assert_eq!(drift.again["a"].until, Some(at(704 + 1200)));
+        assert_eq!(drift.again["a"].held_until, Some(at(704 + 1200).uptime));
     }
 
     #[test]
@@ -270,8 +326,7 @@ mod tests {
             let now = at(n * 10_000);
             drift.see(&[change("a")], now);
             drift.failed(&ids(&["a"]), "no way", now);
-            let until = drift.next(now).unwrap();
-            waits.push(until.duration_since(now).as_secs());
+            waits.push(drift.next(now).unwrap() / 1_000);
         }
         assert_eq!(waits[..4], [2, 4, 8, 16]);
         assert_eq!(waits[13], 3600);
@@ -285,12 +340,69 @@ mod tests {
         let mut drift = Drift::default();
         assert_eq!(drift.see(&[change("a")], at(1)), ["a"]);
         assert_eq!(drift.see(&[change("a"), change("b")], at(2)), ["b"]);
-        assert_eq!(drift.open["a"].seen, at(1));
+        assert_eq!(drift.open["a"].seen, at(1).time);
         drift.see(&[], at(3));
         assert!(drift.open.is_empty());
         // Quiet fields are forgotten.
         drift.failed(&ids(&["a"]), "", at(4));
         drift.see(&[], at(10_000));
         assert!(drift.again.is_empty());
+    }
+
+    #[test]
+    fn a_field_that_decides_who_gets_in_is_corrected_however_often_it_is_changed() {
+        for danger in [Danger::Sudo, Danger::Sshd, Danger::Users] {
+            let mut drift = Drift::default();
+            for n in 0..50 {
+                let danger = Some(danger);
+                let stolen = Change {
+                    danger,
+                    ..change("a")
+                };
+                drift.see(&[stolen], at(n));
+                assert!(drift.held(at(n)).is_empty(), "{danger:?} {n}");
+                assert!(drift.mended(&ids(&["a"]), at(n)).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_of_a_field_that_decides_who_gets_in_is_tried_again_every_minute() {
+        let mut drift = Drift::default();
+        let danger = Some(Danger::Users);
+        for n in 0..14 {
+            let now = at(n * 10_000);
+            drift.see(
+                &[Change {
+                    danger,
+                    ..change("a")
+                }],
+                now,
+            );
+            drift.failed(&ids(&["a"]), "no way", now);
+            assert!(drift.next(now).unwrap() <= 60_000);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_hold_longer_and_a_boot_ends_all() {
+        let mut drift = Drift::default();
+        drift.begin("one");
+        for n in 0..5 {
+            drift.see(&[change("a")], at(n));
+            drift.mended(&ids(&["a"]), at(n));
+        }
+        drift.see(&[change("a")], at(5));
+        let day = SignedDuration::from_hours(24);
+        let back = |seconds: u64| Now {
+            time: at(seconds).time - day,
+            ..at(seconds)
+        };
+        assert_eq!(drift.held(back(600)).len(), 1);
+        assert_eq!(drift.held(back(605)).len(), 0);
+        drift.begin("one");
+        assert_eq!(drift.held(at(6)).len(), 1);
+        drift.begin("two");
+        assert_eq!(drift.held(at(6)).len(), 0);
     }
 }

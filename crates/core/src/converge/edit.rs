@@ -78,8 +78,11 @@ pub(super) fn rule(line: &str) -> Option<Rule> {
     let line = line.trim();
     let (subjects, rest) = line.split_once('=')?;
     let first = subjects.split_whitespace().next()?;
+    // A number stands for a user; anything else behind this sign is a comment or an include.
+    if first.starts_with('#') && !is_number(first) {
+        return None;
+    }
     let other = [
-        "#",
         "@",
         "Defaults",
         "User_Alias",
@@ -103,6 +106,73 @@ pub(super) fn rule(line: &str) -> Option<Rule> {
             .collect(),
         nopasswd: rest.contains("NOPASSWD"),
     })
+}
+
+fn is_number(word: &str) -> bool {
+    let rest = word.strip_prefix('#').unwrap_or_default();
+    rest.starts_with(|c: char| c.is_ascii_digit())
+}
+
+type Alias = (String, Vec<String>);
+
+/// Reads the names for users that a logical line gives. `None` when it is about something else.
+fn aliases(line: &str) -> Option<Vec<Alias>> {
+    let rest = line.trim().strip_prefix("User_Alias")?;
+    let mut words = rest.strip_prefix(char::is_whitespace)?.split(" #");
+    let list = words.next().unwrap_or_default();
+    // Numbers of users begin like a comment.
+    let numbers: String = words
+        .take_while(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|word| format!(" #{word}"))
+        .collect();
+    let list = format!("{list}{numbers}");
+    let named = list.split(':').filter_map(|one| {
+        let (name, members) = one.split_once('=')?;
+        let members = members.split(',').map(|member| member.trim().to_owned());
+        Some((name.trim().to_owned(), members.collect()))
+    });
+    Some(named.collect())
+}
+
+/// Returns the names for users that a sudoers file gives, each with whom it stands for.
+pub(super) fn user_aliases(text: &str) -> Vec<Alias> {
+    let lines = logical_lines(text).into_iter();
+    lines
+        .filter_map(|line| aliases(&line.replace("\\\n", " ")))
+        .flatten()
+        .collect()
+}
+
+/// Takes members out of the names for users of a sudoers file; a name for nobody goes. `None` when
+/// there is nothing to take out.
+pub(super) fn without_members(text: &str, unwanted: impl Fn(&str) -> bool) -> Option<String> {
+    let mut changed = false;
+    let mut lines = Vec::new();
+    for line in logical_lines(text) {
+        let Some(found) = aliases(&line.replace("\\\n", " ")) else {
+            lines.push(line);
+            continue;
+        };
+        if !found
+            .iter()
+            .any(|(_, members)| members.iter().any(|one| unwanted(one)))
+        {
+            lines.push(line);
+            continue;
+        }
+        changed = true;
+        let kept: Vec<String> = found
+            .into_iter()
+            .filter_map(|(name, mut members)| {
+                members.retain(|member| !unwanted(member));
+                (!members.is_empty()).then(|| format!("{name} = {}", members.join(", ")))
+            })
+            .collect();
+        if !kept.is_empty() {
+            lines.push(format!("User_Alias {}", kept.join(" : ")));
+        }
+    }
+    changed.then(|| lines.iter().map(|line| format!("{line}\n")).collect())
 }
 
 /// Joins lines that end with a backslash.
@@ -153,8 +223,10 @@ pub(super) fn without_rules(text: &str, unwanted: impl Fn(&str, bool) -> bool) -
 
 /// Tells whether a file has nothing but comments and empty lines.
 pub(super) fn is_idle(text: &str) -> bool {
-    text.lines()
-        .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+    text.lines().map(str::trim).all(|line| {
+        line.is_empty()
+            || line.starts_with('#') && !is_number(line) && !line.starts_with("#include")
+    })
 }
 
 /// Comments settings out of a part of the SSH server's configuration that say otherwise. Settings

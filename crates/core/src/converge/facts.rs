@@ -22,6 +22,10 @@ pub struct Facts {
     pub users: BTreeMap<String, UserFact>,
     /// Files, directories and links.
     pub files: BTreeMap<String, FileFact>,
+    /// Paths that were not looked at, and why: an unprivileged user can change where they lead, or
+    /// they cannot be read.
+    #[serde(default)]
+    pub refused: BTreeMap<String, String>,
     /// systemd units that exist.
     pub units: BTreeMap<String, UnitFact>,
     /// Settings of the SSH server that are in effect, by lower-case name; `None` without a server.
@@ -56,6 +60,12 @@ pub struct PackageFact {
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserFact {
+    /// Number of the user.
+    #[serde(default)]
+    pub id: Option<u32>,
+    /// Number of the main group.
+    #[serde(default)]
+    pub group_id: Option<u32>,
     /// Home directory.
     pub home: String,
     /// Name of the main group.

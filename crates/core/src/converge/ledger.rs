@@ -45,6 +45,8 @@ pub(super) struct Ledger<'a> {
     pub(super) steps: BTreeSet<Step>,
     pub(super) managed: Managed,
     pub(super) refusals: BTreeSet<String>,
+    /// What is refused by itself while everything else is done: why, by the id of a change.
+    pub(super) refused: BTreeMap<String, String>,
     pub(super) install: BTreeSet<String>,
     pub(super) remove: BTreeSet<String>,
     pub(super) drafts: BTreeMap<String, Draft>,
@@ -66,6 +68,7 @@ impl<'a> Ledger<'a> {
             steps: BTreeSet::new(),
             managed: Managed::default(),
             refusals: BTreeSet::new(),
+            refused: BTreeMap::new(),
             install: BTreeSet::new(),
             remove: BTreeSet::new(),
             drafts: BTreeMap::new(),
@@ -160,6 +163,34 @@ impl<'a> Ledger<'a> {
 
     pub(super) fn refuse(&mut self, why: impl Into<String>) {
         self.refusals.insert(why.into());
+    }
+
+    /// Refuses one field, and leaves everything else as it would be. What is remembered of its
+    /// resource stays.
+    pub(super) fn bar(&mut self, resource: &str, field: &str, why: &str, danger: Option<Danger>) {
+        let id = format!("{resource}/{field}");
+        if self.policy.ignores(&id) {
+            return;
+        }
+        for (id, value) in &self.last.fields {
+            if id
+                .strip_prefix(resource)
+                .is_some_and(|rest| rest.starts_with('/'))
+            {
+                let known = self.fields.entry(id.clone());
+                known.or_insert_with(|| value.clone());
+            }
+        }
+        let found = format!("refused: {why}");
+        let finding = Finding {
+            resource,
+            field,
+            expected: "as the spec says",
+            found: &found,
+            danger,
+        };
+        self.record(&finding, Since::Node, Handling::Report);
+        self.refused.insert(id, why.to_owned());
     }
 
     /// Says that something which is mended lives in a file: whatever is done about the rest of the

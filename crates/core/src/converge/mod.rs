@@ -27,10 +27,10 @@ mod system;
 mod undo;
 mod wanted;
 
-pub use access::{SUDOERS, SUDOERS_D};
+pub use access::{KEY_FILES, SUDOERS, SUDOERS_D};
 pub use change::{Change, Danger, Handling, Since};
 pub use decide::{Decision, decide};
-pub use drift::{Again, Drift, Mended, Open, sweep};
+pub use drift::{Again, Drift, Mended, Now, Open, sweep};
 pub use event::{Event, Numbered};
 pub use facts::{
     Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact, UserFact,

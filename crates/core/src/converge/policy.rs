@@ -23,6 +23,8 @@ pub struct Policy {
     pub fields: BTreeMap<String, Handling>,
     /// Ids that are only named for now.
     pub held: BTreeSet<String>,
+    /// Resources that are left as they are for now.
+    pub frozen: BTreeSet<String>,
 }
 
 impl Default for Policy {
@@ -31,6 +33,7 @@ impl Default for Policy {
             drift: Handling::Enforce,
             fields: BTreeMap::new(),
             held: BTreeSet::new(),
+            frozen: BTreeSet::new(),
         }
     }
 }
@@ -59,7 +62,7 @@ impl Policy {
             fields: fields
                 .map(|(pattern, handling)| (pattern.clone(), handling.value.into()))
                 .collect(),
-            held: BTreeSet::new(),
+            ..Self::default()
         }
     }
 
@@ -85,6 +88,21 @@ impl Policy {
     pub fn holding(&self, ids: impl IntoIterator<Item = String>) -> Self {
         Self {
             held: ids.into_iter().collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the policy with those resources left as they are that two lists do not agree about.
+    #[must_use]
+    pub fn freezing(&self, one: &[Resource], other: &[Resource]) -> Self {
+        let is_policy = |resource: &&Resource| matches!(resource, Resource::Drift { .. });
+        let both = one
+            .iter()
+            .chain(other)
+            .filter(|resource| !is_policy(resource));
+        let differs = |resource: &&Resource| !one.contains(resource) || !other.contains(resource);
+        Self {
+            frozen: both.filter(differs).map(Resource::id).collect(),
             ..self.clone()
         }
     }
@@ -130,18 +148,24 @@ impl Policy {
 
     /// Tells whether a field is none of ours.
     pub fn ignores(&self, id: &str) -> bool {
-        self.rule(id) == Some(Handling::Ignore)
+        let frozen = |resource: &String| {
+            let rest = id.strip_prefix(resource.as_str());
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.rule(id) == Some(Handling::Ignore) || self.frozen.iter().any(frozen)
     }
 
     /// Returns what is done about a difference. What the spec changed is done, unless the field is
     /// none of ours.
     pub fn handle(&self, id: &str, since: Since) -> Handling {
+        if self.ignores(id) {
+            return Handling::Ignore;
+        }
         let by_node = since == Since::Node;
         let handling = match (self.rule(id), self.drift) {
-            (Some(Handling::Ignore), _) => Handling::Ignore,
             (Some(rule), _) if by_node => rule,
             (None, drift) if by_node => drift,
-            (Some(Handling::Enforce | Handling::Report) | None, _) => Handling::Enforce,
+            (Some(_) | None, _) => Handling::Enforce,
         };
         if self.held.contains(id) {
             handling.max(Handling::Report)

@@ -25,13 +25,37 @@ impl Ledger<'_> {
             }
         }
         for (path, draft) in std::mem::take(&mut self.drafts) {
-            self.settle_draft(&path, draft);
+            if !self.is_barred(&path, &draft.resource) {
+                self.settle_draft(&path, draft);
+            }
         }
         for (path, (resource, then)) in std::mem::take(&mut self.gone) {
+            if self.is_barred(&path, &resource) {
+                continue;
+            }
             if self.facts.files.contains_key(&path) {
                 self.settle_gone(path, &resource, then);
             }
         }
+    }
+
+    /// Refuses a file whose path was not looked at. It stays ours if it was.
+    fn is_barred(&mut self, path: &str, resource: &str) -> bool {
+        let Some(why) = self.facts.refused.get(path) else {
+            return false;
+        };
+        let danger = Danger::of_path(path);
+        // An account that is closed lets nobody in, whatever keys there are.
+        if resource.starts_with("user:") {
+            let found = format!("unknown: {why}");
+            self.note(resource, path, "absent", &found, danger, Handling::Report);
+            return true;
+        }
+        self.bar(resource, &field(resource, path, "content"), why, danger);
+        if self.last.managed.files.contains(path) {
+            self.managed.files.insert(path.to_owned());
+        }
+        true
     }
 
     fn settle_gone(&mut self, path: String, resource: &str, then: Vec<Step>) {
@@ -152,7 +176,8 @@ impl Ledger<'_> {
         let handling = self.handling(path, &id, since);
         let is_file = !matches!(found, Some(FileFact::Directory { .. } | FileFact::Other));
         if handling == Handling::Enforce && !is_file {
-            self.refuse(format!("`{path}` should be a file and is something else"));
+            let why = format!("`{path}` should be a file and is something else");
+            self.bar(resource, &field, &why, Danger::of_path(path));
             return None;
         }
         let finding = Finding {

@@ -6,6 +6,7 @@
     reason = "a test may panic"
 )]
 
+mod hostile;
 mod model;
 mod policy;
 mod props;

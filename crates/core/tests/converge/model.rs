@@ -165,7 +165,7 @@ impl Model {
                     group: name.clone(),
                     shell,
                     groups: BTreeSet::new(),
-                    expired: false,
+                    ..UserFact::default()
                 };
                 facts.users.insert(name, user);
             }

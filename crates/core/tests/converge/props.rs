@@ -114,7 +114,7 @@ fn user(name: &str, shell: &str, sudo: bool) -> UserFact {
         group: name.to_owned(),
         shell: shell.into(),
         groups: sudo.then(|| "sudo".to_owned()).into_iter().collect(),
-        expired: false,
+        ..UserFact::default()
     }
 }
 

@@ -1,0 +1,265 @@
+//! A user's tricks with paths, tried on a directory that stands for `/`.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use homestak_api::durable::Access;
+use rustix::fs::{CWD, Mode};
+use tempfile::TempDir;
+
+use super::{DIRECTORY, Directory, Fault, Found, Keeper, Walk, read};
+
+const ALICE: u32 = 61_001;
+const BOB: u32 = 61_002;
+
+/// A root directory with a home; `None` for whoever cannot give files to others.
+struct Root(TempDir);
+
+impl Root {
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let root = Self(tempfile::tempdir().unwrap());
+        for directory in ["etc", "home"] {
+            fs_err::create_dir(root.at(directory)).unwrap();
+        }
+        root.directory("home/alice", ALICE, 0o755);
+        Some(root)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn directory(&self, path: &str, owner: u32, mode: u32) {
+        fs_err::create_dir(self.at(path)).unwrap();
+        self.set(path, owner, mode);
+    }
+
+    fn set(&self, path: &str, owner: u32, mode: u32) {
+        chown(self.at(path), Some(owner), Some(owner)).unwrap();
+        let mode = std::fs::Permissions::from_mode(mode);
+        fs_err::set_permissions(self.at(path), mode).unwrap();
+    }
+
+    /// A link that a user made.
+    fn link(&self, path: &str, target: &str, owner: u32) {
+        symlink(target, self.at(path)).unwrap();
+        std::os::unix::fs::lchown(self.at(path), Some(owner), Some(owner)).unwrap();
+    }
+
+    fn walk(&self, creates: bool) -> Walk {
+        let fd = rustix::fs::openat(CWD, self.0.path(), DIRECTORY, Mode::empty()).unwrap();
+        let device = rustix::fs::fstat(&fd).unwrap().st_dev;
+        let root = Directory {
+            fd,
+            path: PathBuf::from("/"),
+            device,
+            keeper: Keeper::Root,
+        };
+        Walk::from(root, creates)
+    }
+
+    fn parent(&self, path: &str) -> Result<Directory, Fault> {
+        let (directory, _) = self.walk(false).parent(Path::new(path))?;
+        Ok(directory)
+    }
+
+    fn why(&self, path: &str) -> String {
+        let fault = self.parent(path).unwrap_err();
+        assert!(fault.by_user);
+        fault.source.to_string()
+    }
+
+    fn owner(&self, path: &str) -> (u32, u32) {
+        let meta = fs_err::symlink_metadata(self.at(path)).unwrap();
+        (meta.uid(), meta.mode() & 0o7777)
+    }
+}
+
+fn owned(owner: u32) -> Access {
+    Access {
+        mode: 0o600,
+        owner: Some((owner, owner)),
+    }
+}
+
+#[test]
+fn links_of_root_in_directories_of_root_are_followed_and_no_others() {
+    let Some(root) = Root::new() else { return };
+    root.directory("srv", 0, 0o755);
+    root.directory("srv/homes", 0, 0o755);
+    root.link("etc/near", "../srv", 0);
+    root.link("srv/far", "/etc/near/homes", 0);
+    assert_eq!(
+        root.parent("/srv/far/x").unwrap().path,
+        Path::new("/srv/homes")
+    );
+    // Of a user, or where a user could have put it.
+    root.link("srv/theirs", "homes", ALICE);
+    assert!(root.why("/srv/theirs/x").contains("is a symbolic link"));
+    root.link("home/alice/conf", "/etc", 0);
+    assert!(root.why("/home/alice/conf/x").contains("/home/alice/conf"));
+    root.directory("tmp", 0, 0o1777);
+    root.link("tmp/conf", "/etc", 0);
+    assert!(root.why("/tmp/conf/x").contains("is a symbolic link"));
+    // A circle ends.
+    root.link("etc/a", "b", 0);
+    root.link("etc/b", "a", 0);
+    assert!(root.parent("/etc/a/x").is_err());
+    assert!(root.why("/home/alice/../../etc/x").contains("leads out"));
+}
+
+#[test]
+fn a_path_belongs_to_the_first_user_on_it_and_is_refused_where_another_one_is() {
+    let Some(root) = Root::new() else { return };
+    let keeper = |path: &str| root.parent(path).unwrap().keeper();
+    assert_eq!(keeper("/etc/x"), Keeper::Root);
+    assert_eq!(keeper("/home/alice/x"), Keeper::User(ALICE));
+    // Root's directory in it does not give the path back.
+    root.directory("home/alice/root", 0, 0o755);
+    assert_eq!(keeper("/home/alice/root/x"), Keeper::User(ALICE));
+    root.directory("home/alice/bob", BOB, 0o755);
+    assert!(
+        root.why("/home/alice/bob/x")
+            .contains("belongs to another user")
+    );
+    root.directory("home/alice/open", 0, 0o777);
+    assert!(
+        root.why("/home/alice/open/x")
+            .contains("can be changed by other users")
+    );
+    root.directory("mail", 0, 0o2775);
+    assert_eq!(keeper("/mail/x"), Keeper::Shared);
+    root.directory("mail/alice", ALICE, 0o700);
+    assert_eq!(keeper("/mail/alice/x"), Keeper::User(ALICE));
+}
+
+#[test]
+fn files_are_given_to_the_owner_of_their_directory_and_to_nobody_else() {
+    let Some(root) = Root::new() else { return };
+    let home = root.parent("/home/alice/x").unwrap();
+    let write = |name: &str, owner: u32| home.write(OsStr::new(name), b"new", owned(owner));
+    write("x", ALICE).unwrap();
+    write("y", 0).unwrap();
+    assert_eq!(root.owner("home/alice/x"), (ALICE, 0o600));
+    assert_eq!(root.owner("home/alice/y"), (0, 0o600));
+    assert!(write("z", BOB).is_err());
+    assert!(!root.at("home/alice/z").exists());
+    // What was there keeps its owner, mode and content: it may be a second name of something else.
+    fs_err::write(root.at("etc/shadow"), "secret").unwrap();
+    root.set("etc/shadow", 0, 0o600);
+    fs_err::hard_link(root.at("etc/shadow"), root.at("home/alice/link")).unwrap();
+    write("link", ALICE).unwrap();
+    assert_eq!(root.owner("etc/shadow"), (0, 0o600));
+    assert_eq!(fs_err::read(root.at("etc/shadow")).unwrap(), b"secret");
+    // So is what has the name that is used meanwhile.
+    fs_err::hard_link(root.at("etc/shadow"), root.at("home/alice/.x.homestak-new")).unwrap();
+    write("x", ALICE).unwrap();
+    assert_eq!(root.owner("etc/shadow"), (0, 0o600));
+    assert_eq!(fs_err::read(root.at("etc/shadow")).unwrap(), b"secret");
+    // A link of root could be moved to where root's links are trusted.
+    assert!(home.link(OsStr::new("l"), OsStr::new("/etc")).is_err());
+}
+
+#[test]
+fn a_directory_gets_its_owner_unless_it_is_someone_elses() {
+    let Some(root) = Root::new() else { return };
+    let home = root.parent("/home/alice/x").unwrap();
+    let set = |name: &str, owner: u32| home.set_directory(OsStr::new(name), 0o700, (owner, owner));
+    set("new", ALICE).unwrap();
+    assert_eq!(root.owner("home/alice/new"), (ALICE, 0o700));
+    root.directory("home/alice/admin", 0, 0o755);
+    set("admin", ALICE).unwrap();
+    assert_eq!(root.owner("home/alice/admin"), (ALICE, 0o700));
+    root.directory("home/alice/bob", BOB, 0o755);
+    assert!(set("bob", ALICE).is_err());
+    assert_eq!(root.owner("home/alice/bob"), (BOB, 0o755));
+    root.link("home/alice/link", "../../etc", ALICE);
+    assert!(set("link", ALICE).is_err());
+    assert!(set("new", BOB).is_err());
+    assert_eq!(root.owner("etc"), (0, 0o755));
+}
+
+#[test]
+fn pipes_and_secrets_under_another_name_are_not_read_and_large_files_end() {
+    let Some(root) = Root::new() else { return };
+    let home = root.parent("/home/alice/x").unwrap();
+    let fifo = root.at("home/alice/pipe");
+    rustix::fs::mknodat(
+        CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        Mode::from_raw_mode(0o666),
+        0,
+    )
+    .unwrap();
+    assert!(matches!(
+        home.look(OsStr::new("pipe")).unwrap(),
+        Found::Other
+    ));
+    fs_err::write(root.at("etc/shadow"), "secret").unwrap();
+    root.set("etc/shadow", 0, 0o640);
+    fs_err::hard_link(root.at("etc/shadow"), root.at("home/alice/keys")).unwrap();
+    let Found::File(_, stat) = home.look(OsStr::new("keys")).unwrap() else {
+        panic!()
+    };
+    assert!(!home.is_readable(&stat));
+    let large = fs_err::File::create(root.at("home/alice/large")).unwrap();
+    large.set_len(1 << 40).unwrap();
+    let Found::File(file, _) = home.look(OsStr::new("large")).unwrap() else {
+        panic!()
+    };
+    assert_eq!(read(&file, 1000).unwrap(), None);
+}
+
+#[test]
+fn everything_in_a_home_goes_and_nothing_that_links_in_it_lead_to() {
+    let Some(root) = Root::new() else { return };
+    fs_err::write(root.at("etc/passwd"), "root").unwrap();
+    root.directory("home/alice/deep", ALICE, 0o755);
+    root.link("home/alice/deep/etc", "../../../etc", ALICE);
+    root.link("home/alice/etc", "/etc", ALICE);
+    let homes = root.parent("/home/alice").unwrap();
+    homes.remove_all(OsStr::new("alice")).unwrap();
+    assert!(!root.at("home/alice").exists());
+    assert!(root.at("etc/passwd").exists());
+}
+
+/// A directory is swapped for a link to `/etc` again and again, while root writes, sets and deletes
+/// in it.
+#[test]
+fn a_directory_that_is_swapped_all_the_time_leads_nowhere_else() {
+    let Some(root) = Root::new() else { return };
+    fs_err::write(root.at("etc/keys"), "root").unwrap();
+    root.directory("home/alice/ssh", ALICE, 0o700);
+    root.link("home/alice/link", "/etc", ALICE);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let mut n_written = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (a, b) = (root.at("home/alice/ssh"), root.at("home/alice/link"));
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                rustix::fs::renameat_with(CWD, &a, CWD, &b, flags).unwrap();
+            }
+        });
+        for _ in 0..2_000 {
+            if let Ok((held, name)) = root.walk(true).parent(Path::new("/home/alice/ssh/keys")) {
+                n_written += usize::from(held.write(&name, b"alice", owned(ALICE)).is_ok());
+                _ = held.remove(&name);
+            }
+            if let Ok((held, name)) = root.walk(true).parent(Path::new("/home/alice/ssh")) {
+                _ = held.set_directory(&name, 0o700, (ALICE, ALICE));
+            }
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(n_written > 0);
+    assert_eq!(fs_err::read(root.at("etc/keys")).unwrap(), b"root");
+    assert_eq!(root.owner("etc/keys").0, 0);
+    assert_eq!(root.owner("etc"), (0, 0o755));
+    assert_eq!(fs_err::read_dir(root.at("etc")).unwrap().count(), 1);
+}

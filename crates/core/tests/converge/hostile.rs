@@ -1,0 +1,277 @@
+//! What an unprivileged user of a node can do to its files, and what follows.
+
+use homestak_core::converge::{
+    Decision, Facts, FileFact, Handling, Policy, State, Step, SystemFact, UserFact, decide,
+};
+use serde_json::{Value, json};
+
+use crate::{read, smallest};
+
+const KEY: &str = "ssh-ed25519 AAAAone one@desk";
+
+fn user(name: &str, id: u32) -> UserFact {
+    UserFact {
+        home: format!("/home/{name}"),
+        group: name.to_owned(),
+        shell: "/bin/bash".to_owned(),
+        id: Some(id),
+        group_id: Some(id),
+        ..UserFact::default()
+    }
+}
+
+/// A node with two users who have nothing yet.
+fn facts() -> Facts {
+    let users = [("alice", 1001), ("bob", 1002)];
+    Facts {
+        system: SystemFact {
+            id: "debian".to_owned(),
+            version: "12".to_owned(),
+            systemd: true,
+        },
+        users: users
+            .map(|(name, id)| (name.to_owned(), user(name, id)))
+            .into(),
+        ..Facts::default()
+    }
+}
+
+fn put(facts: &mut Facts, path: &str, text: &str, owner: &str, mode: u32) {
+    let file = FileFact::Regular {
+        content: Some(text.to_owned()),
+        mode,
+        owner: owner.to_owned(),
+        group: owner.to_owned(),
+    };
+    facts.files.insert(path.to_owned(), file);
+}
+
+fn spec(sudo: bool) -> Value {
+    let mut spec = smallest();
+    spec["access"]["users"] = json!([
+        { "name": "alice", "sudo": sudo, "ssh_keys": [KEY] },
+        { "name": "bob", "sudo": false, "ssh_keys": [KEY] },
+    ]);
+    spec["config"] = json!({ "converge": { "foreign_keys": "remove" } });
+    spec
+}
+
+/// Returns the paths that are written or deleted.
+fn touched(decision: &Decision) -> Vec<&str> {
+    let steps = decision.steps.iter();
+    steps
+        .filter_map(|step| match step {
+            Step::Write { path, .. } | Step::Delete { path } | Step::Directory { path, .. } => {
+                Some(path.as_str())
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn text<'a>(decision: &'a Decision, path: &str) -> Option<&'a str> {
+    decision.steps.iter().find_map(|step| match step {
+        Step::Write {
+            path: at, content, ..
+        } if at == path => Some(content.as_str()),
+        _ => None,
+    })
+}
+
+#[test]
+fn what_a_user_blocks_is_refused_and_everything_else_is_done() {
+    let wanted = read(&spec(false));
+    let blocks: [fn(&mut Facts); 3] = [
+        |facts| put(facts, "/home/alice/.ssh", "", "alice", 0o644),
+        |facts| {
+            let target = "/root/.ssh".to_owned();
+            let link = FileFact::Link { target };
+            facts.files.insert("/home/alice/.ssh".to_owned(), link);
+            let why = "`/home/alice/.ssh` is a symbolic link".to_owned();
+            facts
+                .refused
+                .insert("/home/alice/.ssh/authorized_keys".to_owned(), why);
+        },
+        |facts| {
+            let path = "/home/alice/.ssh/authorized_keys".to_owned();
+            facts.files.insert(path, FileFact::Other);
+        },
+    ];
+    for block in blocks {
+        let mut facts = facts();
+        block(&mut facts);
+        let decision = decide(&wanted, &facts, &State::default());
+        assert_eq!(decision.refusals, [""; 0]);
+        let refused: Vec<&String> = decision.refused.keys().collect();
+        assert_eq!(refused, ["keys:alice//home/alice/.ssh"]);
+        assert!(!decision.is_settled());
+        let touched = touched(&decision);
+        assert!(touched.contains(&"/home/bob/.ssh/authorized_keys"));
+        assert!(!touched.iter().any(|path| path.starts_with("/home/alice")));
+        let enforced = decision
+            .changes
+            .iter()
+            .filter(|change| change.resource == "keys:alice");
+        assert!(enforced.clone().count() == 1);
+        assert!(
+            enforced
+                .clone()
+                .all(|change| change.handling == Handling::Report)
+        );
+    }
+}
+
+#[test]
+fn an_account_is_closed_and_nothing_is_deleted_behind_a_link() {
+    let mut facts = facts();
+    let path = "/home/alice/.ssh/authorized_keys".to_owned();
+    facts.refused.insert(path.clone(), "a link".to_owned());
+    let mut last = State::default();
+    last.managed.users.insert("alice".to_owned(), true);
+    last.managed.files.insert(path);
+    let mut spec = spec(false);
+    spec["access"]["users"].as_array_mut().unwrap().remove(0);
+    let decision = decide(&read(&spec), &facts, &last);
+    let name = "alice".to_owned();
+    assert!(decision.steps.contains(&Step::CloseUser { name }));
+    assert!(
+        !touched(&decision)
+            .iter()
+            .any(|path| path.starts_with("/home/alice"))
+    );
+    assert_eq!(decision.refused.len(), 0);
+    assert_eq!(
+        decision
+            .next
+            .managed
+            .files
+            .iter()
+            .filter(|path| path.contains("alice"))
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn lines_of_a_file_of_someone_else_are_not_given_to_a_user() {
+    let mut spec = spec(false);
+    spec["config"] = json!({});
+    let mut facts = facts();
+    let path = "/home/alice/.ssh/authorized_keys";
+    put(&mut facts, path, "root:$y$secret\n", "root", 0o640);
+    let decision = decide(&read(&spec), &facts, &State::default());
+    assert_eq!(text(&decision, path), Some(format!("{KEY}\n").as_str()));
+}
+
+#[test]
+fn foreign_keys_in_the_second_file_are_reported_or_removed() {
+    let second = "/home/alice/.ssh/authorized_keys2";
+    let mut facts = facts();
+    let lines = format!("# note\n{KEY}\nssh-rsa FOREIGN eve\n");
+    put(&mut facts, second, &lines, "alice", 0o600);
+    let field = "keys:alice/ssh-rsa ...ssh-rsa FOREIGN";
+    let mut spec = spec(false);
+    let decision = decide(&read(&spec), &facts, &State::default());
+    assert_eq!(
+        text(&decision, second),
+        Some(format!("# note\n{KEY}\n").as_str())
+    );
+    let seen = decision.changes.iter().find(|change| change.id == field);
+    assert_eq!(seen.unwrap().handling, Handling::Enforce);
+    spec["config"] = json!({});
+    let decision = decide(&read(&spec), &facts, &State::default());
+    let seen = decision.changes.iter().find(|change| change.id == field);
+    assert_eq!(seen.unwrap().handling, Handling::Report);
+    assert_eq!(text(&decision, second), None);
+    // A user who goes takes the keys of the spec along, from both files.
+    put(
+        &mut facts,
+        second,
+        &format!("{KEY}\nssh-rsa FOREIGN eve\n"),
+        "alice",
+        0o600,
+    );
+    let mut last = State::default();
+    last.managed.users.insert("alice".to_owned(), false);
+    let body = "ssh-ed25519 AAAAone".to_owned();
+    last.managed.keys.insert("alice".to_owned(), [body].into());
+    spec["access"]["users"].as_array_mut().unwrap().remove(0);
+    let decision = decide(&read(&spec), &facts, &last);
+    assert_eq!(text(&decision, second), Some("ssh-rsa FOREIGN eve\n"));
+}
+
+#[test]
+fn rules_of_sudo_by_number_alias_and_own_group_count_and_go() {
+    for (rules, left) in [
+        ("#1001 ALL=(ALL) NOPASSWD: ALL\n", None),
+        ("%alice ALL=(ALL) NOPASSWD: ALL\n", None),
+        ("%#1001 ALL=(ALL) NOPASSWD: ALL\n", None),
+        (
+            "User_Alias CREW = alice\nCREW ALL=(ALL) NOPASSWD: ALL\n",
+            None,
+        ),
+        (
+            "User_Alias CREW = carol, #1001 : MORE = dave\nUser_Alias ALL_OF = CREW\nALL_OF ALL=(ALL) NOPASSWD: ALL\n",
+            Some(
+                "User_Alias CREW = carol : MORE = dave\nUser_Alias ALL_OF = CREW\nALL_OF ALL=(ALL) NOPASSWD: ALL\n",
+            ),
+        ),
+        (
+            "#1001,#1003 ALL=(ALL) NOPASSWD: ALL\n",
+            Some("#1003 ALL=(ALL) NOPASSWD: ALL\n"),
+        ),
+    ] {
+        let path = "/etc/sudoers.d/zz";
+        let mut facts = facts();
+        put(&mut facts, path, rules, "root", 0o440);
+        let decision = decide(&read(&spec(false)), &facts, &State::default());
+        let rule = decision
+            .changes
+            .iter()
+            .find(|change| change.id == "sudo:alice/rule");
+        assert_eq!(
+            rule.map(|rule| rule.found.as_str()),
+            Some("no password"),
+            "{rules}"
+        );
+        assert_eq!(text(&decision, path), left, "{rules}");
+        let deleted = Step::Delete {
+            path: path.to_owned(),
+        };
+        assert_eq!(decision.steps.contains(&deleted), left.is_none(), "{rules}");
+    }
+    // Somebody else's number is not.
+    let mut facts = facts();
+    put(
+        &mut facts,
+        "/etc/sudoers.d/zz",
+        "#1003 ALL=(ALL) ALL\n#include x\n",
+        "root",
+        0o440,
+    );
+    let decision = decide(&read(&spec(false)), &facts, &State::default());
+    assert!(
+        !decision
+            .changes
+            .iter()
+            .any(|change| change.resource == "sudo:alice")
+    );
+}
+
+#[test]
+fn what_two_specs_do_not_agree_about_is_left_as_it_is() {
+    let (one, other) = (read(&spec(false)), read(&spec(true)));
+    let policy = Policy::default().freezing(&one, &other);
+    assert_eq!(policy.frozen.iter().collect::<Vec<_>>(), ["sudo:alice"]);
+    let mut facts = facts();
+    put(
+        &mut facts,
+        "/etc/sudoers.d/homestak-alice",
+        "alice ALL=(ALL:ALL) ALL\n",
+        "root",
+        0o440,
+    );
+    let decision = decide(&policy.put_into(&one), &facts, &State::default());
+    assert!(!touched(&decision).contains(&"/etc/sudoers.d/homestak-alice"));
+    assert!(touched(&decision).contains(&"/home/alice/.ssh/authorized_keys"));
+}
