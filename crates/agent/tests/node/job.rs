@@ -27,7 +27,7 @@ fn a_job_goes_on_without_its_connection_and_is_done_once() {
     assert_eq!(result(&whole)["users"], 2);
     assert_eq!(lab.status()["status"], "complete");
     let mode = lab.root(&format!("stat -c %a {STATE} {STATE}/jobs"));
-    assert_eq!(mode.good(), "755\n700\n");
+    assert_eq!(mode.good(), "700\n700\n");
 
     // Asked for again, it is told again and not done again.
     let (code, again) = lab.job("--id first", &spec);
