@@ -5,12 +5,23 @@
 //! Never: a secret in an argument; files and pipes carry those.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Output, Stdio};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::environment;
+use homestak_providers::ssh::LARGEST;
+
+/// Settings that this program passes to itself. Tokens are not among them.
+const AGAIN: &[&str] = &[
+    "HOMESTAK_ROOT",
+    "HOMESTAK_SITE_CONFIG",
+    "HOMESTAK_STATE",
+    "HOMESTAK_HURRY",
+    "NO_COLOR",
+];
 
 /// Runs the person's editor on a file. The editor's words may hold arguments, as `code --wait`.
 pub(crate) fn edit(editor: &str, file: &Path) -> io::Result<ExitStatus> {
@@ -18,16 +29,19 @@ pub(crate) fn edit(editor: &str, file: &Path) -> io::Result<ExitStatus> {
     let program = words
         .next()
         .ok_or_else(|| io::Error::other("no editor is set"))?;
-    command(program).args(words).arg(file).status()
+    let mut command = command(program);
+    environment::clean(&mut command, environment::DESKTOP);
+    command.args(words).arg(file).status()
 }
 
 /// Runs a shell command and returns what it printed, as sops does with `SOPS_AGE_KEY_CMD`.
 pub(crate) fn output_of(line: &str) -> io::Result<String> {
-    let output = command("sh")
-        .arg("-c")
-        .arg(line)
-        .stdin(Stdio::null())
-        .output()?;
+    // The command is the user's own and may need any variable, but not the keys themselves.
+    let mut command = command("sh");
+    command.env_clear();
+    let kept = |name: &OsString| !name.to_string_lossy().starts_with("SOPS_AGE_KEY");
+    command.envs(std::env::vars_os().filter(|(name, _)| kept(name)));
+    let output = command.arg("-c").arg(line).stdin(Stdio::null()).output()?;
     if !output.status.success() {
         return Err(io::Error::other(format!("it ended with {}", output.status)));
     }
@@ -46,7 +60,9 @@ pub(crate) fn start_again(arguments: &[OsString], log: &Path) -> io::Result<Chil
         .into_parts()
         .0;
     let program = std::env::current_exe()?;
-    command(program)
+    let mut command = command(program);
+    environment::clean(&mut command, AGAIN);
+    command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)
@@ -55,12 +71,33 @@ pub(crate) fn start_again(arguments: &[OsString], log: &Path) -> io::Result<Chil
         .spawn()
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program and returns what it printed, as far as a node may print.
 pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output> {
-    command(program)
+    let mut child = command(program)
         .args(arguments)
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = std::thread::scope(|scope| {
+        let stderr = scope.spawn(|| read(err));
+        (read(out), stderr.join().unwrap_or_default())
+    });
+    let status = child.wait()?;
+    Ok(Output {
+        status,
+        stdout,
+        stderr,
+    })
+}
+
+fn read(from: Option<impl io::Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        _ = from.take(LARGEST as u64).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// Returns how the terminal takes keys now, in words for [`set_terminal`].
@@ -81,10 +118,16 @@ pub(crate) fn set_terminal(words: &[&str]) -> io::Result<ExitStatus> {
 
 /// Becomes another program, with the same terminal; returns only when that fails.
 pub(crate) fn become_program(program: &str, arguments: &[OsString]) -> io::Error {
-    command(program).args(arguments).exec()
+    let mut command = command(program);
+    if program == "ssh" {
+        environment::clean(&mut command, environment::SSH);
+    }
+    command.args(arguments).exec()
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
 fn command(program: impl AsRef<OsStr>) -> std::process::Command {
-    std::process::Command::new(program)
+    let mut command = std::process::Command::new(program);
+    environment::clean(&mut command, &[]);
+    command
 }
