@@ -21,6 +21,8 @@ if [ "$split" != - ]; then
     echo 0 >"$split/keeper/cgroup.procs" || exit 1
     run() { sh -c 'echo 0 >"$0/node/cgroup.procs" && exec "$@"' "$split" "$@"; }
 fi
+# Nobody removes the files of a node that runs, by whatever path they come.
+exec 9>"$dir/running" && flock --shared 9 || exit 1
 mount -t overlay overlay -o "lowerdir=$tree,upperdir=$dir/upper,workdir=$dir/work" "$dir/root" || exit 1
 if [ -e "$dir/first-boot" ]; then
     chroot "$dir/root" /bin/sh <"$dir/first-boot" || { echo "first boot data could not be written"; exit 1; }

@@ -10,6 +10,7 @@ use homestak_engine::ports::{
 use super::emulator::Accel;
 use super::lock::Lock;
 use super::node::{Engine, Node};
+use super::realm::is_lease;
 use super::{
     HOST, Local, VmEngine, container, emulator, fault, image_name, kvm, lease, machine, net, node,
     saved,
@@ -339,6 +340,13 @@ impl Local {
                     ));
                 }
                 self.halt(node.vmid, Halt::Now);
+                if node::is_held(&self.realm.node(&node.uuid)) {
+                    return Err(PortError::refused(
+                        &format!("remove `{}`", node.name),
+                        "it runs, as a node of a local host at another path",
+                        "stop it there first",
+                    ));
+                }
                 self.disconnect(&node)?;
             }
             node::remove(&self.realm, &guest.uuid)
@@ -366,17 +374,14 @@ impl Local {
             net::down(&self.realm)?;
         }
         let io = |error: std::io::Error| fault::io("take the local host down", &error);
-        for directory in [
-            self.realm.nodes(),
-            self.realm.leases(),
-            self.realm.root().join("locks"),
-        ] {
-            node::remove_tree(&directory).map_err(io)?;
-        }
+        let locks = self.realm.root().join("locks");
+        node::remove_known(&self.realm.leases(), is_lease).map_err(io)?;
+        node::remove_known(&locks, |name| GuestUuid::new(name).is_some()).map_err(io)?;
+        // The nodes themselves are gone.
+        node::remove_known(&self.realm.nodes(), |_| false).map_err(io)?;
         let _ = fs_err::remove_file(self.realm.root().join("realm.lock"));
         drop(turn);
-        // Refused, and rightly so, while there are images.
-        let _ = fs_err::remove_dir(self.realm.root());
+        self.realm.give_up();
         Ok(())
     }
 }
