@@ -12,8 +12,8 @@ use super::lock::Lock;
 use super::node::{Engine, Node};
 use super::realm::is_lease;
 use super::{
-    HOST, Local, VmEngine, container, emulator, fault, image_name, kvm, lease, machine, net, node,
-    saved,
+    HOST, Local, VmEngine, container, emulator, fault, image_name, isolation, kvm, lease, machine,
+    net, node, saved,
 };
 
 /// The first id that is given out.
@@ -62,6 +62,10 @@ impl Local {
             image,
             tree,
             hosts: new.hosts_guests,
+            ids: match engine {
+                Engine::Container if !new.hosts_guests => self.ids(address.0),
+                Engine::Container | Engine::Machine => None,
+            },
             identity: seed.identity.clone(),
         };
         node::make(&self.realm, &node)?;
@@ -93,6 +97,24 @@ impl Local {
             fs_err::write(directory.join("nested/attached.json"), "{}\n").map_err(io)?;
         }
         fs_err::write(directory.join("told"), "").map_err(io)
+    }
+
+    /// Chooses the ids of a container's users on this machine. The caller holds the realm.
+    fn ids(&self, address: std::net::IpAddr) -> Option<u32> {
+        let possible = self
+            .isolated
+            .get_or_init(|| isolation::probe(&self.realm.images()));
+        let why = match possible {
+            Ok(()) => match isolation::choose(&self.realm, address) {
+                Some(ids) => return Some(ids),
+                None => "every range of user ids is taken",
+            },
+            Err(why) => why,
+        };
+        self.warn_once(&format!(
+            "root in a container is root on this machine: {why}"
+        ));
+        None
     }
 
     /// Chooses what a node runs in.

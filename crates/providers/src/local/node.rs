@@ -69,6 +69,9 @@ pub struct Node {
     pub tree: PathBuf,
     /// Whether guests run on it.
     pub hosts: bool,
+    /// The first of its users' ids on the machine; none when root in it is root on the machine.
+    #[serde(default)]
+    pub ids: Option<u32>,
     /// What it is told on first boot.
     pub identity: Identity,
 }
