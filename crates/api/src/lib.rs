@@ -5,6 +5,7 @@
 
 mod clock;
 pub mod durable;
+pub mod environment;
 pub mod probe;
 pub mod runtime;
 pub mod trust;

@@ -316,6 +316,9 @@ impl Way {
                     format!("it must have the key of {key}; one that another driver made has another"),
                 )
             }
+            SshError::TooMuch { .. } => {
+                CommandError::failed(format!("The output of `{name}` is too large: {error}."))
+            }
             SshError::Failed { said } => {
                 CommandError::failed(format!("Cannot run anything on `{name}`: {said}."))
             }

@@ -12,7 +12,18 @@ use std::process::{Child, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::environment;
+use homestak_providers::ssh::LARGEST;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Settings that this program passes to itself. Tokens are not among them.
+const AGAIN: &[&str] = &[
+    "HOMESTAK_ROOT",
+    "HOMESTAK_SITE_CONFIG",
+    "HOMESTAK_STATE",
+    "HOMESTAK_HURRY",
+    "NO_COLOR",
+];
 
 /// An editor that was asked to end has a second for it: it has nothing to save.
 const END_LOOKS: u32 = 50;
@@ -55,7 +66,9 @@ impl Editing {
             .next()
             .ok_or_else(|| io::Error::other("no editor is set"))?;
         let terminal = io::stdin().is_terminal();
-        let mut child = command(program).args(words).arg(file).spawn()?;
+        let mut editor = command(program);
+        environment::clean(&mut editor, environment::DESKTOP);
+        let mut child = editor.args(words).arg(file).spawn()?;
         let number = loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(Edited::Ended(status));
@@ -95,11 +108,12 @@ async fn end(child: &mut Child) -> io::Result<()> {
 
 /// Runs a shell command and returns what it printed, as sops does with `SOPS_AGE_KEY_CMD`.
 pub(crate) fn output_of(line: &str) -> io::Result<String> {
-    let output = command("sh")
-        .arg("-c")
-        .arg(line)
-        .stdin(Stdio::null())
-        .output()?;
+    // The command is the user's own and may need any variable, but not the keys themselves.
+    let mut command = command("sh");
+    command.env_clear();
+    let kept = |name: &OsString| !name.to_string_lossy().starts_with("SOPS_AGE_KEY");
+    command.envs(std::env::vars_os().filter(|(name, _)| kept(name)));
+    let output = command.arg("-c").arg(line).stdin(Stdio::null()).output()?;
     if !output.status.success() {
         return Err(io::Error::other(format!("it ended with {}", output.status)));
     }
@@ -118,7 +132,9 @@ pub(crate) fn start_again(arguments: &[OsString], log: &Path) -> io::Result<Chil
         .into_parts()
         .0;
     let program = std::env::current_exe()?;
-    command(program)
+    let mut command = command(program);
+    environment::clean(&mut command, AGAIN);
+    command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)
@@ -127,12 +143,33 @@ pub(crate) fn start_again(arguments: &[OsString], log: &Path) -> io::Result<Chil
         .spawn()
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program and returns what it printed, as far as a node may print.
 pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output> {
-    command(program)
+    let mut child = command(program)
         .args(arguments)
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = std::thread::scope(|scope| {
+        let stderr = scope.spawn(|| read(err));
+        (read(out), stderr.join().unwrap_or_default())
+    });
+    let status = child.wait()?;
+    Ok(Output {
+        status,
+        stdout,
+        stderr,
+    })
+}
+
+fn read(from: Option<impl io::Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        _ = from.take(LARGEST as u64).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// Runs a program and hands out the lines that it prints as they come: `true` for those on stdout.
@@ -151,7 +188,10 @@ pub(crate) fn follow(
     let each = |from: &mut dyn Read, on_stdout: bool| {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
-        while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        // A line without an end is handed out in parts.
+        let mut next =
+            |line: &mut Vec<u8>| (&mut from).take(LARGEST as u64).read_until(b'\n', line);
+        while next(&mut line).is_ok_and(|read| read > 0) {
             let text = String::from_utf8_lossy(&line);
             hear(on_stdout, text.trim_end_matches(['\n', '\r']));
             line.clear();
@@ -187,10 +227,16 @@ pub(crate) fn set_terminal(words: &[&str]) -> io::Result<ExitStatus> {
 
 /// Becomes another program, with the same terminal; returns only when that fails.
 pub(crate) fn become_program(program: &str, arguments: &[OsString]) -> io::Error {
-    command(program).args(arguments).exec()
+    let mut command = command(program);
+    if program == "ssh" {
+        environment::clean(&mut command, environment::SSH);
+    }
+    command.args(arguments).exec()
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
 fn command(program: impl AsRef<OsStr>) -> std::process::Command {
-    std::process::Command::new(program)
+    let mut command = std::process::Command::new(program);
+    environment::clean(&mut command, &[]);
+    command
 }

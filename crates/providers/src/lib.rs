@@ -6,6 +6,7 @@
 pub mod finding;
 pub mod image;
 pub mod local;
+mod private;
 mod process;
 pub mod push;
 pub mod pve;

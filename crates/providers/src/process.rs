@@ -1,11 +1,13 @@
 //! Runs programs of the machine.
 //!
 //! In: a program, its arguments, what it reads. Out: what it printed, or why it failed.
-//! Never: a shell in between; a secret among the arguments.
+//! Never: a shell in between; a secret among the arguments or in the environment.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+
+use homestak_api::environment;
 
 /// Where the machine's programs are.
 const PLACES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -37,6 +39,7 @@ pub(crate) enum Failed {
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
+    environment::clean(&mut command, environment::PROXIES);
     // The machine's own programs, wherever whoever runs this looks for theirs.
     command.env("PATH", PLACES);
     // Answers are read by us, in the words we know.
@@ -114,5 +117,15 @@ mod tests {
     fn a_program_that_is_missing_is_named() {
         let error = run::<&str>("homestak-no-such-program", &[]).expect_err("it is missing");
         assert!(error.to_string().contains("homestak-no-such-program"));
+    }
+
+    #[test]
+    fn a_program_gets_the_variables_it_needs_and_no_others() {
+        let set = run::<&str>("env", &[]).expect("env");
+        let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
+        let names: Vec<String> = set.lines().map(name).collect();
+        assert!(names.contains(&"PATH".to_owned()), "{set}");
+        // Whoever runs tests has set some of its own.
+        assert!(!set.contains("CARGO"), "{set}");
     }
 }

@@ -111,3 +111,58 @@ fn a_node_that_does_not_answer_or_does_not_let_in_is_told_apart() {
     assert!(said.contains("Connection refused"), "{said}");
     assert_eq!(sent, Sent::No);
 }
+
+#[test]
+fn a_node_gets_neither_the_agent_nor_ports_nor_programs_of_whoever_reaches_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keyring = keyring(directory.path());
+    let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
+    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let (agent, ran) = (directory.path().join("agent"), directory.path().join("ran"));
+    let _agent = std::os::unix::net::UnixListener::bind(&agent).expect("a socket");
+    let port = {
+        let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        free.local_addr().expect("an address").port()
+    };
+    let config = directory.path().join("ssh_config");
+    let text = fs_err::read_to_string(&config).expect("read");
+    let own = format!(
+        "Host *\n  ForwardAgent {}\n  PermitLocalCommand yes\n  LocalCommand touch {}\n  \
+         RemoteForward {port} 127.0.0.1:9\n",
+        agent.display(),
+        ran.display()
+    );
+    fs_err::write(&config, text + &own).expect("written");
+    let line = format!(
+        "echo \"agent=$SSH_AUTH_SOCK\"; (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo port"
+    );
+    let line = format!("bash -c {}", homestak_providers::ssh::quote(&line));
+    let output = ssh.run(&line, b"").expect("it runs");
+    ssh.close();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "agent=\n");
+    assert!(!ran.exists(), "a program was run here");
+    // A person at a terminal gets the same, unless they ask for more.
+    let person = ssh.arguments();
+    let has = |word: &str| person.iter().any(|one| one == word);
+    assert!(has("ForwardAgent=no") && has("ClearAllForwardings=yes"));
+}
+
+#[test]
+fn a_node_that_prints_without_end_does_not_fill_the_memory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keyring = keyring(directory.path());
+    let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
+    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let error = ssh.run("cat /dev/zero", b"").expect_err("it has no end");
+    assert!(error.to_string().contains("more than 16 MiB"), "{error}");
+    // Lines are handed out as they come; one without an end comes in parts.
+    let longest = Mutex::new(0);
+    let line = "head -c 5000000 /dev/zero; echo; echo end";
+    let status = ssh.follow(line, b"", &|_, text| {
+        let mut longest = longest.lock().expect("unpoisoned");
+        *longest = text.len().max(*longest);
+    });
+    assert_eq!(status.expect("it runs"), 0);
+    assert_eq!(longest.into_inner().expect("unpoisoned"), 1 << 20);
+    ssh.close();
+}

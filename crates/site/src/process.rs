@@ -9,7 +9,14 @@ use std::process::Stdio;
 /// Runs git in `directory` and returns its output when it succeeded.
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
 pub(crate) fn git(directory: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
+    // Git needs its own settings, and nothing else of what this process was given.
+    let needed = |name: &str| {
+        ["PATH", "HOME", "XDG_CONFIG_HOME"].contains(&name) || name.starts_with("GIT_")
+    };
+    let environment = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(needed));
     let output = std::process::Command::new("git")
+        .env_clear()
+        .envs(environment)
         .arg("-C")
         .arg(directory)
         .args(arguments)

@@ -361,13 +361,9 @@ impl Bed {
     /// Requires that the machine is as it was.
     pub fn is_as_before(&self) {
         let now = picture(&self.root());
-        // Whether the machine forwards is only known while no other local host has a say in it.
-        let known = |lines: &BTreeSet<String>| lines.iter().any(|line| line.starts_with("forward"));
-        let known = known(&now) && known(&self.before);
-        let counts = |line: &&String| known || !line.starts_with("forward");
-        let left: Vec<&String> = now.difference(&self.before).filter(counts).collect();
+        let left: Vec<&String> = now.difference(&self.before).collect();
         // The root directory itself may have gone with the last node.
-        let gone: Vec<&String> = (self.before.difference(&now).filter(counts))
+        let gone: Vec<&String> = (self.before.difference(&now))
             .filter(|line| !line.starts_with("file: "))
             .collect();
         assert!(

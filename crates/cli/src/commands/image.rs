@@ -21,7 +21,10 @@ pub(super) fn run(command: ImageCommand, settings: &Settings, printer: &Printer)
     let images =
         Images::new(settings.local_root.join("images")).with_mirror(settings.debian_mirror.clone());
     match command {
-        ImageCommand::Build { names, disk } => build(&images, &names, disk, printer),
+        ImageCommand::Build { names, disk } => {
+            claim(settings, &names)?;
+            build(&images, &names, disk, printer)
+        }
         ImageCommand::List => {
             list(&images.list(), printer);
             Ok(ExitCode::SUCCESS)
@@ -32,6 +35,17 @@ pub(super) fn run(command: ImageCommand, settings: &Settings, printer: &Printer)
             remove(&images, (names, outdated), &nodes, printer)
         }
     }
+}
+
+/// Images are built into a directory of the local host, and of nobody else.
+fn claim(settings: &Settings, names: &[String]) -> Result<(), CommandError> {
+    // Whoever may not build, or names none, is told so first.
+    if !rustix::process::geteuid().is_root() || !names.iter().all(|name| Images::knows(name)) {
+        return Ok(());
+    }
+    let realm = LocalPlace::new(settings).realm();
+    let claimed = realm.and_then(|realm| realm.claim());
+    claimed.map_err(|error| failed(LOCAL, &error))
 }
 
 fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Outcome {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use homestak_engine::ports::PortError;
 use homestak_providers::finding::Finding;
-use homestak_providers::local::{self, Local, Node, Reply, Request};
+use homestak_providers::local::{self, Engine, Local, Node, Reply, Request};
 use serde_json::json;
 
 use super::Outcome;
@@ -121,6 +121,7 @@ fn row_json(node: &Node, running: bool) -> serde_json::Value {
         "cores": node.cores,
         "memory": node.memory,
         "image": node.image,
+        "isolated": node.engine == Engine::Machine || node.ids.is_some(),
         "running": running,
     })
 }

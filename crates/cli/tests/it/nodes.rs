@@ -398,6 +398,7 @@ fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
         image: "debian-12".to_owned(),
         tree: root.join("images/none"),
         hosts: false,
+        ids: None,
         identity: wanted,
     };
     let directory = Realm::at(&root).unwrap().node(&guest(nth));

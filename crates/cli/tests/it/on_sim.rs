@@ -105,3 +105,26 @@ fn a_test_on_the_simulator_passes_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(reports).unwrap().count(), 2);
     run(&world, &["sim", "stop"]).good();
 }
+
+#[test]
+fn the_simulator_goes_on_without_the_keys_of_whoever_started_it() {
+    let world = World::new();
+    let secret = format!("AGE-SECRET-KEY-1SIM{}", std::process::id());
+    let plan = ["manifest", "plan", "-M", "n2-tiered", "-H", "sim"];
+    let planned = world
+        .command(&plan)
+        .env("HOMESTAK_SITE_CONFIG", "site")
+        .env("SOPS_AGE_KEY", &secret)
+        .env("HOMESTAK_TOKEN", &secret)
+        .output()
+        .map(Run::from)
+        .unwrap();
+    planned.good();
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let known = processes.filter(|process| {
+        let bytes = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).contains(&secret)
+    });
+    assert_eq!(known.count(), 0);
+    run(&world, &["sim", "stop"]).good();
+}

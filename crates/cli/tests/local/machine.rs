@@ -31,14 +31,6 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
     add("address", &said("ip", &["-br", "address"]));
     add("route", &said("ip", &["route", "show", "table", "all"]));
     add("rules", &said("nft", &["list", "tables"]));
-    let others = said("find", &["/run/homestak/realms", "-mindepth", "1"]);
-    if others.lines().all(|line| line.ends_with(&own)) {
-        let forward = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward");
-        add("forward", &forward.unwrap());
-        add("file", &said("find", &["/run/homestak", "-mindepth", "1"]));
-    } else {
-        add("file", &others);
-    }
     add(
         "group",
         &said(
@@ -67,9 +59,9 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
 }
 
 /// Tells whether a line names another local host: its parts are called `hs-REALM` and
-/// `homestak-REALM`, and its mark in `/run/homestak` is `REALM`.
+/// `homestak-REALM`.
 fn is_others(line: &str, own: &str) -> bool {
-    ["hs-", "homestak-", "/realms/"].iter().any(|before| {
+    ["hs-", "homestak-"].iter().any(|before| {
         line.match_indices(before).any(|(at, _)| {
             let rest = &line[at + before.len()..];
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric());

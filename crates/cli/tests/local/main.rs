@@ -18,6 +18,7 @@ mod config;
 mod crash;
 mod equal;
 mod handy;
+mod isolation;
 mod life;
 mod limits;
 mod machine;

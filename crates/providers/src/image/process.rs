@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
+use homestak_api::environment;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -163,7 +164,9 @@ fn attend(
 
 #[expect(clippy::disallowed_methods, reason = "this is a process.rs")]
 fn program(name: &str) -> std::process::Command {
-    std::process::Command::new(find(name).unwrap_or_else(|| name.into()))
+    let mut command = std::process::Command::new(find(name).unwrap_or_else(|| name.into()));
+    environment::clean(&mut command, environment::PROXIES);
+    command
 }
 
 /// Runs a small program and returns what it printed, or `None` when it could not say.

@@ -5,6 +5,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -84,7 +85,8 @@ impl Store {
     /// Takes the right to build an image, and waits for whoever has it. `notice` is called once
     /// when there is someone. Cancel-safe: dropping it gives up the wait.
     pub(super) async fn lock(&self, name: &str, notice: impl FnOnce()) -> Result<File, ImageError> {
-        fs_err::create_dir_all(&self.directory)
+        // Trees have programs with the set-user-ID bit.
+        crate::private::directory(&self.directory)
             .map_err(|source| file("make directory", &self.directory, source))?;
         let path = self.directory.join(format!("{LOCK}{name}"));
         let failed = |source| file("lock", &path, source);
@@ -92,6 +94,7 @@ impl Store {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(0o600)
             .open(&path)
             .map_err(failed)?;
         let mut notice = Some(notice);

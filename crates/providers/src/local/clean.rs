@@ -47,6 +47,8 @@ impl fmt::Display for Leftover {
 impl Local {
     /// Looks for what belongs to no node.
     pub fn leftovers(&self) -> Result<Vec<Leftover>, PortError> {
+        // A directory that is not ours has nothing to be found, nor removed.
+        self.realm.is_marked()?;
         let nodes = node::all(&self.realm)?;
         let parts: BTreeSet<String> = nodes
             .iter()

@@ -15,11 +15,12 @@ use super::cgroup::{Group, Limits};
 use super::launch::{Keeper, launch};
 use super::node::{FirstBoot, Node};
 use super::realm::Realm;
+use super::{enter, isolation};
 use crate::process;
 
 /// What the node's own keeper does: waits until it is in its group, mounts, tells the node who it
 /// is on its first start, and starts it again when it reboots.
-const KEEPER: &str = include_str!("keeper.sh");
+const KEEPER: &str = concat!(include_str!("idmap.sh"), include_str!("keeper.sh"));
 /// How many namespaces of processes there are between us and the inside of a node: the keeper's
 /// and nspawn's.
 const LEVELS: usize = 2;
@@ -30,6 +31,9 @@ const HOSTING: [&str; 2] = [
     "--capability=all",
     "--system-call-filter=@mount @keyring @privileged @raw-io @module bpf perf_event_open",
 ];
+
+/// What a node that nobody runs on does without: devices of the machine, and files by their number.
+const DROPPED: &str = "CAP_MKNOD,CAP_DAC_READ_SEARCH";
 
 /// Starts a node that does not run.
 pub(super) fn start(
@@ -51,7 +55,14 @@ pub(super) fn start(
         limits,
         // nspawn shows the devices of the network it is started in.
         netns: Some(part.clone()),
-        arguments: nspawn(realm, node, &part, program),
+        arguments: {
+            let ids = node
+                .ids
+                .map_or_else(|| "-".to_owned(), |ids| ids.to_string());
+            let mut arguments = vec![ids];
+            arguments.extend(nspawn(realm, node, &part, program));
+            arguments
+        },
     };
     launch(&keeper, &directory, (&node.name, &part), group, systemd)
 }
@@ -74,8 +85,16 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
     arguments.push(format!("--machine={part}"));
     arguments.push(format!("--uuid={}", node.uuid));
     arguments.push(format!("--directory={}", directory.join("root").display()));
+    if let Some(ids) = node.ids {
+        arguments.push(format!("--private-users={ids}:{}", isolation::COUNT));
+        // Its tree has these ids already.
+        arguments.push("--private-users-ownership=off".to_owned());
+        // A network namespace that belongs to the node's users, with the card of ours in it.
+        arguments.push("--network-interface=eth0".to_owned());
+    }
     if !node.hosts {
         arguments.push("--capability=CAP_NET_ADMIN".to_owned());
+        arguments.push(format!("--drop-capability={DROPPED}"));
         return arguments;
     }
     arguments.extend(HOSTING.map(str::to_owned));
@@ -109,7 +128,7 @@ pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std:
     match node.first_boot {
         FirstBoot::Direct => {
             let script = super::identity::script(&node.identity, node.hosts, false);
-            secret(&directory.join("first-boot"), &script)
+            secret(&directory.join("first-boot"), &script)?;
         }
         FirstBoot::CloudInit => {
             let place = directory.join("upper/var/lib/cloud/seed/nocloud");
@@ -117,9 +136,14 @@ pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std:
             for (name, text) in seed {
                 secret(&place.join(name), text)?;
             }
-            Ok(())
         }
     }
+    let Some(ids) = node.ids else { return Ok(()) };
+    // Nothing but what was written here is in it yet.
+    let upper = directory.join("upper").display().to_string();
+    process::run("chown", &["-R", "-h", &format!("{ids}:{ids}"), &upper])
+        .map(|_| ())
+        .map_err(std::io::Error::other)
 }
 
 /// Takes away what it was told.
@@ -131,13 +155,11 @@ pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Res
     match init(group) {
         // Through the node: what is below a mounted overlay is not changed beside it.
         Some(pid) => {
-            let pid = pid.as_raw_nonzero().to_string();
-            process::run(
-                "nsenter",
-                &["--target", &pid, "--mount", "--", "rm", "-rf", seed],
-            )
-            .map(|_| ())
-            .map_err(std::io::Error::other)
+            let mut words = enter::words(pid, &[], &["rm", "-rf", seed]);
+            let program = words.remove(0);
+            process::run(&program, &words)
+                .map(|_| ())
+                .map_err(std::io::Error::other)
         }
         None => super::node::remove_tree(&realm.node(&node.uuid).join("upper").join(&seed[1..])),
     }

@@ -1,10 +1,10 @@
 # Keeps one node. It is the first process of a namespace of its own, and so are its mounts: when it
 # ends, however it ends, the kernel ends everything else of the node.
 # Arguments: wait|go, the node's directory, its image, its group in version 2 or -, groups to
-# join, then nspawn's own.
+# join, the first id of its users on the machine or -, then nspawn's own.
 set -u
-mode=$1 dir=$2 tree=$3 split=$4 groups=$5
-shift 5
+mode=$1 dir=$2 tree=$3 split=$4 groups=$5 ids=$6
+shift 6
 if [ "$mode" = wait ]; then
     # Whoever started it may be gone before it is told to go.
     read -r word && [ "$word" = go ] || exit 1
@@ -21,13 +21,26 @@ if [ "$split" != - ]; then
     echo 0 >"$split/keeper/cgroup.procs" || exit 1
     run() { sh -c 'echo 0 >"$0/node/cgroup.procs" && exec "$@"' "$split" "$@"; }
 fi
+# Nobody removes the files of a node that runs, by whatever path they come.
+exec 9>"$dir/running" && flock --shared 9 || exit 1
+inside() { chroot "$dir/root" "$@"; }
+if [ "$ids" != - ]; then
+    hold "$ids" || { echo "the kernel makes no user namespace"; exit 1; }
+    shifted "$tree" "$dir/root" || { echo "the ids of the image cannot be shifted"; exit 1; }
+    tree=$dir/root
+    # It is opened before the namespace is entered: in there, nobody may look into our directories.
+    inside() { nsenter --user="/proc/$holder/ns/user" --root="$dir/root" --wd="$dir/root" -- "$@"; }
+    # nspawn asks udev about links unless this is read-only, and udev does not know this namespace.
+    mount -o remount,bind,ro /sys
+fi
 mount -t overlay overlay -o "lowerdir=$tree,upperdir=$dir/upper,workdir=$dir/work" "$dir/root" || exit 1
 if [ -e "$dir/first-boot" ]; then
-    chroot "$dir/root" /bin/sh <"$dir/first-boot" || { echo "first boot data could not be written"; exit 1; }
+    inside /bin/sh <"$dir/first-boot" 9>&- || { echo "first boot data could not be written"; exit 1; }
     rm "$dir/first-boot"
 fi
+[ "$ids" = - ] || kill "$holder"
 while :; do
-    run systemd-nspawn "$@"
+    run systemd-nspawn "$@" 9>&-
     end=$?
     [ "$end" = 133 ] || exit "$end"
 done

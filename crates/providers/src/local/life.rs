@@ -10,9 +10,10 @@ use homestak_engine::ports::{
 use super::emulator::Accel;
 use super::lock::Lock;
 use super::node::{Engine, Node};
+use super::realm::is_lease;
 use super::{
-    HOST, Local, VmEngine, container, emulator, fault, image_name, kvm, lease, machine, net, node,
-    saved,
+    HOST, Local, VmEngine, container, emulator, fault, image_name, isolation, kvm, lease, machine,
+    net, node, saved,
 };
 
 /// The first id that is given out.
@@ -70,6 +71,10 @@ impl Local {
             image,
             tree,
             hosts: new.hosts_guests,
+            ids: match engine {
+                Engine::Container if !new.hosts_guests => self.ids(address.0),
+                Engine::Container | Engine::Machine => None,
+            },
             identity: seed.identity.clone(),
         };
         node::make(&self.realm, &node)?;
@@ -101,6 +106,24 @@ impl Local {
             fs_err::write(directory.join("nested/attached.json"), "{}\n").map_err(io)?;
         }
         fs_err::write(directory.join("told"), "").map_err(io)
+    }
+
+    /// Chooses the ids of a container's users on this machine. The caller holds the realm.
+    fn ids(&self, address: std::net::IpAddr) -> Option<u32> {
+        let possible = self
+            .isolated
+            .get_or_init(|| isolation::probe(&self.realm.images()));
+        let why = match possible {
+            Ok(()) => match isolation::choose(&self.realm, address) {
+                Some(ids) => return Some(ids),
+                None => "every range of user ids is taken",
+            },
+            Err(why) => why,
+        };
+        self.warn_once(&format!(
+            "root in a container is root on this machine: {why}"
+        ));
+        None
     }
 
     /// Chooses what a node runs in.
@@ -355,6 +378,13 @@ impl Local {
                     ));
                 }
                 self.halt(node.vmid, Halt::Now);
+                if node::is_held(&self.realm.node(&node.uuid)) {
+                    return Err(PortError::refused(
+                        &format!("remove `{}`", node.name),
+                        "it runs, as a node of a local host at another path",
+                        "stop it there first",
+                    ));
+                }
                 self.disconnect(&node)?;
             }
             node::remove(&self.realm, &key).map_err(|error| fault::io("remove a node", &error))?;
@@ -408,17 +438,14 @@ impl Local {
             net::down(&self.realm)?;
         }
         let io = |error: std::io::Error| fault::io("take the local host down", &error);
-        for directory in [
-            self.realm.nodes(),
-            self.realm.leases(),
-            self.realm.root().join("locks"),
-        ] {
-            node::remove_tree(&directory).map_err(io)?;
-        }
+        let locks = self.realm.root().join("locks");
+        node::remove_known(&self.realm.leases(), is_lease).map_err(io)?;
+        node::remove_known(&locks, |name| GuestUuid::new(name).is_some()).map_err(io)?;
+        // The nodes themselves are gone.
+        node::remove_known(&self.realm.nodes(), |_| false).map_err(io)?;
         let _ = fs_err::remove_file(self.realm.root().join("realm.lock"));
         drop(turn);
-        // Refused, and rightly so, while there are images.
-        let _ = fs_err::remove_dir(self.realm.root());
+        self.realm.give_up();
         Ok(())
     }
 }

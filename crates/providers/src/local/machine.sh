@@ -13,6 +13,8 @@ for group in $groups; do
     # 0 is whoever writes it: the number in here is another one than outside.
     echo 0 >"$group/cgroup.procs" || exit 1
 done
+# Nobody removes the files of a node that runs, by whatever path they come.
+exec 8>"$dir/running" && flock --shared 8 || exit 1
 # The image is not removed while this is open.
 exec 9<"$image/image.json" || exit 1
 flock --shared 9

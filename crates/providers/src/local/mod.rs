@@ -10,6 +10,7 @@ mod emulator;
 mod enter;
 mod fault;
 mod identity;
+mod isolation;
 mod kvm;
 mod launch;
 mod lease;
@@ -26,8 +27,9 @@ mod remote;
 mod saved;
 mod wire;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use homestak_engine::ports::{
     GuestRef, GuestUuid, Leased, Listener, Observed, ObservedGuest, ObservedHost, ObservedStorage,
@@ -82,7 +84,8 @@ pub struct Local {
     settings: LocalSettings,
     hierarchies: Hierarchies,
     listener: Option<Arc<dyn Listener>>,
-    warned: Arc<std::sync::atomic::AtomicBool>,
+    warned: Arc<Mutex<BTreeSet<String>>>,
+    isolated: Arc<OnceLock<Result<(), String>>>,
 }
 
 impl Local {
@@ -95,6 +98,7 @@ impl Local {
             hierarchies: Hierarchies::of_machine(),
             listener: None,
             warned: Arc::default(),
+            isolated: Arc::default(),
         }
     }
 
@@ -165,8 +169,9 @@ impl Local {
 
     /// Says something that holds for every node, once.
     fn warn_once(&self, text: &str) {
-        let said = self.warned.swap(true, std::sync::atomic::Ordering::Relaxed);
-        if let Some(listener) = self.listener.as_ref().filter(|_| !said) {
+        let mut said = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = said.insert(text.to_owned());
+        if let Some(listener) = self.listener.as_ref().filter(|_| first) {
             listener.hear(None, Remark::Warning(text.to_owned()));
         }
     }

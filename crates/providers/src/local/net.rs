@@ -168,7 +168,7 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
     run("ip", &["address", "replace", &own, "dev", &uplink]).map_err(program)?;
     run("ip", &["link", "set", &uplink, "up"]).map_err(program)?;
     run_with("nft", &["-f", "-"], &rules(&table, &uplink, &network)).map_err(program)?;
-    forward(realm)?;
+    forward().map_err(|error| fault::io(doing, &error))?;
     Ok(network)
 }
 
@@ -184,7 +184,7 @@ pub(super) fn down(realm: &Realm) -> Result<(), PortError> {
     if has_namespace(&netns) {
         run("ip", &["netns", "delete", &netns]).map_err(program)?;
     }
-    forward_back(realm)?;
+    leave_shared()?;
     match fs_err::remove_file(realm.network()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(doing, &error)),
         Ok(()) | Err(_) => Ok(()),
@@ -289,7 +289,6 @@ pub(super) fn namespaces(prefix: &str) -> Vec<String> {
 pub(super) fn is_there(realm: &Realm) -> bool {
     has_namespace(&realm.netns())
         || Path::new("/sys/class/net").join(realm.uplink()).exists()
-        || Path::new(SHARED).join("realms").join(realm.name()).exists()
         || run("nft", &["list", "table", "ip", &realm.table()]).is_ok()
 }
 
@@ -404,42 +403,25 @@ fn shared_lock(doing: &str) -> Result<Lock, PortError> {
     Lock::take(&Path::new(SHARED).join("lock")).map_err(|error| fault::io(doing, &error))
 }
 
-/// Lets the machine forward. What it was before is kept by the first local host that does.
-fn forward(realm: &Realm) -> Result<(), PortError> {
-    let doing = "let packets through";
-    let io = |error: std::io::Error| fault::io(doing, &error);
-    let _turn = shared_lock(doing)?;
-    let (realms, before) = (
-        Path::new(SHARED).join("realms"),
-        Path::new(SHARED).join("forward"),
-    );
-    fs_err::create_dir_all(&realms).map_err(io)?;
-    if !before.exists() {
-        let now = fs_err::read_to_string(FORWARD).map_err(io)?;
-        durable::write(&before, now.as_bytes(), Access::PUBLIC).map_err(io)?;
+/// Lets the machine forward, when it does not. Answers come in on links that are not ours, so that
+/// the setting of our own link would not do. It stays when the nodes are gone: others may rely on it
+/// by then, and nobody can tell.
+fn forward() -> std::io::Result<()> {
+    if fs_err::read_to_string(FORWARD)?.trim() == "0" {
+        fs_err::write(FORWARD, "1")?;
     }
-    fs_err::write(realms.join(realm.name()), "").map_err(io)?;
-    fs_err::write(FORWARD, "1").map_err(io)
+    Ok(())
 }
 
-/// Gives the setting back when no local host needs it any more.
-fn forward_back(realm: &Realm) -> Result<(), PortError> {
-    let doing = "give back what the machine lets through";
-    let io = |error: std::io::Error| fault::io(doing, &error);
+/// Removes the lock that local hosts of the machine share; whoever waits for it makes another.
+fn leave_shared() -> Result<(), PortError> {
     let shared = Path::new(SHARED);
-    if !shared.exists() {
-        return Ok(());
+    if shared.exists() {
+        let _turn = shared_lock("take down what local hosts share")?;
+        let _ = fs_err::remove_file(shared.join("lock"));
+        let _ = fs_err::remove_dir(shared);
     }
-    let _turn = shared_lock(doing)?;
-    let _ = fs_err::remove_file(shared.join("realms").join(realm.name()));
-    let others = fs_err::read_dir(shared.join("realms")).map_or(0, Iterator::count);
-    if others > 0 {
-        return Ok(());
-    }
-    if let Ok(before) = fs_err::read_to_string(shared.join("forward")) {
-        fs_err::write(FORWARD, before.trim()).map_err(io)?;
-    }
-    super::node::remove_tree(shared).map_err(io)
+    Ok(())
 }
 
 #[cfg(test)]

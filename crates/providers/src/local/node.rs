@@ -3,6 +3,7 @@
 //! In: nodes to be kept. Out: nodes that are there.
 //! Never: a half-written record: a directory appears whole, by its final name.
 
+use std::fs::TryLockError;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -13,7 +14,10 @@ use homestak_engine::ports::{GuestKind, GuestRef, GuestUuid, ObservedGuest, Port
 use serde::{Deserialize, Serialize};
 
 use super::fault;
-use super::realm::Realm;
+use super::realm::{Realm, is_node};
+
+/// The file that a node's keeper holds for as long as the node runs.
+const HELD: &str = "running";
 
 /// What a node runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +80,9 @@ pub struct Node {
     pub tree: PathBuf,
     /// Whether guests run on it.
     pub hosts: bool,
+    /// The first of its users' ids on the machine; none when root in it is root on the machine.
+    #[serde(default)]
+    pub ids: Option<u32>,
     /// What it is told on first boot.
     pub identity: Identity,
 }
@@ -188,11 +195,14 @@ pub(super) fn make(realm: &Realm, node: &Node) -> Result<(), PortError> {
     let doing = format!("make node `{}`", node.name);
     let io = |error: std::io::Error| fault::io(&doing, &error);
     let new = realm.nodes().join(format!(".new-{}", node.uuid));
+    crate::private::directory(&realm.nodes()).map_err(io)?;
     // What a killed one left there.
     remove_tree(&new).map_err(io)?;
     for part in ["upper", "work", "root"] {
         fs_err::create_dir_all(new.join(part)).map_err(io)?;
     }
+    // It is the node's own root directory, whatever mask this process has.
+    set_mode(&new.join("upper"), 0o755).map_err(io)?;
     if node.hosts {
         fs_err::create_dir_all(new.join("nested/images")).map_err(io)?;
     }
@@ -220,6 +230,34 @@ pub(super) fn remove(realm: &Realm, uuid: &GuestUuid) -> std::io::Result<()> {
     remove_tree(&gone)
 }
 
+/// Removes from a directory what is called so, and the directory when nothing else is in it.
+pub(super) fn remove_known(
+    directory: &std::path::Path,
+    known: impl Fn(&str) -> bool,
+) -> std::io::Result<()> {
+    for entry in fs_err::read_dir(directory).into_iter().flatten() {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(&known) && entry.file_type()?.is_file() {
+            fs_err::remove_file(entry.path())?;
+        }
+    }
+    match fs_err::remove_dir(directory) {
+        Err(error) if !is_kept(&error) => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn is_kept(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
+    matches!(error.kind(), DirectoryNotEmpty | NotFound)
+}
+
+/// Tells whether the keeper of a node holds its directory, whoever started it and by whatever path.
+pub(super) fn is_held(directory: &std::path::Path) -> bool {
+    let held = fs_err::File::open(directory.join(HELD));
+    held.is_ok_and(|held| matches!(held.file().try_lock(), Err(TryLockError::WouldBlock)))
+}
+
 /// Removes a directory with all that is in it; one that is gone is no error.
 pub(super) fn remove_tree(path: &std::path::Path) -> std::io::Result<()> {
     match fs_err::remove_dir_all(path) {
@@ -234,7 +272,7 @@ pub(super) fn half_made(realm: &Realm) -> Vec<PathBuf> {
         return Vec::new();
     };
     let entries = entries.filter_map(Result::ok);
-    let half = |name: &str| name.starts_with(".new-") || name.starts_with(".gone-");
+    let half = |name: &str| name.starts_with('.') && is_node(name);
     entries
         .filter(|entry| entry.file_name().to_str().is_some_and(half))
         .map(|entry| entry.path())

@@ -11,7 +11,7 @@ use crate::finding::{Finding, Severity};
 use crate::process;
 
 /// Debian packages that are needed, and the program that shows that each is there.
-pub const PACKAGES: [(&str, &str); 7] = [
+pub const PACKAGES: [(&str, &str); 8] = [
     ("systemd-container", "systemd-nspawn"),
     ("iproute2", "ip"),
     ("nftables", "nft"),
@@ -19,6 +19,7 @@ pub const PACKAGES: [(&str, &str); 7] = [
     ("openssh-client", "ssh-keygen"),
     ("util-linux", "unshare"),
     ("mount", "mount"),
+    ("perl-base", "perl"),
 ];
 /// Where programs are, also for those whose own list is short.
 const PLACES: [&str; 6] = [
@@ -37,6 +38,7 @@ const OVERLAY: u64 = 0x794c_7630;
 pub fn check(realm: &Realm) -> Vec<Finding> {
     let mut found = vec![root(), packages()];
     found.push(kernel());
+    found.push(users(realm));
     found.push(limits());
     found.extend(storage(realm));
     found.push(names());
@@ -160,6 +162,25 @@ fn kernel() -> Finding {
         format!("the kernel lacks {}", lacks.join(", ")),
         "use a Debian kernel, or `-H sim`",
     )
+}
+
+/// Says whether containers have users of their own.
+fn users(realm: &Realm) -> Finding {
+    let check = "isolation";
+    match super::isolation::probe(&realm.images()) {
+        Ok(()) => finding(
+            Severity::Good,
+            check,
+            "containers have users of their own (user namespaces, idmapped mounts); hosts of other nodes do not".to_owned(),
+            "",
+        ),
+        Err(why) => finding(
+            Severity::Warning,
+            check,
+            format!("root in a container is root on this machine: {why}"),
+            "needs Linux 5.19, user namespaces (sysctl user.max_user_namespaces), perl, and a file system with idmapped mounts (ext4, xfs, btrfs); run only what you trust",
+        ),
+    }
 }
 
 fn limits() -> Finding {

@@ -139,6 +139,7 @@ impl Provider for Local {
                 listener.hear(None, Remark::Image { name, what });
             }
         };
+        self.realm.claim()?;
         let failed =
             |error: crate::image::ImageError| error.into_port(&format!("make the image `{name}`"));
         self.images.ensure(name, &say).await.map_err(failed)?;

@@ -3,7 +3,7 @@
 //! In: a node's directory, commands. Out: answers, within a time.
 //! Never: a secret in an argument of a process; scripts go in as data.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -48,7 +48,9 @@ impl Lines {
 
     fn receive(&mut self) -> std::io::Result<Json> {
         let mut line = Vec::new();
-        if self.reader.read_until(b'\n', &mut line)? == 0 {
+        // A machine could go on without an end; no answer is that long.
+        let mut reader = (&mut self.reader).take(crate::ssh::LARGEST as u64);
+        if reader.read_until(b'\n', &mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         // The agent answers a flush with a byte that is no text.

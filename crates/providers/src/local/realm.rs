@@ -3,18 +3,33 @@
 //! In: a root directory. Out: paths, names, locks.
 //! Never: two instances that share a name; a name longer than Linux allows for links.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use homestak_api::durable::{self, Access};
 use homestak_engine::ports::{GuestUuid, PortError};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::fault;
 use super::lock::Lock;
+use crate::private;
 
 /// Where the local host is when nothing else is said.
 pub const ROOT: &str = "/var/lib/homestak";
 /// The bridge that nodes are on.
 pub(super) const BRIDGE: &str = "vmbr0";
+
+/// The file that makes a directory one of the local host.
+const MARK: &str = ".homestak-local";
+
+/// What the mark says.
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    /// Which one it is, among all machines.
+    id: String,
+    /// What its parts on the machine are called.
+    name: String,
+}
 
 /// One instance of the local host.
 #[derive(Clone, Debug)]
@@ -27,26 +42,131 @@ impl Realm {
     /// Takes a root directory. Everything made on the machine is named after it.
     pub fn at(root: &Path) -> Result<Self, PortError> {
         let doing = format!("use {}", root.display());
+        let given_absolute = root.is_absolute();
+        // The same directory is the same instance, by whatever path it is named.
+        let root = canonical(root);
         let text = root.to_str().unwrap_or_default();
         // The kernel's mount options and nspawn's arguments have their own meaning for these.
         let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-        if !root.is_absolute() || !text.chars().all(plain) {
+        if !given_absolute || !text.chars().all(plain) {
             return Err(PortError::refused(
                 &doing,
                 "the root of the local host must be an absolute path of letters, digits, `.`, `_`, `-`",
                 "set HOMESTAK_LOCAL_ROOT to another path, or leave it out",
             ));
         }
-        let name = if text == ROOT {
+        let name = if root == canonical(Path::new(ROOT)) {
             "local".to_owned()
         } else {
             let hash = Sha256::digest(text.as_bytes());
             format!("r{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2])
         };
-        Ok(Self {
-            root: root.to_owned(),
-            name,
-        })
+        Ok(Self { root, name })
+    }
+
+    /// Takes the root directory for the local host: creates and marks it, or finds its mark. Refuses
+    /// a directory that is someone else's.
+    pub fn claim(&self) -> Result<(), PortError> {
+        let marked = self.is_marked()?;
+        self.io(private::directory(&self.root))?;
+        // What an earlier release left open to others.
+        for part in [self.images(), self.nodes()] {
+            if part.is_dir() {
+                self.io(private::close(&part, 0o700))?;
+            }
+        }
+        if marked {
+            return Ok(());
+        }
+        let id = uuid::Uuid::new_v4().to_string();
+        let mark = Mark {
+            id,
+            name: self.name.clone(),
+        };
+        let text =
+            serde_json::to_vec(&mark).map_err(|error| PortError::bug(&self.doing(), &error))?;
+        self.io(durable::write(
+            &self.root.join(MARK),
+            &text,
+            Access::PRIVATE,
+        ))
+    }
+
+    /// Tells whether the root directory is marked as this local host's. Refuses one that is not and
+    /// has anything in it that the local host did not put there, and one that is another's.
+    pub(super) fn is_marked(&self) -> Result<bool, PortError> {
+        match fs_err::read(self.root.join(MARK)) {
+            Ok(text) => {
+                let mark: Option<Mark> = serde_json::from_slice(&text).ok();
+                if mark.is_some_and(|mark| mark.name == self.name) {
+                    return Ok(true);
+                }
+                Err(PortError::refused(
+                    &self.doing(),
+                    "it was the directory of a local host at another path, whose nodes may still run",
+                    "move it back to where it was; HOMESTAK_LOCAL_ROOT names another directory",
+                ))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => match self.foreign() {
+                Ok(None) => Ok(false),
+                Ok(Some(path)) => Err(PortError::refused(
+                    &self.doing(),
+                    format!(
+                        "it is not a directory of the local host: {} is not ours",
+                        path.display()
+                    ),
+                    "set HOMESTAK_LOCAL_ROOT to a directory of its own, which may be a new one",
+                )),
+                Err(error) => self.io(Err(error)),
+            },
+            Err(error) => self.io(Err(error)),
+        }
+    }
+
+    /// Removes the mark when nothing else is there; images stay, and so does the mark.
+    pub(super) fn give_up(&self) {
+        let only = fs_err::read_dir(&self.root).is_ok_and(|entries| {
+            let mut names = entries.flatten().map(|entry| entry.file_name());
+            names.all(|name| name == MARK)
+        });
+        if only {
+            let _ = fs_err::remove_file(self.root.join(MARK));
+            let _ = fs_err::remove_dir(&self.root);
+        }
+    }
+
+    /// Returns something in the root directory that the local host would not have put there.
+    fn foreign(&self) -> std::io::Result<Option<PathBuf>> {
+        let Some(entries) = entries(&self.root)? else {
+            return Ok(None);
+        };
+        for entry in entries {
+            let (path, name) = (entry.path(), entry.file_name());
+            let known = match name.to_str().unwrap_or_default() {
+                // Looked into by those who use images, who take only what has their record.
+                "images" | "realm.lock" | "network.json" | "network.new" | "attached.json" => None,
+                "nodes" => Some(is_node as fn(&str) -> bool),
+                "leases" => Some(is_lease as fn(&str) -> bool),
+                "locks" => Some((|name| GuestUuid::new(name).is_some()) as fn(&str) -> bool),
+                name if name.contains(durable::TEMPORARY) => None,
+                _ => return Ok(Some(path)),
+            };
+            let Some(known) = known else { continue };
+            for inner in entries_of(&path)? {
+                if !inner.file_name().to_str().is_some_and(known) {
+                    return Ok(Some(inner.path()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn doing(&self) -> String {
+        format!("use {}", self.root.display())
+    }
+
+    fn io<T>(&self, done: std::io::Result<T>) -> Result<T, PortError> {
+        done.map_err(|error| fault::io(&self.doing(), &error))
     }
 
     /// Returns the root directory.
@@ -118,9 +238,54 @@ impl Realm {
     }
 
     fn take(&self, file: &str) -> Result<Lock, PortError> {
+        self.claim()?;
         let path = self.root.join(file);
         Lock::take(&path).map_err(|error| fault::io(&format!("lock {}", path.display()), &error))
     }
+}
+
+/// Returns the one path of a directory, which need not exist: without links, `..` and slashes that
+/// change nothing.
+fn canonical(path: &Path) -> PathBuf {
+    let mut found = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                found.pop();
+            }
+            Component::Normal(name) => {
+                found.push(name);
+                found = fs_err::canonicalize(&found).unwrap_or(found);
+            }
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+        }
+    }
+    found
+}
+
+/// Tells whether a node's directory is called so, also one that is being made or removed.
+pub(super) fn is_node(name: &str) -> bool {
+    let half = name.strip_prefix(".new-");
+    let half = half.or_else(|| name.strip_prefix(".gone-"));
+    GuestUuid::new(half.unwrap_or(name)).is_some()
+}
+
+/// Tells whether an address that is given out is called so.
+pub(super) fn is_lease(name: &str) -> bool {
+    let name = name.strip_prefix('.').unwrap_or(name);
+    name.parse::<std::net::Ipv4Addr>().is_ok() || name.contains(durable::TEMPORARY)
+}
+
+fn entries(path: &Path) -> std::io::Result<Option<Vec<fs_err::DirEntry>>> {
+    match fs_err::read_dir(path) {
+        Ok(entries) => entries.collect::<Result<Vec<_>, _>>().map(Some),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn entries_of(path: &Path) -> std::io::Result<Vec<fs_err::DirEntry>> {
+    entries(path).map(Option::unwrap_or_default)
 }
 
 #[cfg(test)]
@@ -147,5 +312,73 @@ mod tests {
         for root in ["relative", "/tmp/a,b", "/tmp/a:b", "/tmp/with space"] {
             assert!(Realm::at(Path::new(root)).is_err(), "{root}");
         }
+    }
+
+    #[test]
+    fn one_directory_is_one_local_host_by_whatever_path_it_is_named() {
+        let place = tempfile::tempdir().expect("a directory");
+        let root = place.path().join("root");
+        fs_err::create_dir(&root).expect("made");
+        std::os::unix::fs::symlink(&root, place.path().join("link")).expect("a link");
+        let name = |path: PathBuf| Realm::at(&path).expect("a realm").name().to_owned();
+        let own = name(root.clone());
+        for other in [
+            "root/",
+            "./root",
+            "root/../root",
+            "link",
+            "link/.",
+            "none/../root",
+        ] {
+            assert_eq!(name(place.path().join(other)), own, "{other}");
+        }
+        assert_ne!(name(place.path().join("none")), own);
+        assert_eq!(name("/var/lib/../lib/homestak/".into()), "local");
+    }
+
+    #[test]
+    fn a_directory_of_someone_else_is_neither_taken_nor_cleaned() {
+        let place = tempfile::tempdir().expect("a directory");
+        let root = place.path().join("project");
+        for file in ["nodes/a.txt", "locks/b.txt", "leases/c.txt", "main.rs"] {
+            let path = root.join(file);
+            fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs_err::write(path, "mine").expect("written");
+        }
+        let realm = Realm::at(&root).expect("a realm");
+        let local =
+            crate::local::Local::open(realm.clone(), crate::local::LocalSettings::default());
+        let refusals = [
+            realm.claim().expect_err("not ours"),
+            local.clean().expect_err("not ours"),
+            local.leftovers().expect_err("not ours"),
+        ];
+        for refused in refusals {
+            assert!(refused.detail.contains("is not ours"), "{refused}");
+        }
+        for file in ["nodes/a.txt", "locks/b.txt", "leases/c.txt", "main.rs"] {
+            assert!(root.join(file).exists(), "{file} is gone");
+        }
+        // Nothing but what the local host writes: one that is older than the mark.
+        fs_err::remove_dir_all(&root).expect("removed");
+        for file in [
+            "nodes/5d1f2a3b-0000-4000-8000-000000000001/node.json",
+            "locks/5d1f2a3b-0000-4000-8000-000000000001",
+            "leases/10.77.0.5",
+            "network.json",
+            "images/debian-12-0/image.json",
+        ] {
+            let path = root.join(file);
+            fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs_err::write(path, "{}").expect("written");
+        }
+        realm.claim().expect("it is ours");
+        assert!(realm.is_marked().expect("looked at"));
+        // Moved away, it is not the one that its nodes are named after.
+        let moved = place.path().join("moved");
+        fs_err::rename(&root, &moved).expect("moved");
+        let refused = Realm::at(&moved).expect("a realm").claim();
+        let refused = refused.expect_err("another one");
+        assert!(refused.detail.contains("at another path"), "{refused}");
     }
 }

@@ -122,7 +122,10 @@ impl Pusher {
                 };
                 let Some(Numbered { n, event }) = event else {
                     let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
-                    words.extend_from_slice(format!("{text}\n").as_bytes());
+                    // Only its end matters, and only to a person.
+                    if words.len() < crate::ssh::LARGEST {
+                        words.extend_from_slice(format!("{text}\n").as_bytes());
+                    }
                     return;
                 };
                 if !note(&mut locked(known), n, &event) {
@@ -208,7 +211,10 @@ fn may_come_back(error: &SshError, last: u64) -> bool {
         // Its users may just be changing.
         SshError::Denied { .. } => last > 0,
         SshError::Failed { .. } => true,
-        SshError::NotInstalled | SshError::HostKeyDiffers | SshError::HostKeyUnknown => false,
+        SshError::NotInstalled
+        | SshError::HostKeyDiffers
+        | SshError::HostKeyUnknown
+        | SshError::TooMuch { .. } => false,
     }
 }
 

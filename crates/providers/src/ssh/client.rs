@@ -20,6 +20,11 @@ const CONNECT: u32 = 10;
 const ALIVE: (u32, u32) = (5, 3);
 /// How long a connection is kept for the next command, in seconds.
 const PERSIST: u32 = 60;
+/// How much a command may print in all when its output is read as a whole, in bytes: far more than
+/// any answer of an agent has, and little enough for the memory of a driver with many nodes.
+pub const LARGEST: usize = 16 << 20;
+/// How long a line may be, in bytes. A longer one is passed on in parts.
+const LONGEST: u64 = 1 << 20;
 /// The code with which `ssh` itself fails.
 const OWN: i32 = 255;
 
@@ -143,6 +148,12 @@ impl Ssh {
         option("ConnectTimeout", CONNECT.to_string().into());
         option("ServerAliveInterval", ALIVE.0.to_string().into());
         option("ServerAliveCountMax", ALIVE.1.to_string().into());
+        // A node must not use the person's agent, ports or programs, whatever their configuration
+        // says for other machines.
+        option("ForwardAgent", "no".into());
+        option("ForwardX11", "no".into());
+        option("ClearAllForwardings", "yes".into());
+        option("PermitLocalCommand", "no".into());
         if !person {
             option("BatchMode", "yes".into());
             option("LogLevel", "ERROR".into());
@@ -167,14 +178,20 @@ impl Ssh {
         all
     }
 
-    /// Runs a line of the node's shell, with something on its stdin.
+    /// Runs a line of the node's shell, with something on its stdin. Output that is larger than any
+    /// answer should be is an error, and the rest of it is not read.
     pub fn run(&self, line: &str, stdin: &[u8]) -> Result<Output, SshError> {
-        let read = |mut from: Box<dyn Read + Send>| {
+        let read = |from: Box<dyn Read + Send>| {
             let mut bytes = Vec::new();
-            _ = from.read_to_end(&mut bytes);
+            _ = from.take(LARGEST as u64 + 1).read_to_end(&mut bytes);
             bytes
         };
         let (status, stdout, stderr) = self.start(line, stdin, read, read)?;
+        if stdout.len().max(stderr.len()) > LARGEST {
+            return Err(SshError::TooMuch {
+                mebibytes: LARGEST >> 20,
+            });
+        }
         Ok(Output {
             status,
             stdout,
@@ -277,7 +294,8 @@ impl Ssh {
 fn each_line(from: Box<dyn Read + Send>, mut hear: impl FnMut(&str)) {
     let mut reader = BufReader::new(from);
     let mut line = Vec::new();
-    while reader
+    while (&mut reader)
+        .take(LONGEST)
         .read_until(b'\n', &mut line)
         .is_ok_and(|read| read > 0)
     {

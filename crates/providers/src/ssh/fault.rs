@@ -32,6 +32,12 @@ pub enum SshError {
         /// What `ssh` said.
         said: ForeignText,
     },
+    /// It printed more than is read.
+    #[error("it printed more than {mebibytes} MiB, which was not read to the end")]
+    TooMuch {
+        /// How much is read at most.
+        mebibytes: usize,
+    },
     /// Something else.
     #[error("{said}")]
     Failed {
@@ -108,6 +114,7 @@ impl SshError {
             Self::NotInstalled
             | Self::HostKeyDiffers
             | Self::HostKeyUnknown
+            | Self::TooMuch { .. }
             | Self::Failed { .. } => false,
         }
     }
@@ -117,7 +124,9 @@ impl SshError {
         let (class, hint) = match self {
             Self::NotInstalled => (Class::Refused, super::INSTALL),
             Self::Unreachable { sent, .. } => (Class::Unreachable { sent: *sent }, ""),
-            Self::HostKeyDiffers | Self::HostKeyUnknown => (Class::Refused, ""),
+            Self::HostKeyDiffers | Self::HostKeyUnknown | Self::TooMuch { .. } => {
+                (Class::Refused, "")
+            }
             // One that has just booted may not have made its user yet.
             Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, ""),
             Self::Failed { .. } => (Class::Unreachable { sent: Sent::Maybe }, ""),

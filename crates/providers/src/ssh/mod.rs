@@ -11,7 +11,7 @@ mod process;
 mod quote;
 mod share;
 
-pub use client::{Output, Ssh, Stream, Trust};
+pub use client::{LARGEST, Output, Ssh, Stream, Trust};
 pub use fault::SshError;
 pub use keyring::Keyring;
 pub use quote::{quote, shell_line};

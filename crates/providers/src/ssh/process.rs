@@ -8,6 +8,8 @@ use std::io;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use homestak_api::environment;
+
 /// Makes a key pair of type ed25519 without a passphrase at a path, and beside it with `.pub`.
 pub(super) fn make_key(path: &Path, comment: &str) -> io::Result<Output> {
     command("ssh-keygen")
@@ -37,5 +39,7 @@ pub(super) fn end_master(socket: &Path) -> io::Result<Output> {
 
 #[expect(clippy::disallowed_methods, reason = "this is the module's process.rs")]
 fn command(program: impl AsRef<OsStr>) -> std::process::Command {
-    std::process::Command::new(program)
+    let mut command = std::process::Command::new(program);
+    environment::clean(&mut command, environment::SSH);
+    command
 }

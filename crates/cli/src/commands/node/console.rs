@@ -58,7 +58,7 @@ fn shell(local: &Local, node: &Node, settings: &Settings) -> Outcome {
         &["bash", "--login"]
     };
     let environment = [format!("TERM={}", settings.terminal)];
-    let arguments = local.enter(node, &environment, words).ok_or_else(|| {
+    let command = local.enter(node, &environment, words).ok_or_else(|| {
         CommandError::failed(format!("`{}` does not run.", node.name))
             .hint(format!(
                 "homestak logs {} shows what was last said",
@@ -69,8 +69,9 @@ fn shell(local: &Local, node: &Node, settings: &Settings) -> Outcome {
                 node.manifest
             ))
     })?;
-    let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
-    let error = process::become_program("nsenter", &arguments);
+    let mut arguments: Vec<OsString> = command.into_iter().map(OsString::from).collect();
+    let program = arguments.remove(0);
+    let error = process::become_program(&program.to_string_lossy(), &arguments);
     Err(
         CommandError::failed(format!("Cannot start nsenter: {error}."))
             .hint("homestak local check finds what is missing"),

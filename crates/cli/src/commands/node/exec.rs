@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use homestak_providers::ssh::{Stream, shell_line};
+use homestak_providers::ssh::{LARGEST, Stream, shell_line};
 use serde_json::{Value as Json, json};
 
 use crate::args::ExecArgs;
@@ -16,6 +16,9 @@ use crate::operator::journal;
 use crate::places::SIM;
 use crate::settings::Settings;
 use crate::ui::{Printer, count, line};
+
+/// What ends output that is too large for a JSON document.
+const CUT: &str = "[the rest is left out: more than 16 MiB]\n";
 
 /// What came of it on one node.
 #[derive(Default)]
@@ -95,8 +98,13 @@ fn on_each(
                     Stream::Err => &mut came.err,
                 };
                 if printer.shape.json {
-                    kept.push_str(text);
-                    kept.push('\n');
+                    if kept.len() < LARGEST {
+                        kept.push_str(text);
+                        kept.push('\n');
+                        if kept.len() >= LARGEST {
+                            kept.push_str(CUT);
+                        }
+                    }
                     return;
                 }
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);

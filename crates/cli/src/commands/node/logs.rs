@@ -86,8 +86,9 @@ fn here(
     let mut words = vec!["journalctl"];
     words.extend(asked);
     words.extend(args.follow.then_some("--follow"));
-    if let Some(arguments) = local.enter(node, &[], &words) {
-        return show("nsenter", &arguments, &console, args.follow, printer);
+    if let Some(mut arguments) = local.enter(node, &[], &words) {
+        let program = arguments.remove(0);
+        return show(&program, &arguments, &console, args.follow, printer);
     }
     if let Some(directory) = local.journal(node) {
         let mut arguments = vec!["--directory".to_owned(), directory.display().to_string()];
@@ -160,7 +161,10 @@ fn over_ssh(way: &nodes::Way, args: &LogsArgs, printer: &Printer) -> Outcome {
         Stream::Err => printer.node_talk("", line),
         Stream::Out if printer.shape.json => {
             let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-            said.push(line.to_owned());
+            // A node may print more than it was asked for.
+            if said.len() < args.lines {
+                said.push(line.to_owned());
+            }
         }
         Stream::Out => printer.node_data("", line),
     };

@@ -1,0 +1,26 @@
+//! Directories that only their owner can look into.
+//!
+//! Trees of nodes and images hold programs with the set-user-ID bit, keys and passwords of nodes:
+//! nobody else on the machine may reach them.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+/// Creates a directory that only its owner can look into. One that is there and open to others is
+/// closed; one on a read-only file system is used as it is.
+pub(crate) fn directory(path: &Path) -> io::Result<()> {
+    fs_err::create_dir_all(path)?;
+    close(path, 0o700)
+}
+
+/// Takes away what others may do with a file or directory.
+pub(crate) fn close(path: &Path, mode: u32) -> io::Result<()> {
+    if fs_err::metadata(path)?.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    match fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode)) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
+        other => other,
+    }
+}
