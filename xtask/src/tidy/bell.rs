@@ -99,7 +99,13 @@ const BELLS: &[Bell] = &[
     Bell {
         needles: &["env::var", "env::var_os", "env::vars", "env::vars_os"],
         room: "",
-        home: &["/settings.rs", "/config.rs"],
+        // What a child process may have of it is listed where it is started.
+        home: &[
+            "/settings.rs",
+            "/config.rs",
+            "/environment.rs",
+            "/process.rs",
+        ],
         tests: Tests::Excused,
         instead: "the environment is read in `settings.rs`, where every variable is documented",
     },
