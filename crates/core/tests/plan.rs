@@ -270,7 +270,12 @@ fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_report
     let (guest, copy) = (ours("a", 200), ours("a", 201));
     let known = record(&guest, "a");
     let there = vec![copy.clone(), guest, ours("b", 500)];
-    let plan = recorded(TWO, there, &[known.clone()], &Options::new(Verb::Destroy));
+    let plan = recorded(
+        TWO,
+        there,
+        std::slice::from_ref(&known),
+        &Options::new(Verb::Destroy),
+    );
     let found = plan.node("a").and_then(|node| node.found.as_ref());
     assert_eq!(found.and_then(|found| found.guest.vmid), Some(200));
     let copies: Vec<(u32, Option<&str>)> = plan
@@ -284,7 +289,7 @@ fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_report
     let plan = recorded(
         TWO,
         there.clone(),
-        &[known.clone()],
+        std::slice::from_ref(&known),
         &Options::new(Verb::Destroy),
     );
     let a = plan.node("a").expect("a");
@@ -335,7 +340,7 @@ fn a_guest_that_was_migrated_makes_a_plan_stale_and_a_new_one_names_its_host() {
     let known = record(&there, "a");
     let destroy = |guest| {
         let options = Options::new(Verb::Destroy);
-        recorded(TWO, vec![guest], &[known.clone()], &options)
+        recorded(TWO, vec![guest], std::slice::from_ref(&known), &options)
     };
     let before = destroy(there.clone());
     let after = destroy(ObservedGuest {
@@ -358,13 +363,18 @@ fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_th
     let destroy = Options::new(Verb::Destroy);
     let plan = planned(TWO, vec![old.clone()], &destroy);
     assert!(!plan.removes(), "nothing records that it is ours");
-    let plan = recorded(TWO, vec![old.clone()], &[known.clone()], &destroy);
+    let plan = recorded(
+        TWO,
+        vec![old.clone()],
+        std::slice::from_ref(&known),
+        &destroy,
+    );
     assert!(plan.removes());
     let elsewhere = ObservedGuest {
         vmid: 201,
         ..old.clone()
     };
-    let plan = recorded(TWO, vec![elsewhere], &[known.clone()], &destroy);
+    let plan = recorded(TWO, vec![elsewhere], std::slice::from_ref(&known), &destroy);
     assert!(!plan.removes(), "its id is another");
     let plan = recorded(TWO, vec![old], &[known], &Options::new(Verb::Reidentify));
     let [node] = plan.nodes.as_slice() else {

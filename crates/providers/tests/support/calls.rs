@@ -111,13 +111,21 @@ pub fn handle(world: &mut World, call: &Call) -> Reply {
         (_, ["nodes", _, "storage", storage, rest @ ..]) => files(world, call, storage, rest),
         ("POST", ["nodes", node, "qemu"]) => create(world, call, node, GuestKind::Vm),
         ("POST", ["nodes", node, "lxc"]) => create(world, call, node, GuestKind::Ct),
-        (_, ["nodes", _, kind @ ("qemu" | "lxc"), vmid, rest @ ..]) => {
+        (_, ["nodes", node, kind @ ("qemu" | "lxc"), vmid, rest @ ..]) => {
             let kind = if *kind == "qemu" {
                 GuestKind::Vm
             } else {
                 GuestKind::Ct
             };
-            guest(world, call, kind, vmid.parse().expect("a vmid"), rest)
+            let vmid = vmid.parse().expect("a vmid");
+            if world
+                .guests
+                .get(&vmid)
+                .is_some_and(|guest| guest.node != *node)
+            {
+                return missing(vmid);
+            }
+            guest(world, call, kind, vmid, rest)
         }
         _ => Reply::error(
             501,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use homestak_engine::journal::{JournalError, Lease, Scope};
 use jiff::Timestamp;
-use rusqlite::{OptionalExtension as _, Row, params};
+use rusqlite::{Row, params};
 
 use super::fault::Fault;
 use super::file::File;
@@ -81,31 +81,27 @@ pub(super) fn take(desk: &mut Desk, taking: &Taking) -> Result<Held, Fault> {
 
 /// Refuses a scope whose holder lives, or may live.
 fn look(desk: &Desk, scope: &Scope, taking: &Taking) -> Result<(), Fault> {
-    let found = desk
-        .connection()
-        .prepare_cached(
-            "SELECT machine, boot, space, pid, start, since FROM leases
-             WHERE site IN (?1, '') AND manifest = ?2 AND host = ?3",
-        )?
-        .query_row(
-            params![row::site_key(scope), scope.manifest, scope.host],
-            |row| Ok((other(row)?, row.get::<_, i64>(5)?)),
-        )
-        .optional()?;
-    let Some((other, since)) = found else {
-        return Ok(());
-    };
-    let mut words = format!("process {} on {}", other.pid, other.machine);
-    match taking.holder.judge(&other, process) {
-        Life::Dead => return Ok(()),
-        Life::Alive => {}
-        Life::Unknown => words.push_str(&by_hand(&other, &taking.file)),
+    let mut statement = desk.connection().prepare_cached(
+        // One without a site is of the first form, and holds for every site.
+        "SELECT machine, boot, space, pid, start, since FROM leases
+         WHERE site IN (?1, '') AND manifest = ?2 AND host = ?3",
+    )?;
+    let mut rows = statement.query(params![row::site_key(scope), scope.manifest, scope.host])?;
+    while let Some(row) = rows.next()? {
+        let other = other(row)?;
+        let mut words = format!("process {} on {}", other.pid, other.machine);
+        match taking.holder.judge(&other, process) {
+            Life::Dead => continue,
+            Life::Alive => {}
+            Life::Unknown => words.push_str(&by_hand(&other, &taking.file)),
+        }
+        return Err(Fault::Answer(JournalError::Held {
+            scope: scope.clone(),
+            holder: words,
+            since: row::to_time(row.get(5)?)?,
+        }));
     }
-    Err(Fault::Answer(JournalError::Held {
-        scope: scope.clone(),
-        holder: words,
-        since: row::to_time(since)?,
-    }))
+    Ok(())
 }
 
 fn other(row: &Row<'_>) -> rusqlite::Result<Holder> {
