@@ -139,3 +139,19 @@ fn a_key_that_was_cut_short_is_made_anew() {
     let public = ssh_keygen(&["-y", "-f", file.to_str().expect("text")]);
     assert_eq!(public.trim(), own);
 }
+
+#[test]
+fn a_guest_that_gets_another_identity_keeps_its_host_key() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keys = keyring(directory.path());
+    let before = keys.host_key(&guest(1)).expect("a key");
+    keys.rename(&guest(1), &guest(2)).expect("renamed");
+    keys.rename(&guest(1), &guest(2)).expect("renamed twice");
+    let after = keys.host_key(&guest(2)).expect("a key");
+    assert_eq!(before.public, after.public);
+    assert_eq!(before.private, after.private);
+    assert!(keys.knows(&guest(2)).expect("known hosts"));
+    // One that was never known has nothing to keep.
+    keys.rename(&guest(3), &guest(4)).expect("nothing to do");
+    assert!(!keys.knows(&guest(4)).expect("known hosts"));
+}

@@ -72,7 +72,7 @@ fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
         "command -v tree\nid alice\ngrep -qx 'made by homestak' /etc/motd\n\
          grep -qx 1 /proc/sys/net/ipv4/ip_forward\n\
          sudo test -s /usr/local/etc/homestak/state/config-complete.json\n\
-         homestak status | grep -qx complete",
+         sudo homestak status | grep -qx complete",
     );
     is_settled(&bed);
     holds(&bed, "echo theirs | sudo tee /etc/motd");
@@ -172,7 +172,7 @@ fn a_change_that_would_cut_the_node_off_is_taken_back_and_told() {
     holds(
         &bed,
         "sudo sshd -T | grep -qx 'port 22'\nsudo sshd -T | grep -qx 'permitrootlogin yes'\n\
-         homestak status | grep -qx failed",
+         sudo homestak status | grep -qx failed",
     );
     holds(&bed, "sudo nft delete table inet wall");
     bed.apply("lab");

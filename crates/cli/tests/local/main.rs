@@ -23,6 +23,7 @@ mod life;
 mod limits;
 mod machine;
 mod nested;
+mod owner;
 mod private;
 mod qemu;
 mod readme;

@@ -196,10 +196,9 @@ impl Stage<'_> {
             }
             std::thread::sleep(BETWEEN);
         }
-        let log = fs_err::read_to_string(self.directory.join("console.log")).unwrap_or_default();
-        let mut log: Vec<ForeignText> = log.lines().map(ForeignText::line).collect();
+        let log = super::last_of_console(&self.directory, 8);
         Err(PortError {
-            log: log.split_off(log.len().saturating_sub(8)),
+            log: log.iter().map(|line| ForeignText::line(line)).collect(),
             ..PortError::refused(
                 &self.doing(),
                 format!("the machine was not {what} ({last})"),

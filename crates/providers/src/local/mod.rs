@@ -264,12 +264,28 @@ impl Local {
 
     /// Returns the last lines of a node's console.
     pub fn console(&self, node: &Node, lines: usize) -> Vec<String> {
-        let path = self.realm.node(&node.uuid).join("console.log");
-        let text = fs_err::read(path).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let kept: Vec<&str> = text.lines().rev().take(lines).collect();
-        kept.into_iter().rev().map(str::to_owned).collect()
+        last_of_console(&self.realm.node(&node.uuid), lines)
     }
+}
+
+/// As much of a console as is read: a node writes as much as it likes.
+const CONSOLE: u64 = 1 << 20;
+
+/// Returns the last lines of the console in a node's directory.
+fn last_of_console(directory: &std::path::Path, lines: usize) -> Vec<String> {
+    use std::io::{Read as _, Seek as _, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = fs_err::File::open(directory.join("console.log"))?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(CONSOLE)))?;
+        let mut bytes = Vec::new();
+        file.take(CONSOLE).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let kept: Vec<&str> = text.lines().rev().take(lines).collect();
+    kept.into_iter().rev().map(str::to_owned).collect()
 }
 
 /// Returns the name of an image from the name of its file.
