@@ -177,7 +177,7 @@ fn mend(
         drift.failed(std::slice::from_ref(id), &why, now);
         let until = drift.until(id, now);
         ui::say(&format!(
-            "{id} could not be mended, it is tried again at {until:.0}: {why}"
+            "{id} could not be corrected, next attempt at {until:.0}: {why}"
         ));
     }
     if left.is_empty() {

@@ -100,7 +100,7 @@ impl Bed {
         std::fs::write(
             place.path().join("site/site.yaml"),
             format!(
-                "schema_version: 1\ndefaults: {{vm_user: ops, image: {image}, preset: tiny}}\n"
+                "schema_version: 2\nid: sitefortests\ndefaults: {{vm_user: ops, image: {image}, preset: tiny}}\n"
             ),
         )
         .unwrap();

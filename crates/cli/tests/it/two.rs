@@ -77,6 +77,36 @@ fn the_second_is_refused_and_told_who_holds_it() {
 }
 
 #[test]
+fn two_first_runs_of_a_site_without_an_id_end_with_one_id() {
+    let father = Father::quick();
+    for name in ["one", "two"] {
+        let nodes = format!("  - {{name: {name}-vm, preset: vm-small, image: debian-12}}\n");
+        father.manifest(name, "", &nodes);
+    }
+    father.site.write("site.yaml", "schema_version: 1\n");
+    let apply = |name| father.run(&["manifest", "apply", "-M", name, "-H", "father"]);
+    let runs = std::thread::scope(|scope| {
+        let runs = ["one", "two"].map(|name| scope.spawn(move || (name, apply(name))));
+        runs.map(|run| run.join().unwrap())
+    });
+    for (name, run) in runs {
+        // Whoever was second created nothing, and says what to do.
+        if run.code != 0 {
+            assert!(run.err.contains("repeat this one"), "{}", run.err);
+            apply(name).good();
+        }
+    }
+    assert_eq!(father.guests(), ["one-vm", "two-vm"]);
+    let guests = father.pve.guests();
+    let sites: std::collections::BTreeSet<&str> = guests
+        .iter()
+        .flat_map(|guest| guest.config["tags"].split(';'))
+        .filter(|tag| tag.starts_with("homestak-s-"))
+        .collect();
+    assert_eq!(sites.len(), 1, "{sites:?}");
+}
+
+#[test]
 fn on_different_manifests_nobody_waits() {
     let father = sleepy();
     let first = Waiting::start(&father, "one");
