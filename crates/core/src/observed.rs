@@ -136,6 +136,9 @@ pub struct ObservedGuest {
     pub created_as: Option<u32>,
     /// The run that created it, when that was read.
     pub run: Option<String>,
+    /// What contradicts its identity, when it was looked at closer: then nothing is done to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contested: Option<String>,
     /// Whether it runs.
     pub power: Power,
     /// Whether it is a template.

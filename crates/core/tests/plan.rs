@@ -85,6 +85,7 @@ fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> Observ
         uuid,
         created_as: None,
         run: None,
+        contested: None,
         power,
         template: false,
         lock: None,
@@ -267,7 +268,14 @@ fn several_guests_with_one_identity_are_refused_by_name_when_the_journal_is_lost
 
 #[test]
 fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_reported() {
-    let (guest, copy) = (ours("a", 200), ours("a", 201));
+    let guest = ObservedGuest {
+        created_as: Some(200),
+        ..ours("a", 200)
+    };
+    let copy = ObservedGuest {
+        vmid: 201,
+        ..guest.clone()
+    };
     let known = record(&guest, "a");
     let there = vec![copy.clone(), guest, ours("b", 500)];
     let plan = recorded(
@@ -316,6 +324,93 @@ fn a_copy_is_known_by_the_id_it_was_created_with_when_the_journal_is_lost() {
     let both = planned(TWO, vec![original, copy], &Options::new(Verb::Destroy));
     assert!(!both.removes(), "{:#?}", both.nodes);
     assert_eq!(both.refusals.len(), 1);
+}
+
+#[test]
+fn a_guest_that_another_driver_replaced_is_refused_and_no_stray() {
+    let guest = ours("a", 200);
+    let known = record(&guest, "a");
+    let uuid = guest.uuid.as_ref().expect("an identity");
+    let replacement = ObservedGuest {
+        uuid: Some(identity::successor(uuid)),
+        created_as: Some(201),
+        ..ours("a", 201)
+    };
+    let prune = Options {
+        prune: true,
+        ..Options::new(Verb::Apply)
+    };
+    for options in [prune, Options::new(Verb::Destroy)] {
+        let there = vec![replacement.clone(), ours("b", 500)];
+        let plan = recorded(TWO, there, std::slice::from_ref(&known), &options);
+        let [refusal] = plan.refusals.as_slice() else {
+            panic!("{:#?}", plan.refusals);
+        };
+        assert!(refusal.hint.contains("manifest forget a"), "{refusal:?}");
+        let gone = |node: &&homestak_core::plan::NodePlan| {
+            let found = node.found.as_ref().and_then(|found| found.guest.vmid);
+            node.action == Action::Destroy && found == Some(201)
+        };
+        assert!(
+            !plan.nodes.iter().any(|node| gone(&node)),
+            "{:#?}",
+            plan.nodes
+        );
+    }
+}
+
+#[test]
+fn a_guest_that_lost_the_tag_of_the_site_is_no_stray() {
+    let guest = ours("a", 200);
+    let known = record(&guest, "a");
+    let untagged = ObservedGuest {
+        site: None,
+        ..guest
+    };
+    let there = vec![untagged, ours("b", 500)];
+    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Destroy));
+    let gone: Vec<&str> = plan
+        .nodes
+        .iter()
+        .filter(|node| node.action == Action::Destroy)
+        .map(|node| node.name.as_str())
+        .collect();
+    assert_eq!(gone, ["b"]);
+}
+
+#[test]
+fn what_is_contested_or_a_template_is_not_removed() {
+    let contested = ObservedGuest {
+        contested: Some("its notes were changed".to_owned()),
+        ..ours("a", 200)
+    };
+    let template = ObservedGuest {
+        template: true,
+        ..ours("a", 200)
+    };
+    for guest in [contested, template] {
+        for verb in [Verb::Apply, Verb::Destroy] {
+            let there = vec![guest.clone(), ours("b", 500)];
+            let plan = planned(TWO, there, &Options::new(verb));
+            assert_eq!(plan.refusals.len(), 1, "{verb:?} {:#?}", plan.refusals);
+        }
+    }
+}
+
+#[test]
+fn a_guest_whose_creation_was_cut_off_is_looked_for_when_it_is_destroyed() {
+    let known = NodeRecord {
+        status: NodeStatus::Creating,
+        ..record(&ours("a", 200), "a")
+    };
+    let plan = recorded(TWO, Vec::new(), &[known], &Options::new(Verb::Destroy));
+    let node = plan.node("a").expect("a");
+    assert_eq!(node.action, Action::Destroy);
+    assert!(
+        steps(&plan)
+            .iter()
+            .any(|step| step.kind == StepKind::Destroy)
+    );
 }
 
 #[test]

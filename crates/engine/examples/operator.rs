@@ -343,6 +343,7 @@ impl Provider for Instantly {
             site: Some(site()),
             created_as: None,
             run: None,
+            contested: None,
             uuid: Some(guest.uuid.clone()),
             manifest: None,
             power: if running {

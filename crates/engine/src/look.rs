@@ -17,7 +17,7 @@ use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::ports::{ObservedGuest, Places, PortError, Power};
+use crate::ports::{Class, ObservedGuest, Places, PortError, Power};
 
 /// How long a host inside a guest may take to answer; it is only looked at when it does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -225,7 +225,6 @@ async fn refine(
     while let Some(answer) = asked.join_next().await {
         let answer = answer.map_err(|error| PortError::bug("look at a guest", &error))?;
         let (place, vmid, seen) = answer;
-        let seen = seen?;
         let Some(Look::Seen(observed)) = looks.get_mut(&place) else {
             continue;
         };
@@ -233,6 +232,16 @@ async fn refine(
         let at = guests.position(|guest| Some(guest.vmid) == vmid);
         let Some(at) = at else {
             continue;
+        };
+        let seen = match seen {
+            // It is there and not proven to be the guest: the plan refuses it.
+            Err(error) if error.class == Class::Refused => {
+                let contested = Some(error.detail.to_string());
+                differs |= observed.guests[at].contested != contested;
+                observed.guests[at].contested = contested;
+                continue;
+            }
+            seen => seen?,
         };
         match seen {
             // Only a look at one guest reads which run created it.

@@ -381,6 +381,58 @@ fn guests_of_older_programs_get_an_identity_of_the_site_and_keep_everything_else
 }
 
 #[test]
+fn a_run_that_only_changes_guests_of_older_programs_is_found_again() {
+    let father = Father::quick();
+    father.manifest(
+        "single-node",
+        "",
+        "  - {name: test-vm, cores: 4, memory: 2048, disk: 10, image: debian-12}\n",
+    );
+    without_id(&father);
+    old_guest(&father);
+    // Its disk is made up, so that it cannot start.
+    assert_eq!(father.run(&APPLY).code, 1);
+    let history = father.run(&["manifest", "history", "--json-output"]).json();
+    assert_eq!(history["runs"].as_array().unwrap().len(), 2, "{history}");
+    father
+        .run(&[
+            "manifest",
+            "reidentify",
+            "-M",
+            "single-node",
+            "-H",
+            "father",
+        ])
+        .good();
+    let id = id_of(&father).expect("the run is written down under it");
+    let guests = father.pve.guests();
+    assert_eq!(guests.len(), 1);
+    let tags = &guests[0].config["tags"];
+    assert!(tags.contains(&format!("homestak-s-{id}")), "{tags}");
+}
+
+#[test]
+fn a_guest_whose_identity_was_edited_is_never_called_destroyed() {
+    let father = Father::quick();
+    father.single();
+    father.run(&APPLY).good();
+    let guest = father.pve.guests().remove(0);
+    let mut config = guest.config.clone();
+    let other = "uuid=11111111-0000-4000-8000-000000000000";
+    config.insert("smbios1".to_owned(), other.to_owned());
+    father
+        .pve
+        .put_guest("pve1", Kind::Qemu, guest.vmid, config.into_iter().collect());
+    let resume = ["manifest", "resume", "-M", "single-node", "-H", "father"];
+    for command in [&DESTROY[..], &resume, &resume, &DESTROY] {
+        let run = father.run(command);
+        assert_eq!(run.code, 1, "{}", run.err);
+        assert!(run.err.contains("SMBIOS uuid"), "{}", run.err);
+    }
+    assert_eq!(father.pve.guests().len(), 1);
+}
+
+#[test]
 fn a_guest_of_older_programs_is_foreign_to_whoever_has_no_record_of_it() {
     let father = Father::quick();
     father.single();

@@ -12,7 +12,7 @@ use super::compare::{found, judge, reason, remembered};
 use super::owner::{Match, Owners};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
-use super::strays::{ambiguous, copies_of, foreign, only_copies, strays};
+use super::strays::{ambiguous, copies_of, foreign, only_copies, strays, unusable};
 use super::types::{
     Action, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason,
     Refusal, Wanted,
@@ -346,10 +346,8 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         let Some(guest) = guest else {
             return new("the manifest names it, and it is not there");
         };
-        if guest.template {
-            let detail = format!("guest {} of `{name}` was made a template", guest.vmid);
-            let hint = "remove its tags `homestak*` to keep it; the node is then created again";
-            self.refuse(Some(name), detail, None, hint);
+        if let Some((detail, hint)) = unusable(name, guest) {
+            self.refuse(Some(name), detail, None, &hint);
         }
         match found(guest, record) {
             Some(found) => Seen::There(found),
@@ -450,7 +448,8 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
 
     /// Lists guests that are not of this manifest.
     fn foreign(&mut self) -> Vec<Foreign> {
-        foreign(self.inputs, &self.offers, std::mem::take(&mut self.copies))
+        let copies = std::mem::take(&mut self.copies);
+        foreign(self.inputs, &self.offers, copies, &self.nodes)
     }
 }
 

@@ -10,7 +10,8 @@ use super::apply::{by_depth, empty, place, said, site_hosts};
 use super::compare::{found, remembered};
 use super::owner::{Match, Owners, named};
 use super::place::{Offer, offer};
-use super::strays::{ambiguous, copies_of, foreign, strays};
+use super::record::{NodeRecord, NodeStatus};
+use super::strays::{ambiguous, copies_of, foreign, only_copies, strays, unusable};
 use super::types::{Action, NodePlan, Place, Plan, Refusal};
 use super::{Inputs, Look};
 
@@ -44,8 +45,18 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                 let carrying = owners.of_node(&place, (host, name), record);
                 claimed.extend(carrying.identities());
                 match carrying {
-                    Match::Absent => ("it is not there".to_owned(), None),
+                    Match::Absent => match record.filter(|record| is_cut_off(record)) {
+                        // It may be on its way, or have left its first-boot data.
+                        Some(record) => (
+                            "it may be half-created".to_owned(),
+                            Some(remembered(record)),
+                        ),
+                        None => ("it is not there".to_owned(), None),
+                    },
                     Match::Guest(guest, others) => {
+                        if let Some((detail, hint)) = unusable(name, guest) {
+                            refusals.push(refusal(name, &detail, hint));
+                        }
                         copies.extend(copies_of(&place, name, &others));
                         match found(guest, record) {
                             Some(found) => (found.guest.to_string(), Some(found)),
@@ -54,6 +65,10 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                     }
                     Match::Copies(others) => {
                         copies.extend(copies_of(&place, name, &others));
+                        if others.iter().any(|other| !other.is_copy()) {
+                            let (detail, hint) = only_copies(name, record, &others);
+                            refusals.push(refusal(name, &detail, hint));
+                        }
                         let guests = named(&others);
                         let reason =
                             format!("it is not there; its identity is carried by {guests}");
@@ -61,11 +76,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                     }
                     Match::Ambiguous(guests) => {
                         let (detail, hint) = ambiguous(name, &guests);
-                        refusals.push(Refusal {
-                            node: Some(name.to_owned()),
-                            reason: said(&detail),
-                            hint,
-                        });
+                        refusals.push(refusal(name, &detail, hint));
                         (detail, None)
                     }
                 }
@@ -99,8 +110,21 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
     copies.extend(strays.copies);
     refusals.extend(strays.refusals);
     nodes.sort_by_key(|node| node.depth);
-    let foreign = foreign(inputs, &offers, copies);
+    let foreign = foreign(inputs, &offers, copies, &nodes);
     empty(inputs, nodes, Vec::new(), foreign, refusals)
+}
+
+/// Tells whether nobody knows how far a guest came or went.
+fn is_cut_off(record: &NodeRecord) -> bool {
+    matches!(record.status, NodeStatus::Creating | NodeStatus::Destroying)
+}
+
+fn refusal(node: &str, detail: &str, hint: String) -> Refusal {
+    Refusal {
+        node: Some(node.to_owned()),
+        reason: said(detail),
+        hint,
+    }
 }
 
 fn gone_with(place: &Place) -> String {

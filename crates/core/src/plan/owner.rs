@@ -110,6 +110,14 @@ impl<'a> Owners<'a> {
                 carrying.extend(self.of_site(place, &first));
             }
         }
+        if carrying.is_empty() {
+            // Another driver of the site may have replaced it, or created it again.
+            let known = &record.guest.uuid;
+            carrying = self.replacements(place, identity::successor(known));
+            if *known != first {
+                carrying.extend(self.replacements(place, first));
+            }
+        }
         match record.guest.vmid {
             Some(vmid) => decide(carrying, |guest| guest.vmid == vmid),
             None => lone(carrying),
@@ -132,14 +140,19 @@ impl<'a> Owners<'a> {
     /// A node that the journal does not know may have been replaced, which gave it another
     /// identity each time.
     fn unrecorded(&self, place: &Place, first: GuestUuid) -> Match<'a> {
+        lone(self.replacements(place, first))
+    }
+
+    /// Returns guests of an identity and of those that replace it one after the other.
+    fn replacements(&self, place: &Place, first: GuestUuid) -> Vec<&'a ObservedGuest> {
         if !self.populated.contains(place) {
-            return Match::Absent;
+            return Vec::new();
         }
         let identities = std::iter::successors(Some(first), |uuid| Some(identity::successor(uuid)));
         let carrying = identities
             .take(REPLACEMENTS)
             .flat_map(|uuid| self.of_site(place, &uuid));
-        lone(carrying.collect())
+        carrying.collect()
     }
 
     fn carrying(&self, place: &Place, uuid: &GuestUuid) -> Vec<&'a ObservedGuest> {

@@ -35,7 +35,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         }
     }
     nodes.sort_by_key(|node| node.depth);
-    let foreign = foreign(inputs, &offers, Vec::new());
+    let foreign = foreign(inputs, &offers, Vec::new(), &nodes);
     empty(inputs, nodes, Vec::new(), foreign, refusals)
 }
 
@@ -54,6 +54,10 @@ fn seen<'a>(inputs: &Inputs<'a>, record: &NodeRecord) -> Result<&'a ObservedGues
         Some(guest.vmid) == record.guest.vmid && (recorded || renewed)
     });
     guest.ok_or_else(|| match record.guest.vmid {
+        Some(vmid) if observed.guests.iter().any(|guest| guest.vmid == vmid) => format!(
+            "guest {vmid} does not carry the recorded identity of `{}`",
+            record.name
+        ),
         Some(vmid) => format!("guest {vmid} of `{}` is not there", record.name),
         None => format!("nothing records which guest `{}` is", record.name),
     })

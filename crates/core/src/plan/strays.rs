@@ -64,8 +64,14 @@ pub(super) fn strays(
             let record = recorded.get(uuid).copied();
             let ours = guest.belongs_to(inputs.site, &inputs.resolved.name)
                 || guest.site.is_none()
-                    && record.is_some_and(|record| record.guest.vmid == Some(guest.vmid));
-            if !ours || guest.host != machine || guest.template || !seen.insert(uuid) {
+                    && record.is_some_and(|record| {
+                        record.site.is_none() && record.guest.vmid == Some(guest.vmid)
+                    });
+            // Elsewhere in the cluster may be guests of this manifest for another host of the site;
+            // one that was migrated is known by its record.
+            let migrated = record.is_some_and(|record| record.guest.vmid == Some(guest.vmid));
+            let here = guest.host == machine || migrated;
+            if !ours || !here || guest.template || !seen.insert(uuid) {
                 continue;
             }
             let guest = match owners.of_stray(place, uuid, record) {
@@ -112,6 +118,21 @@ pub(super) fn strays(
         }
     }
     strays
+}
+
+/// Says why nothing can be done to a guest, whoever's it is.
+pub(super) fn unusable(node: &str, guest: &ObservedGuest) -> Option<(String, String)> {
+    if let Some(why) = &guest.contested {
+        let detail = format!("{why} (guest {} of `{node}`)", guest.vmid);
+        let hint = "if someone copied it, remove its tags `homestak*`; if it is the original, \
+                    `homestak manifest apply` says what to restore";
+        return Some((detail, hint.to_owned()));
+    }
+    guest.template.then(|| {
+        let detail = format!("guest {} of `{node}` was made a template", guest.vmid);
+        let hint = "remove its tags `homestak*` to keep it; the node is then created again";
+        (detail, hint.to_owned())
+    })
 }
 
 /// Says that several guests carry one identity.
@@ -178,6 +199,7 @@ pub(super) fn foreign(
     inputs: &Inputs<'_>,
     offers: &BTreeMap<Place, Offer>,
     copies: Vec<Foreign>,
+    nodes: &[NodePlan],
 ) -> Vec<Foreign> {
     let mut foreign = copies;
     for (place, look) in inputs.looks {
@@ -191,8 +213,14 @@ pub(super) fn foreign(
             .filter(|record| record.place == *place && record.site.is_none())
             .filter_map(|record| record.guest.vmid)
             .collect();
+        let planned: BTreeSet<Option<u32>> = nodes
+            .iter()
+            .filter(|node| node.place == *place)
+            .filter_map(|node| Some(node.found.as_ref()?.guest.vmid))
+            .collect();
         let others = observed.guests.iter().filter(|guest| {
-            let ours = guest.belongs_to(inputs.site, &inputs.resolved.name)
+            let ours = planned.contains(&Some(guest.vmid))
+                || guest.belongs_to(inputs.site, &inputs.resolved.name)
                 || guest.uuid.is_some() && guest.site.is_none() && known.contains(&guest.vmid);
             guest.host == offer.host && !ours
         });

@@ -120,17 +120,6 @@ impl Plan {
         self.nodes.iter().any(|node| removal(node.action))
     }
 
-    /// Tells whether guests get an identity, so that the site's id must be kept.
-    pub fn marks_guests(&self) -> bool {
-        let marks = |action| {
-            matches!(
-                action,
-                Action::Create | Action::Replace | Action::Reidentify
-            )
-        };
-        self.nodes.iter().any(|node| marks(node.action))
-    }
-
     /// Tells whether two plans do the same, whatever they expect of time.
     pub fn same_work(&self, other: &Self) -> bool {
         let still = |plan: &Self| Self {

@@ -229,6 +229,12 @@ impl Shared {
                 self.append(at, happened.clone(), Some(record)).await?;
             }
         }
+        if came.is_some_and(|came| came.kept) {
+            self.hub.tell(What::Warning {
+                subject: steps::subject(&self.plan, step),
+                text: "its guest stays: it does not carry the mark of this run".to_owned(),
+            });
+        }
         self.hub.tell(what);
         Ok(Ended {
             state,

@@ -4,11 +4,12 @@
 //! Never: a guest other than the one the plan found.
 
 use super::{Came, Task, on_planned_host};
-use crate::ports::{Halt, PortError, Power};
+use crate::ports::{GuestRef, Halt, PortError, Power};
 
-pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
-    let there = task.provider().await?.inspect(&task.guest()?).await?;
-    Ok(there.is_none().then(Came::default))
+/// None: removing what is gone is no error, and only it tells a guest that is gone from one that
+/// lost its identity or is still being created.
+pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
+    Ok(None)
 }
 
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
@@ -21,6 +22,11 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
         return Ok(Came::default());
     };
     on_planned_host(&guest, &there)?;
+    // A guest whose creation was interrupted has no id in the plan; it is the only one.
+    let guest = GuestRef {
+        vmid: Some(there.vmid),
+        ..guest
+    };
     if there.power == Power::Running {
         // Someone started it since it was stopped.
         provider.stop(&guest, Halt::Now).await?;

@@ -401,7 +401,8 @@ impl Local {
             ..guest.clone()
         };
         let _node = self.lock(&guest.uuid)?;
-        if node::of(&self.realm, &renamed)?.is_some() {
+        let there = node::of(&self.realm, &renamed)?;
+        if there.is_some_and(|node| node.site.as_ref() == Some(&to.site)) {
             return Ok(());
         }
         if node::of(&self.realm, guest)?.is_none() && lease::of(&self.realm, &guest.uuid).is_some()

@@ -115,6 +115,7 @@ impl Node {
             manifest: Some(self.manifest.clone()),
             created_as: self.site.is_some().then_some(self.vmid),
             run: self.run.clone(),
+            contested: None,
             power: if running {
                 Power::Running
             } else {

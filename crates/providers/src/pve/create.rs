@@ -15,6 +15,7 @@ use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
 use super::finish::marks;
 use super::guard::Went;
+use super::identity;
 use super::locate::{Found, Located, contested, several};
 use super::property::Property;
 use super::quirks;
@@ -51,12 +52,25 @@ impl Pve {
             }
         };
         match self.already_there(guest).await? {
+            Found::Ours(located) if !is_of_site(&located, guest) => {
+                let name = name_of(located.kind, located.vmid, &located.node);
+                let detail = format!(
+                    "{name} carries the identity, and not the site {}",
+                    guest.site
+                );
+                return Err(
+                    Fault::new(Class::Refused, Reason::Other, detail).with_hint(format!(
+                        "if it is the original, set its tags to {}",
+                        quirks::render_tags(&marks(guest).tags(located.vmid))
+                    )),
+                );
+            }
             Found::Ours(located) | Found::Unfinished(located) => {
                 return self.complete(guest, located, false).await;
             }
             Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(located) => {
-                return Err(contested(&located, "carries the tag and another identity"));
+                return Err(contested(&located, &guest.uuid));
             }
             // What is at the id already is found out when it is asked for.
             Found::Anonymous(_) | Found::Nowhere => {}
@@ -101,7 +115,10 @@ impl Pve {
         }
         Ok(match self.search(&guest.uuid).await? {
             Found::Ours(other) if other.vmid != vmid => {
-                return Err(contested(&other, "carries the identity already"));
+                let name = name_of(other.kind, other.vmid, &other.node);
+                let detail = format!("{name} carries the identity already; it is not changed");
+                return Err(Fault::new(Class::Refused, Reason::AlreadyExists, detail)
+                    .with_hint("if someone copied it, remove its tags `homestak*`"));
             }
             Found::Nowhere => found,
             elsewhere => elsewhere,
@@ -298,6 +315,17 @@ fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Call {
         )
         .param("tags", quirks::render_tags(&marks(guest).tags(vmid)))
         .param("description", marks(guest).notes())
+}
+
+/// Tells whether a guest that carries the identity carries the site as well. Guests that were
+/// created before sites had an id carry none, and no id of their own either.
+fn is_of_site(located: &Located, guest: &NewGuest) -> bool {
+    let tags = located.config.tags();
+    match identity::sites_in_tags(&tags).as_slice() {
+        [site] => *site == guest.site.as_str(),
+        [] => identity::created_as(&tags, located.vmid).is_none(),
+        _ => false,
+    }
 }
 
 /// Names a file of a storage; a whole volume id is taken as it is.

@@ -101,7 +101,7 @@ impl Pve {
             Found::Ours(located) | Found::Unfinished(located) => located,
             Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(located) => {
-                return Err(contested(&located, "carries the tag and another identity"));
+                return Err(contested(&located, &guest.uuid));
             }
             Found::Anonymous(located) => return Err(half_made(&located)),
             Found::Nowhere => return Ok(None),
@@ -118,7 +118,8 @@ impl Pve {
         };
         match located.claim(&guest.uuid) {
             Claim::Ours | Claim::Unfinished => {}
-            Claim::Impostor | Claim::Other => return Ok(None),
+            Claim::Impostor => return Err(contested(&located, &guest.uuid)),
+            Claim::Other => return Ok(None),
         }
         if located.config.flag("protection") {
             let name = name_of(located.kind, located.vmid, &located.node);

@@ -32,7 +32,7 @@ impl Pve {
                     // Read again each time: a lost answer may have grown it already.
                     let located = self.reread(located.clone()).await?;
                     if located.claim(uuid) != Claim::Ours {
-                        return Err(contested(&located, "changed its identity meanwhile"));
+                        return Err(contested(&located, uuid));
                     }
                     let Some(disk) = located.config.first_disk(located.kind) else {
                         let name = name_of(located.kind, located.vmid, &located.node);

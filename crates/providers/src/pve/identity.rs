@@ -118,9 +118,16 @@ pub fn manifest_in_tags(tags: &BTreeSet<String>) -> Option<String> {
 
 /// Reads the site in a set of tags; none when there are two.
 pub fn site_in_tags(tags: &BTreeSet<String>) -> Option<SiteId> {
-    let mut sites = tags.iter().filter_map(|tag| tag.strip_prefix(SITE_PREFIX));
-    let first = sites.next().and_then(SiteId::new);
-    if sites.next().is_some() { None } else { first }
+    match sites_in_tags(tags).as_slice() {
+        [site] => SiteId::new(site),
+        _ => None,
+    }
+}
+
+/// Returns every site that a set of tags names.
+pub(super) fn sites_in_tags(tags: &BTreeSet<String>) -> Vec<&str> {
+    let sites = tags.iter().filter_map(|tag| tag.strip_prefix(SITE_PREFIX));
+    sites.collect()
 }
 
 /// Reads the id that the guest with an id was created with from its tags: another one, when any
@@ -201,8 +208,8 @@ pub enum Claim {
     Ours,
     /// It is a clone being made for this UUID and not finished: only the notes say so.
     Unfinished,
-    /// It carries the UUID in one place and contradicts it in another: a copy someone made, or
-    /// an identity someone edited. Never touched.
+    /// It carries the tag and contradicts it elsewhere: a copy someone made, or an identity someone
+    /// edited. Never changed. Without the tag it was given up: another guest.
     Impostor,
     /// Another guest.
     Other,
@@ -224,7 +231,7 @@ pub fn judge(kind: GuestKind, vmid: u32, config: &GuestConfig, uuid: &GuestUuid)
     } else if making.as_ref() == Some(uuid) && !tagged {
         // A clone carries the tags of its source until it is finished; ours come last.
         Claim::Unfinished
-    } else if tagged || proven {
+    } else if tagged {
         Claim::Impostor
     } else {
         Claim::Other

@@ -174,11 +174,8 @@ impl Pve {
             let located = match self.find(guest).await? {
                 Found::Ours(located) => located,
                 Found::Several(guests) => return Err(several(&guests)),
-                Found::Unfinished(located) => {
-                    return Err(contested(&located, "was not finished"));
-                }
-                Found::Impostor(located) => {
-                    return Err(contested(&located, "carries the tag and another identity"));
+                Found::Unfinished(located) | Found::Impostor(located) => {
+                    return Err(contested(&located, &guest.uuid));
                 }
                 Found::Anonymous(located) if located.kind == guest.kind => {
                     self.wait_for_unlock(located).await?;
@@ -227,6 +224,10 @@ impl Pve {
         let located = match self.find(guest).await? {
             Found::Ours(located) | Found::Unfinished(located) => located,
             Found::Several(guests) => return Err(several(&guests)),
+            // At the id of the guest: neither the guest nor its absence.
+            Found::Impostor(located) if guest.vmid.is_some() => {
+                return Err(contested(&located, &guest.uuid));
+            }
             Found::Impostor(_) | Found::Anonymous(_) | Found::Nowhere => return Ok(None),
         };
         let power = match self.power_of(&located).await {
@@ -246,6 +247,7 @@ impl Pve {
             manifest: identity::manifest_in_tags(&tags),
             created_as: identity::created_as(&tags, located.vmid),
             run: config.notes().and_then(identity::run_in_notes),
+            contested: None,
             power,
             template: config.flag("template"),
             lock: config.lock(),
@@ -292,16 +294,34 @@ pub(super) fn several(guests: &[Located]) -> Fault {
         .with_hint("remove the homestak tags from each copy")
 }
 
-/// Refuses to touch a guest whose identity is in doubt.
-pub(super) fn contested(located: &Located, why: &str) -> Fault {
+/// Refuses to change a guest whose identity is in doubt, and says what contradicts it.
+pub(super) fn contested(located: &Located, uuid: &GuestUuid) -> Fault {
+    let config = &located.config;
+    let tags = config.tags();
+    let created_as = identity::created_as(&tags, located.vmid);
+    let created_as = created_as.filter(|id| *id != located.vmid);
+    let (why, line) = match (created_as, located.kind) {
+        (Some(id), _) => (format!("was created as guest {id}, so it is a copy"), None),
+        (None, GuestKind::Vm) => {
+            let found = config.smbios_uuid();
+            let found = found.map_or_else(|| "none".to_owned(), |uuid| uuid.to_string());
+            let why = format!("has the tag of another guest: its SMBIOS uuid is {found}");
+            (why, Some(format!("set its SMBIOS uuid to {uuid}")))
+        }
+        (None, GuestKind::Ct) => (
+            "has the tag of a guest that its notes do not name".to_owned(),
+            Some(format!("add the line `homestak-id: {uuid}` to its notes")),
+        ),
+    };
     let name = name_of(located.kind, located.vmid, &located.node);
-    Fault::new(
+    let fault = Fault::new(
         Class::Refused,
         Reason::Other,
-        format!("{name} {why}; it is not touched"),
-    )
-    .with_hint(
-        "when it is a copy someone made, remove its homestak tags; \
-         otherwise restore its SMBIOS uuid, or its notes",
-    )
+        format!("{name} {why}; it is not changed"),
+    );
+    let copy = "if someone copied it, remove its tags `homestak*`";
+    fault.with_hint(match line {
+        Some(line) => format!("{copy}; if it is the original, {line}"),
+        None => copy.to_owned(),
+    })
 }

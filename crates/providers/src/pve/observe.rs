@@ -76,7 +76,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
     let number = |field: &str| row.get(field).and_then(quirks::parse_u64);
     let vmid = row.get("vmid").and_then(quirks::parse_u32)?;
     // The list makes up a name for a guest whose file has none, as while it is being made.
-    let made_up = [format!("VM {vmid}"), format!("CT {vmid}")];
+    let made_up = [format!("VM {vmid}"), format!("CT{vmid}")];
     let nameless = made_up.contains(&text_of(row, "name"));
     Some(ObservedGuest {
         kind,
@@ -92,6 +92,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
         manifest: identity::manifest_in_tags(&tags),
         created_as: identity::created_as(&tags, vmid),
         run: None,
+        contested: None,
         power: power(&text_of(row, "status")),
         template: row
             .get("template")

@@ -29,7 +29,7 @@ impl Pve {
                 // Read again each time: a lost answer may have changed it already.
                 let located = self.reread(located.clone()).await?;
                 if located.claim(&guest.uuid) != Claim::Ours {
-                    return Err(contested(&located, "changed its identity meanwhile"));
+                    return Err(contested(&located, &guest.uuid));
                 }
                 if has(&located, cores, memory) {
                     return Ok(());

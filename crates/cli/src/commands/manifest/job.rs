@@ -267,9 +267,8 @@ impl<'a> Job<'a> {
 
     /// Carries a plan out; `None` when a person left at once.
     pub(super) async fn carry_out(&self, plan: &Plan) -> Result<Option<Ending>, CommandError> {
-        if plan.marks_guests() {
-            self.bench.session.keep_id(self.printer)?;
-        }
+        // What is written down is found again by the site's id.
+        self.bench.session.keep_id(self.printer)?;
         self.bench.screen.expect(plan);
         let operator = &self.bench.operator;
         let ended = self
