@@ -92,6 +92,7 @@ fn two_first_runs_of_a_site_without_an_id_end_with_one_id() {
     for (name, run) in runs {
         // Whoever was second created nothing, and says what to do.
         if run.code != 0 {
+            assert_eq!(run.code, 3, "{}", run.err);
             assert!(run.err.contains("repeat this one"), "{}", run.err);
             apply(name).good();
         }
