@@ -214,9 +214,7 @@ impl From<&homestak_site::id::IdError> for CommandError {
             }
             .hint("another command gave it one; repeat this one"),
             IdError::Garbled { path, holds } => failed
-                .hint(format!(
-                    "it holds {holds:?}, and should hold the id; {carried}"
-                ))
+                .hint(format!("it holds {holds:?}, and should hold the site's id"))
                 .hint(format!(
                     "guests carry it in the tag `homestak-s-ID`; once {} is moved away, \
                      homestak manifest plan -v lists guests with their sites",

@@ -49,6 +49,9 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
         Err(IdError::Garbled { .. }) if wanted.is_some() => None,
         Err(error) => {
             let failed = session.id().err().unwrap_or_else(|| error.into());
+            if !matches!(error, IdError::Garbled { .. }) {
+                return Err(failed);
+            }
             let others = block_on(of_others(None, &[], &journal, None))??;
             let hints = others.iter().map(whose);
             return Err(hints.fold(failed, CommandError::hint));
