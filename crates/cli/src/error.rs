@@ -190,20 +190,40 @@ impl From<homestak_site::InitError> for CommandError {
 
 impl From<homestak_site::id::IdError> for CommandError {
     fn from(error: homestak_site::id::IdError) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&homestak_site::id::IdError> for CommandError {
+    fn from(error: &homestak_site::id::IdError) -> Self {
         use homestak_site::id::IdError;
-        let failed = Self::failed(format!("The site's id: {}.", chain(&error)));
-        match &error {
+        let failed = Self::failed(format!("The site's id: {}.", chain(error)));
+        let carried = "guests carry the id, and only guests that carry it are the site's";
+        match error {
             IdError::Write { path, lines, .. } | IdError::Form { path, lines } => {
-                failed.hint(format!(
-                    "nothing was created; write to {}:\n{}",
-                    path.display(),
-                    lines.trim_end()
-                ))
+                let (path, lines) = (path.display(), lines.trim_end());
+                failed.hint(if lines.starts_with("schema_version") {
+                    format!("in {path}, replace the line `schema_version`, or add both:\n{lines}")
+                } else {
+                    format!("write to {path}:\n{lines}")
+                })
             }
-            IdError::Other(_) => failed.hint("another command gave it one; repeat this one"),
-            IdError::Read { .. } | IdError::Faulty { .. } => failed.hint(
-                "correct it: guests carry the id, and only guests that carry it are the site's",
-            ),
+            IdError::Other(_) => Self {
+                kind: ErrorKind::Refused,
+                ..failed
+            }
+            .hint("another command gave it one; repeat this one"),
+            IdError::Garbled { path, holds } => failed
+                .hint(format!("it holds {holds:?}, and should hold the site's id"))
+                .hint(format!(
+                    "guests carry it in the tag `homestak-s-ID`; once {} is moved away, \
+                     homestak manifest plan -v lists guests with their sites",
+                    path.display()
+                ))
+                .hint("homestak site new-id --id ID writes it"),
+            IdError::Read { .. } | IdError::Faulty { .. } => {
+                failed.hint(format!("correct it: {carried}"))
+            }
             IdError::Random(_) => failed,
         }
     }

@@ -61,9 +61,10 @@ pub(crate) async fn all(
     host: Option<&str>,
 ) -> Result<Vec<Known>, CommandError> {
     let mut scopes: BTreeSet<Scope> = BTreeSet::new();
-    let site = Session::open(settings)?.id;
+    let session = Session::open(settings)?;
+    let site = session.id()?;
     let runs = journal.runs(manifest).await?;
-    for head in runs.into_iter().filter(|run| run.is_of(&site)) {
+    for head in runs.into_iter().filter(|run| run.is_of(site)) {
         scopes.extend(scopes_of(&head));
     }
     scopes.retain(|scope| host.is_none_or(|host| host == scope.host));
@@ -112,7 +113,8 @@ pub(crate) fn select(known: &[Known], wanted: &[String]) -> Result<Vec<Known>, C
     Ok(chosen.into_iter().map(|at| known[at].clone()).collect())
 }
 
-fn named<'k>(known: &'k [Known], name: &str) -> Result<&'k Known, CommandError> {
+/// Returns the one node of that name.
+pub(crate) fn named<'k>(known: &'k [Known], name: &str) -> Result<&'k Known, CommandError> {
     let found: Vec<&Known> = known.iter().filter(|node| node.name() == name).collect();
     match found.as_slice() {
         [] if known.is_empty() => Err(none(known, format!("There is no node `{name}`."))),

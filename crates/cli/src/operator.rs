@@ -142,7 +142,7 @@ impl Bench {
         options: &Options,
         printer: &Printer,
     ) -> Result<Plan, CommandError> {
-        let site = &self.session.id;
+        let site = self.session.id()?;
         let scopes = scopes(site, resolved);
         let records = self.records(&scopes).await?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();

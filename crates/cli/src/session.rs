@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, Kind, Severity};
-use homestak_site::{Chosen, Find, find, id, load, load_stock};
+use homestak_site::id::{self, Added, IdError};
+use homestak_site::{Chosen, Find, find, load, load_stock};
 
 use crate::commands::secrets::open;
 use crate::error::CommandError;
 use crate::settings::Settings;
-use crate::ui::{Printer, count};
+use crate::ui::{Printer, Shape, count, diagnostics_json};
 
 /// A site opened for one command.
 pub(crate) struct Session {
@@ -23,12 +24,15 @@ pub(crate) struct Session {
     pub(crate) find: Find,
     /// Files of the site that hold unsealed secrets.
     pub(crate) plaintext: Vec<String>,
-    /// Its id; a new one that is not written anywhere yet for a site without.
-    pub(crate) id: SiteId,
+    /// Its id; a new one that is not written anywhere yet for a site without. Unknown when the
+    /// file it is kept in is not valid.
+    id: Result<SiteId, IdError>,
     /// Whether the site has that id already.
-    has_id: bool,
+    pub(crate) has_id: bool,
     /// Where the id of the built-in site is kept.
     state: PathBuf,
+    /// How faults are shown.
+    shape: Shape,
     /// Whether the secrets that are read are sealed.
     pub(crate) sealed: bool,
 }
@@ -52,12 +56,9 @@ impl Session {
             }
         });
         let catalog = loaded.catalog();
-        let known = match &find.chosen {
-            Chosen::Stock => id::read_stock(&settings.state)?,
-            Chosen::Directory(_) => catalog.site_id().cloned(),
-        };
-        let has_id = known.is_some();
-        let id = known.map_or_else(id::random, Ok)?;
+        let known = read_id(&find.chosen, &settings.state);
+        let has_id = matches!(known, Ok(Some(_)));
+        let id = known.and_then(|known| known.map_or_else(id::random, Ok));
         Ok(Self {
             catalog,
             find,
@@ -66,32 +67,68 @@ impl Session {
             id,
             has_id,
             state: settings.state.clone(),
+            shape: settings.shape,
         })
+    }
+
+    /// Returns the site's id, or a new one for a site without. When the id is unknown, this shows
+    /// the faults and fails, so that nothing is done under a guess.
+    pub(crate) fn id(&self) -> Result<&SiteId, CommandError> {
+        self.id.as_ref().map_err(|error| {
+            let failed = CommandError::from(error);
+            let site = self.catalog.site.as_ref();
+            let Some(site) = site.filter(|_| matches!(error, IdError::Faulty { .. })) else {
+                return failed;
+            };
+            let sources = &self.catalog.sources;
+            Printer::new(self.shape).diagnostics(&site.faults, sources);
+            CommandError {
+                diagnostics: Some(Box::new(diagnostics_json(&site.faults, sources))),
+                ..failed
+            }
+        })
+    }
+
+    /// Returns the id that the site has, and `None` when it has none yet.
+    pub(crate) fn known_id(&self) -> Result<Option<&SiteId>, &IdError> {
+        self.id.as_ref().map(|id| Some(id).filter(|_| self.has_id))
+    }
+
+    /// Makes sure that a site without an id has not got one meanwhile.
+    pub(crate) fn require_none_yet(&self) -> Result<(), CommandError> {
+        match read_id(&self.find.chosen, &self.state)? {
+            Some(other) => Err(IdError::Other(other).into()),
+            None => Ok(()),
+        }
     }
 
     /// Takes the id of a written plan for a site that has none, so that the plan still fits.
     pub(crate) fn expect_id(&mut self, id: Option<&SiteId>) {
-        if let Some(id) = id.filter(|_| !self.has_id) {
-            self.id = id.clone();
+        if let (Some(id), false, Ok(own)) = (id, self.has_id, &mut self.id) {
+            own.clone_from(id);
         }
     }
 
     /// Makes sure that the site has the id that guests are about to get; one without an id gets it.
     pub(crate) fn keep_id(&self, printer: &Printer) -> Result<(), CommandError> {
-        let (added, place) = match &self.find.chosen {
-            Chosen::Stock => (id::add_stock(&self.state, &self.id)?, self.state.clone()),
-            Chosen::Directory(directory) => {
-                (id::add(directory, &self.id)?, directory.join("site.yaml"))
-            }
+        let id = self.id()?;
+        let (added, file) = match &self.find.chosen {
+            Chosen::Stock => (id::add_stock(&self.state, id), id::stock_file(&self.state)),
+            Chosen::Directory(directory) => (id::add(directory, id), directory.join("site.yaml")),
         };
-        if added {
-            printer.say(&format!(
-                "notice: this site has the id `{}` from now on, written to {}\n  \
+        let added = added.map_err(|error| CommandError::from(error).hint("nothing was created"))?;
+        let file = file.display();
+        match added {
+            Added::Nothing => {}
+            Added::Version => printer.say(&format!(
+                "notice: {file} has `schema_version: 2` from now on, so that an older homestak, \
+                 which knows no ids, refuses the site"
+            )),
+            Added::Id => printer.say(&format!(
+                "notice: this site has the id `{id}` from now on, written to {file}\n  \
                  Guests carry it, and only guests that carry it are changed or removed. \
-                 Keep it with the site.",
-                self.id,
-                place.display()
-            ));
+                 Keep it with the site."
+            )),
         }
         Ok(())
     }
@@ -119,6 +156,13 @@ impl Session {
             text,
         });
         Ok(name)
+    }
+}
+
+fn read_id(chosen: &Chosen, state: &Path) -> Result<Option<SiteId>, IdError> {
+    match chosen {
+        Chosen::Stock => id::read_stock(state),
+        Chosen::Directory(directory) => id::read(directory),
     }
 }
 

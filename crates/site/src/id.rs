@@ -52,12 +52,39 @@ pub enum IdError {
         /// The file.
         path: PathBuf,
     },
+    /// The file of the built-in site's id holds something else.
+    #[error("`{path}` is not valid")]
+    Garbled {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        holds: String,
+    },
     /// Someone else gave the site an id meanwhile.
     #[error("the site has the id `{0}` now")]
     Other(SiteId),
     /// The system gave no random bytes.
     #[error("make a random id: {0}")]
     Random(getrandom::Error),
+}
+
+/// What was written to give a site its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// Nothing: the site has it.
+    Nothing,
+    /// The schema version that goes with an id.
+    Version,
+    /// The id, and the schema version that goes with it.
+    Id,
+}
+
+/// What a valid `site.yaml` says of the id.
+#[derive(Debug, Default, PartialEq)]
+struct Known {
+    id: Option<SiteId>,
+    /// Whether the schema version is the one of sites with an id.
+    raised: bool,
 }
 
 /// Makes a random id.
@@ -67,77 +94,95 @@ pub fn random() -> Result<SiteId, IdError> {
     Ok(SiteId::from_random(bytes))
 }
 
-/// Reads the id of the site in a directory.
+/// Reads the id of the site in a directory. Only a file that is missing has none for sure.
 pub fn read(directory: &Path) -> Result<Option<SiteId>, IdError> {
+    Ok(known(directory)?.id)
+}
+
+fn known(directory: &Path) -> Result<Known, IdError> {
     let path = directory.join("site.yaml");
-    let text = read_or_empty(&path)?;
-    id_in(&text).ok_or(IdError::Faulty { path })
+    match read_text(&path)? {
+        Some(text) => known_in(text).ok_or(IdError::Faulty { path }),
+        None => Ok(Known::default()),
+    }
 }
 
-/// Reads the id of the built-in site.
+/// Returns the file of the built-in site's id.
+pub fn stock_file(state: &Path) -> PathBuf {
+    state.join(STOCK_FILE)
+}
+
+/// Reads the id of the built-in site. Only a file that is missing has none for sure.
 pub fn read_stock(state: &Path) -> Result<Option<SiteId>, IdError> {
-    let path = state.join(STOCK_FILE);
-    let text = read_or_empty(&path)?;
-    if text.is_empty() {
+    let path = stock_file(state);
+    let Some(bytes) = read_bytes(&path)? else {
         return Ok(None);
-    }
-    let id = SiteId::new(text.trim());
-    id.map(Some).ok_or(IdError::Faulty { path })
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let text = text.trim();
+    SiteId::new(text).map(Some).ok_or_else(|| IdError::Garbled {
+        path,
+        holds: text.chars().take(64).collect(),
+    })
 }
 
-/// Gives the built-in site an id, and tells whether it had none. One that it has stays.
-pub fn add_stock(state: &Path, id: &SiteId) -> Result<bool, IdError> {
+/// Gives the built-in site an id. One that it has stays.
+pub fn add_stock(state: &Path, id: &SiteId) -> Result<Added, IdError> {
     if is_there(read_stock(state)?, id)? {
-        return Ok(false);
+        return Ok(Added::Nothing);
     }
-    durable::create_private(state)
-        .map_err(|source| not_written(&state.join(STOCK_FILE), id, source))?;
+    let failed = |source| not_written(&stock_file(state), format!("{id}\n"), source);
+    durable::create_private(state).map_err(failed)?;
     let _turn = turn(state)?;
     if is_there(read_stock(state)?, id)? {
-        return Ok(false);
+        return Ok(Added::Nothing);
     }
-    replace_stock(state, id).map(|_| true)
+    replace_stock(state, id).map(|_| Added::Id)
 }
 
 /// Gives the built-in site another id, and returns the file.
 pub fn replace_stock(state: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
-    let path = state.join(STOCK_FILE);
+    let path = stock_file(state);
     let text = format!("{id}\n");
-    let written = durable::create_private(state)
-        .and_then(|()| durable::write(&path, text.as_bytes(), Access::PRIVATE));
-    match written {
-        Ok(()) => Ok(path),
-        Err(source) => Err(IdError::Write {
-            path,
-            lines: text,
-            source,
-        }),
-    }
+    durable::create_private(state)
+        .and_then(|()| durable::write(&path, text.as_bytes(), Access::PRIVATE))
+        .map_err(|source| not_written(&path, text, source))?;
+    Ok(path)
 }
 
-/// Gives the site in a directory an id, and tells whether it had none. One that it has stays.
-pub fn add(directory: &Path, id: &SiteId) -> Result<bool, IdError> {
-    if is_there(read(directory)?, id)? {
-        return Ok(false);
+/// Gives the site in a directory an id and the schema version that goes with it. An id that it has
+/// stays.
+pub fn add(directory: &Path, id: &SiteId) -> Result<Added, IdError> {
+    let missing = || {
+        let Known { id: known, raised } = known(directory)?;
+        Ok(match (is_there(known, id)?, raised) {
+            (true, true) => Added::Nothing,
+            (true, false) => Added::Version,
+            (false, _) => Added::Id,
+        })
+    };
+    if missing()? == Added::Nothing {
+        return Ok(Added::Nothing);
     }
     let _turn = turn(directory)?;
-    if is_there(read(directory)?, id)? {
-        return Ok(false);
+    let missing = missing()?;
+    if missing != Added::Nothing {
+        replace(directory, id)?;
     }
-    replace(directory, id).map(|_| true)
+    Ok(missing)
 }
 
 /// Gives the site in a directory another id, and returns the file.
 pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     let path = directory.join("site.yaml");
-    let failed = |source| not_written(&path, id, source);
+    let failed = |source| not_written(&path, lines(id), source);
     // A link leads to the file that is meant.
     let file = match fs_err::canonicalize(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.clone(),
         Err(error) => return Err(failed(error)),
     };
-    let text = read_or_empty(&file)?;
+    let text = read_text(&file)?.unwrap_or_default();
     let access = match fs_err::metadata(&file) {
         Ok(metadata) => Access {
             mode: metadata.mode() & 0o7777,
@@ -150,7 +195,11 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
         Err(error) => return Err(failed(error)),
     };
     let changed = with_id(&text, id);
-    if id_in(&changed) != Some(Some(id.clone())) {
+    let wanted = Known {
+        id: Some(id.clone()),
+        raised: true,
+    };
+    if known_in(changed.clone()) != Some(wanted) {
         return Err(IdError::Form {
             path,
             lines: lines(id),
@@ -185,23 +234,32 @@ fn lines(id: &SiteId) -> String {
     format!("schema_version: 2\nid: {id}\n")
 }
 
-fn not_written(path: &Path, id: &SiteId, source: io::Error) -> IdError {
+fn not_written(path: &Path, lines: String, source: io::Error) -> IdError {
     IdError::Write {
         path: path.to_owned(),
-        lines: lines(id),
+        lines,
         source,
     }
 }
 
-fn read_or_empty(path: &Path) -> Result<String, IdError> {
-    match fs_err::read_to_string(path) {
-        Ok(text) => Ok(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+/// Reads a file that may be missing.
+fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>, IdError> {
+    match fs_err::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(IdError::Read {
             path: path.to_owned(),
             source,
         }),
     }
+}
+
+/// Reads a text that may be missing.
+fn read_text(path: &Path) -> Result<Option<String>, IdError> {
+    let text = read_bytes(path)?.map(String::from_utf8).transpose();
+    text.map_err(|_| IdError::Faulty {
+        path: path.to_owned(),
+    })
 }
 
 /// Returns the text with an id and the schema version that goes with it.
@@ -236,24 +294,28 @@ fn with_id(text: &str, id: &SiteId) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the id in a text, if any; `None` when the text is not that of a valid site.
-fn id_in(text: &str) -> Option<Option<SiteId>> {
-    if text.trim().is_empty() {
-        return Some(None);
-    }
+/// Returns what a text says; `None` when it is not that of a valid site.
+fn known_in(text: String) -> Option<Known> {
     let catalog = Catalog::read(vec![Input {
         kind: Kind::Site,
         name: "site".into(),
         path: "site.yaml".into(),
-        text: Ok(text.to_owned()),
+        text: Ok(text),
     }]);
     let site = catalog.site.as_ref()?;
-    (site.value.is_some() && site.faults.errors() == 0).then(|| catalog.site_id().cloned())
+    let written = site.value.as_ref().filter(|_| site.faults.errors() == 0)?;
+    let version = written.schema_version.as_ref();
+    Some(Known {
+        id: catalog.site_id().cloned(),
+        raised: version.is_some_and(|version| version.value.0 >= 2),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{IdError, add, add_stock, id_in, read, replace, with_id};
+    use super::{
+        Added, IdError, Known, add, add_stock, known_in, read, read_stock, replace, with_id,
+    };
     use homestak_core::doc::scalar::SiteId;
 
     fn id(text: &str) -> SiteId {
@@ -271,7 +333,11 @@ mod tests {
             "defaults: {timezone: UTC}\nschema_version: 1 # first\n",
         ] {
             let changed = with_id(text, &ours);
-            assert_eq!(id_in(&changed), Some(Some(ours.clone())), "{changed}");
+            let known = Known {
+                id: Some(ours.clone()),
+                raised: true,
+            };
+            assert_eq!(known_in(changed.clone()), Some(known), "{changed}");
             for line in text.lines().filter(|line| !line.starts_with("schema")) {
                 assert!(changed.contains(line), "{line}\n{changed}");
             }
@@ -285,8 +351,8 @@ mod tests {
         let site = tempfile::tempdir().unwrap();
         let (one, other) = (id("kq7f2mzx4vbt3npw"), id("aq7f2mzx4vbt3npw"));
         assert_eq!(read(site.path()).unwrap(), None);
-        assert!(add(site.path(), &one).unwrap());
-        assert!(!add(site.path(), &one).unwrap());
+        assert_eq!(add(site.path(), &one).unwrap(), Added::Id);
+        assert_eq!(add(site.path(), &one).unwrap(), Added::Nothing);
         assert!(matches!(
             add(site.path(), &other),
             Err(IdError::Other(known)) if known == one
@@ -317,14 +383,34 @@ mod tests {
             "schema_version: 2\nid: 17\n",
             "schema_version: 3\n",
             "id: [\n",
+            "",
+            "# Nothing.\n",
         ] {
             fs_err::write(&file, text).unwrap();
             let error = add(site.path(), &id("kq7f2mzx4vbt3npw")).unwrap_err();
             assert!(matches!(error, IdError::Faulty { .. }), "{text}: {error}");
             assert_eq!(fs_err::read_to_string(&file).unwrap(), text);
         }
-        fs_err::write(site.path().join("site-id"), "nonsense!\n").unwrap();
-        let error = add_stock(site.path(), &id("kq7f2mzx4vbt3npw")).unwrap_err();
-        assert!(matches!(error, IdError::Faulty { .. }), "{error}");
+        for text in [&b"nonsense!\n"[..], b"", b"\xff\xfe"] {
+            fs_err::write(site.path().join("site-id"), text).unwrap();
+            let error = add_stock(site.path(), &id("kq7f2mzx4vbt3npw")).unwrap_err();
+            assert!(matches!(error, IdError::Garbled { .. }), "{error}");
+            let error = read_stock(site.path()).unwrap_err();
+            assert!(matches!(error, IdError::Garbled { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_id_under_an_older_schema_version_gets_the_one_that_goes_with_it() {
+        let site = tempfile::tempdir().unwrap();
+        let file = site.path().join("site.yaml");
+        let ours = id("kq7f2mzx4vbt3npw");
+        for version in ["schema_version: 1\n", ""] {
+            fs_err::write(&file, format!("# Ours.\n{version}id: {ours}\n")).unwrap();
+            assert_eq!(add(site.path(), &ours).unwrap(), Added::Version);
+            let text = fs_err::read_to_string(&file).unwrap();
+            assert_eq!(text, format!("# Ours.\nschema_version: 2\nid: {ours}\n"));
+            assert_eq!(add(site.path(), &ours).unwrap(), Added::Nothing);
+        }
     }
 }

@@ -8,12 +8,16 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, Kind, Severity};
 use homestak_core::resolve::site::validate;
 use homestak_site::find::{Look, Outcome as Found};
-use homestak_site::{Chosen, git, id, init};
+use homestak_site::id::{self, IdError};
+use homestak_site::{Chosen, git, init};
 use serde_json::json;
 
+use super::manifest::runs::{is_unfinished, newest, of_others, whose};
 use super::{Outcome, agree, verdict};
 use crate::args::SiteCommand;
+use crate::connect::block_on;
 use crate::error::CommandError;
+use crate::operator::journal;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, count, table};
@@ -38,11 +42,44 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
         })?,
         None => id::random()?,
     };
-    let known = match &session.find.chosen {
-        Chosen::Stock => id::read_stock(&settings.state)?,
-        Chosen::Directory(directory) => id::read(directory)?,
+    let journal = journal(settings)?;
+    let known = match session.known_id() {
+        Ok(known) => known.cloned(),
+        // What the file holds is no id, so nothing is lost with it.
+        Err(IdError::Garbled { .. }) if wanted.is_some() => None,
+        Err(error) => {
+            let failed = session.id().err().unwrap_or_else(|| error.into());
+            if !matches!(error, IdError::Garbled { .. }) {
+                return Err(failed);
+            }
+            let others = block_on(of_others(None, &[], &journal, None))??;
+            let hints = others.iter().map(whose);
+            return Err(hints.fold(failed, CommandError::hint));
+        }
     };
+    if known.as_ref() == Some(&new) {
+        if printer.shape.json {
+            let body = json!({ "success": true, "id": new, "before": known, "file": null });
+            printer.json("site.new-id", body);
+        } else {
+            printer.say(&format!(
+                "The site's id is `{new}` already; nothing was changed."
+            ));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(known) = &known {
+        let mut runs = block_on(journal.runs(None))??;
+        runs.retain(|run| run.site.as_ref() == Some(known));
+        for run in newest(runs).iter().filter(|run| is_unfinished(run)) {
+            printer.say(&format!(
+                "notice: run {} ({} `{}` on {}) is unfinished; with another id it is neither resumed nor undone",
+                run.id,
+                run.verb,
+                run.manifest,
+                run.hosts.join(",")
+            ));
+        }
         let question = format!(
             "Replace the site's id `{known}`? Guests that carry it belong to another site afterwards: \
              nothing here changes or removes them any more."
@@ -62,6 +99,19 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says in a few words why the id is unknown.
+fn unknown(error: &IdError) -> String {
+    let (path, why) = match error {
+        IdError::Faulty { path } | IdError::Garbled { path, .. } => (path, "is not valid"),
+        IdError::Read { path, .. } => (path, "cannot be read"),
+        IdError::Write { .. } | IdError::Form { .. } | IdError::Other(_) | IdError::Random(_) => {
+            return error.to_string();
+        }
+    };
+    let file = path.file_name().unwrap_or_default().display();
+    format!("{file} {why}")
+}
+
 fn show(settings: &Settings, printer: &Printer) -> Outcome {
     let session = Session::open(settings)?;
     let catalog = &session.catalog;
@@ -69,10 +119,7 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         Chosen::Directory(directory) => directory.display().to_string(),
         Chosen::Stock => "stock".to_owned(),
     };
-    let id = match &session.find.chosen {
-        Chosen::Stock => id::read_stock(&settings.state)?,
-        Chosen::Directory(_) => catalog.site_id().cloned(),
-    };
+    let id = session.known_id().map_err(unknown);
     let by = session.find.looks.last().map_or("", |look| look.by);
     let secrets = match &catalog.secrets {
         None => "none",
@@ -105,7 +152,7 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
             "site.show",
             json!({
                 "site": chosen, "chosen_by": by, "looked_at": looks, "documents": documents,
-                "secrets": secrets, "state": settings.state, "id": id,
+                "secrets": secrets, "state": settings.state, "id": id.as_ref().ok(), "id_error": id.as_ref().err(),
             }),
         );
         return Ok(ExitCode::SUCCESS);
@@ -126,9 +173,14 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
             vec![look.by.to_owned(), outcome(look).to_owned(), path]
         })
         .collect();
+    let shown = match &id {
+        Ok(Some(id)) => id.to_string(),
+        Ok(None) => "none yet".to_owned(),
+        Err(why) => format!("unknown ({why})"),
+    };
     printer.data(&format!(
         "site:       {chosen}\nid:         {}\nchosen by:  {by}\ndocuments:  {}\nsecrets:    {secrets}\nstate:      {}\n\n{}",
-        id.as_ref().map_or("none yet", SiteId::as_str),
+        shown,
         documents.join(", "),
         settings.state.display(),
         table::render(&["looked at", "outcome", "path"], rows),

@@ -154,6 +154,11 @@ impl Printer {
         _ = writeln!(out, "{}", escape_but_style(text));
     }
 
+    /// Says what to do next.
+    pub(crate) fn hint(&self, hint: &str) {
+        self.say(&format!("\n{} {hint}", "hint:".cyan().bold()));
+    }
+
     /// Says something only when asked to say more.
     pub(crate) fn detail(&self, text: &str) {
         if self.shape.verbose > 0 {
@@ -216,7 +221,7 @@ impl Printer {
         };
         self.say(&format!("{} {}", label.red().bold(), error.message));
         for hint in &error.hints {
-            self.say(&format!("\n{} {hint}", "hint:".cyan().bold()));
+            self.hint(hint);
         }
         ExitCode::from(error.kind.exit_code())
     }

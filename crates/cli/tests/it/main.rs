@@ -25,6 +25,7 @@ mod owner;
 mod runs;
 mod secrets;
 mod site;
+mod site_id;
 mod support;
 mod terminal;
 mod tokens;

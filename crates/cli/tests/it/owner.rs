@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
 use homestak_core::plan::{FORM, NodeRecord, NodeStatus, OnError, Place, Plan, Verb};
 use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
@@ -12,8 +13,8 @@ use jiff::Timestamp;
 use crate::father::Father;
 use crate::support::{Run, set_mode};
 
-const APPLY: [&str; 6] = ["manifest", "apply", "-M", "single-node", "-H", "father"];
-const DESTROY: [&str; 7] = [
+pub(crate) const APPLY: [&str; 6] = ["manifest", "apply", "-M", "single-node", "-H", "father"];
+pub(crate) const DESTROY: [&str; 7] = [
     "manifest",
     "destroy",
     "-M",
@@ -24,7 +25,7 @@ const DESTROY: [&str; 7] = [
 ];
 
 /// Takes the id out of the site, as sites were before they had one.
-fn without_id(father: &Father) -> String {
+pub(crate) fn without_id(father: &Father) -> String {
     let file = father.site.site().join("site.yaml");
     let text = fs::read_to_string(&file).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with("id:"));
@@ -34,7 +35,7 @@ fn without_id(father: &Father) -> String {
     text
 }
 
-fn id_of(father: &Father) -> Option<String> {
+pub(crate) fn id_of(father: &Father) -> Option<String> {
     let shown = father.run(&["site", "show", "--json-output"]).json();
     shown["id"].as_str().map(str::to_owned)
 }
@@ -257,8 +258,27 @@ fn without_the_journal_two_guests_of_one_identity_are_refused_by_name() {
     assert_eq!(father.pve.guests().len(), 2);
 }
 
+pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
+    Plan {
+        form,
+        verb: Verb::Apply,
+        site,
+        manifest: "single-node".to_owned(),
+        hosts: vec!["father".to_owned()],
+        on_error: OnError::Stop,
+        parallelism: 1,
+        verify_ssh: false,
+        timeout_buffer: 0,
+        nodes: Vec::new(),
+        images: Vec::new(),
+        foreign: Vec::new(),
+        refusals: Vec::new(),
+        estimate: 0.0,
+    }
+}
+
 /// A guest and a journal as programs left them before sites had an id.
-fn old_guest(father: &Father) -> GuestUuid {
+pub(crate) fn old_guest(father: &Father) -> GuestUuid {
     let uuid = GuestUuid::new("11111111-2222-8333-8444-555555555555").unwrap();
     let config = [
         ("name", "test-vm".to_owned()),
@@ -299,22 +319,7 @@ fn old_guest(father: &Father) -> GuestUuid {
         user: None,
         configured: None,
     };
-    let plan = Plan {
-        form: FORM - 1,
-        verb: Verb::Apply,
-        site: None,
-        manifest: "single-node".to_owned(),
-        hosts: vec!["father".to_owned()],
-        on_error: OnError::Stop,
-        parallelism: 1,
-        verify_ssh: false,
-        timeout_buffer: 0,
-        nodes: Vec::new(),
-        images: Vec::new(),
-        foreign: Vec::new(),
-        refusals: Vec::new(),
-        estimate: 0.0,
-    };
+    let plan = empty_plan(FORM - 1, None);
     let at = Timestamp::UNIX_EPOCH;
     let entry = Entry {
         step: 0,
@@ -475,6 +480,7 @@ fn the_built_in_site_has_its_id_in_the_state_directory() {
     let run = world.run(&apply);
     assert!(run.err.contains("from now on"), "{}", run.err);
     let file = world.home().join(".local/state/homestak/site-id");
+    assert!(run.err.contains("/homestak/site-id\n"), "{}", run.err);
     let id = fs::read_to_string(&file).unwrap();
     assert_eq!(crate::support::mode(&file), 0o600);
     let shown = world.run(&["site", "show", "--json-output"]).json();

@@ -92,6 +92,7 @@ fn two_first_runs_of_a_site_without_an_id_end_with_one_id() {
     for (name, run) in runs {
         // Whoever was second created nothing, and says what to do.
         if run.code != 0 {
+            assert_eq!(run.code, 3, "{}", run.err);
             assert!(run.err.contains("repeat this one"), "{}", run.err);
             apply(name).good();
         }
@@ -104,6 +105,25 @@ fn two_first_runs_of_a_site_without_an_id_end_with_one_id() {
         .filter(|tag| tag.starts_with("homestak-s-"))
         .collect();
     assert_eq!(sites.len(), 1, "{sites:?}");
+}
+
+#[test]
+fn two_first_runs_of_one_manifest_create_its_guests_once() {
+    let father = Father::quick();
+    father.single();
+    father.site.write("site.yaml", "schema_version: 1\n");
+    let apply = || father.run(&["manifest", "apply", "-M", "single-node", "-H", "father"]);
+    let runs = std::thread::scope(|scope| {
+        let runs = [(); 2].map(|()| scope.spawn(apply));
+        runs.map(|run| run.join().unwrap())
+    });
+    assert!(runs.iter().any(|run| run.code == 0));
+    for run in runs {
+        assert!([0, 3].contains(&run.code), "{}", run.err);
+        // It is the same site, so nobody needs to give it another id.
+        assert!(!run.err.contains("site new-id"), "{}", run.err);
+    }
+    assert_eq!(father.guests(), ["test-vm"]);
 }
 
 #[test]

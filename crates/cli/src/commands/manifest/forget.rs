@@ -23,10 +23,11 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
+    let session = Session::open(settings)?;
+    let (site, journal) = (session.id()?, journal(settings)?);
     block_on(async {
         let mut scopes: Vec<Scope> = Vec::new();
-        for head in listed(which, &journal, &site).await? {
+        for head in listed(which, &journal, site).await? {
             scopes.extend(scopes_of(&head));
         }
         scopes.retain(|scope| which.host.as_ref().is_none_or(|host| *host == scope.host));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use homestak_engine::journal::RunHead;
 use serde_json::{Value as Json, json};
 
-use super::runs::{is_unfinished, listed, word};
+use super::runs::{hints, is_resumable, listed, word};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -16,8 +16,9 @@ use crate::ui::{Printer, table};
 
 /// Lists runs.
 pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
-    let runs = block_on(listed(which, &journal, &site))??;
+    let session = Session::open(settings)?;
+    let (site, journal) = (session.id()?, journal(settings)?);
+    let runs = block_on(listed(which, &journal, site))??;
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
         printer.json("manifest.history", json!({ "runs": runs }));
@@ -25,6 +26,9 @@ pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Ou
     }
     if runs.is_empty() {
         printer.say("There is no run.");
+        for hint in block_on(hints(which, &journal, site))?? {
+            printer.hint(&hint);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let rows = runs.iter().map(|run| {
@@ -61,6 +65,7 @@ pub(super) fn seconds(run: &RunHead) -> Option<f64> {
 pub(super) fn head_json(run: &RunHead) -> Json {
     json!({
         "run": run.id.0,
+        "site": run.site,
         "manifest": run.manifest,
         "hosts": run.hosts,
         "verb": run.verb,
@@ -68,6 +73,6 @@ pub(super) fn head_json(run: &RunHead) -> Json {
         "finished_at": run.ended.map(|(at, _)| at),
         "duration": seconds(run),
         "ending": run.ended.map(|(_, ending)| ending.word()),
-        "resumable": is_unfinished(run),
+        "resumable": is_resumable(run),
     })
 }

@@ -13,7 +13,7 @@ use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
 use homestak_providers::pve::preflight::Severity;
 use serde_json::json;
 
-use super::runs::is_unfinished;
+use super::runs::{is_unfinished, of_others, whose};
 use super::select::{Selected, request, select};
 use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, VmEngineArg, WishArgs};
 use crate::commands::Outcome;
@@ -85,6 +85,7 @@ impl<'a> Job<'a> {
             resolved,
             ..
         } = select(args, settings, printer)?;
+        session.id()?;
         session.expect_id(site);
         let request = request(args, &session)?;
         let screen = Screen::new(printer.shape, carry.events);
@@ -101,13 +102,36 @@ impl<'a> Job<'a> {
     }
 
     /// Returns what excludes what.
-    pub(super) fn scopes(&self) -> Vec<Scope> {
-        scopes(&self.bench.session.id, &self.resolved)
+    pub(super) fn scopes(&self) -> Result<Vec<Scope>, CommandError> {
+        Ok(scopes(self.bench.session.id()?, &self.resolved))
     }
 
-    /// Makes sure that nobody else works on the same.
+    /// Makes sure that nobody else works on the same, and that a site without an id is not one
+    /// that has lost it.
     pub(super) async fn hold(&self) -> Result<Box<dyn Lease>, CommandError> {
-        hold(self.bench.journal(), &self.scopes()).await
+        let lease = hold(self.bench.journal(), &self.scopes()?).await?;
+        let session = &self.bench.session;
+        if session.has_id {
+            return Ok(lease);
+        }
+        let others = self.of_others().await?;
+        if others.is_empty() {
+            return Ok(lease);
+        }
+        session.require_none_yet()?;
+        let refused = CommandError::refused("The site has no id, and it may have had one.");
+        let hints = others.iter().map(whose);
+        Err(hints
+            .fold(refused, CommandError::hint)
+            .hint("homestak site new-id gives it an id of its own"))
+    }
+
+    /// Returns runs of other sites on the same manifest and hosts.
+    async fn of_others(&self) -> Result<Vec<RunHead>, CommandError> {
+        let scopes = self.scopes()?;
+        let hosts: Vec<&str> = scopes.iter().map(|scope| &*scope.host).collect();
+        let (journal, site) = (self.bench.journal(), self.bench.session.id()?);
+        of_others(Some(&self.resolved.name), &hosts, journal, Some(site)).await
     }
 
     /// Looks and plans.
@@ -115,9 +139,20 @@ impl<'a> Job<'a> {
         let Self {
             resolved, request, ..
         } = self;
+        if !self.bench.session.has_id {
+            self.notice_others().await?;
+        }
         self.bench
             .plan(resolved, request, options, self.printer)
             .await
+    }
+
+    /// Says which other sites have runs on the same manifest and hosts.
+    async fn notice_others(&self) -> Result<(), CommandError> {
+        for run in self.of_others().await? {
+            self.printer.say(&format!("notice: {}", whose(&run)));
+        }
+        Ok(())
     }
 
     /// Looks, plans, shows the plan, asks when something is removed, and carries it out.
@@ -141,6 +176,9 @@ impl<'a> Job<'a> {
         self.show(plan)?;
         if plan.is_empty() {
             self.take_over(earlier).await?;
+            if plan.verb != Verb::Apply {
+                self.notice_others().await?;
+            }
             return self.nothing(plan);
         }
         self.confirm(plan, question)?;
@@ -152,8 +190,8 @@ impl<'a> Job<'a> {
 
     /// Returns earlier runs on the same manifest and hosts that were not brought to an end.
     pub(super) async fn unfinished(&self) -> Result<Vec<RunHead>, CommandError> {
-        let scopes = self.scopes();
-        let site = &self.bench.session.id;
+        let scopes = self.scopes()?;
+        let site = self.bench.session.id()?;
         let shares = |run: &RunHead| {
             run.is_of(site) && scopes.iter().any(|scope| run.hosts.contains(&scope.host))
         };

@@ -13,7 +13,7 @@ mod plan_file;
 mod reidentify;
 mod report;
 mod resume;
-mod runs;
+pub(super) mod runs;
 pub(super) mod select;
 pub(super) mod show;
 mod status;

@@ -69,6 +69,14 @@ pub(super) fn read(path: &Path) -> Result<(Plan, Made), CommandError> {
 
 /// Says what a plan made now differs in from one made before.
 pub(super) fn differences(then: &Plan, now: &Plan) -> Vec<String> {
+    if let (Some(then), Some(now)) = (&then.site, &now.site)
+        && then != now
+    {
+        // Everything else differs with it.
+        return vec![format!(
+            "the plan is of the site `{then}`, and this site is `{now}`"
+        )];
+    }
     let mut said = Vec::new();
     for node in &then.nodes {
         match now.node(&node.name) {

@@ -9,7 +9,7 @@ use homestak_engine::journal::{Run, RunId};
 use serde_json::{Value as Json, json};
 
 use super::history::{head_json, moment};
-use super::runs::{listed, word};
+use super::runs::{hints, is_outdated, listed, outdated, reidentify, word};
 use crate::args::RunArgs;
 use crate::commands::{Outcome, write_file};
 use crate::connect::block_on;
@@ -27,11 +27,12 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
+    let session = Session::open(settings)?;
+    let (site, journal) = (session.id()?, journal(settings)?);
     let run = block_on(async {
         let id = match number {
             Some(number) => Some(RunId(number)),
-            None => listed(which, &journal, &site)
+            None => listed(which, &journal, site)
                 .await?
                 .first()
                 .map(|run| run.id),
@@ -40,10 +41,13 @@ pub(super) fn run(
             Some(id) => journal.run(id).await?,
             None => None,
         };
-        run.ok_or_else(|| {
-            CommandError::failed("There is no such run.")
-                .hint("homestak manifest history lists runs")
-        })
+        if let Some(run) = run.filter(|run| run.head.is_of(site)) {
+            return Ok(run);
+        }
+        let none = CommandError::failed("There is no such run.")
+            .hint("homestak manifest history lists runs");
+        let hints = hints(which, &journal, site).await?;
+        Err(hints.into_iter().fold(none, CommandError::hint))
     })??;
     let json = printer.shape.json
         || out.is_some_and(|out| out.extension().is_some_and(|end| end == "json"));
@@ -89,6 +93,9 @@ fn markdown(run: &Run) -> String {
         _ = writeln!(text, "- Finished: {}", moment(at));
     }
     _ = writeln!(text, "- Ended: {}\n", word(head));
+    if is_outdated(head) {
+        _ = writeln!(text, "{}\n{}.\n", outdated(head), reidentify(head));
+    }
     text += "```text\n";
     text += &result::render(&chronicle);
     text += "```\n";

@@ -7,7 +7,7 @@ use homestak_engine::chronicle::Chronicle;
 use homestak_engine::journal::{Ending, Run};
 
 use super::job::{Shown, show_result};
-use super::runs::{listed, newest, read, unfinished};
+use super::runs::{hints, listed, newest, outdated, read, reidentify, unfinished};
 use crate::args::RunArgs;
 use crate::commands::{Outcome, agree};
 use crate::connect::block_on;
@@ -33,7 +33,7 @@ pub(super) fn resume(
 ) -> Outcome {
     let bench = bench(events, settings, printer)?;
     let work = async {
-        let run = unfinished(which, bench.journal(), &bench.session.id).await?;
+        let run = unfinished(which, bench.journal(), bench.session.id()?).await?;
         let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
         // It may have ended while it was not held.
         let run = read(&run.head, bench.journal()).await?;
@@ -72,15 +72,17 @@ pub(super) fn rollback(
 ) -> Outcome {
     let bench = bench(events, settings, printer)?;
     let work = async {
+        let site = bench.session.id()?;
         let run = match which.manifest() {
-            None => unfinished(which, bench.journal(), &bench.session.id).await?,
+            None => unfinished(which, bench.journal(), site).await?,
             Some(manifest) => {
-                let runs = newest(listed(which, bench.journal(), &bench.session.id).await?);
+                let runs = newest(listed(which, bench.journal(), site).await?);
                 match runs.as_slice() {
                     [] => {
-                        return Err(CommandError::refused(format!(
-                            "There is no run of `{manifest}`."
-                        )));
+                        let none =
+                            CommandError::refused(format!("There is no run of `{manifest}`."));
+                        let hints = hints(which, bench.journal(), site).await?;
+                        return Err(hints.into_iter().fold(none, CommandError::hint));
                     }
                     [one] => read(one, bench.journal()).await?,
                     several => {
@@ -135,16 +137,11 @@ fn require_known_form(run: &Run) -> Result<(), CommandError> {
         return Ok(());
     }
     let (manifest, hosts) = (&run.head.manifest, run.head.hosts.join(","));
-    Err(CommandError::refused(format!(
-        "Run {} was started by an older homestak, so it can be neither resumed nor undone.",
-        run.head.id
-    ))
-    .hint(format!(
-        "homestak manifest reidentify -M {manifest} -H {hosts} gives its guests an identity of this site"
-    ))
-    .hint(format!(
-        "homestak manifest apply -M {manifest} -H {hosts} then continues from what is there"
-    )))
+    Err(CommandError::refused(outdated(&run.head))
+        .hint(reidentify(&run.head))
+        .hint(format!(
+            "homestak manifest apply -M {manifest} -H {hosts} then continues from what is there"
+        )))
 }
 
 fn begin(bench: &Bench, run: &Run) {

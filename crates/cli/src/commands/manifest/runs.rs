@@ -11,8 +11,8 @@ use homestak_engine::journal::{Ending, Journal, Run, RunHead};
 use crate::args::RunArgs;
 use crate::error::CommandError;
 
-/// Tells whether a run can be gone on with.
-pub(super) fn is_unfinished(run: &RunHead) -> bool {
+/// Tells whether a run was not brought to an end.
+pub(in crate::commands) fn is_unfinished(run: &RunHead) -> bool {
     match run.ended {
         None => true,
         Some((_, ending)) => match ending {
@@ -20,6 +20,73 @@ pub(super) fn is_unfinished(run: &RunHead) -> bool {
             Ending::Done | Ending::RolledBack | Ending::Superseded => false,
         },
     }
+}
+
+/// Tells whether `resume` accepts a run. One of an older homestak names no site, and cannot be.
+pub(super) fn is_resumable(run: &RunHead) -> bool {
+    is_unfinished(run) && !is_outdated(run)
+}
+
+/// Tells whether a run was started by an older homestak and not brought to an end.
+pub(super) fn is_outdated(run: &RunHead) -> bool {
+    is_unfinished(run) && run.site.is_none()
+}
+
+/// Says that a run of an older homestak can only be left behind.
+pub(super) fn outdated(run: &RunHead) -> String {
+    format!(
+        "Run {} was started by an older homestak, so it can be neither resumed nor undone.",
+        run.id
+    )
+}
+
+/// Says how guests of a run of an older homestak become the site's.
+pub(super) fn reidentify(run: &RunHead) -> String {
+    format!(
+        "homestak manifest reidentify -M {} -H {} gives its guests an identity of this site",
+        run.manifest,
+        run.hosts.join(",")
+    )
+}
+
+/// Returns the newest run of each other site on a manifest and hosts; without them, on any.
+pub(in crate::commands) async fn of_others(
+    manifest: Option<&str>,
+    hosts: &[&str],
+    journal: &Arc<dyn Journal>,
+    site: Option<&SiteId>,
+) -> Result<Vec<RunHead>, CommandError> {
+    let mut others: Vec<RunHead> = Vec::new();
+    for run in journal.runs(manifest).await? {
+        let ours = run.site.is_none() || run.site.as_ref() == site;
+        let meant = hosts.is_empty() || run.hosts.iter().any(|host| hosts.contains(&&**host));
+        if !ours && meant && !others.iter().any(|other| other.site == run.site) {
+            others.push(run);
+        }
+    }
+    Ok(others)
+}
+
+/// Says of which site a run is, and how this one gets that id.
+pub(in crate::commands) fn whose(run: &RunHead) -> String {
+    let id = run.site.as_ref().map_or("", SiteId::as_str);
+    format!(
+        "this state directory knows runs of `{}` on {} of the site `{id}`; \
+         homestak site new-id --id {id} if this is that site",
+        run.manifest,
+        run.hosts.join(",")
+    )
+}
+
+/// Returns what to know when there is no such run: which other sites have one.
+pub(super) async fn hints(
+    which: &RunArgs,
+    journal: &Arc<dyn Journal>,
+    site: &SiteId,
+) -> Result<Vec<String>, CommandError> {
+    let host = which.host.as_deref();
+    let others = of_others(which.manifest(), host.as_slice(), journal, Some(site)).await?;
+    Ok(others.iter().map(whose).collect())
 }
 
 /// Returns the runs of a site that flags choose, newest first.
@@ -37,7 +104,7 @@ pub(super) async fn listed(
 }
 
 /// Returns the newest run of each manifest and its hosts.
-pub(super) fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
+pub(in crate::commands) fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
     let mut newest: Vec<RunHead> = Vec::new();
     for run in runs {
         let shares = |known: &RunHead| {
@@ -60,11 +127,15 @@ pub(super) async fn unfinished(
     let mut runs = newest(listed(which, journal, site).await?);
     runs.retain(is_unfinished);
     match runs.as_slice() {
-        [] => Err(CommandError::refused(match which.manifest() {
-            Some(manifest) => format!("No run of `{manifest}` is unfinished."),
-            None => "No run is unfinished.".to_owned(),
-        })
-        .hint("homestak manifest history lists runs")),
+        [] => {
+            let none = CommandError::refused(match which.manifest() {
+                Some(manifest) => format!("No run of `{manifest}` is unfinished."),
+                None => "No run is unfinished.".to_owned(),
+            })
+            .hint("homestak manifest history lists runs");
+            let hints = hints(which, journal, site).await?;
+            Err(hints.into_iter().fold(none, CommandError::hint))
+        }
         [one] => read(one, journal).await,
         several => {
             let error = CommandError::usage("Which one? Several runs are unfinished.");

@@ -10,7 +10,10 @@ use homestak_engine::journal::{Ending, Journal, JournalError, RunHead};
 use serde_json::{Value as Json, json};
 
 use super::history::head_json;
-use super::runs::{is_unfinished, listed, newest, read, word};
+use super::runs::{
+    hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read, reidentify,
+    word,
+};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -31,9 +34,10 @@ struct Line {
 
 /// Shows how nodes are doing.
 pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let (journal, site) = (journal(settings)?, Session::open(settings)?.id);
+    let session = Session::open(settings)?;
+    let (site, journal) = (session.id()?, journal(settings)?);
     block_on(async {
-        let runs = newest(listed(which, &journal, &site).await?);
+        let runs = newest(listed(which, &journal, site).await?);
         let open: Vec<RunHead> = runs
             .iter()
             .filter(|run| is_unfinished(run))
@@ -42,14 +46,21 @@ pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Ou
         let chosen = match (which.manifest(), open.as_slice()) {
             (Some(_), _) => runs,
             (None, [one]) => vec![one.clone()],
-            (None, _) => return overview(&runs, printer),
+            (None, _) => {
+                overview(&runs, printer);
+                if runs.is_empty() && !printer.shape.json {
+                    let hints = hints(which, &journal, site).await?;
+                    hints.iter().for_each(|hint| printer.hint(hint));
+                }
+                return Ok(ExitCode::SUCCESS);
+            }
         };
         if chosen.is_empty() {
-            return Err(CommandError::failed(format!(
-                "There is no run of `{}`.",
-                which.manifest().unwrap_or_default()
-            ))
-            .hint("homestak manifest history lists runs"));
+            let manifest = which.manifest().unwrap_or_default();
+            let none = CommandError::failed(format!("There is no run of `{manifest}`."))
+                .hint("homestak manifest history lists runs");
+            let hints = hints(which, &journal, site).await?;
+            return Err(hints.into_iter().fold(none, CommandError::hint));
         }
         let mut bodies = Vec::new();
         for head in &chosen {
@@ -63,7 +74,7 @@ pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Ou
 }
 
 /// Lists the newest run of each manifest.
-fn overview(runs: &[RunHead], printer: &Printer) -> Outcome {
+fn overview(runs: &[RunHead], printer: &Printer) {
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
         printer.json("manifest.status", json!({ "runs": runs }));
@@ -77,7 +88,6 @@ fn overview(runs: &[RunHead], printer: &Printer) -> Outcome {
         let headings = ["manifest", "hosts", "verb", "ended"];
         printer.data(&table::render(&headings, rows.collect()));
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 async fn one(
@@ -119,7 +129,7 @@ async fn one(
             },
         );
     }
-    let resumable = holder.is_none() && is_unfinished(head);
+    let resumable = holder.is_none() && is_resumable(head);
     if !printer.shape.json {
         show(head, &lines, holder.as_deref(), resumable, printer);
     }
@@ -184,6 +194,10 @@ fn show(
     let with = format!("-M {} -H {}", head.manifest, head.hosts.join(","));
     match (holder, head.ended) {
         (Some(holder), _) => printer.say(&format!("{last} is being carried out by {holder}.")),
+        (None, _) if is_outdated(head) => {
+            printer.say(&outdated(head));
+            printer.hint(&reidentify(head));
+        }
         (None, Some((_, Ending::Stuck))) => printer.say(&format!(
             "{last} is stuck; homestak manifest resume {with} --from NODE takes what was mended by hand as settled."
         )),

@@ -156,7 +156,7 @@ async fn verify_nodes(
     report: &mut Report,
 ) -> Result<bool, CommandError> {
     let begun = now(job);
-    let records = job.bench.records(&job.scopes()).await?;
+    let records = job.bench.records(&job.scopes()?).await?;
     let records: Vec<_> = records.into_values().collect();
     let places = job.bench.places();
     let configurer = &job.bench.operator.configurer;

@@ -30,8 +30,10 @@ pub(super) async fn find(
     which: &NodeArgs,
     settings: &Settings,
 ) -> Result<Inside, CommandError> {
-    let known = match nodes::one(journal, settings, which).await {
-        Ok(known) => known,
+    let (manifest, host) = (which.manifest.as_deref(), which.host.as_deref());
+    let all = nodes::all(journal, settings, manifest, host).await?;
+    let known = match nodes::named(&all, &which.node) {
+        Ok(known) => known.clone(),
         Err(error) => {
             let mut here = on_machine(settings, |node| {
                 let manifest = which.manifest.as_ref();
