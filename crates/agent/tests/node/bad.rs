@@ -119,7 +119,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
         ),
         2,
     );
-    assert!(said.contains("`/proc/own`"), "{said}");
+    assert!(said.contains("/proc/own"), "{said}");
 
     // Marked once more, and counted.
     assert_eq!(lab.status()["failed"]["attempts"], 8);
