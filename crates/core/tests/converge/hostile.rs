@@ -275,3 +275,42 @@ fn what_two_specs_do_not_agree_about_is_left_as_it_is() {
     assert!(!touched(&decision).contains(&"/etc/sudoers.d/homestak-alice"));
     assert!(touched(&decision).contains(&"/home/alice/.ssh/authorized_keys"));
 }
+
+#[test]
+fn content_that_nobody_wanted_gets_no_other_owner_and_no_other_mode() {
+    let path = "/home/alice/tool";
+    let content = format!("file:{path}/content");
+    let mut spec = spec(false);
+    spec["config"] = json!({
+        "files": [{ "path": path, "content": "right\n", "mode": "4755", "owner": "root" }],
+    });
+    let spec = read(&spec);
+    let mut node = facts();
+    put(&mut node, path, "right\n", "root", 0o4755);
+    let last = decide(&spec, &node, &State::default()).next;
+    put(&mut node, path, "of alice\n", "alice", 0o700);
+    let only = |handling: Handling| Policy {
+        fields: [(content.clone(), handling)].into(),
+        ..Policy::default()
+    };
+    for policy in [
+        Policy::default().holding([content.clone()]),
+        only(Handling::Report),
+        only(Handling::Ignore),
+    ] {
+        let wanted = policy.put_into(&spec);
+        let decision = decide(&wanted, &node, &last);
+        assert_eq!(text(&decision, path), None);
+        for field in ["mode", "owner"] {
+            let id = format!("file:{path}/{field}");
+            let mut changes = decision.changes.iter();
+            let change = changes.find(|change| change.id == id).unwrap();
+            assert_eq!(change.handling, Handling::Report);
+        }
+        // With the right content, they are corrected.
+        let mut node = facts();
+        put(&mut node, path, "right\n", "alice", 0o700);
+        let decision = decide(&wanted, &node, &last);
+        assert_eq!(text(&decision, path), Some("right\n"));
+    }
+}
