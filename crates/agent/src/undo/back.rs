@@ -37,6 +37,8 @@ pub(super) enum Found {
     Link {
         target: String,
     },
+    /// A file that a user made too large to be copied.
+    Large,
     /// Something that no step touches.
     Other,
 }
@@ -97,7 +99,7 @@ fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Foun
                     Keeper::User(_) | Keeper::Shared => LARGEST_FILE,
                 };
                 let Some(content) = path::read(&file, largest)? else {
-                    return Ok(Found::Other);
+                    return Ok(Found::Large);
                 };
                 let copy = nth.to_string();
                 copies.write(copy.as_ref(), &content, Access::PRIVATE)?;
@@ -170,6 +172,11 @@ fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {
             directory.set_directory(&name, *mode, *owner)
         }
         Found::Link { target } => files::link(path, target),
+        Found::Large => match path::look(place)? {
+            // It was not replaced.
+            path::Found::File(file, _) if path::read(&file, LARGEST_FILE)?.is_none() => Ok(()),
+            _ => Err(std::io::Error::other("it was too large to be kept")),
+        },
         Found::Other => Ok(()),
     }
 }
@@ -275,4 +282,33 @@ fn set_network(was: &NetworkFact) -> std::result::Result<(), AgentError> {
         step: format!("set up {}", was.interface),
         said: "its addresses are not what they were".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_core::converge::WayBack;
+
+    use super::{BTreeSet, copy, put};
+
+    #[test]
+    fn a_file_that_was_too_large_to_be_kept_does_not_count_as_put_back() {
+        // Everyone may write above it, so that it is in the hands of users.
+        let all = tempfile::tempdir().unwrap();
+        let shared = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs_err::set_permissions(all.path(), shared).unwrap();
+        let copies = tempfile::tempdir().unwrap();
+        let path = all.path().join("large");
+        let file = fs_err::File::create(&path).unwrap();
+        file.set_len((4 << 20) + 1).unwrap();
+        let name = path.to_str().unwrap().to_owned();
+        let way = WayBack {
+            paths: BTreeSet::from([name.clone()]),
+            ..WayBack::default()
+        };
+        let found = copy(&way, copies.path()).unwrap();
+        put(&name, &found[&name], &way, copies.path()).unwrap();
+        fs_err::write(&path, "of the spec").unwrap();
+        let stuck = put(&name, &found[&name], &way, copies.path()).unwrap_err();
+        assert_eq!(stuck.to_string(), "it was too large to be kept");
+    }
 }
