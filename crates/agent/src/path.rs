@@ -101,6 +101,8 @@ pub(crate) struct Directory {
     path: PathBuf,
     device: u64,
     keeper: Keeper,
+    /// Whether everyone may get here.
+    open: bool,
 }
 
 impl AsFd for Directory {
@@ -166,6 +168,7 @@ impl Walk {
                 keeper: next(Keeper::Root, &stat).unwrap_or(Keeper::Shared),
                 path: PathBuf::from("/"),
                 device: stat.st_dev,
+                open: is_open(&stat),
                 fd,
             })
         });
@@ -304,6 +307,10 @@ fn is_writable(stat: &Stat) -> bool {
     stat.st_mode & 0o022 != 0
 }
 
+fn is_open(stat: &Stat) -> bool {
+    stat.st_mode & 0o001 != 0
+}
+
 /// Returns who can change what is in a directory, seen from the one above it. Nothing gives a path
 /// back that once was in the hands of a user.
 fn next(above: Keeper, stat: &Stat) -> Result<Keeper, Why> {
@@ -324,6 +331,11 @@ impl Directory {
     /// Tells who can change what is here.
     pub(crate) fn keeper(&self) -> Keeper {
         self.keeper
+    }
+
+    /// Tells whether everyone may enter this directory, and all those on the way to it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
     }
 
     /// Refuses files of users who have no business in this directory.
@@ -375,6 +387,7 @@ impl Directory {
                 path,
                 device: stat.st_dev,
                 keeper,
+                open: self.open && is_open(&stat),
             }),
             Err(why) => Err(io::Error::other(Refusal { path, why })),
         }
@@ -539,6 +552,7 @@ impl Directory {
             path: self.path.join(name),
             device: stat.st_dev,
             keeper: Keeper::Shared,
+            open: false,
         };
         for entry in inner.names()? {
             match rustix::fs::unlinkat(&inner, &entry, AtFlags::empty()) {

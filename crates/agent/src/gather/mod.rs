@@ -87,10 +87,12 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     }
     for path in paths {
         match file(&path, &accounts) {
-            Ok(Some(found)) => {
-                facts.files.insert(path, found);
+            Ok((found, open)) => {
+                if !open {
+                    facts.closed.insert(path.clone());
+                }
+                facts.files.extend(found.map(|found| (path, found)));
             }
-            Ok(None) => {}
             // One path that cannot be looked at does not keep us from all others.
             Err(fault) => {
                 facts.refused.insert(path, fault.source.to_string());
@@ -120,10 +122,10 @@ fn inside(directory: &str) -> Vec<String> {
         .collect()
 }
 
-/// Looks at a path. `None` when nothing is there.
-fn file(path: &str, accounts: &Accounts) -> Result<Option<FileFact>, Fault> {
+/// Looks at a path, and tells whether everyone may get there. `None` when nothing is there.
+fn file(path: &str, accounts: &Accounts) -> Result<(Option<FileFact>, bool), Fault> {
     let (directory, name) = match path::parent(Path::new(path)) {
-        Err(fault) if path::is_missing(&fault.source) => return Ok(None),
+        Err(fault) if path::is_missing(&fault.source) => return Ok((None, true)),
         opened => opened?,
     };
     let looked = directory.look(&name).and_then(|found| {
@@ -149,10 +151,11 @@ fn file(path: &str, accounts: &Accounts) -> Result<Option<FileFact>, Fault> {
             Found::Other => FileFact::Other,
         }))
     });
-    looked.map_err(|source| Fault {
+    let looked = looked.map_err(|source| Fault {
         source,
         by_user: true,
-    })
+    })?;
+    Ok((looked, directory.is_open()))
 }
 
 /// Reads a file that is a text. What a user makes too large to be kept before it is changed is

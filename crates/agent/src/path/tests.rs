@@ -58,6 +58,7 @@ impl Root {
             path: PathBuf::from("/"),
             device,
             keeper: Keeper::Root,
+            open: true,
         };
         Walk::from(root, creates)
     }
@@ -162,6 +163,16 @@ fn files_are_given_to_the_owner_of_their_directory_and_to_nobody_else() {
     assert_eq!(fs_err::read(root.at("etc/shadow")).unwrap(), b"secret");
     // A link of root could be moved to where root's links are trusted.
     assert!(home.link(OsStr::new("l"), OsStr::new("/etc")).is_err());
+}
+
+#[test]
+fn a_directory_is_open_when_everyone_may_enter_all_of_them_on_the_way() {
+    let Some(root) = Root::new() else { return };
+    root.directory("home/alice/www", ALICE, 0o755);
+    assert!(root.parent("/home/alice/www/x").unwrap().is_open());
+    root.set("home/alice", ALICE, 0o750);
+    assert!(!root.parent("/home/alice/www/x").unwrap().is_open());
+    assert!(root.parent("/etc/x").unwrap().is_open());
 }
 
 #[test]

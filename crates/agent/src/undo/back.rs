@@ -11,11 +11,11 @@ use homestak_api::durable::Access;
 use homestak_core::converge::{NetworkFact, Step, WayBack};
 use serde::{Deserialize, Serialize};
 
-use super::Kept;
+use super::{Kept, processes};
 use crate::act::act;
 use crate::error::AgentError;
 use crate::files::{self, Staged};
-use crate::gather::{LARGEST_FILE, network};
+use crate::gather::{Accounts, LARGEST_FILE, network};
 use crate::path::{self, Directory, Fault, Keeper};
 use crate::{clock, process};
 
@@ -120,10 +120,21 @@ fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Foun
 /// Goes back, and returns what could not be put back.
 pub(super) fn go(kept: &Kept, copies: &Path) -> BTreeSet<String> {
     let mut stuck = BTreeSet::new();
+    let users = made(&kept.way);
+    // They could write into what is removed.
+    for user in &users {
+        processes::end(*user);
+    }
     // What is inside comes before what it is in.
     for (path, found) in kept.found.iter().rev() {
         if let Err(error) = put(path, found, &kept.way, copies) {
             stuck.insert(format!("`{path}`: {error}"));
+        }
+    }
+    // Nobody logs in as a user who is not there.
+    for user in users {
+        if !processes::end(user) {
+            stuck.insert(format!("processes of user {user} did not end"));
         }
     }
     let same_boot = kept.boot == clock::boot();
@@ -148,6 +159,17 @@ pub(super) fn go(kept: &Kept, copies: &Path) -> BTreeSet<String> {
         }
     }
     stuck
+}
+
+/// Returns the numbers of the users that the steps made.
+fn made(way: &WayBack) -> Vec<u32> {
+    let Ok(accounts) = Accounts::read() else {
+        return Vec::new();
+    };
+    let homes = way.homes.iter();
+    let names = homes.filter_map(|home| Path::new(home).file_name()?.to_str());
+    let numbers = names.filter_map(|name| Some(accounts.ids(name, "")?.0));
+    numbers.filter(|number| *number != 0).collect()
 }
 
 fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {

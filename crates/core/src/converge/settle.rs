@@ -146,7 +146,10 @@ impl Ledger<'_> {
         let resource = draft.resource.as_str();
         let field = field(resource, path, "content");
         let id = id_of(resource, &field);
-        let hidden = hidden(draft.mode, found);
+        let hidden = match self.facts.closed.contains(path) {
+            true => Some("not shown: not everyone may enter its directory".to_owned()),
+            false => hidden(draft.mode, found),
+        };
         let shown = |text: &str| hidden.clone().unwrap_or_else(|| text.to_owned());
         let same = found.and_then(FileFact::text) == Some(draft.content.as_str());
         let text = match found {
