@@ -7,7 +7,7 @@ use homestak_core::converge::Step;
 
 use crate::error::AgentError;
 use crate::files::{self, Staged};
-use crate::gather::sysctl_path;
+use crate::gather::{rows, sysctl_path};
 use crate::process::{self, ProcessError};
 
 /// Does a step. Files were written beside their places before. Packages are not done here.
@@ -70,10 +70,10 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
 
 /// A group of the user's name may be there already; it is taken then.
 fn create_user(step: &Step, name: &str, shell: &str) -> Result<(), AgentError> {
-    let groups = fs_err::read_to_string("/etc/group").unwrap_or_default();
-    let known = groups
-        .lines()
-        .any(|line| line.split(':').next() == Some(name));
+    let groups = fs_err::read("/etc/group").unwrap_or_default();
+    let known = rows(&groups)
+        .iter()
+        .any(|row| row.first().is_some_and(|group| group == name));
     let mut words = vec!["useradd", "--create-home", "--shell", shell];
     if known {
         words.extend(["--gid", name]);

@@ -194,10 +194,7 @@ fn walk(
         _ => None,
     });
     let made: BTreeSet<&str> = made.collect();
-    let later = |step: &&Step| match step {
-        Step::Directory { owner, .. } | Step::Write { owner, .. } => made.contains(owner.as_str()),
-        _ => false,
-    };
+    let later = |step: &&Step| waits(step, &made);
     staged.add(steps.iter().filter(|step| !later(step)))?;
     for step in steps.iter().filter(users) {
         party.step(step);
@@ -216,6 +213,17 @@ fn walk(
         }
     }
     Ok(())
+}
+
+/// Tells whether a step needs a user who is made: a file is theirs, or below their home, which would
+/// be a directory of root otherwise.
+fn waits(step: &Step, made: &BTreeSet<&str>) -> bool {
+    let (Step::Directory { path, owner, .. } | Step::Write { path, owner, .. }) = step else {
+        return false;
+    };
+    let home = Path::new(path).strip_prefix("/home").ok(); // tidy: where `useradd` of every Debian puts it
+    let of = home.and_then(|rest| rest.iter().next()?.to_str());
+    made.contains(owner.as_str()) || of.is_some_and(|name| made.contains(name))
 }
 
 /// How often the network and services are looked at until they are what they were told to be, five
@@ -310,6 +318,31 @@ impl Fuse {
             Some(0) => std::process::abort(),
             Some(left) => self.0 = Some(left - 1),
             None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BTreeSet, Step, waits};
+
+    #[test]
+    fn files_below_the_home_of_a_new_user_wait_for_it_whoever_owns_them() {
+        let made = BTreeSet::from(["alice"]);
+        for (path, owner, expected) in [
+            ("/home/alice/.config/app", "root", true),
+            ("/srv/alice", "alice", true),
+            ("/home/alice2/x", "root", false),
+            ("/etc/alice", "root", false),
+        ] {
+            let write = Step::Write {
+                path: path.to_owned(),
+                content: String::new(),
+                mode: 0o644,
+                owner: owner.to_owned(),
+                group: owner.to_owned(),
+            };
+            assert_eq!(waits(&write, &made), expected, "{path}");
         }
     }
 }

@@ -107,6 +107,7 @@ impl Staged {
             let done = ids(accounts, owner, group).and_then(|owner| {
                 directory.require_writable(&name)?;
                 directory.require_owner(owner.0)?;
+                directory.require_plain(*mode)?;
                 let mode = *mode;
                 let owner = Some(owner);
                 directory.write_beside(&name, content.as_bytes(), Access { mode, owner })

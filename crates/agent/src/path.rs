@@ -51,6 +51,7 @@ enum Why {
     Writable,
     Mount,
     Detour,
+    Privileged,
 }
 
 impl fmt::Display for Why {
@@ -61,6 +62,9 @@ impl fmt::Display for Why {
             Self::Writable => f.write_str("can be changed by other users"),
             Self::Mount => f.write_str("is a mount point below a user's directory"),
             Self::Detour => f.write_str("leads out of a user's directory"),
+            Self::Privileged => {
+                f.write_str("can be changed by users, so no setuid or setgid file is put there")
+            }
         }
     }
 }
@@ -97,6 +101,8 @@ pub(crate) struct Directory {
     path: PathBuf,
     device: u64,
     keeper: Keeper,
+    /// Whether everyone may get here.
+    open: bool,
 }
 
 impl AsFd for Directory {
@@ -162,6 +168,7 @@ impl Walk {
                 keeper: next(Keeper::Root, &stat).unwrap_or(Keeper::Shared),
                 path: PathBuf::from("/"),
                 device: stat.st_dev,
+                open: is_open(&stat),
                 fd,
             })
         });
@@ -300,6 +307,10 @@ fn is_writable(stat: &Stat) -> bool {
     stat.st_mode & 0o022 != 0
 }
 
+fn is_open(stat: &Stat) -> bool {
+    stat.st_mode & 0o001 != 0
+}
+
 /// Returns who can change what is in a directory, seen from the one above it. Nothing gives a path
 /// back that once was in the hands of a user.
 fn next(above: Keeper, stat: &Stat) -> Result<Keeper, Why> {
@@ -308,7 +319,8 @@ fn next(above: Keeper, stat: &Stat) -> Result<Keeper, Why> {
         (Keeper::Root | Keeper::Shared, 0) => Ok(Keeper::Shared),
         (Keeper::Root | Keeper::Shared, user) => Ok(Keeper::User(user)),
         (Keeper::User(user), owner) if owner == user => Ok(above),
-        // A directory of root that a user could have moved here is one that they can write to.
+        // A directory of root that a user moved here stays root's: nobody is given it, and what is
+        // written into it is a user's or root's own. One that others can write to is not entered.
         (Keeper::User(_), 0) if is_writable(stat) => Err(Why::Writable),
         (Keeper::User(_), 0) => Ok(above),
         (Keeper::User(_), owner) => Err(Why::Owner(owner)),
@@ -321,6 +333,11 @@ impl Directory {
         self.keeper
     }
 
+    /// Tells whether everyone may enter this directory, and all those on the way to it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
     /// Refuses files of users who have no business in this directory.
     pub(crate) fn require_owner(&self, owner: u32) -> io::Result<()> {
         match self.keeper {
@@ -330,6 +347,15 @@ impl Directory {
             })),
             Keeper::Root | Keeper::Shared | Keeper::User(_) => Ok(()),
         }
+    }
+
+    /// Refuses setuid and setgid files in a directory that a user can change.
+    pub(crate) fn require_plain(&self, mode: u32) -> io::Result<()> {
+        if self.keeper == Keeper::Root || mode & 0o6000 == 0 {
+            return Ok(());
+        }
+        let (path, why) = (self.path.clone(), Why::Privileged);
+        Err(io::Error::other(Refusal { path, why }))
     }
 
     /// Opens what has a name here, and never what a link leads to.
@@ -361,6 +387,7 @@ impl Directory {
                 path,
                 device: stat.st_dev,
                 keeper,
+                open: self.open && is_open(&stat),
             }),
             Err(why) => Err(io::Error::other(Refusal { path, why })),
         }
@@ -525,6 +552,7 @@ impl Directory {
             path: self.path.join(name),
             device: stat.st_dev,
             keeper: Keeper::Shared,
+            open: false,
         };
         for entry in inner.names()? {
             match rustix::fs::unlinkat(&inner, &entry, AtFlags::empty()) {
@@ -536,7 +564,8 @@ impl Directory {
         self.remove_empty(name)
     }
 
-    /// Gives a directory that is here owner and mode, or creates it.
+    /// Gives a directory that is here owner and mode, or creates it. Where a user could have put a
+    /// directory of someone else, root's included, it stays theirs with what is in it.
     pub(crate) fn set_directory(
         &self,
         name: &OsStr,
@@ -544,21 +573,48 @@ impl Directory {
         (user, group): (u32, u32),
     ) -> io::Result<()> {
         self.require_owner(user)?;
-        match rustix::fs::mkdirat(self, name, Mode::from_raw_mode(0o700)) {
-            Ok(()) => durable::sync(self.as_fd())?,
-            Err(Errno::EXIST) => {}
+        let access = (mode, user, group);
+        match self.open(name, DIRECTORY) {
+            Err(Errno::NOENT) => self.create_directory(name, access),
+            Err(error) => Err(error.into()),
+            Ok(fd) => {
+                let directory = self.hold(name, fd)?;
+                let owner = rustix::fs::fstat(&directory)?.st_uid;
+                if owner != user && self.keeper != Keeper::Root {
+                    let (path, why) = (directory.path, Why::Owner(owner));
+                    return Err(io::Error::other(Refusal { path, why }));
+                }
+                directory.give(access)
+            }
+        }
+    }
+
+    /// Creates a directory beside its place, and moves it there once it belongs to its owner:
+    /// whoever dies in between leaves no directory of root there.
+    fn create_directory(&self, name: &OsStr, access: (u32, u32, u32)) -> io::Result<()> {
+        let beside = beside(name);
+        match rustix::fs::unlinkat(self, &beside, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::NOTDIR) => self.remove_beside(name),
             Err(error) => return Err(error.into()),
         }
-        let directory = self.subdirectory(name)?;
+        rustix::fs::mkdirat(self, &beside, Mode::from_raw_mode(0o700))?;
+        let directory = self.subdirectory(&beside)?;
         let stat = rustix::fs::fstat(&directory)?;
-        let foreign = stat.st_uid != user && (stat.st_uid != 0 || is_writable(&stat));
-        if foreign && self.keeper != Keeper::Root {
+        // A user may have swapped it meanwhile.
+        if stat.st_uid != rustix::process::geteuid().as_raw() || !directory.names()?.is_empty() {
             let (path, why) = (directory.path, Why::Owner(stat.st_uid));
             return Err(io::Error::other(Refusal { path, why }));
         }
+        directory.give(access)?;
+        rustix::fs::renameat(self, &beside, self, name)?;
+        durable::sync(self.as_fd())
+    }
+
+    fn give(&self, (mode, user, group): (u32, u32, u32)) -> io::Result<()> {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
-        rustix::fs::fchown(&directory, Some(user), Some(group))?;
-        Ok(rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode))?)
+        rustix::fs::fchown(self, Some(user), Some(group))?;
+        Ok(rustix::fs::fchmod(self, Mode::from_raw_mode(mode))?)
     }
 
     /// Finds out whether a file can be replaced or removed: one that is mounted read-only, or that

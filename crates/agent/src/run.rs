@@ -63,6 +63,10 @@ fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<Refused
 /// How long another user of the package database is waited for, in seconds. The watch comes back.
 const LOCK_WAIT: u64 = 10;
 
+fn ids(changes: &[Change]) -> BTreeSet<String> {
+    changes.iter().map(|change| change.id.clone()).collect()
+}
+
 fn enforced(look: &Look) -> Vec<&Change> {
     let changes = look.decision.changes.iter();
     let is_enforced = |change: &&Change| change.handling == Handling::Enforce;
@@ -86,6 +90,7 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Ro
     let look = look(spec, &held)?;
     apply::require(&look.decision)?;
     let new = drift.see(&look.decision.changes, clock::both());
+    let new: BTreeSet<String> = new.into_iter().collect();
     drift.refused.clone_from(&look.decision.refused);
     let mut round = Round {
         changes: look.decision.changes.clone(),
@@ -129,7 +134,7 @@ fn mend(
 ) -> Result<(), AgentError> {
     memory::note_mending(true)?;
     let mut wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
-    let mut left: Vec<String> = Vec::new();
+    let mut left = BTreeSet::new();
     let done = if look.decision.steps.is_empty() {
         // Something changed while it was looked at, so that what was seen does not fit together.
         Err(AgentError::Unsettled(round.changes.clone()))
@@ -147,7 +152,8 @@ fn mend(
             left = still;
             round.error = Some(error);
             // What was changed meanwhile is seen, and mended, as well.
-            seen.retain(|change| !wanted.iter().any(|one| one.id == change.id));
+            let known = ids(&wanted);
+            seen.retain(|change| !known.contains(&change.id));
             if !seen.is_empty() {
                 round.changes.extend(seen.iter().cloned());
                 drift.see(&round.changes, clock::both());
@@ -171,7 +177,8 @@ fn mend(
         Some(error) => chain(error),
         None => String::new(),
     };
-    left.retain(|id| wanted.iter().any(|change| change.id == *id));
+    let wanted = ids(&wanted);
+    left.retain(|id| wanted.contains(id));
     for id in &left {
         let why = drift.refused.get(id).unwrap_or(&why).clone();
         drift.failed(std::slice::from_ref(id), &why, now);
@@ -194,7 +201,7 @@ fn one_by_one(
     spec: &Spec,
     held: &BTreeSet<String>,
     changed: bool,
-) -> Result<(Vec<Change>, Vec<String>), AgentError> {
+) -> Result<(Vec<Change>, BTreeSet<String>), AgentError> {
     let seen = look(spec, held)?;
     let seen: Vec<Change> = enforced(&seen).into_iter().cloned().collect();
     let resources: BTreeSet<&String> = seen.iter().map(|change| &change.resource).collect();
@@ -250,7 +257,8 @@ pub(crate) fn once(dry_run: bool, json: bool) -> Result<u8, AgentError> {
     // Whoever asks for the spec would get this as well.
     let Look { mut decision, .. } = apply::look(&spec.wanted)?;
     let left = spec.policy.mark(&decision.changes);
-    let is_shown = |change: &Change| left.iter().any(|one| one.id == change.id);
+    let shown = ids(&left);
+    let is_shown = |change: &Change| shown.contains(&change.id);
     decision.changes.retain(is_shown);
     let settled = decision.is_settled();
     if json {

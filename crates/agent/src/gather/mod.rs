@@ -7,18 +7,23 @@ mod network;
 mod system;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 
-use homestak_core::converge::{Facts, FileFact, KEY_FILES, NetworkManager, Scope, UnitFact};
+use homestak_core::converge::{
+    Danger, Facts, FileFact, KEY_FILES, NetworkManager, Scope, UnitFact,
+};
 
 pub(crate) use self::network::network;
-pub(crate) use self::system::{Accounts, sysctl_path};
+pub(crate) use self::system::{Accounts, rows, sysctl_path};
 use crate::error::AgentError;
-use crate::path::{self, Fault, Found};
+use crate::path::{self, Fault, Found, Keeper};
 use crate::process;
 
 /// Larger files are none of ours.
 pub(crate) const LARGEST_FILE: u64 = 4 << 20;
+/// Larger files of keys are refused.
+const LARGEST_KEYS: u64 = 256 << 10;
 /// Who sets the network up.
 const NETWORKD: &str = "systemd-networkd.service";
 
@@ -82,10 +87,12 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     }
     for path in paths {
         match file(&path, &accounts) {
-            Ok(Some(found)) => {
-                facts.files.insert(path, found);
+            Ok((found, open)) => {
+                if !open {
+                    facts.closed.insert(path.clone());
+                }
+                facts.files.extend(found.map(|found| (path, found)));
             }
-            Ok(None) => {}
             // One path that cannot be looked at does not keep us from all others.
             Err(fault) => {
                 facts.refused.insert(path, fault.source.to_string());
@@ -115,10 +122,10 @@ fn inside(directory: &str) -> Vec<String> {
         .collect()
 }
 
-/// Looks at a path. `None` when nothing is there.
-fn file(path: &str, accounts: &Accounts) -> Result<Option<FileFact>, Fault> {
+/// Looks at a path, and tells whether everyone may get there. `None` when nothing is there.
+fn file(path: &str, accounts: &Accounts) -> Result<(Option<FileFact>, bool), Fault> {
     let (directory, name) = match path::parent(Path::new(path)) {
-        Err(fault) if path::is_missing(&fault.source) => return Ok(None),
+        Err(fault) if path::is_missing(&fault.source) => return Ok((None, true)),
         opened => opened?,
     };
     let looked = directory.look(&name).and_then(|found| {
@@ -134,8 +141,7 @@ fn file(path: &str, accounts: &Accounts) -> Result<Option<FileFact>, Fault> {
             },
             Found::File(file, stat) => FileFact::Regular {
                 content: match directory.is_readable(&stat) {
-                    true => path::read(&file, LARGEST_FILE)?
-                        .and_then(|bytes| String::from_utf8(bytes).ok()),
+                    true => text(path, &file, directory.keeper())?,
                     false => None,
                 },
                 mode: path::mode(&stat),
@@ -145,10 +151,28 @@ fn file(path: &str, accounts: &Accounts) -> Result<Option<FileFact>, Fault> {
             Found::Other => FileFact::Other,
         }))
     });
-    looked.map_err(|source| Fault {
+    let looked = looked.map_err(|source| Fault {
         source,
         by_user: true,
-    })
+    })?;
+    Ok((looked, directory.is_open()))
+}
+
+/// Reads a file that is a text. What a user makes too large to be kept before it is changed is
+/// refused.
+fn text(path: &str, file: &File, keeper: Keeper) -> std::io::Result<Option<String>> {
+    let keys = Danger::of_path(path) == Some(Danger::Users);
+    let largest = if keys { LARGEST_KEYS } else { LARGEST_FILE };
+    match path::read(file, largest)? {
+        // The SSH server reads every line by itself, whatever is in others.
+        Some(bytes) if keys => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Some(bytes) => Ok(String::from_utf8(bytes).ok()),
+        None if keys || keeper != Keeper::Root => Err(std::io::Error::other(format!(
+            "`{path}` is larger than {} KiB",
+            largest >> 10
+        ))),
+        None => Ok(None),
+    }
 }
 
 /// Looks at units, and at what starts them.
@@ -204,4 +228,47 @@ fn units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
         );
     }
     Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek as _, Write as _};
+
+    use super::{Keeper, text};
+
+    const KEYS: &str = "/home/alice/.ssh/authorized_keys";
+
+    fn read(
+        path: &str,
+        content: &[u8],
+        size: u64,
+        keeper: Keeper,
+    ) -> Result<Option<String>, String> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(content).unwrap();
+        file.set_len(size.max(content.len() as u64)).unwrap();
+        file.rewind().unwrap();
+        text(path, &file, keeper).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_byte_that_is_no_text_hides_no_key() {
+        let content = b"ssh-ed25519 AAAA \xff\nssh-ed25519 BBBB\n";
+        let found = read(KEYS, content, 0, Keeper::User(1)).unwrap().unwrap();
+        assert_eq!(found.lines().count(), 2);
+        assert!(found.contains("ssh-ed25519 AAAA "));
+        assert_eq!(read("/etc/motd", content, 0, Keeper::Root), Ok(None));
+    }
+
+    #[test]
+    fn a_file_that_a_user_makes_too_large_is_refused() {
+        for keeper in [Keeper::User(1), Keeper::Root] {
+            let refused = read(KEYS, b"", (256 << 10) + 1, keeper).unwrap_err();
+            assert!(refused.ends_with("is larger than 256 KiB"), "{refused}");
+        }
+        let size = (4 << 20) + 1;
+        assert!(read("/home/alice/x", b"", size, Keeper::User(1)).is_err());
+        assert!(read("/srv/x", b"", size, Keeper::Shared).is_err());
+        assert_eq!(read("/etc/x", b"", size, Keeper::Root), Ok(None));
+    }
 }

@@ -96,6 +96,14 @@ fn read_packages(
     (known, faults)
 }
 
+/// Reads a table of accounts. Users write into some of its columns, and not only text.
+pub(crate) fn rows(bytes: &[u8]) -> Vec<Vec<String>> {
+    let text = String::from_utf8_lossy(bytes);
+    text.split('\n')
+        .map(|line| line.split(':').map(str::to_owned).collect())
+        .collect()
+}
+
 /// Users and groups of this machine.
 pub(crate) struct Accounts {
     users: Vec<Vec<String>>,
@@ -105,15 +113,12 @@ pub(crate) struct Accounts {
 
 impl Accounts {
     pub(crate) fn read() -> Result<Self, AgentError> {
-        let table = |path: &str| -> Result<Vec<Vec<String>>, AgentError> {
-            let text = fs_err::read_to_string(path).map_err(|source| AgentError::Look {
+        let table = |path: &str| {
+            let bytes = fs_err::read(path).map_err(|source| AgentError::Look {
                 what: format!("`{path}`"),
                 source: source.into(),
-            })?;
-            let lines = text.lines();
-            Ok(lines
-                .map(|line| line.split(':').map(str::to_owned).collect())
-                .collect())
+            });
+            bytes.map(|bytes| rows(&bytes))
         };
         let ends = table("/etc/shadow")?
             .iter()
@@ -221,7 +226,20 @@ pub(super) fn sysctl(key: &str) -> Option<String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::read_packages;
+    use super::{Accounts, BTreeMap, read_packages, rows};
+
+    #[test]
+    fn a_byte_that_is_no_text_in_one_account_hides_no_other() {
+        let users = b"root:x:0:0::/root:/bin/bash\nalice:x:1001:1001:\xff:/home/alice:/bin/sh\nbob:x:1002:1002::/home/bob:/bin/sh\n";
+        let accounts = Accounts {
+            users: rows(users),
+            groups: rows(b"root:x:0:\nalice:x:1001:\xe9\nbob:x:1002:\n"),
+            ends: BTreeMap::new(),
+        };
+        assert_eq!(accounts.user("alice").unwrap().home, "/home/alice");
+        assert_eq!(accounts.ids("bob", ""), Some((1002, 1002)));
+        assert_eq!(accounts.group_name(1001), "alice");
+    }
 
     #[test]
     fn packages_are_read_with_what_is_wrong_with_them() {

@@ -58,6 +58,7 @@ impl Root {
             path: PathBuf::from("/"),
             device,
             keeper: Keeper::Root,
+            open: true,
         };
         Walk::from(root, creates)
     }
@@ -165,15 +166,60 @@ fn files_are_given_to_the_owner_of_their_directory_and_to_nobody_else() {
 }
 
 #[test]
+fn a_directory_is_open_when_everyone_may_enter_all_of_them_on_the_way() {
+    let Some(root) = Root::new() else { return };
+    root.directory("home/alice/www", ALICE, 0o755);
+    assert!(root.parent("/home/alice/www/x").unwrap().is_open());
+    root.set("home/alice", ALICE, 0o750);
+    assert!(!root.parent("/home/alice/www/x").unwrap().is_open());
+    assert!(root.parent("/etc/x").unwrap().is_open());
+}
+
+#[test]
+fn no_setuid_or_setgid_file_is_put_where_a_user_can_change_it() {
+    let Some(root) = Root::new() else { return };
+    root.directory("mail", 0, 0o2775);
+    for (path, expected) in [
+        ("/home/alice/x", false),
+        ("/mail/x", false),
+        ("/etc/x", true),
+    ] {
+        let directory = root.parent(path).unwrap();
+        assert!(directory.require_plain(0o755).is_ok(), "{path}");
+        for mode in [0o4755, 0o2755] {
+            assert_eq!(directory.require_plain(mode).is_ok(), expected, "{path}");
+        }
+    }
+}
+
+#[test]
 fn a_directory_gets_its_owner_unless_it_is_someone_elses() {
     let Some(root) = Root::new() else { return };
     let home = root.parent("/home/alice/x").unwrap();
     let set = |name: &str, owner: u32| home.set_directory(OsStr::new(name), 0o700, (owner, owner));
     set("new", ALICE).unwrap();
     assert_eq!(root.owner("home/alice/new"), (ALICE, 0o700));
-    root.directory("home/alice/admin", 0, 0o755);
-    set("admin", ALICE).unwrap();
-    assert_eq!(root.owner("home/alice/admin"), (ALICE, 0o700));
+    set("new", ALICE).unwrap();
+    // Root's as well: a user may have moved it here with what is in it.
+    for (name, mode) in [("admin", 0o755), ("secrets", 0o700)] {
+        root.directory(&format!("home/alice/{name}"), 0, mode);
+        let refused = set(name, ALICE).unwrap_err().to_string();
+        assert!(
+            refused.contains("belongs to another user (id 0)"),
+            "{refused}"
+        );
+        assert_eq!(root.owner(&format!("home/alice/{name}")), (0, mode));
+    }
+    // What is left of a run that died is used again; a directory with something in it is not.
+    root.directory("home/alice/.half.homestak-new", 0, 0o700);
+    set("half", ALICE).unwrap();
+    assert_eq!(root.owner("home/alice/half"), (ALICE, 0o700));
+    root.directory("home/alice/.full.homestak-new", 0, 0o700);
+    fs_err::write(root.at("home/alice/.full.homestak-new/secret"), "").unwrap();
+    assert!(set("full", ALICE).is_err());
+    assert_eq!(root.owner("home/alice/.full.homestak-new").0, 0);
+    assert_eq!(fs_err::read_dir(root.at("home/alice")).unwrap().count(), 5);
+    fs_err::remove_dir_all(root.at("home/alice/.full.homestak-new")).unwrap();
     root.directory("home/alice/bob", BOB, 0o755);
     assert!(set("bob", ALICE).is_err());
     assert_eq!(root.owner("home/alice/bob"), (BOB, 0o755));

@@ -11,11 +11,11 @@ use homestak_api::durable::Access;
 use homestak_core::converge::{NetworkFact, Step, WayBack};
 use serde::{Deserialize, Serialize};
 
-use super::Kept;
+use super::{Kept, processes};
 use crate::act::act;
 use crate::error::AgentError;
 use crate::files::{self, Staged};
-use crate::gather::{LARGEST_FILE, network};
+use crate::gather::{Accounts, LARGEST_FILE, network};
 use crate::path::{self, Directory, Fault, Keeper};
 use crate::{clock, process};
 
@@ -37,6 +37,8 @@ pub(super) enum Found {
     Link {
         target: String,
     },
+    /// A file that a user made too large to be copied.
+    Large,
     /// Something that no step touches.
     Other,
 }
@@ -97,7 +99,7 @@ fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Foun
                     Keeper::User(_) | Keeper::Shared => LARGEST_FILE,
                 };
                 let Some(content) = path::read(&file, largest)? else {
-                    return Ok(Found::Other);
+                    return Ok(Found::Large);
                 };
                 let copy = nth.to_string();
                 copies.write(copy.as_ref(), &content, Access::PRIVATE)?;
@@ -118,10 +120,21 @@ fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Foun
 /// Goes back, and returns what could not be put back.
 pub(super) fn go(kept: &Kept, copies: &Path) -> BTreeSet<String> {
     let mut stuck = BTreeSet::new();
+    let users = made(&kept.way);
+    // They could write into what is removed.
+    for user in &users {
+        processes::end(*user);
+    }
     // What is inside comes before what it is in.
     for (path, found) in kept.found.iter().rev() {
         if let Err(error) = put(path, found, &kept.way, copies) {
             stuck.insert(format!("`{path}`: {error}"));
+        }
+    }
+    // Nobody logs in as a user who is not there.
+    for user in users {
+        if !processes::end(user) {
+            stuck.insert(format!("processes of user {user} did not end"));
         }
     }
     let same_boot = kept.boot == clock::boot();
@@ -148,6 +161,17 @@ pub(super) fn go(kept: &Kept, copies: &Path) -> BTreeSet<String> {
     stuck
 }
 
+/// Returns the numbers of the users that the steps made.
+fn made(way: &WayBack) -> Vec<u32> {
+    let Ok(accounts) = Accounts::read() else {
+        return Vec::new();
+    };
+    let homes = way.homes.iter();
+    let names = homes.filter_map(|home| Path::new(home).file_name()?.to_str());
+    let numbers = names.filter_map(|name| Some(accounts.ids(name, "")?.0));
+    numbers.filter(|number| *number != 0).collect()
+}
+
 fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {
     let place = Path::new(path);
     match found {
@@ -170,6 +194,11 @@ fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {
             directory.set_directory(&name, *mode, *owner)
         }
         Found::Link { target } => files::link(path, target),
+        Found::Large => match path::look(place)? {
+            // It was not replaced.
+            path::Found::File(file, _) if path::read(&file, LARGEST_FILE)?.is_none() => Ok(()),
+            _ => Err(std::io::Error::other("it was too large to be kept")),
+        },
         Found::Other => Ok(()),
     }
 }
@@ -275,4 +304,33 @@ fn set_network(was: &NetworkFact) -> std::result::Result<(), AgentError> {
         step: format!("set up {}", was.interface),
         said: "its addresses are not what they were".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_core::converge::WayBack;
+
+    use super::{BTreeSet, copy, put};
+
+    #[test]
+    fn a_file_that_was_too_large_to_be_kept_does_not_count_as_put_back() {
+        // Everyone may write above it, so that it is in the hands of users.
+        let all = tempfile::tempdir().unwrap();
+        let shared = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs_err::set_permissions(all.path(), shared).unwrap();
+        let copies = tempfile::tempdir().unwrap();
+        let path = all.path().join("large");
+        let file = fs_err::File::create(&path).unwrap();
+        file.set_len((4 << 20) + 1).unwrap();
+        let name = path.to_str().unwrap().to_owned();
+        let way = WayBack {
+            paths: BTreeSet::from([name.clone()]),
+            ..WayBack::default()
+        };
+        let found = copy(&way, copies.path()).unwrap();
+        put(&name, &found[&name], &way, copies.path()).unwrap();
+        fs_err::write(&path, "of the spec").unwrap();
+        let stuck = put(&name, &found[&name], &way, copies.path()).unwrap_err();
+        assert_eq!(stuck.to_string(), "it was too large to be kept");
+    }
 }

@@ -5,6 +5,7 @@
 //! Never: packages taken back; a verdict that the next boot, or a second killing, could change.
 
 mod back;
+mod processes;
 mod unit;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +72,15 @@ pub(crate) fn forget(place: &Place) {
     _ = fs_err::remove_file(place.path(UNDO));
 }
 
+/// Removes what was kept by runs that were killed before their first change: it holds secrets.
+fn forget_copies() {
+    let jobs = fs_err::read_dir(state::place("jobs"));
+    for job in jobs.into_iter().flatten().flatten() {
+        _ = fs_err::remove_dir_all(job.path().join(BEFORE));
+        _ = fs_err::remove_file(job.path().join(UNDO));
+    }
+}
+
 /// Takes everything back, and returns what is told of it.
 pub(crate) fn take_back(
     place: &Place,
@@ -109,6 +119,7 @@ pub(crate) fn take_back(
 /// after them any more, they are taken back now. Whoever calls has the turn.
 pub(crate) fn require_none() -> Result<(), AgentError> {
     let Some(id) = state::unconfirmed() else {
+        forget_copies();
         return Ok(());
     };
     let place = Place::of(&id);

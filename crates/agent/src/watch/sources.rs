@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 
 use super::bus::Bus;
 use super::paths::Paths;
-use crate::gather::sysctl_path;
+use crate::gather::{rows, sysctl_path};
 use crate::state;
 
 /// Accounts and packages: whatever changes them moves a new file here.
@@ -147,10 +147,10 @@ fn own() -> BTreeSet<String> {
 
 /// Returns the homes of users that are there.
 fn homes(users: &BTreeSet<String>) -> Vec<String> {
-    let text = fs_err::read_to_string("/etc/passwd").unwrap_or_default();
-    let rows = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    rows.filter(|row| row.first().is_some_and(|name| users.contains(*name)))
-        .filter_map(|row| row.get(5).map(|home| (*home).to_owned()))
+    let bytes = fs_err::read("/etc/passwd").unwrap_or_default();
+    let rows = rows(&bytes).into_iter();
+    rows.filter(|row| row.first().is_some_and(|name| users.contains(name)))
+        .filter_map(|row| row.get(5).cloned())
         .collect()
 }
 

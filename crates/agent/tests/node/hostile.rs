@@ -86,6 +86,7 @@ fn what_one_user_breaks_is_refused_and_everything_else_is_kept_up() {
     let before = of_others(&lab);
     locks_and_state_are_for_root(&lab);
     is_secured_by_an_upgrade(&lab, &spec);
+    stops_nobody_else(&lab, &spec);
 
     // A file where a directory should be, and directories that are links.
     alice(
@@ -196,16 +197,56 @@ fn is_secured_by_an_upgrade(lab: &Lab, spec: &Value) {
     until(lab, "watched", |status| status["watching"] == true);
 }
 
+/// A directory of root that was moved, a file of keys without end, and a name that is no text.
+fn stops_nobody_else(lab: &Lab, spec: &Value) {
+    lab.root("install -d -m 700 /home/alice/prot; echo secret >/home/alice/prot/secret")
+        .good();
+    alice(lab, "mv .ssh kept; mv prot .ssh").good();
+    let run = lab.agent("config apply", spec);
+    assert_eq!(run.code, 2, "{}", run.err);
+    assert!(
+        run.err.contains("belongs to another user (id 0)"),
+        "{}",
+        run.err
+    );
+    let owner = lab.root("stat -c %u:%a /home/alice/.ssh").good();
+    assert_eq!(owner.trim(), "0:700");
+    lab.root("rm -r /home/alice/.ssh").good();
+    let keys =
+        "mv kept .ssh; yes ssh-ed25519 AAAAforeign eve | head -n 340000 >.ssh/authorized_keys";
+    alice(lab, keys).good();
+    lab.root("LC_ALL=C sed -i 's/^\\(alice:x:[0-9]*:[0-9]*:\\):/\\1\\xff:/' /etc/passwd; LC_ALL=C grep -q '^alice.*[^ -~]' /etc/passwd")
+        .good();
+    let at = change(lab, "echo other >/etc/motd");
+    is_mended(lab, "motd", "file:/etc/motd/content", at);
+    let id = "keys:alice//home/alice/.ssh";
+    let status = until(lab, "too large", |status| {
+        status["drift"]["refused"].get(id).is_some()
+    });
+    assert!(refused(&status, id).contains("is larger than 256 KiB"));
+    lab.root("LC_ALL=C sed -i 's/^\\(alice:x:[0-9]*:[0-9]*:\\)\\xff:/\\1:/' /etc/passwd")
+        .good();
+    alice(lab, "rm .ssh/authorized_keys").good();
+    lab.apply(spec);
+}
+
 /// Nobody confirms, and meanwhile a directory became a link: it is not followed on the way back.
 fn undone_through_links(lab: &Lab, spec: &Value) {
     let mut other = spec.clone();
     other["config"]["files"][1]["content"] = json!("another\n");
     other["access"]["users"][1]["sudo"] = json!(false);
+    // Copies of a run that was killed before its first change go.
+    lab.root(&format!(
+        "mkdir -p {STATE}/jobs/dead/before; echo secret >{STATE}/jobs/dead/before/1"
+    ))
+    .good();
     let mut job = lab.begin("--id back --confirm 3", &other, crate::bed::Way::Shared);
     job.until("confirm");
     alice(lab, "mv conf.d older; ln -s /etc/prize conf.d").good();
     let (code, events) = job.end();
     assert_eq!(code, 2);
+    lab.root(&format!("test ! -e {STATE}/jobs/dead/before"))
+        .good();
     let said = text(&result(&events)["message"]);
     assert!(
         said.contains("could not be taken back") && said.contains("conf.d"),

@@ -20,6 +20,11 @@ pub const SUDOERS_D: &str = "/etc/sudoers.d";
 /// What is looked at in the home of a user.
 pub const KEY_FILES: [&str; 3] = [".ssh", ".ssh/authorized_keys", ".ssh/authorized_keys2"];
 
+/// So many keys of a file that are in no spec are named, each by itself; further ones are counted.
+const NAMED: usize = 64;
+/// So much of a word that a user chose is shown.
+const SHOWN: usize = 64;
+
 const SHELL: &str = "/bin/bash";
 const CLOSED: &[&str] = &[
     "/usr/sbin/nologin",
@@ -140,15 +145,57 @@ struct Wish<'a> {
     remove_foreign: bool,
 }
 
+/// What is left to say about keys of one file that are in no spec.
+struct Foreign {
+    n_named: usize,
+    /// What is done about those that are only counted.
+    further: Handling,
+}
+
 impl Wish<'_> {
+    fn usual(&self) -> Handling {
+        match self.remove_foreign {
+            true => Handling::Enforce,
+            false => Handling::Report,
+        }
+    }
+
+    /// Counts the keys of a file that are in no spec, and notes those that are too many to name.
+    fn count(&self, path: &str, text: &str, ledger: &mut Ledger<'_>) -> Foreign {
+        let bodies = text.lines().filter_map(edit::key_body);
+        let is_foreign =
+            |body: &String| !self.ours.contains_key(body) && !self.before.contains(body);
+        let n_further = bodies.filter(is_foreign).count().saturating_sub(NAMED);
+        let mut further = self.usual();
+        if n_further > 0 {
+            let (field, found) = (format!("{path} further keys"), n_further.to_string());
+            let danger = Some(Danger::Users);
+            further = ledger.note(self.id, &field, "0", &found, danger, further);
+        }
+        Foreign {
+            n_named: 0,
+            further,
+        }
+    }
+
     /// Notes a key that is in no spec, and returns what is done about it.
-    fn foreign(&self, body: &str, line: &str, ledger: &mut Ledger<'_>) -> Handling {
+    fn foreign(
+        &self,
+        body: &str,
+        line: &str,
+        foreign: &mut Foreign,
+        ledger: &mut Ledger<'_>,
+    ) -> Handling {
         let label = line.split_whitespace().last().unwrap_or_default();
-        let usual = if self.remove_foreign || self.before.contains(body) {
+        let usual = if self.before.contains(body) {
             Handling::Enforce
+        } else if foreign.n_named == NAMED {
+            return foreign.further;
         } else {
-            Handling::Report
+            foreign.n_named += 1;
+            self.usual()
         };
+        let label: String = label.chars().take(SHOWN).collect();
         let found = format!("present ({label})");
         let danger = Some(Danger::Users);
         ledger.note(self.id, &key_field(body), "absent", &found, danger, usual)
@@ -168,11 +215,7 @@ impl Wish<'_> {
             return;
         }
         let Some(text) = own_text(ledger, path, self.user).map(str::to_owned) else {
-            let usual = match self.remove_foreign {
-                true => Handling::Enforce,
-                false => Handling::Report,
-            };
-            let danger = Some(Danger::Users);
+            let (danger, usual) = (Some(Danger::Users), self.usual());
             let found = "not a text of the user";
             if ledger.note(self.id, path, "absent", found, danger, usual) == Handling::Enforce {
                 ledger.need(path);
@@ -182,10 +225,11 @@ impl Wish<'_> {
         };
         let mut left = String::new();
         let mut mended = false;
+        let mut foreign = self.count(path, &text, ledger);
         for line in text.lines() {
             let body = edit::key_body(line).filter(|body| !self.ours.contains_key(body));
             if let Some(body) = body
-                && self.foreign(&body, line, ledger) == Handling::Enforce
+                && self.foreign(&body, line, &mut foreign, ledger) == Handling::Enforce
             {
                 mended = true;
                 continue;
@@ -246,6 +290,7 @@ pub(super) fn keys(
     let mut foreign: Vec<&str> = Vec::new();
     let mut still: BTreeSet<String> = BTreeSet::new();
     let mut present = BTreeSet::new();
+    let mut counted = wish.count(&path, &text, ledger);
     for line in text.lines() {
         let Some(body) = edit::key_body(line) else {
             kept.push(line);
@@ -257,7 +302,7 @@ pub(super) fn keys(
             }
             continue;
         }
-        if wish.foreign(&body, line, ledger) == Handling::Enforce {
+        if wish.foreign(&body, line, &mut counted, ledger) == Handling::Enforce {
             mended = true;
             continue;
         }
@@ -310,6 +355,7 @@ pub(super) fn keys(
 /// A name for a key that is short and stays the same.
 fn key_field(body: &str) -> String {
     let kind = body.split(' ').next().unwrap_or_default();
+    let kind: String = kind.chars().take(SHOWN).collect();
     let end: String = body.chars().rev().take(16).collect();
     format!("{kind} ...{}", end.chars().rev().collect::<String>())
 }
@@ -570,8 +616,19 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
             ledger.keep(&path);
             continue;
         }
+        if let Some(why) = ledger.facts.refused.get(&files.second).cloned() {
+            ledger.bar(&id, &files.second, &why, Some(Danger::Users));
+            ledger.managed.users.insert(user.clone(), false);
+            ledger.managed.keys.insert(user.clone(), before.clone());
+        }
         for path in [&files.first, &files.second] {
             let Some(text) = own_text(ledger, path, user).map(str::to_owned) else {
+                // A link, or a file of someone else: which keys it holds is not known.
+                if let Some(FileFact::Regular { .. } | FileFact::Link { .. }) =
+                    ledger.facts.files.get(path)
+                {
+                    ledger.delete(&id, path, Vec::new());
+                }
                 continue;
             };
             let mut left = String::new();

@@ -287,20 +287,52 @@ pub(super) fn same_setting(found: &str, wanted: &str) -> bool {
     plain(found) == plain(wanted)
 }
 
-/// A line of authorised keys: what makes it the same key, whatever its comment.
+/// A line of authorised keys: what makes it the same key, whatever its comment. Read as sshd does:
+/// a first word that is no type of key is options, in which quotes may enclose anything.
 pub(super) fn key_body(line: &str) -> Option<String> {
-    let line = line.trim();
+    const BLANK: [char; 2] = [' ', '\t'];
+    // Nothing behind a zero byte counts.
+    let line = line.split('\0').next().unwrap_or_default();
+    let mut line = line.trim_start_matches(BLANK);
     if line.starts_with('#') {
         return None;
     }
-    let mut words = line.split_whitespace();
-    while let Some(word) = words.next() {
-        if ["ssh-", "ecdsa-", "sk-"]
-            .iter()
-            .any(|start| word.starts_with(start))
-        {
-            return Some(format!("{word} {}", words.next()?));
+    if !is_key_type(line) {
+        line = without_options(line)?.trim_start_matches(BLANK);
+    }
+    let (kind, rest) = line.split_once(BLANK).filter(|_| is_key_type(line))?;
+    let body = rest.trim_start_matches(BLANK).split(BLANK).next()?;
+    // Other white space within is skipped.
+    let body: String = body
+        .chars()
+        .filter(|c| !c.is_ascii_whitespace() && *c != '\u{b}')
+        .collect();
+    // Names of signatures stand for the type of key that makes them.
+    let kind = kind.strip_prefix("webauthn-").unwrap_or(kind);
+    let rsa = ["rsa-sha2-256", "rsa-sha2-512"];
+    let kind = match rsa.iter().find_map(|name| kind.strip_prefix(name)) {
+        Some(rest) => format!("ssh-rsa{rest}"),
+        None => kind.to_owned(),
+    };
+    (!body.is_empty()).then(|| format!("{kind} {body}"))
+}
+
+fn is_key_type(line: &str) -> bool {
+    ["ssh-", "ecdsa-", "sk-", "rsa-sha2-", "webauthn-"]
+        .iter()
+        .any(|start| line.starts_with(start))
+}
+
+/// Returns what follows options; `None` where a quote does not end, which sshd does not read either.
+fn without_options(line: &str) -> Option<&str> {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, c) in line.char_indices() {
+        match c {
+            ' ' | '\t' if !quoted => return Some(&line[at..]),
+            '"' if !escaped => quoted = !quoted,
+            _ => {}
         }
+        escaped = c == '\\';
     }
     None
 }

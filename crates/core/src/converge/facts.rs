@@ -26,6 +26,9 @@ pub struct Facts {
     /// they cannot be read.
     #[serde(default)]
     pub refused: BTreeMap<String, String>,
+    /// Paths in directories that not everyone may enter.
+    #[serde(default)]
+    pub closed: BTreeSet<String>,
     /// systemd units that exist.
     pub units: BTreeMap<String, UnitFact>,
     /// Settings of the SSH server that are in effect, by lower-case name; `None` without a server.

@@ -1,7 +1,8 @@
 //! Files as they should be, turned into changes and steps.
 //!
 //! In: drafts and files that are to go. Out: changes of content, mode and owner, one write each.
-//! Never: a part of a file changed that is only named: it is written as it was found.
+//! Never: a part of a file changed that is only named: it is written as it was found; owner or mode
+//! given to content that is not the wanted one.
 
 use sha2::{Digest as _, Sha256};
 
@@ -105,14 +106,15 @@ impl Ledger<'_> {
             return;
         };
         let mut differs = content.is_some();
-        match (content, &found) {
-            (Some(content), _) => draft.content = content,
-            (None, Some(FileFact::Regular { content, .. })) => {
-                // A file that is no text can only be replaced.
-                let Some(content) = content else { return };
-                draft.content.clone_from(content);
+        if let Some(content) = content {
+            draft.content = content;
+        } else if found.as_ref().and_then(FileFact::text) != Some(draft.content.as_str()) {
+            // What is there stays, and nobody wanted it: with another owner or mode it could do
+            // what its author may not, or be read by whoever may not.
+            if draft.whole {
+                self.name_owner(path, &draft, found.as_ref());
             }
-            (None, _) => return,
+            return;
         }
         if draft.whole {
             differs |= self.settle_owner(path, &mut draft, found.as_ref());
@@ -144,7 +146,10 @@ impl Ledger<'_> {
         let resource = draft.resource.as_str();
         let field = field(resource, path, "content");
         let id = id_of(resource, &field);
-        let hidden = hidden(draft.mode, found);
+        let hidden = match self.facts.closed.contains(path) {
+            true => Some("not shown: not everyone may enter its directory".to_owned()),
+            false => hidden(draft.mode, found),
+        };
         let shown = |text: &str| hidden.clone().unwrap_or_else(|| text.to_owned());
         let same = found.and_then(FileFact::text) == Some(draft.content.as_str());
         let text = match found {
@@ -219,6 +224,36 @@ impl Ledger<'_> {
         let id = id_of(resource, &field(resource, path, "content"));
         let since = self.since_of_whole(&id, content);
         found != Some(content) && self.policy.handle(&id, since) != Handling::Enforce
+    }
+
+    /// Names mode and owner of a file whose content stays as it is and is not the wanted one.
+    fn name_owner(&mut self, path: &str, draft: &Draft, found: Option<&FileFact>) {
+        let Some(FileFact::Regular {
+            mode, owner, group, ..
+        }) = found
+        else {
+            return;
+        };
+        let mode = (format!("{:04o}", draft.mode), format!("{mode:04o}"));
+        let owner = (
+            format!("{}:{}", draft.owner, draft.group),
+            format!("{owner}:{group}"),
+        );
+        for (part, (wanted, found)) in [("mode", mode), ("owner", owner)] {
+            let field = field(&draft.resource, path, part);
+            if self.ignores(&draft.resource, &field) {
+                continue;
+            }
+            // What was wanted before counts until it is done.
+            let id = id_of(&draft.resource, &field);
+            let before = self.last.fields.get(&id).cloned();
+            self.fields
+                .insert(id, before.unwrap_or_else(|| wanted.clone()));
+            if wanted != found {
+                let (danger, handling) = (Danger::of_path(path), Handling::Report);
+                self.note(&draft.resource, &field, &wanted, &found, danger, handling);
+            }
+        }
     }
 
     /// Compares mode and owner of a file that is there, and takes over what stays as it is.

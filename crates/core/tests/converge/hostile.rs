@@ -201,6 +201,111 @@ fn foreign_keys_in_the_second_file_are_reported_or_removed() {
 }
 
 #[test]
+fn keys_without_number_are_named_up_to_a_limit_and_removed_as_a_whole() {
+    let mut spec = spec(false);
+    for (file, left) in [
+        ("authorized_keys", Some(format!("{KEY}\n"))),
+        ("authorized_keys2", None),
+    ] {
+        let path = format!("/home/alice/.ssh/{file}");
+        let mut facts = facts();
+        let lines = (0..1000).map(|n| format!("ssh-rsa {n:020} eve\n"));
+        put(
+            &mut facts,
+            &path,
+            &lines.collect::<String>(),
+            "alice",
+            0o600,
+        );
+        spec["config"] = json!({ "converge": { "foreign_keys": "remove" } });
+        let decision = decide(&read(&spec), &facts, &State::default());
+        assert_eq!(text(&decision, &path), left.as_deref());
+        let id = format!("keys:alice/{path} further keys");
+        let further = |decision: &Decision| {
+            let mut changes = decision.changes.iter();
+            let further = changes.find(|change| change.id == id).unwrap();
+            (further.found.as_str().to_owned(), further.handling)
+        };
+        assert_eq!(further(&decision), ("936".to_owned(), Handling::Enforce));
+        assert!(decision.changes.len() < 100);
+        spec["config"] = json!({});
+        let decision = decide(&read(&spec), &facts, &State::default());
+        assert_eq!(further(&decision), ("936".to_owned(), Handling::Report));
+        let written = text(&decision, &path).unwrap_or_default();
+        assert!(written.is_empty() || written.lines().count() == 1001);
+        assert!(decision.changes.len() < 100);
+    }
+    // What a user chooses makes no name long.
+    let mut facts = facts();
+    let long = "x".repeat(100_000);
+    let line = format!("ssh-{long} AAAA {long}\n");
+    put(
+        &mut facts,
+        "/home/alice/.ssh/authorized_keys2",
+        &line,
+        "alice",
+        0o600,
+    );
+    let decision = decide(&read(&spec), &facts, &State::default());
+    let is_short = |text: &str| text.len() < 200;
+    assert!(
+        decision
+            .changes
+            .iter()
+            .all(|change| is_short(&change.id) && is_short(&change.found))
+    );
+}
+
+#[test]
+fn a_user_who_goes_keeps_no_key_file_that_cannot_be_read() {
+    let mut last = State::default();
+    last.managed.users.insert("alice".to_owned(), false);
+    let body = "ssh-ed25519 AAAAone".to_owned();
+    last.managed.keys.insert("alice".to_owned(), [body].into());
+    let mut spec = spec(false);
+    spec["access"]["users"].as_array_mut().unwrap().remove(0);
+    for name in ["authorized_keys", "authorized_keys2"] {
+        let path = format!("/home/alice/.ssh/{name}");
+        let target = "keys".to_owned();
+        for file in [
+            FileFact::Link { target },
+            FileFact::Regular {
+                content: None,
+                mode: 0o600,
+                owner: "alice".to_owned(),
+                group: "alice".to_owned(),
+            },
+        ] {
+            let mut facts = facts();
+            facts.files.insert(path.clone(), file);
+            let decision = decide(&read(&spec), &facts, &last);
+            let path = path.clone();
+            assert!(decision.steps.contains(&Step::Delete { path }));
+        }
+    }
+    let mut facts = facts();
+    let path = "/home/alice/.ssh/authorized_keys2";
+    facts
+        .refused
+        .insert(path.to_owned(), "too large".to_owned());
+    let decision = decide(&read(&spec), &facts, &last);
+    assert_eq!(decision.refused[&format!("keys:alice/{path}")], "too large");
+    assert!(decision.next.managed.keys.contains_key("alice"));
+    assert!(decision.next.managed.users.contains_key("alice"));
+}
+
+#[test]
+fn a_key_behind_options_is_seen_whatever_the_options_say() {
+    let path = "/home/alice/.ssh/authorized_keys2";
+    let mut facts = facts();
+    let hidden = format!("environment=\"A= {KEY} x\" ssh-ed25519 EVIL eve\n");
+    put(&mut facts, path, &hidden, "alice", 0o600);
+    let decision = decide(&read(&spec(false)), &facts, &State::default());
+    let path = path.to_owned();
+    assert!(decision.steps.contains(&Step::Delete { path }));
+}
+
+#[test]
 fn rules_of_sudo_by_number_alias_and_own_group_count_and_go() {
     for (rules, left) in [
         ("#1001 ALL=(ALL) NOPASSWD: ALL\n", None),
@@ -274,4 +379,43 @@ fn what_two_specs_do_not_agree_about_is_left_as_it_is() {
     let decision = decide(&policy.put_into(&one), &facts, &State::default());
     assert!(!touched(&decision).contains(&"/etc/sudoers.d/homestak-alice"));
     assert!(touched(&decision).contains(&"/home/alice/.ssh/authorized_keys"));
+}
+
+#[test]
+fn content_that_nobody_wanted_gets_no_other_owner_and_no_other_mode() {
+    let path = "/home/alice/tool";
+    let content = format!("file:{path}/content");
+    let mut spec = spec(false);
+    spec["config"] = json!({
+        "files": [{ "path": path, "content": "right\n", "mode": "4755", "owner": "root" }],
+    });
+    let spec = read(&spec);
+    let mut node = facts();
+    put(&mut node, path, "right\n", "root", 0o4755);
+    let last = decide(&spec, &node, &State::default()).next;
+    put(&mut node, path, "of alice\n", "alice", 0o700);
+    let only = |handling: Handling| Policy {
+        fields: [(content.clone(), handling)].into(),
+        ..Policy::default()
+    };
+    for policy in [
+        Policy::default().holding([content.clone()]),
+        only(Handling::Report),
+        only(Handling::Ignore),
+    ] {
+        let wanted = policy.put_into(&spec);
+        let decision = decide(&wanted, &node, &last);
+        assert_eq!(text(&decision, path), None);
+        for field in ["mode", "owner"] {
+            let id = format!("file:{path}/{field}");
+            let mut changes = decision.changes.iter();
+            let change = changes.find(|change| change.id == id).unwrap();
+            assert_eq!(change.handling, Handling::Report);
+        }
+        // With the right content, they are corrected.
+        let mut node = facts();
+        put(&mut node, path, "right\n", "alice", 0o700);
+        let decision = decide(&wanted, &node, &last);
+        assert_eq!(text(&decision, path), Some("right\n"));
+    }
 }

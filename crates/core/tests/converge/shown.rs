@@ -43,6 +43,21 @@ fn shown(found: Option<(&str, u32)>, wanted: (&str, &str)) -> (String, String) {
 }
 
 #[test]
+fn content_is_not_shown_where_not_everyone_may_enter_the_directory() {
+    let mut spec = smallest();
+    let path = "/home/alice/app";
+    spec["config"] =
+        json!({ "files": [{ "path": path, "content": "NEW-marker", "mode": "0644" }] });
+    let mut facts = debian();
+    facts.files.insert(path.into(), file("OLD-marker", 0o644));
+    facts.closed.insert(path.into());
+    let decision = decide(&read(&spec), &facts, &State::default());
+    let json = json!(decision.changes).to_string();
+    assert!(!json.contains("marker"), "{json}");
+    assert!(render(&decision.changes).contains("not everyone may enter its directory"));
+}
+
+#[test]
 fn content_is_not_shown_unless_everyone_may_read_it_before_and_after() {
     for (found, wanted) in [
         (0o640, "0640"),

@@ -90,6 +90,25 @@ fn a_key_is_known_by_type_and_body() {
 }
 
 #[test]
+fn a_key_is_read_as_the_ssh_server_reads_it() {
+    let key = Some("ssh-ed25519 AAAA".to_owned());
+    for line in [
+        r#"environment="A= ssh-ed25519 SPEC x" ssh-ed25519 AAAA"#,
+        r#"command="a \" ssh-ed25519 SPEC \" b",no-pty	ssh-ed25519	AAAA"#,
+        // A quote behind two backslashes ends nothing either.
+        r#"command="\\" ssh-ed25519 SPEC" ssh-ed25519 AAAA"#,
+        "ssh-ed25519 AAAA\0more",
+        "ssh-ed25519 AA\u{b}AA x",
+    ] {
+        assert_eq!(key_body(line), key, "{line}");
+    }
+    let rsa = Some("ssh-rsa AAAA".to_owned());
+    assert_eq!(key_body("rsa-sha2-512 AAAA"), rsa);
+    assert_eq!(key_body(r#"command="open ssh-ed25519 AAAA"#), None);
+    assert_eq!(key_body("two words ssh-ed25519 AAAA"), None);
+}
+
+#[test]
 fn the_notice_is_taken_out_once() {
     let text = "if (res === null || res.data.status.toLowerCase() !== 'active') { Ext.Msg.show(";
     let without = notice(text);
