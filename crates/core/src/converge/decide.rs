@@ -14,7 +14,7 @@ use super::policy::Policy;
 use super::resource::Resource;
 use super::state::{Managed, State};
 use super::step::Step;
-use super::{access, platform, sshd, system};
+use super::{access, keys, platform, sshd, system};
 
 /// Debian releases that nodes may have.
 const RELEASES: &[&str] = &["11", "12", "13"];
@@ -124,9 +124,9 @@ fn one(resource: &Resource, ledger: &mut Ledger<'_>) {
         Resource::User { name } => access::user(&id, name, ledger),
         Resource::Keys {
             user,
-            keys,
+            keys: wanted,
             remove_foreign,
-        } => access::keys(&id, user, keys, *remove_foreign, ledger),
+        } => keys::keys(&id, user, wanted, *remove_foreign, ledger),
         Resource::Sudo { user, rule } => access::sudo(&id, user, *rule, ledger),
         Resource::SudoGroups { allowed } => access::sudo_groups(&id, *allowed, ledger),
         Resource::Sshd { settings } => sshd::sshd(&id, settings, ledger),

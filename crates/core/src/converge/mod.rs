@@ -13,6 +13,7 @@ mod drift;
 mod edit;
 mod event;
 mod facts;
+mod keys;
 mod ledger;
 mod platform;
 mod policy;
