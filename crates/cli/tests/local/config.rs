@@ -202,7 +202,10 @@ fn a_driver_that_was_killed_while_a_node_converges_learns_the_result_when_it_is_
     // The rest of the connection goes with it; the node does not.
     bed.run(&["manifest", "resume", "-M", "lab"]).good();
     is_settled(&bed);
-    holds(&bed, "command -v tree\nsudo homestak status | grep -qx complete");
+    holds(
+        &bed,
+        "command -v tree\nsudo homestak status | grep -qx complete",
+    );
     bed.destroy("lab");
     bed.is_as_before();
 }
