@@ -165,14 +165,17 @@ fn archive(uri: &str) -> Option<String> {
         None => trim(uri),
     };
     let (scheme, rest) = uri.split_once("://")?;
-    let known = matches!(scheme, "http" | "https")
-        && !rest.starts_with("download.docker.com/")
-        && (rest.ends_with("/debian") || rest.ends_with("/debian-security"));
-    // The old name of the security archive has another path.
-    match rest.strip_prefix("security.debian.org") {
-        Some("" | "/") => Some(format!("{scheme}://security.debian.org/debian-security")),
-        _ => known.then_some(uri),
+    if !matches!(scheme, "http" | "https") {
+        return None;
     }
+    // An older way to name the archive of security updates leaves its path out.
+    if rest.starts_with("security.") && !rest.contains('/') {
+        return Some(format!("{uri}/debian-security"));
+    }
+    // Packages that others make for Debian are below `linux`.
+    let known = !rest.ends_with("/linux/debian")
+        && (rest.ends_with("/debian") || rest.ends_with("/debian-security"));
+    known.then_some(uri)
 }
 
 fn trim(uri: &str) -> String {
@@ -201,12 +204,12 @@ mod tests {
 
     #[test]
     fn a_mirror_in_either_form_of_apts_sources_is_used() {
-        let lines = "# deb http://old.example/debian bookworm main\ndeb [arch=amd64 signed-by=/k] https://mirror.example/debian/ bookworm main contrib\ndeb http://security.debian.org bookworm-security main\ndeb-src http://src.example/debian bookworm main\n";
+        let lines = "# deb http://old.example/debian bookworm main\ndeb [arch=amd64 signed-by=/k] https://mirror.example/debian/ bookworm main contrib\ndeb http://security.mirror.example bookworm-security main\ndeb-src http://src.example/debian bookworm main\n";
         assert_eq!(
             chosen(&[("sources.list", lines)]),
             archive_of(
                 "https://mirror.example/debian",
-                "http://security.debian.org/debian-security"
+                "http://security.mirror.example/debian-security"
             )
         );
         let stanzas = "Types: deb deb-src\n# a remark\nURIs: http://near.example/debian\n http://far.example/debian\nSuites: trixie\nComponents: main\n\nTypes: deb\nURIs: http://near.example/debian-security\nSuites: trixie-security\nComponents: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n";
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn repositories_of_others_are_left_out() {
-        let others = "deb https://download.docker.com/linux/debian bookworm main\ndeb https://apt.releases.hashicorp.com bookworm main\ndeb http://archive.example/ubuntu noble main\ndeb http://x.example/debian bookworm stable\ndeb cdrom:[Debian]/debian bookworm main\n";
+        let others = "deb https://engine.example/linux/debian bookworm main\ndeb https://apt.example bookworm main\ndeb http://archive.example/ubuntu noble main\ndeb http://x.example/debian bookworm stable\ndeb cdrom:[Debian]/debian bookworm main\n";
         assert_eq!(chosen(&[("sources.list", others)]), Archive::default());
         let off = "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: bookworm\nComponents: main\n";
         assert_eq!(
