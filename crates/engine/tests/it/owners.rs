@@ -343,20 +343,26 @@ impl Walk {
                 continue;
             }
             self.n_changes += 1;
+            // What is created is a node's identity: its guest, restored in its place since the plan
+            // was made, is completed. Only what the plan found is removed.
+            let tags = was.config.get("tags").map_or("", String::as_str);
+            let mut wanted = plan.nodes.iter().filter_map(|node| node.wanted.as_ref());
+            let completed =
+                now.is_some() && wanted.any(|wanted| tags.contains(wanted.uuid.as_str()));
+            let planned = named.contains(&Some(*vmid)) || completed;
             let allowed = match self.owners[vmid] {
                 Owner::Site(owner) => owner == site,
                 Owner::Forged(owner) => {
-                    let tags = was.config.get("tags").map_or("", String::as_str);
                     let recorded = |uuid: &String| tags.contains(uuid.as_str());
                     owner == site && !known.iter().any(recorded)
                 }
                 Owner::Person => false,
             };
             assert!(
-                allowed && named.contains(&Some(*vmid)),
+                allowed && planned,
                 "driver {at} of site {site} changed guest {vmid} of {:?}, planned: {}\n{was:#?}\n{now:#?}\n{}",
                 self.owners[vmid],
-                named.contains(&Some(*vmid)),
+                planned,
                 self.log.join("\n")
             );
             match now {
