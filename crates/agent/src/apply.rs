@@ -94,7 +94,7 @@ pub(crate) struct Seen {
     pub(crate) last: State,
 }
 
-/// Does what was decided, and returns what was refused by itself. `party` hears of each step before
+/// Does what was decided, and returns what was refused by itself. `party` is notified of each step before
 /// it is done.
 pub(crate) fn carry_out(
     wanted: &[Resource],

@@ -151,7 +151,7 @@ fn mend(
             let (mut seen, still) = one_by_one(spec, held, changed)?;
             left = still;
             round.error = Some(error);
-            // What was changed meanwhile is seen, and mended, as well.
+            // What was changed meanwhile is seen and corrected as well.
             let known = ids(&wanted);
             seen.retain(|change| !known.contains(&change.id));
             if !seen.is_empty() {

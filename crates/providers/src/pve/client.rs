@@ -157,7 +157,6 @@ impl Pve {
             .await
     }
 
-    /// Returns the ids that may be chosen from, asked for once.
     /// Waits for the turn to change a guest; one without an id cannot be changed by anyone else.
     pub(super) async fn turn(
         &self,
@@ -169,6 +168,7 @@ impl Pve {
         }
     }
 
+    /// Returns the ids that may be chosen from, asked for once.
     pub(super) async fn vmid_range(&self) -> Result<&RangeInclusive<u32>, Fault> {
         self.vmids
             .get_or_try_init(|| async {
