@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
-    ConfigPlan, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, ids, plan,
+    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, ids, plan,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
@@ -145,6 +145,8 @@ impl Bench {
         let site = self.session.id()?;
         let scopes = scopes(site, resolved);
         let records = self.records(&scopes).await?;
+        let elsewhere = self.journal().elsewhere(site, &scopes).await?;
+        notice_elsewhere(&elsewhere, &resolved.name, printer);
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
         printer.detail(&format!("looking at {}", hosts.join(", ")));
         let lost = |error| failed(hosts.first().copied().unwrap_or_default(), &error);
@@ -169,14 +171,17 @@ impl Bench {
                 resolved: &again,
                 looks,
                 records: &records,
+                elsewhere: &elsewhere,
                 configs,
                 options,
                 paces: &paces,
             })
         };
         let nothing = BTreeMap::new();
-        let outside = settled(self.places(), &mut looks, |looks| make(looks, &nothing)).await;
-        let outside = outside.map_err(lost)?;
+        let outside = settled(self.places(), &mut looks, &records, |looks| {
+            make(looks, &nothing)
+        });
+        let outside = outside.await.map_err(lost)?;
         if options.verb != Verb::Apply {
             return Ok(outside);
         }
@@ -287,4 +292,21 @@ fn watcher(settings: &Settings) -> Option<Arc<dyn homestak_engine::operate::Watc
 #[cfg(not(debug_assertions))]
 fn watcher(_: &Settings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
     None
+}
+
+/// Names nodes of the manifest that are recorded on hosts that the plan is not for: it leaves them.
+fn notice_elsewhere(elsewhere: &Elsewhere, manifest: &str, printer: &Printer) {
+    let mut hosts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (of, record) in &elsewhere.0 {
+        if of == manifest {
+            let nodes = hosts.entry(record.host.as_str()).or_default();
+            nodes.push(record.name.as_str());
+        }
+    }
+    for (host, nodes) in hosts {
+        let nodes = nodes.join("`, `");
+        printer.say(&format!(
+            "notice: `{manifest}` is on `{host}` too, with `{nodes}`; this plan is not for `{host}`"
+        ));
+    }
 }

@@ -138,7 +138,7 @@ pub struct ObservedGuest {
     pub run: Option<String>,
     /// What contradicts its identity, when it was looked at closer: then nothing is done to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contested: Option<String>,
+    pub contested: Option<Contradiction>,
     /// Whether it runs.
     pub power: Power,
     /// Whether it is a template.
@@ -167,6 +167,15 @@ impl ObservedGuest {
             && self.site.as_ref() == Some(site)
             && self.manifest.as_deref() == Some(manifest)
     }
+}
+
+/// Why a guest is not proven to be the one that its tags name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contradiction {
+    /// What was found.
+    pub detail: String,
+    /// What a person can do.
+    pub hint: String,
 }
 
 /// A storage as observed.

@@ -18,7 +18,7 @@ use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
-use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted, steps};
+use homestak_core::plan::{Elsewhere, NodeRecord, Options, Paces, Plan, Verb, Wanted, steps};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer, What};
 use homestak_engine::journal::{Journal, Scope};
@@ -199,6 +199,7 @@ async fn make_plan(
         catalog: &documents.0,
         resolved: &documents.1,
         records,
+        elsewhere: &Elsewhere::default(),
         configs: &BTreeMap::new(),
         options: &options,
         paces: &Paces::default(),

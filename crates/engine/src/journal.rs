@@ -3,9 +3,11 @@
 //! In: intents and results. Out: the same, in order, after a crash.
 //! Never: an act whose intent is not on disk; an entry that is changed later.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{NodeRecord, Plan, StepKind};
+use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -233,6 +235,27 @@ pub trait Journal: Send + Sync {
     /// Returns the newest record of each node of a scope that is not destroyed, sorted by name.
     /// Records of the first form name no site, and count until one is written with it.
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;
+    /// Returns what is recorded of a site beside some scopes.
+    async fn elsewhere(&self, site: &SiteId, but: &[Scope]) -> Result<Elsewhere, JournalError> {
+        let mut scopes = BTreeSet::new();
+        for run in self.runs(None).await? {
+            if !run.is_of(site) {
+                continue;
+            }
+            let of_run = run.hosts.into_iter().map(|host| Scope {
+                site: Some(site.clone()),
+                manifest: run.manifest.clone(),
+                host,
+            });
+            scopes.extend(of_run.filter(|scope| !but.contains(scope)));
+        }
+        let mut all = Vec::new();
+        for scope in scopes {
+            let records = self.records(&scope).await?.into_iter();
+            all.extend(records.map(|record| (scope.manifest.clone(), record)));
+        }
+        Ok(Elsewhere(all))
+    }
     /// Forgets a node: its record goes, its guest is left alone.
     async fn forget(&self, scope: &Scope, node: &str) -> Result<bool, JournalError>;
     /// Returns how long steps of each kind took lately, in seconds.

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use homestak_core::catalog::Catalog;
 use homestak_core::doc::scalar::SiteId;
+use homestak_core::observed::Contradiction;
 use homestak_core::plan::{
-    ConfigPlan, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan,
+    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan,
 };
 use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
@@ -126,6 +127,8 @@ pub struct Errand<'a> {
     pub resolved: &'a Resolved,
     /// What is remembered of nodes, by name.
     pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What is recorded for other manifests and hosts.
+    pub elsewhere: &'a Elsewhere,
     /// What nodes become inside, by name.
     pub configs: &'a BTreeMap<String, ConfigPlan>,
     /// What the person asks for.
@@ -137,7 +140,8 @@ pub struct Errand<'a> {
 /// Looks, and makes the plan.
 pub async fn survey(places: &Arc<dyn Places>, errand: &Errand<'_>) -> Result<Plan, PortError> {
     let mut looks = look(places, errand.resolved, errand.records).await?;
-    settled(places, &mut looks, |looks| plan(&errand.inputs(looks))).await
+    let make = |looks: &BTreeMap<Place, Look>| plan(&errand.inputs(looks));
+    settled(places, &mut looks, errand.records, make).await
 }
 
 /// Makes the plan from what was seen. Lists of guests may be seconds late, so guests of ours that
@@ -145,10 +149,11 @@ pub async fn survey(places: &Arc<dyn Places>, errand: &Errand<'_>) -> Result<Pla
 pub async fn settled(
     places: &Arc<dyn Places>,
     looks: &mut BTreeMap<Place, Look>,
+    records: &BTreeMap<String, NodeRecord>,
     make: impl Fn(&BTreeMap<Place, Look>) -> Plan,
 ) -> Result<Plan, PortError> {
     let first = make(looks);
-    if first.verb == Verb::Destroy || !refine(places, &first, looks).await? {
+    if !refine(places, &first, looks, records).await? {
         return Ok(first);
     }
     Ok(make(looks))
@@ -165,6 +170,7 @@ impl<'a> Errand<'a> {
             resolved: self.resolved,
             looks,
             records: self.records,
+            elsewhere: self.elsewhere,
             configs: self.configs,
             options: self.options,
             paces: self.paces,
@@ -177,17 +183,38 @@ async fn refine(
     places: &Arc<dyn Places>,
     plan: &Plan,
     looks: &mut BTreeMap<Place, Look>,
+    records: &BTreeMap<String, NodeRecord>,
 ) -> Result<bool, PortError> {
+    // A step of a removal looks again, and tells a guest that is gone from one that is half-created.
+    let removes = plan.verb == Verb::Destroy;
     let mut asked = JoinSet::new();
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     for node in &plan.nodes {
-        let Some(found) = &node.found else {
+        // Only what was seen can be looked at closer.
+        let Some(Look::Seen(observed)) = looks.get(&node.place) else {
             continue;
         };
-        // Only what was seen can be looked at closer.
-        if !matches!(looks.get(&node.place), Some(Look::Seen(_))) {
+        let Some(found) = &node.found else {
+            // What is at the recorded id may be the guest without its tags.
+            let record = records.get(&node.name).filter(|record| {
+                let unmarked = |guest: &ObservedGuest| {
+                    Some(guest.vmid) == record.guest.vmid && guest.uuid.is_none()
+                };
+                record.host == node.host && observed.guests.iter().any(unmarked)
+            });
+            if let (Some(record), Place::Host(host)) = (record, &node.place) {
+                let (places, slots) = (places.clone(), slots.clone());
+                let (host, place) = (host.clone(), node.place.clone());
+                let guest = record.guest.clone();
+                // Cancel safety: looking changes nothing.
+                asked.spawn(async move {
+                    let _slot = slots.acquire().await;
+                    let seen = async { places.host(&host).await?.inspect(&guest).await };
+                    (place, guest.vmid, seen.await)
+                });
+            }
             continue;
-        }
+        };
         let unknown = found.power == Power::Unknown;
         let at = match &node.place {
             Place::Host(host) if unknown || node.action.changes() => (host.clone(), None),
@@ -236,14 +263,21 @@ async fn refine(
         let seen = match seen {
             // It is there and not proven to be the guest: the plan refuses it.
             Err(error) if error.class == Class::Refused => {
-                let contested = Some(error.detail.to_string());
+                let contested = Some(Contradiction {
+                    detail: error.detail.to_string(),
+                    hint: error.hint.to_string(),
+                });
                 differs |= observed.guests[at].contested != contested;
                 observed.guests[at].contested = contested;
                 continue;
             }
+            Err(_) if removes => continue,
             seen => seen?,
         };
         match seen {
+            None if removes => {}
+            // Another's guest, or one that is being made.
+            None if observed.guests[at].uuid.is_none() => {}
             // Only a look at one guest reads which run created it.
             Some(seen)
                 if (ObservedGuest {

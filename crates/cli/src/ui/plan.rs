@@ -67,7 +67,7 @@ fn others(plan: &Plan, more: bool) -> String {
     for guest in copies {
         let of = guest.copy_of.as_deref().unwrap_or_default();
         text += &format!(
-            "unchanged: guest {} ({}) on {} carries the identity of `{of}` and is not its guest; it is a copy or a restored backup\n",
+            "unchanged: guest {} ({}) on {} carries the identity of `{of}` and is not its guest\n",
             guest.vmid, guest.name, guest.host
         );
     }
@@ -96,7 +96,7 @@ fn others(plan: &Plan, more: bool) -> String {
 fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
     let indent = "  ".repeat(level + 1);
     let (mark, what) = match node.action {
-        Action::Nothing => (" ".to_owned(), still(node)),
+        Action::Nothing => (" ".to_owned(), still(plan, node)),
         Action::Create => ("+".green().to_string(), made(node)),
         Action::Start => (">".cyan().to_string(), format!("start {}", id(node))),
         Action::Change => ("~".yellow().to_string(), format!("change {}", id(node))),
@@ -157,11 +157,19 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
     text
 }
 
-fn still(node: &NodePlan) -> String {
-    match &node.found {
-        Some(found) => format!("{} is as it should be", guest(found)),
-        None => "is not there".to_owned(),
+fn still(plan: &Plan, node: &NodePlan) -> String {
+    match (&node.found, &node.place) {
+        (Some(found), _) => format!("{} is as it should be", guest(found)),
+        (None, Place::Inside(parent)) if goes(plan, parent) => {
+            format!("is not known; what is in `{parent}` is destroyed with it")
+        }
+        (None, _) => "is not there".to_owned(),
     }
+}
+
+fn goes(plan: &Plan, node: &str) -> bool {
+    plan.node(node)
+        .is_some_and(|node| node.action == Action::Destroy)
 }
 
 fn id(node: &NodePlan) -> String {

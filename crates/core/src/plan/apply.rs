@@ -12,7 +12,9 @@ use super::compare::{found, judge, reason, remembered};
 use super::owner::{Match, Owners};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
-use super::strays::{ambiguous, copies_of, foreign, only_copies, strays, unusable};
+use super::strays::{
+    ambiguous, bystanders, copies_of, edited, foreign, only_copies, strays, unseen_inside, unusable,
+};
 use super::types::{
     Action, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason,
     Refusal, Wanted,
@@ -51,9 +53,10 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
     let Maker {
         nodes,
         images,
-        refusals,
+        mut refusals,
         ..
     } = maker;
+    refusals.extend(bystanders(&nodes, &foreign));
     empty(inputs, nodes, images, foreign, refusals)
 }
 
@@ -215,7 +218,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             }
         };
         let config = self.inputs.configs.get(name).cloned();
-        let (action, reasons) = match &config {
+        let (action, mut reasons) = match &config {
             Some(config) if action == Action::Nothing => inside(config, reasons),
             _ => (action, reasons),
         };
@@ -226,6 +229,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 Some(true) | None => identity::successor(&uuid),
             };
             self.claimed.insert(uuid.clone());
+            reasons.extend(unseen_inside(self.inputs, name).map(|text| said(&text)));
         }
         let want = self.wanted(node, place, host, &offer, uuid);
         if action.changes()
@@ -342,6 +346,11 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 self.refuse(Some(name), detail, None, &hint);
                 guests.first().copied()
             }
+            Match::Edited(guest) => {
+                let (detail, hint) = edited(name, self.inputs.site, guest);
+                self.refuse(Some(name), detail, None, &hint);
+                None
+            }
         };
         let Some(guest) = guest else {
             return new("the manifest names it, and it is not there");
@@ -381,19 +390,21 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             roots,
             &mut self.offers,
         );
-        for (mut stray, found) in strays.nodes {
-            stray.action = if prune {
-                Action::Destroy
-            } else {
-                Action::Leave
+        for stray in strays.nodes {
+            let mut node = stray.node;
+            let reason = match &stray.unproven {
+                Some(why) => why.as_str(),
+                None if prune => "the manifest does not name it any more",
+                None => "the manifest does not name it any more; --prune removes it",
             };
-            stray.reasons = vec![said(if prune {
-                "the manifest does not name it any more"
-            } else {
-                "the manifest does not name it any more; --prune removes it"
-            })];
-            stray.found = Some(found);
-            self.nodes.push(stray);
+            node.reasons = vec![said(reason)];
+            if prune && stray.unproven.is_none() {
+                node.action = Action::Destroy;
+                let inside = unseen_inside(self.inputs, &node.name);
+                node.reasons.extend(inside.map(|text| said(&text)));
+            }
+            node.found = Some(stray.found);
+            self.nodes.push(node);
         }
         self.copies.extend(strays.copies);
         if prune {
@@ -449,7 +460,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
     /// Lists guests that are not of this manifest.
     fn foreign(&mut self) -> Vec<Foreign> {
         let copies = std::mem::take(&mut self.copies);
-        foreign(self.inputs, &self.offers, copies, &self.nodes)
+        foreign(
+            self.inputs,
+            &self.offers,
+            copies,
+            &self.nodes,
+            &self.claimed,
+        )
     }
 }
 

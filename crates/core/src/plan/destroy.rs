@@ -11,7 +11,9 @@ use super::compare::{found, remembered};
 use super::owner::{Match, Owners, named};
 use super::place::{Offer, offer};
 use super::record::{NodeRecord, NodeStatus};
-use super::strays::{ambiguous, copies_of, foreign, only_copies, strays, unusable};
+use super::strays::{
+    ambiguous, bystanders, copies_of, edited, foreign, only_copies, strays, unseen_inside, unusable,
+};
 use super::types::{Action, NodePlan, Place, Plan, Refusal};
 use super::{Inputs, Look};
 
@@ -79,9 +81,17 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                         refusals.push(refusal(name, &detail, hint));
                         (detail, None)
                     }
+                    Match::Edited(guest) => {
+                        let (detail, hint) = edited(name, inputs.site, guest);
+                        refusals.push(refusal(name, &detail, hint));
+                        (detail, None)
+                    }
                 }
             }
         };
+        let mut reasons = vec![said(&reason)];
+        let inside = there.as_ref().and_then(|_| unseen_inside(inputs, name));
+        reasons.extend(inside.map(|text| said(&text)));
         nodes.push(NodePlan {
             name: name.to_owned(),
             host: (*host).to_owned(),
@@ -92,7 +102,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             } else {
                 Action::Nothing
             },
-            reasons: vec![said(&reason)],
+            reasons,
             wanted: None,
             found: there.or(hidden),
             config: None,
@@ -100,17 +110,27 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         });
     }
     let strays = strays(inputs, &owners, &claimed, &roots, &mut offers);
-    for (mut stray, found) in strays.nodes {
-        stray.action = Action::Destroy;
-        let reason = format!("{}; the manifest does not name it any more", found.guest);
-        stray.reasons = vec![said(&reason)];
-        stray.found = Some(found);
-        nodes.push(stray);
+    for stray in strays.nodes {
+        let mut node = stray.node;
+        let guest = &stray.found.guest;
+        let reason = match &stray.unproven {
+            Some(why) => why.clone(),
+            None => format!("{guest}; the manifest does not name it any more"),
+        };
+        node.reasons = vec![said(&reason)];
+        if stray.unproven.is_none() {
+            node.action = Action::Destroy;
+            node.reasons
+                .extend(unseen_inside(inputs, &node.name).map(|text| said(&text)));
+        }
+        node.found = Some(stray.found);
+        nodes.push(node);
     }
     copies.extend(strays.copies);
     refusals.extend(strays.refusals);
     nodes.sort_by_key(|node| node.depth);
-    let foreign = foreign(inputs, &offers, copies, &nodes);
+    let foreign = foreign(inputs, &offers, copies, &nodes, &claimed);
+    refusals.extend(bystanders(&nodes, &foreign));
     empty(inputs, nodes, Vec::new(), foreign, refusals)
 }
 

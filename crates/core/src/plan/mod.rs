@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 pub use estimate::Paces;
 pub use inside::{digest, port, spec_text, without_values};
 pub use owner::ids;
-pub use record::{Configured, NodeRecord, NodeStatus};
+pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};
 pub use types::{
     Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
@@ -86,6 +86,8 @@ pub struct Inputs<'a> {
     pub looks: &'a BTreeMap<Place, Look>,
     /// What is remembered of nodes, by name.
     pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What is recorded for other manifests and hosts.
+    pub elsewhere: &'a Elsewhere,
     /// What nodes become inside, by name, and what of that was seen. Nodes that are left out are not
     /// configured.
     pub configs: &'a BTreeMap<String, ConfigPlan>,

@@ -22,7 +22,7 @@ pub(super) struct Owners<'a> {
     /// Guests of this site, and those that were created before sites had an id.
     by_uuid: BTreeMap<(&'a Place, &'a GuestUuid), Vec<&'a ObservedGuest>>,
     by_vmid: BTreeMap<(&'a Place, u32), &'a ObservedGuest>,
-    /// Places with guests of this manifest.
+    /// Places with guests of this site.
     populated: BTreeSet<&'a Place>,
 }
 
@@ -36,6 +36,8 @@ pub(super) enum Match<'a> {
     Copies(Vec<&'a ObservedGuest>),
     /// Several, and nothing tells which one is the node's.
     Ambiguous(Vec<&'a ObservedGuest>),
+    /// The recorded guest, whose marks someone changed since.
+    Edited(&'a ObservedGuest),
 }
 
 impl Match<'_> {
@@ -44,6 +46,7 @@ impl Match<'_> {
         let (guest, others) = match self {
             Self::Absent => (None, [].as_slice()),
             Self::Guest(guest, copies) => (Some(*guest), copies.as_slice()),
+            Self::Edited(guest) => (Some(*guest), [].as_slice()),
             Self::Copies(guests) | Self::Ambiguous(guests) => (None, guests.as_slice()),
         };
         let guests = others.iter().copied().chain(guest);
@@ -75,7 +78,7 @@ impl<'a> Owners<'a> {
                     continue;
                 };
                 owners.by_uuid.entry((place, uuid)).or_default().push(guest);
-                if guest.belongs_to(site, manifest) {
+                if guest.site.is_some() {
                     owners.populated.insert(place);
                 }
             }
@@ -118,9 +121,18 @@ impl<'a> Owners<'a> {
                 carrying.extend(self.replacements(place, first));
             }
         }
-        match record.guest.vmid {
-            Some(vmid) => decide(carrying, |guest| guest.vmid == vmid),
-            None => lone(carrying),
+        let Some(vmid) = record.guest.vmid else {
+            return lone(carrying);
+        };
+        let edited = self.with_vmid(place, vmid).filter(|guest| {
+            let recorded = guest.uuid.as_ref() == Some(&record.guest.uuid);
+            let unmarked = guest.uuid.is_none() && guest.contested.is_some();
+            // A guest of the first form carries no site.
+            unmarked || recorded && guest.site != record.site
+        });
+        match decide(carrying, |guest| guest.vmid == vmid) {
+            Match::Absent => edited.map_or(Match::Absent, Match::Edited),
+            other => other,
         }
     }
 
@@ -148,10 +160,7 @@ impl<'a> Owners<'a> {
         if !self.populated.contains(place) {
             return Vec::new();
         }
-        let identities = std::iter::successors(Some(first), |uuid| Some(identity::successor(uuid)));
-        let carrying = identities
-            .take(REPLACEMENTS)
-            .flat_map(|uuid| self.of_site(place, &uuid));
+        let carrying = line(first).flat_map(|uuid| self.of_site(place, &uuid));
         carrying.collect()
     }
 
@@ -165,6 +174,21 @@ impl<'a> Owners<'a> {
         guests.retain(|guest| guest.site.is_some());
         guests
     }
+}
+
+/// Tells whether an identity is that of a node, or of a guest that replaced its first one.
+pub(super) fn is_identity_of(
+    (site, manifest): (&SiteId, &str),
+    host: &str,
+    node: &str,
+    uuid: &GuestUuid,
+) -> bool {
+    line(identity::uuid(site, manifest, host, node)).any(|one| one == *uuid)
+}
+
+/// Returns an identity and those that replace it one after the other.
+fn line(first: GuestUuid) -> impl Iterator<Item = GuestUuid> {
+    std::iter::successors(Some(first), |uuid| Some(identity::successor(uuid))).take(REPLACEMENTS)
 }
 
 fn decide<'a>(
@@ -209,7 +233,7 @@ pub fn ids(
         let vmid = match looks.get(&place) {
             Some(Look::Seen(_)) => match owners.of_node(&place, (host, name), record) {
                 Match::Guest(guest, _) => Some(guest.vmid),
-                Match::Absent | Match::Copies(_) | Match::Ambiguous(_) => None,
+                Match::Absent | Match::Copies(_) | Match::Ambiguous(_) | Match::Edited(_) => None,
             },
             // What cannot be seen is where it was.
             Some(Look::Unseen(_)) | None => record.and_then(|record| record.guest.vmid),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::types::Place;
 use crate::doc::scalar::SiteId;
-use crate::observed::GuestRef;
+use crate::observed::{GuestRef, GuestUuid};
 
 /// How far a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -55,6 +55,19 @@ pub struct NodeRecord {
     /// What it was last made inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<Configured>,
+}
+
+/// Guests of the site that are recorded for another manifest or host than those a plan is for, each
+/// with its manifest.
+#[derive(Clone, Debug, Default)]
+pub struct Elsewhere(pub Vec<(String, NodeRecord)>);
+
+impl Elsewhere {
+    /// Tells whether a guest is recorded for another manifest or host of the site.
+    pub fn has(&self, uuid: &GuestUuid, vmid: u32) -> bool {
+        let mut guests = self.0.iter().map(|(_, record)| &record.guest);
+        guests.any(|guest| guest.uuid == *uuid && guest.vmid == Some(vmid))
+    }
 }
 
 /// What a node was made inside.

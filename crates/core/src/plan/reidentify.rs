@@ -35,7 +35,9 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         }
     }
     nodes.sort_by_key(|node| node.depth);
-    let foreign = foreign(inputs, &offers, Vec::new(), &nodes);
+    let records = inputs.records.values();
+    let claimed = records.map(|record| record.guest.uuid.clone()).collect();
+    let foreign = foreign(inputs, &offers, Vec::new(), &nodes, &claimed);
     empty(inputs, nodes, Vec::new(), foreign, refusals)
 }
 

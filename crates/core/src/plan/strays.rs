@@ -3,21 +3,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::{GuestUuid, ObservedGuest};
+use crate::doc::scalar::SiteId;
+use crate::observed::{Contradiction, GuestUuid, ObservedGuest};
 
 use super::apply::said;
 use super::compare::found;
-use super::owner::{Match, Owners, named};
+use super::owner::{Match, Owners, is_identity_of, named};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
 use super::types::{Action, Foreign, Found, NodePlan, Place, Refusal};
 use super::{Inputs, Look};
 
+/// A guest that carries the marks of this manifest, which does not name it.
+pub(super) struct Stray {
+    /// How the plan names it.
+    pub(super) node: NodePlan,
+    /// What was seen of it.
+    pub(super) found: Found,
+    /// Why it is not removed: its tags alone do not prove whose it is.
+    pub(super) unproven: Option<String>,
+}
+
 /// Guests of this manifest that it does not name.
 #[derive(Default)]
 pub(super) struct Strays {
     /// What is known of each.
-    pub(super) nodes: Vec<(NodePlan, Found)>,
+    pub(super) nodes: Vec<Stray>,
     /// Those that carry the identity of another.
     pub(super) copies: Vec<Foreign>,
     /// Why some of them cannot be removed.
@@ -71,11 +82,11 @@ pub(super) fn strays(
             // one that was migrated is known by its record.
             let migrated = record.is_some_and(|record| record.guest.vmid == Some(guest.vmid));
             let here = guest.host == machine || migrated;
-            if !ours || !here || guest.template || !seen.insert(uuid) {
+            if !ours || !here || is_elsewhere(inputs, host, guest, uuid) || !seen.insert(uuid) {
                 continue;
             }
             let guest = match owners.of_stray(place, uuid, record) {
-                Match::Absent => continue,
+                Match::Absent | Match::Edited(_) => continue,
                 Match::Guest(guest, copies) => {
                     strays.copies.extend(copies_of(place, &guest.name, &copies));
                     guest
@@ -94,6 +105,13 @@ pub(super) fn strays(
                     continue;
                 }
             };
+            if let Some((detail, hint)) = unusable(&guest.name, guest) {
+                strays.refusals.push(Refusal {
+                    node: None,
+                    reason: said(&detail),
+                    hint,
+                });
+            }
             let Some(found) = found(guest, None) else {
                 continue;
             };
@@ -114,25 +132,128 @@ pub(super) fn strays(
                 config: None,
                 reidentified: None,
             };
-            strays.nodes.push((stray, found));
+            strays.nodes.push(Stray {
+                node: stray,
+                found,
+                unproven: record
+                    .is_none()
+                    .then(|| unproven(inputs, host, guest, uuid))
+                    .flatten(),
+            });
         }
     }
     strays
 }
 
+/// Tells whether a guest is one of another manifest or of another host of the site, whatever its
+/// tags say.
+fn is_elsewhere(inputs: &Inputs<'_>, host: &str, guest: &ObservedGuest, uuid: &GuestUuid) -> bool {
+    let manifest = (inputs.site, inputs.resolved.name.as_str());
+    let mut hosts = inputs.catalog.nodes.keys().filter(|other| *other != host);
+    inputs.elsewhere.has(uuid, guest.vmid)
+        || hosts.any(|other| is_identity_of(manifest, other, &guest.name, uuid))
+}
+
+/// Says why the tags of a guest that is not recorded do not prove that it is one of the manifest.
+fn unproven(
+    inputs: &Inputs<'_>,
+    host: &str,
+    guest: &ObservedGuest,
+    uuid: &GuestUuid,
+) -> Option<String> {
+    let name = &guest.name;
+    let manifest = (inputs.site, inputs.resolved.name.as_str());
+    let why = || {
+        format!(
+            "its tags name this manifest; nothing is recorded of it, and its identity is not that \
+             of a node `{name}`"
+        )
+    };
+    (!is_identity_of(manifest, host, name, uuid)).then(why)
+}
+
+/// Refuses to remove nodes with guests in them that the plan does not remove: they would go with
+/// their node.
+pub(super) fn bystanders(nodes: &[NodePlan], foreign: &[Foreign]) -> Vec<Refusal> {
+    let by_name: BTreeMap<&str, &NodePlan> = nodes
+        .iter()
+        .map(|node| (node.name.as_str(), node))
+        .collect();
+    // The innermost node that goes, with the guest in it.
+    let going = |place: &Place| {
+        let mut place = place;
+        while let Place::Inside(parent) = place {
+            let node = by_name.get(parent.as_str())?;
+            if matches!(node.action, Action::Destroy | Action::Replace) {
+                return Some(node.name.as_str());
+            }
+            place = &node.place;
+        }
+        None
+    };
+    let foreign = foreign
+        .iter()
+        .filter_map(|guest| Some((going(&guest.place)?, guest.vmid, guest.name.as_str())));
+    let left = nodes.iter().filter_map(|node| {
+        let vmid = node.found.as_ref()?.guest.vmid?;
+        let left = node.action == Action::Leave;
+        Some((going(&node.place)?, vmid, node.name.as_str())).filter(|_| left)
+    });
+    let mut inside: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (node, vmid, name) in foreign.chain(left) {
+        inside
+            .entry(node)
+            .or_default()
+            .push(format!("{vmid} ({name})"));
+    }
+    let refusal = |(node, guests): (&str, Vec<String>)| Refusal {
+        node: Some(node.to_owned()),
+        reason: said(&format!(
+            "guests in it that this plan does not remove would be destroyed with it: {}",
+            guests.join(", ")
+        )),
+        hint: "move or remove them first".to_owned(),
+    };
+    inside.into_iter().map(refusal).collect()
+}
+
+/// Says that what runs in a node goes with it unseen.
+pub(super) fn unseen_inside(inputs: &Inputs<'_>, node: &str) -> Option<String> {
+    let inside = Place::Inside(node.to_owned());
+    let hosts = inputs.resolved.node(node).is_some_and(|node| node.can_host)
+        || inputs.records.values().any(|record| record.place == inside);
+    let seen = matches!(inputs.looks.get(&inside), Some(Look::Seen(_)));
+    (hosts && !seen).then(|| "what runs in it was not seen, and is destroyed with it".to_owned())
+}
+
 /// Says why nothing can be done to a guest, whoever's it is.
 pub(super) fn unusable(node: &str, guest: &ObservedGuest) -> Option<(String, String)> {
-    if let Some(why) = &guest.contested {
-        let detail = format!("{why} (guest {} of `{node}`)", guest.vmid);
-        let hint = "if someone copied it, remove its tags `homestak*`; if it is the original, \
-                    `homestak manifest apply` says what to restore";
-        return Some((detail, hint.to_owned()));
+    if let Some(Contradiction { detail, hint }) = &guest.contested {
+        let detail = format!("{detail} (guest {} of `{node}`)", guest.vmid);
+        return Some((detail, hint.clone()));
     }
     guest.template.then(|| {
         let detail = format!("guest {} of `{node}` was made a template", guest.vmid);
         let hint = "remove its tags `homestak*` to keep it; the node is then created again";
         (detail, hint.to_owned())
     })
+}
+
+/// Says that the recorded guest of a node does not carry its marks any more.
+pub(super) fn edited(node: &str, site: &SiteId, guest: &ObservedGuest) -> (String, String) {
+    if let Some(contested) = unusable(node, guest) {
+        return contested;
+    }
+    let marks = match &guest.site {
+        Some(other) => format!("its tags name another site, `{other}`"),
+        None => "its tags name no site, or several".to_owned(),
+    };
+    let detail = format!("guest {} is recorded as `{node}`, and {marks}", guest.vmid);
+    let hint = format!(
+        "give it the tag `homestak-s-{site}` and no other of that kind; or, if it is another's \
+         guest now, homestak manifest forget {node}"
+    );
+    (detail, hint)
 }
 
 /// Says that several guests carry one identity.
@@ -200,28 +321,31 @@ pub(super) fn foreign(
     offers: &BTreeMap<Place, Offer>,
     copies: Vec<Foreign>,
     nodes: &[NodePlan],
+    claimed: &BTreeSet<GuestUuid>,
 ) -> Vec<Foreign> {
     let mut foreign = copies;
+    let copies: BTreeSet<(Place, u32)> = foreign
+        .iter()
+        .map(|guest| (guest.place.clone(), guest.vmid))
+        .collect();
     for (place, look) in inputs.looks {
         let (Look::Seen(observed), Some(offer)) = (look, offers.get(place)) else {
             continue;
         };
-        // A guest without a site may be ours; then the plan names it as a node.
-        let known: BTreeSet<u32> = inputs
-            .records
-            .values()
-            .filter(|record| record.place == *place && record.site.is_none())
-            .filter_map(|record| record.guest.vmid)
-            .collect();
         let planned: BTreeSet<Option<u32>> = nodes
             .iter()
             .filter(|node| node.place == *place)
             .filter_map(|node| Some(node.found.as_ref()?.guest.vmid))
             .collect();
         let others = observed.guests.iter().filter(|guest| {
+            // The identity of a node that the plan leaves out is claimed too.
+            let claims = guest
+                .uuid
+                .as_ref()
+                .is_some_and(|uuid| claimed.contains(uuid));
             let ours = planned.contains(&Some(guest.vmid))
-                || guest.belongs_to(inputs.site, &inputs.resolved.name)
-                || guest.uuid.is_some() && guest.site.is_none() && known.contains(&guest.vmid);
+                || copies.contains(&(place.clone(), guest.vmid))
+                || claims && guest.site.as_ref().is_none_or(|site| site == inputs.site);
             guest.host == offer.host && !ours
         });
         foreign.extend(others.map(|guest| Foreign {

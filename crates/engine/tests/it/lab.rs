@@ -264,6 +264,7 @@ impl Lab {
     pub async fn plan_with(&self, manifest: &str, options: &Options) -> Plan {
         let (catalog, resolved) = documents(manifest);
         let mut records: BTreeMap<String, NodeRecord> = BTreeMap::new();
+        let mut scopes = Vec::new();
         for host in ["pve1", "pve2"] {
             let scope = Scope {
                 site: Some(self.site.clone()),
@@ -272,12 +273,15 @@ impl Lab {
             };
             let known = self.journal.records(&scope).await.unwrap();
             records.extend(known.into_iter().map(|one| (one.name.clone(), one)));
+            scopes.push(scope);
         }
+        let elsewhere = self.journal.elsewhere(&self.site, &scopes).await.unwrap();
         let errand = Errand {
             site: &self.site,
             catalog: &catalog,
             resolved: &resolved,
             records: &records,
+            elsewhere: &elsewhere,
             configs: &self.insides.configs(&resolved),
             options,
             paces: &Paces::default(),

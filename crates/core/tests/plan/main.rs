@@ -3,6 +3,8 @@
 //! In: random manifests and worlds. Out: what must hold of every plan.
 //! Never: a provider.
 
+mod owners;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::catalog::{Catalog, Input};
@@ -12,8 +14,8 @@ use homestak_core::observed::{
     GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
 use homestak_core::plan::{
-    Action, Inputs, Look, NodeRecord, NodeStatus, Options, Paces, Place, Plan, Step, StepKind,
-    Verb, identity, plan, steps,
+    Action, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options, Paces, Place, Plan, Step,
+    StepKind, Verb, identity, plan, steps,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use proptest::prelude::*;
@@ -37,6 +39,11 @@ fn documents(text: &str) -> (Catalog, Resolved) {
         input(
             Kind::Node,
             "father",
+            "api_endpoint: https://127.0.0.1:8006\n",
+        ),
+        input(
+            Kind::Node,
+            "mother",
             "api_endpoint: https://127.0.0.1:8006\n",
         ),
     ]);
@@ -116,6 +123,25 @@ fn recorded(
     records: &[NodeRecord],
     options: &Options,
 ) -> Plan {
+    with(text, guests, (records, &Elsewhere::default()), options)
+}
+
+/// Plans with what the journal knows of other manifests and hosts.
+fn with_journal(
+    text: &str,
+    guests: Vec<ObservedGuest>,
+    elsewhere: &Elsewhere,
+    options: &Options,
+) -> Plan {
+    with(text, guests, (&[], elsewhere), options)
+}
+
+fn with(
+    text: &str,
+    guests: Vec<ObservedGuest>,
+    (records, elsewhere): (&[NodeRecord], &Elsewhere),
+    options: &Options,
+) -> Plan {
     let (catalog, resolved) = documents(text);
     let looks = [(Place::Host("father".to_owned()), Look::Seen(host(guests)))].into();
     let records = records.iter().cloned();
@@ -127,6 +153,7 @@ fn recorded(
         records: &records
             .map(|record| (record.name.clone(), record))
             .collect(),
+        elsewhere,
         configs: &BTreeMap::new(),
         options,
         paces: &Paces::default(),
@@ -188,232 +215,6 @@ fn a_guest_that_is_being_made_may_be_ours_and_is_not_refused() {
 }
 
 #[test]
-fn a_guest_with_our_name_and_without_our_identity_is_not_ours() {
-    let plan = apply(TWO, vec![guest("a", 200, Power::Running, None)]);
-    assert_eq!(plan.node("a").map(|node| node.action), Some(Action::Create));
-}
-
-#[test]
-fn a_stopped_guest_is_started_and_never_created_when_the_journal_is_lost() {
-    let stopped = ObservedGuest {
-        power: Power::Stopped,
-        ..ours("a", 200)
-    };
-    let locked = ObservedGuest {
-        lock: Some("backup".to_owned()),
-        ..stopped.clone()
-    };
-    for there in [stopped, locked] {
-        let plan = apply(TWO, vec![there, ours("b", 500)]);
-        let node = plan.node("a").expect("a");
-        assert_eq!(node.action, Action::Start);
-        let found = node.found.as_ref().expect("a guest");
-        assert_eq!(found.guest.vmid, Some(200));
-    }
-}
-
-#[test]
-fn a_guest_of_another_site_is_foreign_whatever_its_name_and_manifest() {
-    let other = SiteId::new("zzzz2mzx4vbt3npw").expect("an id");
-    let theirs = |name: &str, vmid| ObservedGuest {
-        uuid: Some(identity::uuid(&other, "m", "father", name)),
-        site: Some(other.clone()),
-        ..ours(name, vmid)
-    };
-    let there = vec![theirs("a", 200), theirs("b", 501), theirs("old", 300)];
-    let prune = Options {
-        prune: true,
-        ..Options::new(Verb::Apply)
-    };
-    for options in [prune, Options::new(Verb::Destroy)] {
-        let plan = planned(TWO, there.clone(), &options);
-        assert!(!plan.removes(), "{:#?}", plan.nodes);
-        assert_eq!(plan.foreign.len(), 3);
-        assert!(
-            plan.foreign
-                .iter()
-                .all(|guest| guest.site.as_ref() == Some(&other))
-        );
-    }
-}
-
-#[test]
-fn a_guest_that_forged_our_uuid_without_our_site_is_foreign() {
-    let forged = ObservedGuest {
-        site: None,
-        ..ours("a", 666)
-    };
-    let plan = planned(TWO, vec![forged], &Options::new(Verb::Destroy));
-    assert!(!plan.removes(), "{:#?}", plan.nodes);
-}
-
-#[test]
-fn several_guests_with_one_identity_are_refused_by_name_when_the_journal_is_lost() {
-    let there = vec![ours("a", 200), ours("a", 201), ours("b", 500)];
-    for verb in [Verb::Apply, Verb::Destroy] {
-        let plan = planned(TWO, there.clone(), &Options::new(verb));
-        let [refusal] = plan.refusals.as_slice() else {
-            panic!("{:#?}", plan.refusals);
-        };
-        assert_eq!(refusal.node.as_deref(), Some("a"));
-        for guest in ["200 on father", "201 on father"] {
-            assert!(refusal.reason.text.contains(guest), "{refusal:?}");
-        }
-        assert!(
-            plan.node("a")
-                .is_none_or(|node| node.action != Action::Destroy)
-        );
-    }
-}
-
-#[test]
-fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_reported() {
-    let guest = ObservedGuest {
-        created_as: Some(200),
-        ..ours("a", 200)
-    };
-    let copy = ObservedGuest {
-        vmid: 201,
-        ..guest.clone()
-    };
-    let known = record(&guest, "a");
-    let there = vec![copy.clone(), guest, ours("b", 500)];
-    let plan = recorded(
-        TWO,
-        there,
-        std::slice::from_ref(&known),
-        &Options::new(Verb::Destroy),
-    );
-    let found = plan.node("a").and_then(|node| node.found.as_ref());
-    assert_eq!(found.and_then(|found| found.guest.vmid), Some(200));
-    let copies: Vec<(u32, Option<&str>)> = plan
-        .foreign
-        .iter()
-        .map(|guest| (guest.vmid, guest.copy_of.as_deref()))
-        .collect();
-    assert_eq!(copies, [(201, Some("a"))]);
-    // Once the original is gone, its copy is nobody's to remove.
-    let there = vec![copy, ours("b", 500)];
-    let plan = recorded(
-        TWO,
-        there.clone(),
-        std::slice::from_ref(&known),
-        &Options::new(Verb::Destroy),
-    );
-    let a = plan.node("a").expect("a");
-    assert_eq!(a.action, Action::Nothing);
-    assert_eq!(plan.foreign[0].copy_of.as_deref(), Some("a"));
-    // And creating the node beside it would make two of one identity.
-    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Apply));
-    assert_eq!(plan.refusals.len(), 1, "{:#?}", plan.refusals);
-}
-
-#[test]
-fn a_copy_is_known_by_the_id_it_was_created_with_when_the_journal_is_lost() {
-    let original = ObservedGuest {
-        created_as: Some(200),
-        ..ours("a", 200)
-    };
-    let copy = ObservedGuest {
-        created_as: Some(200),
-        ..ours("a", 201)
-    };
-    let lone = planned(TWO, vec![copy.clone()], &Options::new(Verb::Destroy));
-    assert!(!lone.removes(), "{:#?}", lone.nodes);
-    // Tags can be forged, so two stay a person's decision.
-    let both = planned(TWO, vec![original, copy], &Options::new(Verb::Destroy));
-    assert!(!both.removes(), "{:#?}", both.nodes);
-    assert_eq!(both.refusals.len(), 1);
-}
-
-#[test]
-fn a_guest_that_another_driver_replaced_is_refused_and_no_stray() {
-    let guest = ours("a", 200);
-    let known = record(&guest, "a");
-    let uuid = guest.uuid.as_ref().expect("an identity");
-    let replacement = ObservedGuest {
-        uuid: Some(identity::successor(uuid)),
-        created_as: Some(201),
-        ..ours("a", 201)
-    };
-    let prune = Options {
-        prune: true,
-        ..Options::new(Verb::Apply)
-    };
-    for options in [prune, Options::new(Verb::Destroy)] {
-        let there = vec![replacement.clone(), ours("b", 500)];
-        let plan = recorded(TWO, there, std::slice::from_ref(&known), &options);
-        let [refusal] = plan.refusals.as_slice() else {
-            panic!("{:#?}", plan.refusals);
-        };
-        assert!(refusal.hint.contains("manifest forget a"), "{refusal:?}");
-        let gone = |node: &&homestak_core::plan::NodePlan| {
-            let found = node.found.as_ref().and_then(|found| found.guest.vmid);
-            node.action == Action::Destroy && found == Some(201)
-        };
-        assert!(
-            !plan.nodes.iter().any(|node| gone(&node)),
-            "{:#?}",
-            plan.nodes
-        );
-    }
-}
-
-#[test]
-fn a_guest_that_lost_the_tag_of_the_site_is_no_stray() {
-    let guest = ours("a", 200);
-    let known = record(&guest, "a");
-    let untagged = ObservedGuest {
-        site: None,
-        ..guest
-    };
-    let there = vec![untagged, ours("b", 500)];
-    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Destroy));
-    let gone: Vec<&str> = plan
-        .nodes
-        .iter()
-        .filter(|node| node.action == Action::Destroy)
-        .map(|node| node.name.as_str())
-        .collect();
-    assert_eq!(gone, ["b"]);
-}
-
-#[test]
-fn what_is_contested_or_a_template_is_not_removed() {
-    let contested = ObservedGuest {
-        contested: Some("its notes were changed".to_owned()),
-        ..ours("a", 200)
-    };
-    let template = ObservedGuest {
-        template: true,
-        ..ours("a", 200)
-    };
-    for guest in [contested, template] {
-        for verb in [Verb::Apply, Verb::Destroy] {
-            let there = vec![guest.clone(), ours("b", 500)];
-            let plan = planned(TWO, there, &Options::new(verb));
-            assert_eq!(plan.refusals.len(), 1, "{verb:?} {:#?}", plan.refusals);
-        }
-    }
-}
-
-#[test]
-fn a_guest_whose_creation_was_cut_off_is_looked_for_when_it_is_destroyed() {
-    let known = NodeRecord {
-        status: NodeStatus::Creating,
-        ..record(&ours("a", 200), "a")
-    };
-    let plan = recorded(TWO, Vec::new(), &[known], &Options::new(Verb::Destroy));
-    let node = plan.node("a").expect("a");
-    assert_eq!(node.action, Action::Destroy);
-    assert!(
-        steps(&plan)
-            .iter()
-            .any(|step| step.kind == StepKind::Destroy)
-    );
-}
-
-#[test]
 fn unknown_power_is_refused_and_never_planned_upon() {
     let there = ObservedGuest {
         power: Power::Unknown,
@@ -427,78 +228,6 @@ fn unknown_power_is_refused_and_never_planned_upon() {
     };
     assert!(refusal.reason.text.contains("is unknown"), "{refusal:?}");
     assert!(steps(&plan).iter().all(|step| step.kind != StepKind::Start));
-}
-
-#[test]
-fn a_guest_that_was_migrated_makes_a_plan_stale_and_a_new_one_names_its_host() {
-    let there = ours("a", 200);
-    let known = record(&there, "a");
-    let destroy = |guest| {
-        let options = Options::new(Verb::Destroy);
-        recorded(TWO, vec![guest], std::slice::from_ref(&known), &options)
-    };
-    let before = destroy(there.clone());
-    let after = destroy(ObservedGuest {
-        host: "mother".to_owned(),
-        ..there
-    });
-    assert!(!before.same_work(&after));
-    let found = after.node("a").and_then(|node| node.found.as_ref());
-    assert_eq!(found.map(|found| found.guest.host.as_str()), Some("mother"));
-}
-
-#[test]
-fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_the_site() {
-    let old = ObservedGuest {
-        uuid: GuestUuid::new("11111111-2222-8333-8444-555555555555"),
-        site: None,
-        ..ours("a", 200)
-    };
-    let known = record(&old, "a");
-    let destroy = Options::new(Verb::Destroy);
-    let plan = planned(TWO, vec![old.clone()], &destroy);
-    assert!(!plan.removes(), "nothing records that it is ours");
-    let plan = recorded(
-        TWO,
-        vec![old.clone()],
-        std::slice::from_ref(&known),
-        &destroy,
-    );
-    assert!(plan.removes());
-    let elsewhere = ObservedGuest {
-        vmid: 201,
-        ..old.clone()
-    };
-    let plan = recorded(TWO, vec![elsewhere], std::slice::from_ref(&known), &destroy);
-    assert!(!plan.removes(), "its id is another");
-    let plan = recorded(TWO, vec![old], &[known], &Options::new(Verb::Reidentify));
-    let [node] = plan.nodes.as_slice() else {
-        panic!("{:#?}", plan.nodes);
-    };
-    assert_eq!(node.action, Action::Reidentify);
-    let new = node.reidentified.as_ref().expect("an identity");
-    assert_eq!(new.uuid, identity::uuid(&site(), "m", "father", "a"));
-    let kinds: Vec<StepKind> = steps(&plan).iter().map(|step| step.kind).collect();
-    assert_eq!(kinds, [StepKind::Reidentify]);
-}
-
-#[test]
-fn what_the_manifest_does_not_name_is_left_unless_asked() {
-    let there = vec![ours("a", 200), ours("b", 500), ours("old", 300)];
-    let plan = apply(TWO, there.clone());
-    assert_eq!(
-        plan.node("old").map(|node| node.action),
-        Some(Action::Leave)
-    );
-    assert!(plan.is_empty());
-    let options = Options {
-        prune: true,
-        ..Options::new(Verb::Apply)
-    };
-    let plan = planned(TWO, there, &options);
-    let action = plan.node("old").map(|node| node.action);
-    assert_eq!(action, Some(Action::Destroy));
-    assert!(plan.removes());
 }
 
 #[test]
@@ -545,6 +274,7 @@ fn a_host_that_is_offline_or_lacks_the_storage_is_refused() {
         resolved: &resolved,
         looks: &looks,
         records: &BTreeMap::new(),
+        elsewhere: &Elsewhere::default(),
         configs: &BTreeMap::new(),
         options: &options,
         paces: &Paces::default(),
