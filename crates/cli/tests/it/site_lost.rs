@@ -29,6 +29,26 @@ fn the_plan_of_a_site_with_an_id_gives_it_to_no_other_site() {
 }
 
 #[test]
+fn a_plan_that_gave_a_site_its_id_and_was_carried_out_gives_it_to_no_second_site() {
+    let father = Father::quick();
+    father.single();
+    without_id(&father);
+    let plan = ["manifest", "plan", "-M", "single-node", "-H", "father"];
+    father
+        .run(&[&plan[..], &["--out", "plan.json"]].concat())
+        .good();
+    father.run(&["manifest", "apply", "plan.json"]).good();
+    // As a copy of the site from before it had an id, with a state directory of its own.
+    without_id(&father);
+    fs::remove_dir_all(father.state()).unwrap();
+    let run = father.run(&["manifest", "apply", "plan.json"]);
+    assert_eq!(run.code, 3, "{}", run.err);
+    let file = father.site.site().join("site.yaml");
+    assert!(!fs::read_to_string(&file).unwrap().contains("\nid:"));
+    assert_eq!(father.guests(), ["test-vm"]);
+}
+
+#[test]
 fn a_site_that_lost_its_id_is_refused_for_any_manifest_while_the_journal_knows_one() {
     let father = Father::quick();
     father.single();
