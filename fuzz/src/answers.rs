@@ -136,7 +136,6 @@ fn candidates(config: &GuestConfig) -> BTreeSet<GuestUuid> {
     tagged
         .chain(config.smbios_uuid())
         .chain(identity::uuid_in_notes(notes))
-        .chain(identity::uuid_in_making(notes))
         .collect()
 }
 

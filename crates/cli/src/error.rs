@@ -200,7 +200,15 @@ impl From<&homestak_site::id::IdError> for CommandError {
         let failed = Self::failed(format!("The site's id: {}.", chain(error)));
         let carried = "guests carry the id, and only guests that carry it are the site's";
         match error {
-            IdError::Write { path, lines, .. } | IdError::Form { path, lines } => {
+            IdError::Form {
+                path,
+                instead: Some(id),
+                ..
+            } => failed.hint(format!(
+                "in {}, replace the value of `id` with {id}, and that of `schema_version` with 2",
+                path.display()
+            )),
+            IdError::Write { path, lines, .. } | IdError::Form { path, lines, .. } => {
                 let (path, lines) = (path.display(), lines.trim_end());
                 failed.hint(if lines.starts_with("schema_version") {
                     format!("in {path}, replace the line `schema_version`, or add both:\n{lines}")

@@ -102,11 +102,25 @@ impl Session {
         }
     }
 
-    /// Takes the id of a written plan for a site that has none, so that the plan still fits.
-    pub(crate) fn expect_id(&mut self, id: Option<&SiteId>) {
-        if let (Some(id), false, Ok(own)) = (id, self.has_id, &mut self.id) {
+    /// Takes the id of a written plan for a site that has none, so that the plan still fits. Only
+    /// an id that was new with the plan: any other one is that of another site.
+    pub(crate) fn expect_id(&mut self, id: &SiteId, is_new: bool) -> Result<(), CommandError> {
+        if self.has_id {
+            return Ok(());
+        }
+        if !is_new {
+            return Err(CommandError::refused(format!(
+                "The plan is of the site `{id}`, and this site has none."
+            ))
+            .hint(format!(
+                "homestak site new-id --id {id} if this is that site"
+            ))
+            .hint("homestak manifest plan --out FILE writes a plan of this site"));
+        }
+        if let Ok(own) = &mut self.id {
             own.clone_from(id);
         }
+        Ok(())
     }
 
     /// Makes sure that the site has the id that guests are about to get; one without an id gets it.

@@ -106,13 +106,6 @@ pub struct Capabilities {
 pub enum DiskSource {
     /// A disk image by its name in the storage, such as `debian-12.qcow2`.
     Image(String),
-    /// A copy of another guest, by its id.
-    Clone {
-        /// The guest to copy.
-        vmid: u32,
-        /// Whether all data is copied, instead of sharing it.
-        full: bool,
-    },
     /// A container template by its name in the storage, or as a whole volume id.
     Template(String),
 }

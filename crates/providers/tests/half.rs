@@ -11,7 +11,7 @@ use std::time::Duration;
 use homestak_engine::ports::{Class, GuestRef, NewGuest, PortError, Provider as _};
 use homestak_providers::pve::vmid::choose;
 use homestak_sim::{Kind, World};
-use support::place::{Place, place, with_template};
+use support::place::{Place, place};
 
 /// Where a guest is looked for that was never seen.
 fn nowhere(guest: &NewGuest) -> GuestRef {
@@ -66,22 +66,22 @@ fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_whose_host_crashed_is_named_by_create_and_destroy_and_left_alone() {
-    let place = with_template().await;
-    let guest = support::clone_of(9000, 1);
+async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_alone() {
+    let place = place(|builder| builder).await;
+    let guest = support::vm(1);
     let vmid = crash_while_making(&place, &guest).await;
     let before = place.world.guests();
     let pve = place.client();
     check(
         &pve.create(&guest).await.expect_err("half-made"),
         vmid,
-        "clone",
+        "create",
         "qm",
     );
     check(
         &pve.destroy(&nowhere(&guest)).await.expect_err("half-made"),
         vmid,
-        "clone",
+        "create",
         "qm",
     );
     let seen = GuestRef {
@@ -91,37 +91,16 @@ async fn a_copy_whose_host_crashed_is_named_by_create_and_destroy_and_left_alone
     check(
         &pve.start(&seen).await.expect_err("half-made"),
         vmid,
-        "clone",
+        "create",
         "qm",
     );
     assert_eq!(place.world.guests(), before, "nothing was touched");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_vm_from_an_image_whose_host_crashed_is_named() {
+async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
     let place = place(|builder| builder).await;
     let guest = support::vm(1);
-    let vmid = crash_while_making(&place, &guest).await;
-    let pve = place.client();
-    check(
-        &pve.create(&guest).await.expect_err("half-made"),
-        vmid,
-        "create",
-        "qm",
-    );
-    check(
-        &pve.destroy(&nowhere(&guest)).await.expect_err("half-made"),
-        vmid,
-        "create",
-        "qm",
-    );
-    assert_eq!(place.world.guests().len(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
-    let place = with_template().await;
-    let guest = support::clone_of(9000, 1);
     let vmid = crash_while_making(&place, &guest).await;
     let pve = place.client();
     pve.create(&guest).await.expect_err("half-made");
@@ -164,10 +143,10 @@ async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn destroying_waits_for_a_copy_that_is_still_being_made_and_names_it() {
-    let place = with_template().await;
+async fn destroying_waits_for_a_guest_that_is_still_being_made_and_names_it() {
+    let place = place(|builder| builder).await;
     place.world.set_copy_speed(40_000_000);
-    let guest = support::clone_of(9000, 1);
+    let guest = support::vm(1);
     let pve = place.client();
     let begun = async {
         while locked(&place.world).is_empty() {
@@ -192,5 +171,5 @@ async fn destroying_waits_for_a_copy_that_is_still_being_made_and_names_it() {
     };
     successor.destroy(&at).await.expect("destroyed");
     place.settle().await;
-    assert_eq!(place.world.guests().len(), 1, "only the source is left");
+    assert_eq!(place.world.guests().len(), 0);
 }

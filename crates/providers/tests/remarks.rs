@@ -13,7 +13,7 @@ use homestak_engine::ports::{
 };
 use homestak_providers::pve::Limits;
 use homestak_sim::{Call, Fault, FaultKind, Kind};
-use support::place::{Place, place, with_template};
+use support::place::{Place, place};
 
 #[derive(Default)]
 struct Ears(Mutex<Vec<(Option<GuestUuid>, Remark)>>);
@@ -52,18 +52,16 @@ fn listen(place: &Place) -> (homestak_providers::pve::Pve, Arc<Ears>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_is_waited_for_is_named_once_with_its_guest() {
-    let place = with_template().await;
+    let place = place(|builder| builder).await;
     place.world.set_copy_speed(50_000_000);
     let (pve, ears) = listen(&place);
-    pve.create(&support::clone_of(9000, 1))
-        .await
-        .expect("a copy");
+    pve.create(&support::vm(1)).await.expect("a guest");
     let waits = ears.waits();
-    let clones: Vec<_> = waits
+    let named: Vec<_> = waits
         .iter()
-        .filter(|(_, text)| text == "task qmclone on pve1")
+        .filter(|(_, text)| text == "task qmcreate on pve1")
         .collect();
-    assert_eq!(clones.len(), 1, "{waits:?}");
+    assert_eq!(named.len(), 1, "{waits:?}");
     assert!(
         waits
             .iter()
@@ -126,7 +124,7 @@ async fn a_lock_that_is_waited_for_is_named() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_that_is_waited_for_is_named() {
-    let place = with_template().await;
+    let place = place(|builder| builder).await;
     place.world.set_copy_speed(100_000_000);
     let ears = Arc::new(Ears::default());
     let limits = Limits {
@@ -134,7 +132,7 @@ async fn a_turn_that_is_waited_for_is_named() {
         ..Limits::default()
     };
     let pve = place.client_with(limits).listening(ears.clone());
-    let (one, two) = (support::clone_of(9000, 1), support::clone_of(9000, 2));
+    let (one, two) = (support::vm(1), support::vm(2));
     let (first, second) = tokio::join!(pve.create(&one), pve.create(&two));
     first.expect("a copy");
     second.expect("a copy");

@@ -6,6 +6,7 @@
 mod support;
 
 use homestak_engine::ports::{Class, Halt, Provider as _};
+use homestak_providers::pve::vmid::choose;
 use support::add;
 use support::server::Server;
 use support::world::World;
@@ -168,5 +169,63 @@ async fn a_protected_guest_stays() {
     assert!(
         server.world().guests[&100].running,
         "it was not even stopped"
+    );
+}
+
+#[tokio::test]
+async fn notes_alone_make_no_guest_ours() {
+    let new = support::vm(1);
+    let vmid = choose(&new.uuid, &(10_000..=89_999), &[].into()).expect("an id");
+    let mut world = World::new();
+    let tenant = add(&mut world, vmid, 1, |guest| {
+        let notes = format!("homestak-making: {}\nhomestak-run: run1\n", new.uuid);
+        for (key, value) in [
+            ("tags", "theirs"),
+            ("smbios1", "uuid=11111111-0000-4000-8000-000000000000"),
+            ("description", &notes),
+        ] {
+            guest.config.insert(key.to_owned(), value.to_owned());
+        }
+    });
+    let before = world.guests[&vmid].config.clone();
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    assert_eq!(pve.inspect(&tenant).await.expect("a look"), None);
+    pve.destroy(&tenant).await.expect("ours is not there");
+    let made = pve.create(&new).await.expect("beside it");
+    assert_ne!(made.vmid, Some(vmid));
+    pve.destroy(&made).await.expect("destroyed");
+    let mut world = server.world();
+    world.finish();
+    assert_eq!(world.guests.keys().copied().collect::<Vec<_>>(), [vmid]);
+    assert_eq!(world.guests[&vmid].config, before);
+}
+
+#[tokio::test]
+async fn a_guest_with_the_tags_of_two_sites_is_refused_and_stays() {
+    let mut world = World::new();
+    let guest = add(&mut world, 150, 1, |guest| {
+        if let Some(tags) = guest.config.get_mut("tags") {
+            tags.push_str(";homestak-s-otherssite");
+        }
+    });
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    for result in [
+        pve.inspect(&guest).await.map(|_| ()),
+        pve.start(&guest).await,
+        pve.destroy(&guest).await,
+        pve.grow_disk(&guest, 99).await,
+        pve.create(&support::vm(1)).await.map(|_| ()),
+    ] {
+        let error = result.expect_err("refused");
+        assert_eq!(error.class, Class::Refused);
+        assert!(error.detail.contains("several sites"), "{error:?}");
+    }
+    let world = server.world();
+    assert!(
+        world.log.iter().all(|line| line.starts_with("GET")),
+        "{:?}",
+        world.log
     );
 }

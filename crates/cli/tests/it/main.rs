@@ -26,6 +26,7 @@ mod runs;
 mod secrets;
 mod site;
 mod site_id;
+mod site_lost;
 mod support;
 mod terminal;
 mod tokens;

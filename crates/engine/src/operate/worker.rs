@@ -3,6 +3,7 @@
 //! In: the number of a step. Out: how far it is, written down before anyone is told.
 //! Never: an act whose intent is not on disk.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use homestak_api::runtime::SharedClock;
@@ -10,6 +11,7 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
     Action, Configured, NodePlan, NodeRecord, NodeStatus, Place, Plan, Step, StepKind,
 };
+use tokio::sync::OnceCell;
 
 use super::board::Board;
 use super::limits::Limits;
@@ -18,7 +20,7 @@ use super::run::Stage;
 use super::schedule::Way;
 use super::{Moment, Operator, Watcher};
 use crate::events::{Hub, What};
-use crate::journal::{Entry, Happened, Journal, JournalError, RunId, Trouble};
+use crate::journal::{Entry, Happened, Journal, JournalError, RunId, Scope, Trouble};
 use crate::ports::{Class, Configurer, GuestRef, PortError, Seeds};
 use crate::steps::{self, Task, planned, subject};
 
@@ -46,7 +48,12 @@ struct Shared {
     clock: SharedClock,
     limits: Limits,
     watcher: Option<Arc<dyn Watcher>>,
+    /// What was recorded before the first guest was created.
+    known: OnceCell<Known>,
 }
+
+/// Records by host and node.
+type Known = BTreeMap<(String, String), NodeRecord>;
 
 impl Worker {
     pub(super) fn new(operator: &Operator, stage: &Stage, way: Way) -> Self {
@@ -64,6 +71,7 @@ impl Worker {
             clock: operator.clock.clone(),
             limits: operator.limits,
             watcher: operator.watcher.clone(),
+            known: OnceCell::new(),
         }))
     }
 
@@ -87,7 +95,7 @@ impl Worker {
             hint: "this is a bug of homestak; please report it".into(),
             ..PortError::bug(&doing, &what)
         };
-        self.0.record(at, &Err(error), 0.0).await
+        self.0.record(at, &Err(error), None, 0.0).await
     }
 }
 
@@ -98,6 +106,7 @@ impl Shared {
         look_first: bool,
         changed: Option<bool>,
     ) -> Result<Ended, JournalError> {
+        let earlier = self.earlier(at).await?;
         self.begin(at).await?;
         let task = Task {
             plan: self.plan.clone(),
@@ -118,7 +127,7 @@ impl Shared {
         let result = result.and_then(|came| self.forget(at, &came).map(|()| came));
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
         self.moment(Moment::AfterAct);
-        let ended = self.record(at, &result, seconds).await?;
+        let ended = self.record(at, &result, earlier, seconds).await?;
         self.moment(Moment::AfterResult);
         Ok(ended)
     }
@@ -142,6 +151,38 @@ impl Shared {
             record,
         };
         self.journal.append(self.run, &entry).await
+    }
+
+    /// Returns what was known of the guest that a step creates, if that was ever seen.
+    async fn earlier(&self, at: usize) -> Result<Option<NodeRecord>, JournalError> {
+        let step = &self.steps[at];
+        let node = step.node.and_then(|node| self.plan.nodes.get(node));
+        let created = (self.way, step.kind) == (Way::Forward, StepKind::Create);
+        let Some(node) = node.filter(|_| created) else {
+            return Ok(None);
+        };
+        // Read once, before any record is replaced.
+        let known = self.known.get_or_try_init(|| self.read()).await?;
+        let record = known.get(&(node.host.clone(), node.name.clone()));
+        let same = |record: &&NodeRecord| {
+            let planned = planned(node).is_some_and(|guest| guest.uuid == record.guest.uuid);
+            planned && record.guest.vmid.is_some()
+        };
+        Ok(record.filter(same).cloned())
+    }
+
+    async fn read(&self) -> Result<Known, JournalError> {
+        let mut known = Known::new();
+        for host in &self.plan.hosts {
+            let scope = Scope {
+                site: self.plan.site.clone(),
+                manifest: self.plan.manifest.clone(),
+                host: host.clone(),
+            };
+            let records = self.journal.records(&scope).await?.into_iter();
+            known.extend(records.map(|record| ((host.clone(), record.name.clone()), record)));
+        }
+        Ok(known)
     }
 
     /// Writes the intent down.
@@ -173,6 +214,7 @@ impl Shared {
         &self,
         at: usize,
         result: &Result<steps::Came, PortError>,
+        earlier: Option<NodeRecord>,
         seconds: f64,
     ) -> Result<Ended, JournalError> {
         let step = &self.steps[at];
@@ -222,7 +264,11 @@ impl Shared {
         };
         let came = result.as_ref().ok();
         let status = came.and_then(|came| self.status_after(at, came));
-        let record = status.and_then(|status| self.record_of(at, status));
+        let record = match result {
+            Ok(_) => status.and_then(|status| self.record_of(at, status)),
+            // Nothing was created, so what was known before is still true.
+            Err(error) => earlier.filter(|_| error.class == Class::Refused),
+        };
         self.append(at, happened.clone(), record).await?;
         if status == Some(NodeStatus::Destroyed) {
             for record in self.buried(at) {

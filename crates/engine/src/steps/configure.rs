@@ -15,6 +15,7 @@ pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
 }
 
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
+    task.look(&task.guest()?).await?;
     let node = inner(task).await?;
     let (hub, subject) = (task.hub.clone(), task.subject());
     let hear = move |remark: Remark| {

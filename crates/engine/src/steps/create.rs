@@ -47,6 +47,7 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
             ..Came::default()
         });
     }
+    task.require_site(&guest, &there)?;
     let guest = GuestRef {
         vmid: Some(there.vmid),
         host: there.host,

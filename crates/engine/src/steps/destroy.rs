@@ -1,9 +1,9 @@
 //! Removes a guest.
 //!
 //! In: a step with its node. Out: whether anything was there.
-//! Never: a guest other than the one the plan found.
+//! Never: a guest other than the one the plan found, or one of another site.
 
-use super::{Came, Task, on_planned_host};
+use super::{Came, Task};
 use crate::ports::{GuestRef, Halt, PortError, Power};
 
 /// None: removing what is gone is no error, and only it tells a guest that is gone from one that
@@ -16,12 +16,11 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let provider = task.provider().await?;
     let guest = task.guest()?;
     task.board.leave(&task.node()?.name);
-    let Some(there) = provider.inspect(&guest).await? else {
+    let Some(there) = task.look(&guest).await? else {
         // What was stored for it may be left.
         provider.destroy(&guest).await?;
         return Ok(Came::default());
     };
-    on_planned_host(&guest, &there)?;
     // A guest whose creation was interrupted has no id in the plan; it is the only one.
     let guest = GuestRef {
         vmid: Some(there.vmid),

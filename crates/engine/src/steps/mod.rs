@@ -165,6 +165,53 @@ impl Task {
         guest.ok_or_else(|| PortError::bug("read the plan", &"the node has no guest"))
     }
 
+    /// Looks at the step's guest, and refuses one that is not of the plan's site or that is
+    /// elsewhere than the plan says. `None` when it is gone.
+    async fn look(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        let there = self.look_anywhere(guest).await?;
+        if let Some(there) = there.as_ref().filter(|there| there.host != guest.host) {
+            return Err(self.refused(
+                there,
+                format!(
+                    "it is on {} now, and the plan names it on {}",
+                    there.host, guest.host
+                ),
+                "make a new plan",
+            ));
+        }
+        Ok(there)
+    }
+
+    /// The same, wherever the guest is.
+    async fn look_anywhere(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        let there = self.provider().await?.inspect(guest).await?;
+        if let Some(there) = &there {
+            self.require_site(guest, there)?;
+        }
+        Ok(there)
+    }
+
+    /// Refuses a guest that is not of the plan's site.
+    fn require_site(&self, guest: &GuestRef, there: &ObservedGuest) -> Result<(), PortError> {
+        let site = self.plan.site.as_ref();
+        let found = self.node()?.found.as_ref();
+        // Guests that were created before sites had an id carry none.
+        let first_form = site.is_none()
+            || found.is_some_and(|found| found.first_form && found.guest.uuid == guest.uuid);
+        let why = match &there.site {
+            Some(other) if Some(other) != site => format!("it carries the site `{other}`"),
+            None if !first_form => "it carries no site".to_owned(),
+            Some(_) | None => return Ok(()),
+        };
+        let hint = "if it is of this site, correct its tag `homestak-s-*`";
+        Err(self.refused(there, why, hint))
+    }
+
+    fn refused(&self, there: &ObservedGuest, detail: String, hint: &str) -> PortError {
+        let doing = format!("{} guest {}", self.step.kind.word(), there.vmid);
+        PortError::refused(&doing, detail, hint)
+    }
+
     async fn provider(&self) -> Result<Arc<dyn Provider>, PortError> {
         let node = self.node()?;
         self.board.open(&node.host, &node.place).await
@@ -198,19 +245,4 @@ pub(crate) fn planned(node: &NodePlan) -> Option<GuestRef> {
         vmid: wanted.vmid,
         host: wanted.host.clone(),
     })
-}
-
-/// Refuses to remove a guest that is elsewhere than the plan says.
-pub(crate) fn on_planned_host(guest: &GuestRef, there: &ObservedGuest) -> Result<(), PortError> {
-    if there.host == guest.host {
-        return Ok(());
-    }
-    Err(PortError::refused(
-        &format!("remove guest {}", there.vmid),
-        format!(
-            "it is on {} now, and the plan names it on {}",
-            there.host, guest.host
-        ),
-        "make a new plan",
-    ))
 }

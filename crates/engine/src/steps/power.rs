@@ -5,27 +5,26 @@
 
 use std::time::Duration;
 
-use homestak_core::plan::{Action, StepKind};
+use homestak_core::plan::Action;
 
-use super::{Came, Task, on_planned_host, ready};
-use crate::ports::{Class, Halt, PortError, Power, Sent};
+use super::{Came, Task, ready};
+use crate::ports::{Class, Halt, ObservedGuest, PortError, Power, Sent};
 
 /// How long a guest may take to end by itself.
 const GRACE: Duration = Duration::from_secs(60);
 /// The same when a run is undone: nobody has used the guest yet.
 const SHORT_GRACE: Duration = Duration::from_secs(10);
 
-/// Looks whether the guest runs; `None` when it is gone. A step that removes it looks only where
-/// the plan says it is.
+/// Looks whether the guest runs, where the plan says it is; `None` when it is gone.
 async fn power(task: &Task) -> Result<Option<Power>, PortError> {
-    let provider = task.provider().await?;
-    let guest = task.guest()?;
-    let Some(there) = provider.inspect(&guest).await? else {
+    known(task.look(&task.guest()?).await?)
+}
+
+/// Returns whether a guest runs, if that is known.
+fn known(there: Option<ObservedGuest>) -> Result<Option<Power>, PortError> {
+    let Some(there) = there else {
         return Ok(None);
     };
-    if task.step.kind == StepKind::Stop {
-        on_planned_host(&guest, &there)?;
-    }
     match there.power {
         Power::Unknown => Err(PortError {
             class: Class::Unreachable { sent: Sent::No },
@@ -59,13 +58,14 @@ pub(super) async fn start(task: &Task) -> Result<Came, PortError> {
 }
 
 pub(super) async fn stop(task: &Task) -> Result<Came, PortError> {
-    halt(task, GRACE).await
+    let power = power(task).await?;
+    halt(task, power, GRACE).await
 }
 
-async fn halt(task: &Task, grace: Duration) -> Result<Came, PortError> {
+async fn halt(task: &Task, power: Option<Power>, grace: Duration) -> Result<Came, PortError> {
     task.board.leave(&task.node()?.name);
-    if let Some(came) = is_stopped(task).await? {
-        return Ok(came);
+    if power != Some(Power::Running) {
+        return Ok(Came::default());
     }
     let provider = task.provider().await?;
     provider.stop(&task.guest()?, Halt::Graceful(grace)).await?;
@@ -88,7 +88,13 @@ pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
     if !started {
         return Ok(Came::default());
     }
-    halt(task, SHORT_GRACE).await
+    let guest = task.guest()?;
+    // One that was not there before is removed next, wherever it went.
+    let there = match before {
+        Some(_) => task.look(&guest).await?,
+        None => task.look_anywhere(&guest).await?,
+    };
+    halt(task, known(there)?, SHORT_GRACE).await
 }
 
 /// Starts a guest again that ran before it was stopped, if it is still there. One that others run

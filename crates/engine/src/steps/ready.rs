@@ -109,7 +109,8 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
 }
 
 pub(super) async fn discard(task: &Task) -> Result<Came, PortError> {
-    let provider = task.provider().await?;
-    provider.discard_seed(&task.guest()?).await?;
+    let (provider, guest) = (task.provider().await?, task.guest()?);
+    task.look(&guest).await?;
+    provider.discard_seed(&guest).await?;
     Ok(Came::changed())
 }

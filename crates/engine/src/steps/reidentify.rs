@@ -42,6 +42,9 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let (new, guest) = target(task)?;
     let site = task.plan.site.clone();
     let site = site.ok_or_else(|| PortError::bug("read the plan", &"it names no site"))?;
+    let provider = task.provider().await?;
+    let old = &task.found()?.guest;
+    task.look(old).await?;
     // Before the guest itself: whoever finds it under its new identity must find its host key.
     task.seeds.rename(&new.record.guest.uuid, &new.uuid)?;
     let identity = NewIdentity {
@@ -49,7 +52,6 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
         site,
         manifest: task.plan.manifest.clone(),
     };
-    let provider = task.provider().await?;
-    provider.reidentify(&task.found()?.guest, &identity).await?;
+    provider.reidentify(old, &identity).await?;
     Ok(done(guest, true))
 }

@@ -8,7 +8,7 @@ use crate::ports::PortError;
 
 pub(super) async fn is_shaped(task: &Task) -> Result<Option<Came>, PortError> {
     let wanted = task.wanted()?;
-    let there = task.provider().await?.inspect(&task.guest()?).await?;
+    let there = task.look(&task.guest()?).await?;
     let shaped = there.is_some_and(|there| {
         there.cores == Some(wanted.cores) && there.memory == Some(wanted.memory << 20)
     });
@@ -17,7 +17,7 @@ pub(super) async fn is_shaped(task: &Task) -> Result<Option<Came>, PortError> {
 
 pub(super) async fn is_grown(task: &Task) -> Result<Option<Came>, PortError> {
     let wanted = task.wanted()?;
-    let there = task.provider().await?.inspect(&task.guest()?).await?;
+    let there = task.look(&task.guest()?).await?;
     let grown = there.and_then(|there| there.disk);
     Ok(grown
         .is_some_and(|disk| disk >= wanted.disk << 30)
@@ -26,18 +26,20 @@ pub(super) async fn is_grown(task: &Task) -> Result<Option<Came>, PortError> {
 
 pub(super) async fn reshape(task: &Task) -> Result<Came, PortError> {
     let wanted = task.wanted()?;
+    let guest = task.guest()?;
+    task.look(&guest).await?;
     let provider = task.provider().await?;
     provider
-        .reshape(&task.guest()?, wanted.cores, wanted.memory)
+        .reshape(&guest, wanted.cores, wanted.memory)
         .await?;
     Ok(Came::changed())
 }
 
 pub(super) async fn grow(task: &Task) -> Result<Came, PortError> {
+    let guest = task.guest()?;
+    task.look(&guest).await?;
     let provider = task.provider().await?;
-    provider
-        .grow_disk(&task.guest()?, task.wanted()?.disk)
-        .await?;
+    provider.grow_disk(&guest, task.wanted()?.disk).await?;
     Ok(Came::changed())
 }
 
@@ -47,11 +49,11 @@ pub(super) async fn undo_reshape(task: &Task) -> Result<Came, PortError> {
     let (Some(cores), Some(memory)) = (found.cores, found.memory) else {
         return Ok(Came::default());
     };
-    let provider = task.provider().await?;
     let guest = task.guest()?;
-    if provider.inspect(&guest).await?.is_none() {
+    if task.look(&guest).await?.is_none() {
         return Ok(Came::default());
     }
+    let provider = task.provider().await?;
     provider.reshape(&guest, cores, memory).await?;
     Ok(Came::changed())
 }

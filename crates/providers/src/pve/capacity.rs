@@ -4,7 +4,7 @@
 //! Never: a guess: what the look does not say is no obstacle; memory that others use, for that
 //! may be shared.
 
-use homestak_engine::ports::{Class, DiskSource, NewGuest, Observed};
+use homestak_engine::ports::{Class, NewGuest, Observed};
 
 use super::fault::{Fault, Reason};
 
@@ -21,10 +21,6 @@ pub(super) fn check(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
         let (all, wanted) = (gibibytes(all), gibibytes(wanted));
         let detail = format!("{host} has {all} of memory, and the guest wants {wanted}");
         return Err(full(detail, "give it less memory, or choose another host"));
-    }
-    // A linked copy shares what is there.
-    if matches!(guest.source, DiskSource::Clone { full: false, .. }) {
-        return Ok(());
     }
     let free = seen
         .storages

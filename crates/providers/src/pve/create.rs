@@ -6,12 +6,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_engine::ports::{
-    Class, DiskSource, GuestKind, GuestRef, NewGuest, ObservedGuest, Power,
-};
+use homestak_engine::ports::{Class, DiskSource, GuestKind, GuestRef, NewGuest};
 
 use super::capacity;
-use super::client::{Pve, by_kind, name_of};
+use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
 use super::finish::marks;
 use super::guard::Went;
@@ -19,7 +17,7 @@ use super::identity;
 use super::locate::{Found, Located, contested, several};
 use super::property::Property;
 use super::quirks;
-use super::requests::{CT_CLONE, CT_CREATE, Call, VM_CLONE, VM_CREATE};
+use super::requests::{CT_CREATE, Call, VM_CREATE};
 use super::settle::Outcome;
 
 /// How many ids are tried before giving up on a place where everything is taken.
@@ -65,9 +63,7 @@ impl Pve {
                     )),
                 );
             }
-            Found::Ours(located) | Found::Unfinished(located) => {
-                return self.complete(guest, located, false).await;
-            }
+            Found::Ours(located) => return self.complete(guest, located).await,
             Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(located) => {
                 return Err(contested(&located, &guest.uuid));
@@ -84,7 +80,7 @@ impl Pve {
             };
             let _turn = self.guard.guest(vmid).await;
             match self.make_at(guest, vmid).await? {
-                Some(located) => return self.complete(guest, located, true).await,
+                Some(located) => return self.complete(guest, located).await,
                 None if guest.vmid.is_some() => {
                     let name = name_of(guest.kind, vmid, &guest.host);
                     let detail = format!("the id of {name} belongs to another guest");
@@ -169,101 +165,22 @@ impl Pve {
     /// Sends the create call and follows its task.
     async fn request(&self, guest: &NewGuest, vmid: u32) -> Result<(), Fault> {
         let turn = self.guard.storage(&guest.host, &guest.storage).await;
-        let (call, source_turn) = match &guest.source {
-            DiskSource::Clone { vmid: source, full } => {
-                let (call, running) = self.clone_call(guest, vmid, *source, *full).await?;
-                (call, Some(self.guard.clone_source(*source, running).await))
-            }
-            DiskSource::Image(_) | DiskSource::Template(_) => (create_call(guest, vmid)?, None),
-        };
-        let result = self.run(&call).await;
-        let went = match &result {
+        let result = self.run(&create_call(guest, vmid)?).await;
+        turn.report(match &result {
             Err(fault) if fault.reason == Reason::Locked => Went::Congested,
             _ => Went::Well,
-        };
-        turn.report(went);
-        if let Some(turn) = &source_turn {
-            turn.report(went);
-        }
+        });
         result.map(|_| ())
-    }
-
-    /// Makes the clone call; also says whether the source runs.
-    async fn clone_call(
-        &self,
-        guest: &NewGuest,
-        vmid: u32,
-        source: u32,
-        full: bool,
-    ) -> Result<(Call, bool), Fault> {
-        let rows = self.guests().await?;
-        let row = rows
-            .iter()
-            .find(|row| row.vmid == source && row.kind == guest.kind)
-            .ok_or_else(|| {
-                let detail = format!("there is no guest {source} of that kind to copy");
-                Fault::new(Class::Missing, Reason::NoConfig, detail)
-                    .with_hint("a token sees only guests it has VM.Audit on")
-            })?;
-        if !full && !row.template {
-            let detail = format!("guest {source} is not a template, so its data cannot be shared");
-            return Err(Fault::new(Class::Refused, Reason::Other, detail)
-                .with_hint("make it a template, or ask for a full copy"));
-        }
-        if row.host != guest.host {
-            self.check_reach(guest, row).await?;
-        }
-        let name = match guest.kind {
-            GuestKind::Vm => "name",
-            GuestKind::Ct => "hostname",
-        };
-        let call = by_kind(guest.kind, &VM_CLONE, &CT_CLONE)
-            .at("node", &row.host)
-            .at("vmid", source)
-            .param("newid", vmid)
-            .param(name, &guest.name)
-            .param("description", marks(guest).making_notes())
-            .param("full", u8::from(full))
-            .maybe("storage", full.then_some(&guest.storage))
-            .maybe("target", (row.host != guest.host).then_some(&guest.host));
-        Ok((call, row.power == Power::Running))
-    }
-
-    /// Refuses to copy a guest across hosts whose disk only its own host has.
-    async fn check_reach(&self, guest: &NewGuest, source: &ObservedGuest) -> Result<(), Fault> {
-        let config = self
-            .config_at(source.kind, &source.host, source.vmid)
-            .await?;
-        let volume = config.and_then(|config| config.first_disk(source.kind));
-        let Some(volume) = volume.map(|disk| disk.volume) else {
-            return Ok(());
-        };
-        let storage = volume.split(':').next().unwrap_or_default();
-        let storages = self.look().await?.storages;
-        let local = storages
-            .iter()
-            .any(|row| row.name == storage && !row.shared);
-        if !local {
-            return Ok(());
-        }
-        let (vmid, home) = (source.vmid, &source.host);
-        let detail = format!("guest {vmid} lies on {storage}, which only {home} has");
-        Err(
-            Fault::new(Class::Refused, Reason::Other, detail).with_hint(format!(
-                "make a copy of it on {}, or use a shared storage",
-                guest.host
-            )),
-        )
     }
 }
 
 /// Makes the create call of a VM from an image, or of a container from a template.
-pub(super) fn create_call(guest: &NewGuest, vmid: u32) -> Result<Call, Fault> {
+fn create_call(guest: &NewGuest, vmid: u32) -> Result<Call, Fault> {
     match (guest.kind, &guest.source) {
         (GuestKind::Vm, DiskSource::Image(image)) => Ok(vm_call(guest, vmid, image)),
         (GuestKind::Ct, DiskSource::Template(template)) => Ok(ct_call(guest, vmid, template)),
-        (GuestKind::Vm, _) => Err(Fault::bug("a VM is made from an image or a clone")),
-        (GuestKind::Ct, _) => Err(Fault::bug("a container is made from a template or a clone")),
+        (GuestKind::Vm, _) => Err(Fault::bug("a VM is made from an image")),
+        (GuestKind::Ct, _) => Err(Fault::bug("a container is made from a template")),
     }
 }
 
@@ -339,7 +256,7 @@ pub(super) fn volume(storage: &str, content: &str, file: &str) -> String {
 
 /// A host of guests needs the real CPU; others get one that every CPU of the last years has, so
 /// that they can be moved.
-pub(super) fn cpu(guest: &NewGuest) -> &'static str {
+fn cpu(guest: &NewGuest) -> &'static str {
     if guest.hosts_guests {
         "host"
     } else {
@@ -348,7 +265,7 @@ pub(super) fn cpu(guest: &NewGuest) -> &'static str {
 }
 
 /// Returns the drive with the seed.
-pub(super) fn seed_drive(guest: &NewGuest) -> Option<String> {
+fn seed_drive(guest: &NewGuest) -> Option<String> {
     guest.seed.as_ref()?;
     let file = super::seed::file_name(&guest.uuid);
     let volume = format!("{}:iso/{file}", guest.image_storage);
@@ -356,7 +273,7 @@ pub(super) fn seed_drive(guest: &NewGuest) -> Option<String> {
 }
 
 /// Returns the network card.
-pub(super) fn network_card(guest: &NewGuest) -> String {
+fn network_card(guest: &NewGuest) -> String {
     let nic = &guest.nic;
     let mac = nic.mac.to_ascii_uppercase();
     let mut card = match guest.kind {

@@ -66,15 +66,14 @@ impl Pve {
     /// this one: it says so when it is done.
     async fn remove_leftovers(&self, guest: &GuestRef) -> Result<(), Fault> {
         let mut found = self.search(&guest.uuid).await?;
-        if let Found::Anonymous(located) | Found::Ours(located) | Found::Unfinished(located) = found
-        {
+        if let Found::Anonymous(located) | Found::Ours(located) = found {
             self.wait_for_unlock(located).await?;
             found = self.search(&guest.uuid).await?;
         }
         match found {
             Found::Nowhere => self.remove_seeds(guest).await,
             Found::Anonymous(located) => Err(half_made(&located)),
-            Found::Ours(located) | Found::Unfinished(located) => {
+            Found::Ours(located) => {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("{name} was created meanwhile");
                 Err(Fault::new(Class::Busy, Reason::AlreadyExists, detail))
@@ -84,9 +83,8 @@ impl Pve {
         }
     }
 
-    /// Finds the guest to remove, with nothing holding it; `None` when it is gone. One that was
-    /// never finished is ours too, as nobody else can have made it. One that is not where it was
-    /// planned to be removed is refused.
+    /// Finds the guest to remove, with nothing holding it; `None` when it is gone. One that is not
+    /// where it was planned to be removed is refused.
     async fn removable(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
         let mut found = self.find(guest).await?;
         // It may become ours: it says whose it is when it is done.
@@ -98,7 +96,7 @@ impl Pve {
             found = self.find(guest).await?;
         }
         let located = match found {
-            Found::Ours(located) | Found::Unfinished(located) => located,
+            Found::Ours(located) => located,
             Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(located) => {
                 return Err(contested(&located, &guest.uuid));
@@ -117,7 +115,7 @@ impl Pve {
             return Ok(None);
         };
         match located.claim(&guest.uuid) {
-            Claim::Ours | Claim::Unfinished => {}
+            Claim::Ours => {}
             Claim::Impostor => return Err(contested(&located, &guest.uuid)),
             Claim::Other => return Ok(None),
         }

@@ -1,14 +1,12 @@
-//! Finishing a guest that is there: a clone's hardware and identity, the seed, the disk's size.
+//! Finishing a guest that is there: its seed, the size of its disk, another identity.
 //!
-//! In: what was asked for, and where it is. Out: where it is, complete.
-//! Never: hardware of a finished guest; that is a plan's decision, not a repetition's.
+//! Never its hardware; that is a plan's decision, not a repetition's.
 
 use std::collections::BTreeSet;
 
 use homestak_engine::ports::{Class, GuestKind, GuestRef, NewGuest, NewIdentity};
 
 use super::client::{Pve, by_kind, name_of};
-use super::create::{cpu, network_card, seed_drive};
 use super::fault::{Fault, Reason};
 use super::identity::{self, Claim, Marks};
 use super::image::Content;
@@ -20,22 +18,20 @@ use super::seed;
 use super::upload::Upload;
 
 impl Pve {
-    /// Completes a guest: configures a clone, and grows the disk. `seeded` tells that its seed was
-    /// put there a moment ago, which need not be done twice.
+    /// Completes a guest: waits until nothing holds it, judges it again, and grows the disk.
     pub(super) async fn complete(
         &self,
         guest: &NewGuest,
         located: Located,
-        seeded: bool,
     ) -> Result<GuestRef, Fault> {
-        let mut located = self.still_ours(guest, located).await?;
-        if located.claim(&guest.uuid) == Claim::Unfinished {
-            if !seeded {
-                self.ensure_seed(guest).await?;
-            }
-            self.configure(guest, &mut located, hardware).await?;
-            self.configure(guest, &mut located, mark).await?;
-        }
+        let name = name_of(located.kind, located.vmid, &located.node);
+        let located = self.wait_for_unlock(located).await?;
+        let located = located
+            .filter(|located| located.claim(&guest.uuid) == Claim::Ours)
+            .ok_or_else(|| {
+                let detail = format!("{name} went away while it was being finished");
+                Fault::new(Class::Missing, Reason::NoConfig, detail)
+            })?;
         self.grow(&located, &guest.uuid, guest.disk).await?;
         Ok(GuestRef {
             uuid: guest.uuid.clone(),
@@ -43,57 +39,6 @@ impl Pve {
             vmid: Some(located.vmid),
             host: located.node,
         })
-    }
-
-    /// Waits until nothing holds the guest, and judges it again.
-    async fn still_ours(&self, guest: &NewGuest, located: Located) -> Result<Located, Fault> {
-        let name = name_of(located.kind, located.vmid, &located.node);
-        let located = self.wait_for_unlock(located).await?;
-        located
-            .filter(|located| {
-                let claim = located.claim(&guest.uuid);
-                matches!(claim, Claim::Ours | Claim::Unfinished)
-            })
-            .ok_or_else(|| {
-                let detail = format!("{name} went away while it was being finished");
-                Fault::new(Class::Missing, Reason::NoConfig, detail)
-            })
-    }
-
-    /// Sends one change of the configuration, from what is there under its digest. A lost answer
-    /// needs no care: the change says how it shall be, so it can be sent again.
-    async fn configure(
-        &self,
-        guest: &NewGuest,
-        located: &mut Located,
-        change: impl Fn(&NewGuest, &Located) -> Result<Call, Fault>,
-    ) -> Result<(), Fault> {
-        let (kind, vmid, node) = (located.kind, located.vmid, located.node.clone());
-        let fresh = located.clone();
-        let done = self
-            .past_locks(&node, vmid, || async {
-                let mut tries = 0;
-                loop {
-                    let reread = self.reread(fresh.clone()).await?;
-                    let current = self.still_ours(guest, reread).await?;
-                    let call = change(guest, &current)?;
-                    let result = match kind {
-                        GuestKind::Vm => self.run(&call).await.map(|_| ()),
-                        GuestKind::Ct => self.change(&call).await.map(|_| ()),
-                    };
-                    tries += 1;
-                    match result {
-                        Err(fault) if fault.may_have_acted() && tries < 4 => {
-                            self.clock.sleep(self.settings.limits.connect).await;
-                        }
-                        result => return result,
-                    }
-                }
-            })
-            .await;
-        done?;
-        *located = self.reread(located.clone()).await?;
-        Ok(())
     }
 
     /// Reads a guest's configuration again.
@@ -152,28 +97,6 @@ pub(super) fn change_of(located: &Located) -> Result<Call, Fault> {
         .param("digest", digest))
 }
 
-/// The hardware of a clone, and the SMBIOS identity.
-fn hardware(guest: &NewGuest, located: &Located) -> Result<Call, Fault> {
-    let call = change_of(located)?
-        .param("cores", guest.cores)
-        .param("memory", guest.memory)
-        .param("net0", network_card(guest));
-    if located.kind == GuestKind::Ct {
-        return Ok(call);
-    }
-    let call = call
-        .param("smbios1", format!("uuid={}", guest.uuid))
-        .param("cpu", cpu(guest))
-        .param("agent", 1)
-        .param("serial0", "socket");
-    let Some(drive) = seed_drive(guest) else {
-        return Ok(call);
-    };
-    Ok(call
-        .param("ide2", drive)
-        .maybe("boot", boot_without(&located.config, "ide2")))
-}
-
 /// Returns the boot order as it is, which must go with every change of a drive: without it the
 /// drive is silently added to the order.
 pub(super) fn boot_without(config: &super::config::GuestConfig, drive: &str) -> Option<String> {
@@ -186,14 +109,6 @@ pub(super) fn boot_without(config: &super::config::GuestConfig, drive: &str) -> 
         order.extend(config.first_disk(GuestKind::Vm).map(|disk| disk.slot));
     }
     (!order.is_empty()).then(|| format!("order={}", order.join(";")))
-}
-
-/// The identity. It comes last, so that a guest that carries it is complete.
-fn mark(guest: &NewGuest, located: &Located) -> Result<Call, Fault> {
-    let marks = marks(guest);
-    Ok(change_of(located)?
-        .param("tags", tags(located, &marks))
-        .param("description", marks.notes()))
 }
 
 /// Returns what a new guest carries.

@@ -58,7 +58,7 @@ impl Guard {
     /// Waits for a turn on a storage of a host.
     pub(super) async fn storage(&self, host: &str, storage: &str) -> Turn {
         let waited = || format!("a turn on storage {storage} of {host}");
-        self.bottleneck(&format!("storage {host} {storage}"), self.start, waited)
+        self.bottleneck(&format!("storage {host} {storage}"), waited)
             .await
     }
 
@@ -66,22 +66,14 @@ impl Guard {
     /// behind copies.
     pub(super) async fn growth(&self, host: &str, storage: &str) -> Turn {
         let waited = || format!("a turn to grow a disk on storage {storage} of {host}");
-        self.bottleneck(&format!("growth {host} {storage}"), self.start, waited)
+        self.bottleneck(&format!("growth {host} {storage}"), waited)
             .await
     }
 
-    /// Waits for a turn to copy a guest. A running one is copied under an exclusive lock.
-    pub(super) async fn clone_source(&self, vmid: u32, running: bool) -> Turn {
-        let start = if running { 1 } else { self.start * 2 };
-        let waited = || format!("a turn to copy guest {vmid}");
-        self.bottleneck(&format!("clone {vmid} {running}"), start, waited)
-            .await
-    }
-
-    async fn bottleneck(&self, name: &str, start: usize, waited: impl FnOnce() -> String) -> Turn {
+    async fn bottleneck(&self, name: &str, waited: impl FnOnce() -> String) -> Turn {
         let lane = {
             let mut lanes = locked(&self.lanes);
-            let fresh = || Arc::new(Bottleneck::new(start));
+            let fresh = || Arc::new(Bottleneck::new(self.start));
             Arc::clone(lanes.entry(name.to_owned()).or_insert_with(fresh))
         };
         if lane.take() {

@@ -24,9 +24,6 @@ const MANIFEST_PREFIX: &str = "homestak-m-";
 const VMID_PREFIX: &str = "homestak-v-";
 /// Before the UUID in the notes.
 const NOTE: &str = "homestak-id: ";
-/// Before the UUID in the notes of a clone that is being made. Notes are what a clone can be given
-/// at once; tags are not.
-const MAKING_NOTE: &str = "homestak-making: ";
 /// Before the mark of the run that created the guest.
 const RUN_NOTE: &str = "homestak-run: ";
 
@@ -57,7 +54,18 @@ impl Marks<'_> {
 
     /// Returns the notes.
     pub fn notes(&self) -> String {
-        self.lines(NOTE)
+        let Self {
+            uuid,
+            site,
+            manifest,
+            run,
+        } = self;
+        let mut notes =
+            format!("{NOTE}{uuid}\nhomestak-site: {site}\nhomestak-manifest: {manifest}\n");
+        if let Some(run) = run {
+            let _ = writeln!(notes, "{RUN_NOTE}{run}");
+        }
+        notes
     }
 
     /// Returns the notes with ours in place of any that were there; those of people stay.
@@ -68,26 +76,6 @@ impl Marks<'_> {
             .map(|line| format!("{line}\n"))
             .collect();
         self.notes() + &kept
-    }
-
-    /// Returns the notes of a clone that is being made.
-    pub fn making_notes(&self) -> String {
-        self.lines(MAKING_NOTE)
-    }
-
-    fn lines(&self, prefix: &str) -> String {
-        let Self {
-            uuid,
-            site,
-            manifest,
-            run,
-        } = self;
-        let mut notes =
-            format!("{prefix}{uuid}\nhomestak-site: {site}\nhomestak-manifest: {manifest}\n");
-        if let Some(run) = run {
-            let _ = writeln!(notes, "{RUN_NOTE}{run}");
-        }
-        notes
     }
 }
 
@@ -151,18 +139,9 @@ pub fn run_in_notes(notes: &str) -> Option<String> {
 
 /// Reads the UUID in notes.
 pub fn uuid_in_notes(notes: &str) -> Option<GuestUuid> {
-    after(NOTE, notes)
-}
-
-/// Reads the UUID that a clone is being made for.
-pub fn uuid_in_making(notes: &str) -> Option<GuestUuid> {
-    after(MAKING_NOTE, notes)
-}
-
-fn after(prefix: &str, notes: &str) -> Option<GuestUuid> {
     notes
         .lines()
-        .find_map(|line| line.trim().strip_prefix(prefix))
+        .find_map(|line| line.trim().strip_prefix(NOTE))
         .and_then(|text| GuestUuid::new(text.trim()))
 }
 
@@ -206,8 +185,6 @@ fn decode(text: &str) -> Option<String> {
 pub enum Claim {
     /// It is the guest: tag and SMBIOS (for a container: tag and notes) agree.
     Ours,
-    /// It is a clone being made for this UUID and not finished: only the notes say so.
-    Unfinished,
     /// It carries the tag and contradicts it elsewhere: a copy someone made, or an identity someone
     /// edited. Never changed. Without the tag it was given up: another guest.
     Impostor,
@@ -224,13 +201,10 @@ pub fn judge(kind: GuestKind, vmid: u32, config: &GuestConfig, uuid: &GuestUuid)
         GuestKind::Ct => config.notes().and_then(uuid_in_notes),
     };
     let proven = proof.as_ref() == Some(uuid);
-    let making = config.notes().and_then(uuid_in_making);
     let copied = created_as(&tags, vmid).is_some_and(|created| created != vmid);
-    if tagged && proven && !copied && uuid_in_tags(&tags).is_some() {
+    let lone = uuid_in_tags(&tags).is_some() && sites_in_tags(&tags).len() < 2;
+    if tagged && proven && !copied && lone {
         Claim::Ours
-    } else if making.as_ref() == Some(uuid) && !tagged {
-        // A clone carries the tags of its source until it is finished; ours come last.
-        Claim::Unfinished
     } else if tagged {
         Claim::Impostor
     } else {
@@ -302,21 +276,21 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_that_was_not_configured_is_unfinished() {
-        let (source, _) = marked(B, "other");
-        let making = format!("{MAKING_NOTE}{A}\n");
-        let clone = json!({"tags": source, "smbios1": "uuid=00000000-0000-4000-8000-000000000000", "description": making});
-        assert_eq!(claim(GuestKind::Vm, clone.clone()), Claim::Unfinished);
+    fn notes_alone_say_nothing() {
         let copy = json!({"description": marked(A, "n1").1});
         assert_eq!(
             claim(GuestKind::Vm, copy),
             Claim::Other,
             "its tags were removed by someone"
         );
-        assert_eq!(
-            judge(GuestKind::Vm, 101, &GuestConfig::new(clone), &uuid(B)),
-            Claim::Impostor
-        );
+    }
+
+    #[test]
+    fn a_guest_of_two_sites_is_nobodys() {
+        let (tags, notes) = marked(A, "n1");
+        let tags = format!("{tags};homestak-s-otherssite");
+        let vm = json!({"tags": tags, "smbios1": format!("uuid={A}"), "description": notes});
+        assert_eq!(claim(GuestKind::Vm, vm), Claim::Impostor);
     }
 
     #[test]

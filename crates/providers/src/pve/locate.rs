@@ -31,8 +31,6 @@ pub(super) struct Located {
 pub(super) enum Found {
     /// The guest.
     Ours(Located),
-    /// The guest, not yet finished.
-    Unfinished(Located),
     /// Several guests with every sign of it.
     Several(Vec<Located>),
     /// Only something that carries its tag and is another.
@@ -52,7 +50,6 @@ impl Located {
     fn judged(self, uuid: &GuestUuid) -> Found {
         match self.claim(uuid) {
             Claim::Ours => Found::Ours(self),
-            Claim::Unfinished => Found::Unfinished(self),
             Claim::Impostor => Found::Impostor(self),
             Claim::Other if being_made(&self.config) => Found::Anonymous(self),
             Claim::Other => Found::Nowhere,
@@ -126,7 +123,7 @@ impl Pve {
             let mut moved = false;
             let tag = id_tag(uuid);
             let rows = self.guests().await?;
-            // A clone being made has no tag yet; it is where the guest's id was chosen from.
+            // A guest being created has no tag yet; it is where its id was chosen from.
             let ids: BTreeSet<u32> = rows.iter().map(|row| row.vmid).collect();
             let making = first_choices(uuid, range, &ids);
             let candidate =
@@ -145,7 +142,6 @@ impl Pve {
                 };
                 match located.judged(uuid) {
                     Found::Ours(located) => ours.push(located),
-                    found @ Found::Unfinished(_) => second = found,
                     found @ Found::Impostor(_)
                         if matches!(second, Found::Nowhere | Found::Anonymous(_)) =>
                     {
@@ -174,7 +170,7 @@ impl Pve {
             let located = match self.find(guest).await? {
                 Found::Ours(located) => located,
                 Found::Several(guests) => return Err(several(&guests)),
-                Found::Unfinished(located) | Found::Impostor(located) => {
+                Found::Impostor(located) => {
                     return Err(contested(&located, &guest.uuid));
                 }
                 Found::Anonymous(located) if located.kind == guest.kind => {
@@ -222,7 +218,7 @@ impl Pve {
     /// Looks at one guest, for the port.
     pub(super) async fn look_at(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, Fault> {
         let located = match self.find(guest).await? {
-            Found::Ours(located) | Found::Unfinished(located) => located,
+            Found::Ours(located) => located,
             Found::Several(guests) => return Err(several(&guests)),
             // At the id of the guest: neither the guest nor its absence.
             Found::Impostor(located) if guest.vmid.is_some() => {
@@ -261,7 +257,7 @@ impl Pve {
     }
 }
 
-/// The most ids that are looked at for a clone without a tag.
+/// The most ids that are looked at for a guest being created, without a tag.
 const CHOICES: usize = 16;
 
 /// Returns the ids in use that a guest may have been given.
@@ -301,6 +297,10 @@ pub(super) fn contested(located: &Located, uuid: &GuestUuid) -> Fault {
     let created_as = identity::created_as(&tags, located.vmid);
     let created_as = created_as.filter(|id| *id != located.vmid);
     let (why, line) = match (created_as, located.kind) {
+        _ if identity::sites_in_tags(&tags).len() > 1 => {
+            let why = "has the tags of several sites".to_owned();
+            (why, Some("remove the tag of the other site".to_owned()))
+        }
         (Some(id), _) => (format!("was created as guest {id}, so it is a copy"), None),
         (None, GuestKind::Vm) => {
             let found = config.smbios_uuid();

@@ -86,8 +86,6 @@ requests! {
     VOLUME_DELETE = Delete "/nodes/{node}/storage/{storage}/content/{volume}" [] [];
     /// Makes a VM.
     VM_CREATE = Post "/nodes/{node}/qemu" ["vmid", "name", "memory", "cores", "scsihw", "scsi0", "boot", "net0", "smbios1", "tags", "description"] ["ostype", "agent", "serial0", "vga", "cpu", "ide2"];
-    /// Copies a VM.
-    VM_CLONE = Post "/nodes/{node}/qemu/{vmid}/clone" ["newid", "name", "description"] ["full", "storage", "target"];
     /// Reads a VM.
     VM_CONFIG = Get "/nodes/{node}/qemu/{vmid}/config" [] [];
     /// Changes a VM, as a task.
@@ -108,8 +106,6 @@ requests! {
     VM_INTERFACES = Get "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces" [] [];
     /// Makes a container.
     CT_CREATE = Post "/nodes/{node}/lxc" ["vmid", "hostname", "ostemplate", "rootfs", "memory", "cores", "net0", "unprivileged", "tags", "description"] ["swap", "features", "ssh-public-keys"];
-    /// Copies a container.
-    CT_CLONE = Post "/nodes/{node}/lxc/{vmid}/clone" ["newid", "hostname", "description"] ["full", "storage", "target"];
     /// Reads a container.
     CT_CONFIG = Get "/nodes/{node}/lxc/{vmid}/config" [] [];
     /// Changes a container; there is no task for it.

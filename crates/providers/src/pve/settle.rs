@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, DiskSource, NewGuest, Sent};
+use homestak_engine::ports::{Class, NewGuest, Sent};
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is at an id.
 pub(super) enum Outcome {
-    /// The guest, finished or not.
+    /// The guest.
     Made(Located),
     /// Someone else's guest.
     Taken,
@@ -44,7 +44,7 @@ impl Pve {
             let passed = elapsed(started, self.clock.now());
             match self.at_id(guest, vmid).await? {
                 Some(located) => match located.claim(&guest.uuid) {
-                    Claim::Ours | Claim::Unfinished => return Ok(Outcome::Made(located)),
+                    Claim::Ours => return Ok(Outcome::Made(located)),
                     // A guest being made says nothing about itself until it is done.
                     Claim::Other | Claim::Impostor if being_made(&located.config) => {
                         let made = self.has_maker(guest.kind, &guest.host, vmid).await?;
@@ -106,23 +106,11 @@ impl Pve {
     /// Tells whether a task of ours that may be making the guest still runs.
     async fn is_being_made(&self, guest: &NewGuest, vmid: u32) -> Result<bool, Fault> {
         let user = self.settings.credential.user();
-        let (node, id, kinds): (String, u32, &[&str]) = match &guest.source {
-            // A copy's task carries the id of its source, and runs where that is.
-            DiskSource::Clone { vmid: source, .. } => {
-                let rows = self.guests().await?;
-                let row = rows.into_iter().find(|row| row.vmid == *source);
-                let home = row.map_or_else(|| guest.host.clone(), |row| row.host);
-                (home, *source, &["qmclone", "vzclone"])
-            }
-            DiskSource::Image(_) | DiskSource::Template(_) => {
-                (guest.host.clone(), vmid, &["qmcreate", "vzcreate"])
-            }
-        };
-        let tasks = self.running_tasks(&node, None).await?;
+        let tasks = self.running_tasks(&guest.host, None).await?;
         Ok(tasks.iter().any(|task| {
             task.upid.user == user
-                && kinds.contains(&task.upid.kind.as_str())
-                && (task.upid.vmid() == Some(id) || task.upid.vmid() == Some(vmid))
+                && matches!(task.upid.kind.as_str(), "qmcreate" | "vzcreate")
+                && task.upid.vmid() == Some(vmid)
         }))
     }
 }

@@ -275,49 +275,6 @@ fn create(world: &mut World, call: &Call, node: &str, kind: GuestKind) -> Reply 
     Reply::data(json!(upid))
 }
 
-fn clone(world: &mut World, call: &Call, source: u32) -> Reply {
-    let vmid: u32 = call.params["newid"].parse().expect("a vmid");
-    if world.guests.contains_key(&vmid) {
-        return Reply::error(
-            500,
-            &format!("unable to create VM {vmid}: config file already exists"),
-        );
-    }
-    let from = world.guests[&source].clone();
-    let mut config = from.config.clone();
-    config.remove("template");
-    config.insert(
-        "smbios1".to_owned(),
-        "uuid=00000000-0000-4000-8000-000000000000".to_owned(),
-    );
-    for field in ["name", "hostname", "description"] {
-        if let Some(value) = call.params.get(field) {
-            config.insert(field.to_owned(), value.clone());
-        }
-    }
-    let temporary = [
-        ("lock", "clone"),
-        ("description", " qmclone temporary file"),
-    ];
-    let lock = temporary
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into();
-    world.guests.insert(
-        vmid,
-        Guest {
-            config: lock,
-            running: false,
-            ..from
-        },
-    );
-    let upid = world.task(
-        "qmclone",
-        &source.to_string(),
-        Effect::Configure(vmid, config),
-    );
-    Reply::data(json!(upid))
-}
-
 fn guest(world: &mut World, call: &Call, kind: GuestKind, vmid: u32, rest: &[&str]) -> Reply {
     let Some(found) = world
         .guests
@@ -346,7 +303,6 @@ fn guest(world: &mut World, call: &Call, kind: GuestKind, vmid: u32, rest: &[&st
             return Reply::data(json!({"status": status, "vmid": vmid}));
         }
         ("GET", ["agent", _]) => return Reply::error(500, "QEMU guest agent is not running"),
-        ("POST", ["clone"]) => return clone(world, call, vmid),
         ("POST" | "PUT", ["config"]) => {
             let mut config = call.params.clone();
             config.remove("digest");

@@ -128,17 +128,6 @@ pub fn vm(nth: u32) -> NewGuest {
     }
 }
 
-/// A VM as a copy of another.
-pub fn clone_of(source: u32, nth: u32) -> NewGuest {
-    NewGuest {
-        source: DiskSource::Clone {
-            vmid: source,
-            full: true,
-        },
-        ..vm(nth)
-    }
-}
-
 /// A container.
 pub fn ct(nth: u32) -> NewGuest {
     NewGuest {

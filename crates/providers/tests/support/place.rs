@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use homestak_api::runtime::SharedClock;
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_engine::ports::Provider as _;
 use homestak_providers::pve::role::{self, Abilities};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_sim::{Builder, World};
@@ -74,17 +73,6 @@ pub async fn fleet(hosts: u32, guests: u32) -> Place {
         .token(super::TOKEN)
         .grant("homestak@pve", "/", "Administrator");
     serve(World::fleet(builder, hosts, guests), clock).await
-}
-
-/// A World with a guest that can be copied.
-pub async fn with_template() -> Place {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
-    let mut source = super::vm(200);
-    source.vmid = Some(9000);
-    source.seed = None;
-    pve.create(&source).await.expect("a source");
-    place
 }
 
 pub fn abilities() -> Abilities {

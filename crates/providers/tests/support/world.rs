@@ -96,29 +96,6 @@ impl World {
         world
     }
 
-    /// Adds a template that can be copied.
-    pub fn with_template(mut self, vmid: u32) -> Self {
-        let config = [
-            ("name", "template"),
-            ("template", "1"),
-            ("scsi0", "local:base-1,size=2G"),
-            ("boot", "order=scsi0"),
-            ("tags", "golden"),
-        ];
-        self.guests.insert(
-            vmid,
-            Guest {
-                kind: GuestKind::Vm,
-                node: "pve1".to_owned(),
-                config: config
-                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                    .into(),
-                running: false,
-            },
-        );
-        self
-    }
-
     pub fn next_fault(&mut self, call: &Call) -> Option<Fault> {
         let nth = self.requests;
         self.requests += 1;

@@ -74,21 +74,29 @@ impl Fault {
             Self::Io(error) => (error.to_string(), io_hint(&error).to_owned()),
             Self::Sql(error) => (error.to_string(), sql_hint(&error).to_owned()),
         };
+        // What is written of a run is continued; anything else is asked for again.
+        let next = match doing.strip_prefix("write down ") {
+            Some(what) if what.contains("of run") => "run `homestak manifest resume`",
+            _ => "repeat the command",
+        };
         JournalError::Broken {
             doing: doing.to_owned(),
             detail,
-            hint: hint.replace("FILE", &file.to_string()),
+            hint: hint
+                .replace("NEXT", next)
+                .replace("FILE", &file.to_string()),
         }
     }
 }
 
-const FULL: &str = "is the disk of `FILE` full? free space and run `homestak manifest resume`";
+const FULL: &str = "is the disk of `FILE` full? free space and NEXT";
 const REFUSED: &str =
     "make `FILE` and its directory writable for yourself, or name another with `HOMESTAK_STATE`";
 const MOVE_AWAY: &str =
     "move `FILE` and the files beside it away and keep them: guests are found again by their tags";
 const BUSY: &str = "another program has `FILE` open and locked: close it and try again";
-const DISK: &str = "the disk of `FILE` does not answer as it should: look at `dmesg`, then run `homestak manifest resume`";
+const DISK: &str =
+    "is the disk of `FILE` full? free space and NEXT; if it is not full, look at `dmesg` first";
 const BUG: &str = "this is a bug of homestak; please report it";
 
 fn io_hint(error: &std::io::Error) -> &'static str {

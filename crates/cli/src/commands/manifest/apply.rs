@@ -23,13 +23,16 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
     let written = written
         .map(|(plan, made)| recall(plan, made, &mut manifest, &mut options))
         .transpose()?;
-    let site = written.as_ref().and_then(|plan| plan.site.as_ref());
+    let site = written.as_ref().and_then(|(plan, site_is_new)| {
+        let site = plan.site.as_ref()?;
+        Some((site, *site_is_new))
+    });
     let job = Job::of_site("apply", &manifest, &args.carry, site, settings, printer)?;
     block_on(apply(
         &job,
         &options,
         args.keep_on_failure,
-        written.as_ref(),
+        written.as_ref().map(|(plan, _)| plan),
     ))?
 }
 
@@ -44,13 +47,13 @@ fn plan_named(args: &ApplyArgs, manifest: &mut ManifestArgs) -> Option<PathBuf> 
     args.plan.clone().or(named)
 }
 
-/// Plans are made again with what they were made with.
+/// Plans are made again with what they were made with. Also returns whether the site was new then.
 fn recall(
     plan: Plan,
     made: plan_file::Made,
     manifest: &mut ManifestArgs,
     options: &mut Options,
-) -> Result<Plan, CommandError> {
+) -> Result<(Plan, bool), CommandError> {
     if plan.verb != Verb::Apply {
         return Err(CommandError::usage("The plan is not one of `apply`."));
     }
@@ -66,7 +69,7 @@ fn recall(
     options.depth = options.depth.or(made.depth);
     options.on_error = options.on_error.or(made.on_error);
     options.parallelism = options.parallelism.or(made.parallelism);
-    Ok(plan)
+    Ok((plan, made.site_is_new))
 }
 
 async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {

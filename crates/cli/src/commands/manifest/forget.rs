@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use homestak_engine::journal::Scope;
 use serde_json::json;
 
-use super::runs::listed;
+use super::runs::{hints, listed};
 use crate::args::RunArgs;
 use crate::commands::{Outcome, agree};
 use crate::connect::block_on;
@@ -41,10 +41,11 @@ pub(super) fn run(
         }
         let (scope, record) = match found.as_slice() {
             [] => {
-                return Err(CommandError::failed(format!(
-                    "Nothing is remembered of a node `{node}`."
-                ))
-                .hint("homestak manifest status -M NAME lists what is"));
+                let failed =
+                    CommandError::failed(format!("Nothing is remembered of a node `{node}`."))
+                        .hint("homestak manifest status -M NAME lists what is");
+                let hints = hints(which, &journal, site).await?;
+                return Err(hints.into_iter().fold(failed, CommandError::hint));
             }
             [one] => one,
             several => {

@@ -3,6 +3,7 @@
 //! In: a manifest and flags. Out: a plan, or how a run ended.
 //! Never: a removal that nobody agreed to; a plan with refusals carried out.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
 use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
 use homestak_providers::pve::preflight::Severity;
+use homestak_site::Chosen;
 use serde_json::json;
 
 use super::runs::{is_unfinished, of_others, whose};
@@ -71,12 +73,12 @@ impl<'a> Job<'a> {
         Self::of_site(verb, args, carry, None, settings, printer)
     }
 
-    /// The same, with the id that a written plan has for a site that had none.
+    /// The same, with the id of a written plan, and whether the site was given it for the plan.
     pub(super) fn of_site(
         verb: &'static str,
         args: &ManifestArgs,
         carry: &'a CarryArgs,
-        site: Option<&SiteId>,
+        site: Option<(&SiteId, bool)>,
         settings: &Settings,
         printer: &'a Printer,
     ) -> Result<Self, CommandError> {
@@ -86,7 +88,9 @@ impl<'a> Job<'a> {
             ..
         } = select(args, settings, printer)?;
         session.id()?;
-        session.expect_id(site);
+        if let Some((id, is_new)) = site {
+            session.expect_id(id, is_new)?;
+        }
         let request = request(args, &session)?;
         let screen = Screen::new(printer.shape, carry.events);
         let engine = carry.vm_engine.map(VmEngineArg::engine);
@@ -114,7 +118,10 @@ impl<'a> Job<'a> {
         if session.has_id {
             return Ok(lease);
         }
-        let others = self.of_others().await?;
+        let mut others = self.of_others().await?;
+        if others.is_empty() && matches!(session.find.chosen, Chosen::Directory(_)) {
+            others = self.of_any_manifest().await?;
+        }
         if others.is_empty() {
             return Ok(lease);
         }
@@ -132,6 +139,17 @@ impl<'a> Job<'a> {
         let hosts: Vec<&str> = scopes.iter().map(|scope| &*scope.host).collect();
         let (journal, site) = (self.bench.journal(), self.bench.session.id()?);
         of_others(Some(&self.resolved.name), &hosts, journal, Some(site)).await
+    }
+
+    /// Returns runs of other sites on any manifest, unless an older homestak left some without a
+    /// site: then this site may be one that never had an id.
+    async fn of_any_manifest(&self) -> Result<Vec<RunHead>, CommandError> {
+        let journal = self.bench.journal();
+        let runs = journal.runs(None).await?;
+        if runs.iter().any(|run| run.site.is_none()) {
+            return Ok(Vec::new());
+        }
+        of_others(None, &[], journal, Some(self.bench.session.id()?)).await
     }
 
     /// Looks and plans.
@@ -153,6 +171,24 @@ impl<'a> Job<'a> {
             self.printer.say(&format!("notice: {}", whose(&run)));
         }
         Ok(())
+    }
+
+    /// The id of the built-in site is lost with the state directory: says which ids guests of the
+    /// manifest carry.
+    fn notice_lost_state(&self, plan: &Plan) {
+        if self.bench.session.find.chosen != Chosen::Stock {
+            return;
+        }
+        let guests = plan.foreign.iter();
+        let guests = guests.filter(|guest| guest.manifest.as_deref() == Some(&plan.manifest));
+        let sites: BTreeSet<&SiteId> = guests.filter_map(|guest| guest.site.as_ref()).collect();
+        for id in sites {
+            self.printer.say(&format!(
+                "notice: guests of a manifest `{}` carry the site `{id}`; \
+                 homestak site new-id --id {id} if this is that site",
+                plan.manifest
+            ));
+        }
     }
 
     /// Looks, plans, shows the plan, asks when something is removed, and carries it out.
@@ -178,6 +214,7 @@ impl<'a> Job<'a> {
             self.take_over(earlier).await?;
             if plan.verb != Verb::Apply {
                 self.notice_others().await?;
+                self.notice_lost_state(plan);
             }
             return self.nothing(plan);
         }

@@ -6,10 +6,10 @@
 use std::path::Path;
 
 use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan};
-use homestak_core::resolve::Request;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
+use super::job::Job;
 use crate::error::CommandError;
 use crate::ui::with_kind;
 
@@ -31,16 +31,20 @@ pub(super) struct Made {
     /// `--parallel`.
     #[serde(default)]
     pub(super) parallelism: Option<usize>,
+    /// Whether the site had no id yet, so that the plan's is a new one.
+    #[serde(default)]
+    pub(super) site_is_new: bool,
 }
 
 /// Turns a plan into what is written.
-pub(super) fn write(plan: &Plan, request: &Request, options: &Options) -> Json {
+pub(super) fn write(plan: &Plan, job: &Job<'_>, options: &Options) -> Json {
     let made = Made {
-        host: request.host.clone(),
+        host: job.request.host.clone(),
         prune: options.prune,
         depth: options.depth,
         on_error: options.on_error,
         parallelism: options.parallelism,
+        site_is_new: !job.bench.session.has_id,
     };
     let mut body = with_kind("manifest.plan", json!(plan));
     body["options"] = json!(made);

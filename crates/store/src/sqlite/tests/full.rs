@@ -56,8 +56,12 @@ fn a_plan_that_does_not_fit_leaves_no_run() {
     wait(async {
         let id = begin(&journal).await;
         let large = sample::plan("m", 2000);
-        let (detail, _) = broken(journal.begin("apply", &large, "run", sample::at(0)).await);
+        let (detail, hint) = broken(journal.begin("apply", &large, "run", sample::at(0)).await);
         assert_eq!(detail, "database or disk is full");
+        assert!(
+            hint.ends_with("free space and repeat the command"),
+            "there is no run to resume: {hint}"
+        );
         let runs = journal.runs(None).await.unwrap();
         assert_eq!(runs.iter().map(|run| run.id).collect::<Vec<_>>(), [id]);
         journal.append(id, &turn(0)).await.unwrap();
