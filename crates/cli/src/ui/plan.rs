@@ -114,8 +114,13 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
     };
     let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());
     let said = match (node.action, plan.verb) {
-        // What is not there needs no reason beside it.
-        (Action::Nothing, Verb::Destroy) => more,
+        // What is not there needs no reason beside it, unless a guest that was it is.
+        (Action::Nothing, Verb::Destroy) => {
+            more || node
+                .reasons
+                .iter()
+                .any(|why| why.text.starts_with("guest "))
+        }
         (Action::Destroy, Verb::Destroy) => more || node.reasons.len() > 1,
         _ => true,
     };

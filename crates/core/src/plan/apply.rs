@@ -13,7 +13,8 @@ use super::owner::{Match, Owners};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
 use super::strays::{
-    ambiguous, bystanders, copies_of, edited, foreign, only_copies, strays, unseen_inside, unusable,
+    ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
+    unseen_inside, unusable,
 };
 use super::types::{
     Action, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason,
@@ -187,6 +188,11 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         if let Seen::There(found) = &seen {
             uuid = found.guest.uuid.clone();
         }
+        // A guest that was given up keeps its MAC address and its SMBIOS uuid.
+        let given_up = self.owners.given_up(place, record).is_some();
+        if given_up && matches!(seen, Seen::Absent(_)) {
+            uuid = identity::successor(&uuid);
+        }
         self.claimed.insert(uuid.clone());
         if deep {
             return;
@@ -353,7 +359,10 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             }
         };
         let Some(guest) = guest else {
-            return new("the manifest names it, and it is not there");
+            return match self.owners.given_up(place, record) {
+                Some(guest) => new(&format!("the manifest names it; {}", given_up(guest))),
+                None => new("the manifest names it, and it is not there"),
+            };
         };
         if let Some((detail, hint)) = unusable(name, guest) {
             self.refuse(Some(name), detail, None, &hint);

@@ -12,10 +12,14 @@ use super::owner::{Match, Owners, named};
 use super::place::{Offer, offer};
 use super::record::{NodeRecord, NodeStatus};
 use super::strays::{
-    ambiguous, bystanders, copies_of, edited, foreign, only_copies, strays, unseen_inside, unusable,
+    ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
+    unseen_inside, unusable,
 };
 use super::types::{Action, NodePlan, Place, Plan, Refusal};
 use super::{Inputs, Look};
+
+/// Why there is nothing to remove.
+const NOT_THERE: &str = "it is not there";
 
 /// Makes the plan of `destroy`.
 pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
@@ -53,7 +57,10 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                             "it may be half-created".to_owned(),
                             Some(remembered(record)),
                         ),
-                        None => ("it is not there".to_owned(), None),
+                        None => match owners.given_up(&place, record) {
+                            Some(guest) => (given_up(guest), None),
+                            None => (NOT_THERE.to_owned(), None),
+                        },
                     },
                     Match::Guest(guest, others) => {
                         if let Some((detail, hint)) = unusable(name, guest) {
@@ -62,7 +69,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                         copies.extend(copies_of(&place, name, &others));
                         match found(guest, record) {
                             Some(found) => (found.guest.to_string(), Some(found)),
-                            None => ("it is not there".to_owned(), None),
+                            None => (NOT_THERE.to_owned(), None),
                         }
                     }
                     Match::Copies(others) => {

@@ -8,7 +8,7 @@ use crate::doc::scalar::{NodeName, SiteId, Vmid};
 use crate::observed::{GuestUuid, ObservedGuest};
 use crate::resolve::Resolved;
 
-use super::record::NodeRecord;
+use super::record::{NodeRecord, NodeStatus};
 use super::types::Place;
 use super::{Look, identity};
 
@@ -89,6 +89,18 @@ impl<'a> Owners<'a> {
     /// Returns the guest with an id.
     pub(super) fn with_vmid(&self, place: &Place, vmid: u32) -> Option<&'a ObservedGuest> {
         self.by_vmid.get(&(place, vmid)).copied()
+    }
+
+    /// Returns the recorded guest of a node when it carries no identity any more: whoever removes
+    /// its tags makes it a guest of its own.
+    pub(super) fn given_up(
+        &self,
+        place: &Place,
+        record: Option<&NodeRecord>,
+    ) -> Option<&'a ObservedGuest> {
+        let record = record.filter(|record| record.status != NodeStatus::Creating)?;
+        let guest = self.with_vmid(place, record.guest.vmid?)?;
+        (guest.uuid.is_none() && guest.kind == record.guest.kind).then_some(guest)
     }
 
     /// Returns what carries the identity of a node.

@@ -256,6 +256,14 @@ pub(super) fn edited(node: &str, site: &SiteId, guest: &ObservedGuest) -> (Strin
     (detail, hint)
 }
 
+/// Says that the recorded guest of a node was made a guest of its own.
+pub(super) fn given_up(guest: &ObservedGuest) -> String {
+    format!(
+        "guest {} on {} is recorded as its guest, and does not carry its tags any more: it stays",
+        guest.vmid, guest.host
+    )
+}
+
 /// Says that several guests carry one identity.
 pub(super) fn ambiguous(node: &str, guests: &[&ObservedGuest]) -> (String, String) {
     let detail = format!(

@@ -487,3 +487,20 @@ fn a_removal_says_that_what_is_in_a_node_was_not_seen() {
         "{node:#?}"
     );
 }
+
+#[test]
+fn a_guest_that_was_given_up_shares_no_identity_with_the_one_created_after_it() {
+    let known = record(&ours("a", 200), "a");
+    let given_up = guest("a", 200, Power::Running, None);
+    let there = vec![given_up, ours("b", 500)];
+    let known = std::slice::from_ref(&known);
+    let plan = recorded(TWO, there.clone(), known, &Options::new(Verb::Apply));
+    let a = plan.node("a").expect("a");
+    assert_eq!(a.action, Action::Create);
+    let wanted = a.wanted.as_ref().expect("a guest");
+    assert_ne!(wanted.uuid, identity::uuid(&site(), "m", "father", "a"));
+    let plan = recorded(TWO, there, known, &Options::new(Verb::Destroy));
+    let a = plan.node("a").expect("a");
+    assert_eq!(a.action, Action::Nothing);
+    assert!(a.reasons[0].text.contains("guest 200"), "{a:#?}");
+}

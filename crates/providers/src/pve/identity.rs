@@ -92,9 +92,16 @@ pub fn is_ours(tag: &str) -> bool {
 
 /// Reads the UUID in a set of tags; none when there are two.
 pub fn uuid_in_tags(tags: &BTreeSet<String>) -> Option<GuestUuid> {
-    let mut ids = tags.iter().filter_map(|tag| tag.strip_prefix(ID_PREFIX));
-    let first = ids.next().and_then(GuestUuid::new);
-    if ids.next().is_some() { None } else { first }
+    match ids_in_tags(tags).as_slice() {
+        [id] => GuestUuid::new(id),
+        _ => None,
+    }
+}
+
+/// Returns every identity that a set of tags names.
+pub(super) fn ids_in_tags(tags: &BTreeSet<String>) -> Vec<&str> {
+    let ids = tags.iter().filter_map(|tag| tag.strip_prefix(ID_PREFIX));
+    ids.collect()
 }
 
 /// Reads the manifest in a set of tags.

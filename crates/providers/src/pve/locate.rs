@@ -301,6 +301,14 @@ pub(super) fn contested(located: &Located, uuid: &GuestUuid) -> Fault {
             let why = "has the tags of several sites".to_owned();
             (why, Some("remove the tag of the other site".to_owned()))
         }
+        _ if identity::ids_in_tags(&tags).len() > 1 => {
+            let why = "has the tags of several guests".to_owned();
+            let keep = identity::id_tag(uuid);
+            (
+                why,
+                Some(format!("remove each tag `homestak-id-*` but `{keep}`")),
+            )
+        }
         (Some(id), _) => (format!("was created as guest {id}, so it is a copy"), None),
         (None, GuestKind::Vm) => {
             let found = config.smbios_uuid();
