@@ -131,7 +131,13 @@ impl<'a> Job<'a> {
         let scopes = self.scopes()?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| &*scope.host).collect();
         let (journal, site) = (self.bench.journal(), self.bench.session.id()?);
-        of_others(Some(&self.resolved.name), &hosts, journal, Some(site)).await
+        of_others(
+            Some(&self.resolved.name),
+            &hosts,
+            journal.as_ref(),
+            Some(site),
+        )
+        .await
     }
 
     /// Looks and plans.
