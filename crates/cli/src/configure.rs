@@ -10,15 +10,18 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use homestak_core::converge::{Event, Handling};
+use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::plan::{Action, ConfigPlan, NodePlan, Plan, Wanted, digest, port, spec_text};
 use homestak_core::resolve::Resolved;
+use homestak_core::resolve::site::unknown_keys;
 use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark};
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::error::CommandError;
 use crate::local_host::LOCAL;
 use crate::places::SIM;
 use crate::session::Session;
@@ -26,6 +29,22 @@ use crate::settings::Settings;
 
 /// How many nodes are asked at once.
 const AT_ONCE: usize = 16;
+
+/// Says why no node gets a spec whose SSH keys are unknown.
+fn keys_unknown(session: &Session, spec: &str, why: &Diagnostic) -> CommandError {
+    let source = session.catalog.sources.source(why.span.file);
+    let file = source.map_or("secrets.yaml", |source| &source.path);
+    let error = CommandError::refused(format!(
+        "Which SSH keys users of the spec `{spec}` have is not known: `{file}`: {}.",
+        why.message
+    ));
+    let error = CommandError {
+        code: Some(why.code),
+        ..error
+    };
+    let error = why.hint.iter().fold(error, CommandError::hint);
+    error.hint("nothing was changed: keys that are not known would be removed from the nodes")
+}
 
 /// Makes nodes what the specs of a site say.
 #[derive(Clone)]
@@ -96,7 +115,12 @@ impl SiteConfigurer {
     }
 
     /// Returns what the nodes of a manifest become, as far as they are configured from here.
-    pub(crate) fn configs(&self, resolved: &Resolved, plan: &Plan) -> BTreeMap<String, ConfigPlan> {
+    /// Without the secrets it is unknown which SSH keys people have, and theirs would be removed.
+    pub(crate) fn configs(
+        &self,
+        resolved: &Resolved,
+        plan: &Plan,
+    ) -> Result<BTreeMap<String, ConfigPlan>, CommandError> {
         let mut configs = BTreeMap::new();
         // Nodes that are not reached over SSH are not configured over it.
         let reached = plan.nodes.iter().filter(|_| plan.verify_ssh);
@@ -115,6 +139,9 @@ impl SiteConfigurer {
             let Some(spec) = written.spec.as_ref().map(|spec| spec.value.clone()) else {
                 continue;
             };
+            if let Some(why) = unknown_keys(&self.session.catalog, &spec) {
+                return Err(keys_unknown(&self.session, &spec, why));
+            }
             if let Some(text) = self.text(&spec, &node.name, wanted) {
                 let config = ConfigPlan {
                     digest: digest(&text),
@@ -125,7 +152,7 @@ impl SiteConfigurer {
                 configs.insert(node.name.clone(), config);
             }
         }
-        configs
+        Ok(configs)
     }
 
     /// Asks every node that runs and would be left alone what differs in it.

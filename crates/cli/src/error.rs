@@ -155,18 +155,28 @@ pub(crate) fn capitalized(fragment: &str) -> String {
 
 impl From<homestak_site::find::FindError> for CommandError {
     fn from(error: homestak_site::find::FindError) -> Self {
-        use homestak_site::find::FindError;
+        use homestak_site::find::{FindError, Untrusted};
         let message = capitalized(&error.to_string());
         match error {
             FindError::Missing { path, .. } => {
                 Self::failed(message + ".").hint(format!("homestak site init {}", path.display()))
             }
-            FindError::Foreign { path, .. } => Self::refused(message + ".").hint(format!(
-                "if you trust it, name it: homestak --site {}",
-                path.display()
-            )),
-            FindError::Writable { part, right, .. } => {
-                Self::refused(message + ".").hint(format!("chmod {right} {}", part.display()))
+            FindError::Untrusted { path, parts } => {
+                let is_foreign = |part: &&Untrusted| matches!(part, Untrusted::Foreign { .. });
+                let foreign = parts.iter().find(is_foreign).map(|_| {
+                    format!(
+                        "if you trust it, name it: homestak --site {}",
+                        path.display()
+                    )
+                });
+                let rights = parts.iter().filter_map(|part| match part {
+                    Untrusted::Foreign { .. } => None,
+                    Untrusted::Writable { part, right } => {
+                        Some(format!("chmod {right} {}", part.display()))
+                    }
+                });
+                let refused = Self::refused(message + ".");
+                foreign.into_iter().chain(rights).fold(refused, Self::hint)
             }
         }
     }

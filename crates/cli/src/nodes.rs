@@ -14,6 +14,7 @@ use homestak_engine::ports::PortError;
 use homestak_providers::ssh::{INSTALL, Ssh, SshError, Trust};
 
 use crate::args::NodeArgs;
+use crate::commands::manifest::runs::{of_others, whose};
 use crate::error::CommandError;
 use crate::local_host::LOCAL;
 use crate::operator::scopes_of;
@@ -53,13 +54,21 @@ impl Known {
     }
 }
 
+/// Nodes that are recorded.
+pub(crate) struct Nodes {
+    /// The nodes, by manifest, host and name.
+    pub(crate) list: Vec<Known>,
+    /// What to do when there is none.
+    hints: Vec<String>,
+}
+
 /// Returns every node of the site, by manifest, host and name.
 pub(crate) async fn all(
     journal: &dyn Journal,
     settings: &Settings,
     manifest: Option<&str>,
     host: Option<&str>,
-) -> Result<Vec<Known>, CommandError> {
+) -> Result<Nodes, CommandError> {
     let mut scopes: BTreeSet<Scope> = BTreeSet::new();
     let session = Session::open(settings)?;
     let site = session.id()?;
@@ -68,14 +77,25 @@ pub(crate) async fn all(
         scopes.extend(scopes_of(&head));
     }
     scopes.retain(|scope| host.is_none_or(|host| host == scope.host));
-    let mut nodes = Vec::new();
+    let mut list = Vec::new();
     for scope in scopes {
         for record in journal.records(&scope).await? {
             let scope = scope.clone();
-            nodes.push(Known { scope, record });
+            list.push(Known { scope, record });
         }
     }
-    Ok(nodes)
+    let mut hints = Vec::new();
+    if list.is_empty() {
+        let others = of_others(manifest, host.as_slice(), journal, Some(site)).await?;
+        hints.extend(others.iter().map(whose));
+        hints.push(format!(
+            "{} records no such node of this site; a user's commands and those under sudo have \
+             state directories of their own",
+            settings.state.display()
+        ));
+        hints.push("homestak manifest apply -M NAME -H HOST creates nodes".to_owned());
+    }
+    Ok(Nodes { list, hints })
 }
 
 /// Returns the one node that is meant.
@@ -90,12 +110,13 @@ pub(crate) async fn one(
 }
 
 /// Returns the nodes that are meant by names and patterns, each once, in order of all.
-pub(crate) fn select(known: &[Known], wanted: &[String]) -> Result<Vec<Known>, CommandError> {
+pub(crate) fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<Known>, CommandError> {
+    let known = &nodes.list;
     let mut chosen: BTreeSet<usize> = BTreeSet::new();
     let words = wanted.iter().flat_map(|word| word.split(','));
     for word in words.map(str::trim).filter(|word| !word.is_empty()) {
         if !word.contains(['*', '?']) {
-            let one = named(known, word)?;
+            let one = named(nodes, word)?;
             chosen.extend(known.iter().position(|node| std::ptr::eq(node, one)));
             continue;
         }
@@ -103,21 +124,22 @@ pub(crate) fn select(known: &[Known], wanted: &[String]) -> Result<Vec<Known>, C
         let fitting = known.iter().enumerate().filter(|(_, node)| fits(node));
         let fitting: Vec<usize> = fitting.map(|(at, _)| at).collect();
         if fitting.is_empty() {
-            return Err(none(known, format!("No node is called like `{word}`.")));
+            return Err(none(nodes, format!("No node is called like `{word}`.")));
         }
         chosen.extend(fitting);
     }
     if chosen.is_empty() {
-        return Err(none(known, "No node is named.".to_owned()));
+        return Err(none(nodes, "No node is named.".to_owned()));
     }
     Ok(chosen.into_iter().map(|at| known[at].clone()).collect())
 }
 
 /// Returns the one node of that name.
-pub(crate) fn named<'k>(known: &'k [Known], name: &str) -> Result<&'k Known, CommandError> {
+pub(crate) fn named<'k>(nodes: &'k Nodes, name: &str) -> Result<&'k Known, CommandError> {
+    let known = &nodes.list;
     let found: Vec<&Known> = known.iter().filter(|node| node.name() == name).collect();
     match found.as_slice() {
-        [] if known.is_empty() => Err(none(known, format!("There is no node `{name}`."))),
+        [] if known.is_empty() => Err(none(nodes, format!("There is no node `{name}`."))),
         [] => {
             let names: BTreeSet<&str> = known.iter().map(Known::name).collect();
             Err(CommandError::unknown("node", name, names.into_iter()))
@@ -132,12 +154,12 @@ pub(crate) fn named<'k>(known: &'k [Known], name: &str) -> Result<&'k Known, Com
     }
 }
 
-fn none(known: &[Known], message: String) -> CommandError {
+fn none(nodes: &Nodes, message: String) -> CommandError {
     let error = CommandError::failed(message);
-    if known.is_empty() {
-        return error.hint("no run has made any; homestak manifest apply -M NAME -H HOST does");
+    if nodes.list.is_empty() {
+        return nodes.hints.iter().fold(error, CommandError::hint);
     }
-    let names: BTreeSet<&str> = known.iter().map(Known::name).collect();
+    let names: BTreeSet<&str> = nodes.list.iter().map(Known::name).collect();
     let names: Vec<&str> = names.into_iter().collect();
     error.hint(format!("there is: {}", names.join(", ")))
 }

@@ -186,7 +186,7 @@ impl Bench {
             return Ok(outside);
         }
         // What runs is asked how it is inside; what does not is configured once it does.
-        let mut configs = self.configurer.configs(&again, &outside);
+        let mut configs = self.configurer.configs(&again, &outside)?;
         let told = |text: &str| printer.detail(text);
         self.configurer.ask(&outside, &mut configs, &told).await;
         Ok(make(&looks, &configs))

@@ -114,7 +114,11 @@ impl Catalog {
     pub fn add(&mut self, input: Input) {
         let sources = &mut self.sources;
         match input.kind {
-            Kind::Site => self.site = Some(decode(sources, input)),
+            Kind::Site => {
+                let mut document = decode(sources, input);
+                keep_id(&mut document.faults);
+                self.site = Some(document);
+            }
             Kind::Secrets => {
                 let mut document = decode::<SecretsFile>(sources, input);
                 if let Some(secrets) = &document.value {
@@ -229,6 +233,20 @@ impl Catalog {
                 }
             }
         }
+    }
+}
+
+/// An empty `site.yaml` is not to be deleted without a thought: the site's id may have been in it.
+fn keep_id(faults: &mut Faults) {
+    let found = std::mem::take(faults);
+    for mut fault in found.iter().cloned() {
+        if fault.code == Code::EmptyDocument {
+            let hint = "restore the file from git: the site's id was in it if the site has guests, \
+                        and they carry it in the tag `homestak-s-ID`; delete the file only if it \
+                        has none";
+            fault.hint = Some(hint.to_owned());
+        }
+        faults.push(fault);
     }
 }
 

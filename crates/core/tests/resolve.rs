@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use homestak_core::catalog::{Catalog, Input};
-use homestak_core::doc::Kind;
+use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::scalar::{NodeName, Vmid};
+use homestak_core::doc::{Code, Kind, Severity};
+use homestak_core::resolve::site::unknown_keys;
 use homestak_core::resolve::{Origin, Request, Resolved, ResolvedNode, Reveal, manifest};
 
 fn document(kind: Kind, name: &str, text: String) -> Input {
@@ -324,4 +325,72 @@ fn a_spec_without_a_posture_lets_nobody_in_with_a_password_and_root_not_at_all()
     assert_eq!(ssh["permit_root_login"], "no");
     assert_eq!(ssh["password_authentication"], "no");
     assert_eq!(sudo["nopasswd"], false);
+}
+
+/// A site with one spec of three users, and secrets or none.
+fn with_secrets(users: &str, secrets: Option<Result<String, Problem>>) -> Catalog {
+    let mut inputs =
+        vec![
+        document(
+            Kind::Manifest,
+            "m",
+            "schema_version: 2\nname: m\nnodes: [{name: a, spec: web, preset: small, image: i}]\n"
+                .into(),
+        ),
+        document(
+            Kind::Spec,
+            "web",
+            format!("access: {{posture: dev, users: {users}}}\n"),
+        ),
+        document(Kind::Posture, "dev", "sudo: {nopasswd: true}\n".into()),
+        document(Kind::Preset, "small", "cores: 1\nmemory: 512\ndisk: 2\n".into()),
+        document(Kind::Image, "i", String::from("aliases: [j]\n")),
+    ];
+    inputs.extend(secrets.map(|text| Input {
+        kind: Kind::Secrets,
+        name: "secrets".into(),
+        path: "secrets.yaml.enc".into(),
+        text,
+    }));
+    Catalog::read(inputs)
+}
+
+#[test]
+fn keys_are_unknown_when_the_secrets_could_not_be_opened_and_a_user_gets_some() {
+    let unopened = || {
+        Err(Problem {
+            code: Code::Sealed,
+            severity: Severity::Notice,
+            message: "no age key was found".into(),
+            hint: "homestak secrets keygen".into(),
+        })
+    };
+    let plain = || Ok("ssh_keys: {me@lab: ssh-ed25519 AAAA me}\n".to_owned());
+    let why = |users: &str, secrets| {
+        let catalog = with_secrets(users, secrets);
+        unknown_keys(&catalog, "web").map(|fault| fault.message.clone())
+    };
+    for users in ["[{name: alice}]", "[{name: alice, ssh_keys: [me@lab]}]"] {
+        let told = why(users, Some(unopened()));
+        assert_eq!(told.as_deref(), Some("no age key was found"), "{users}");
+        assert_eq!(why(users, Some(plain())), None, "{users}");
+    }
+    // Without secrets there are none, and users who get none need none.
+    assert_eq!(why("[{name: alice}]", None), None);
+    assert_eq!(why("[{name: alice, ssh_keys: []}]", Some(unopened())), None);
+    assert_eq!(why("[]", Some(unopened())), None);
+}
+
+#[test]
+fn a_site_without_secrets_says_that_users_get_no_keys_and_refuses_names_of_keys() {
+    let codes = |users: &str| {
+        let catalog = with_secrets(users, None);
+        let (_, faults) = manifest(&catalog, "m", &Request::default());
+        let ids: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
+        (ids, faults.errors())
+    };
+    assert_eq!(codes("[{name: alice}, {name: bob}]"), (vec!["SK0909"], 0));
+    assert_eq!(codes("[{name: alice, ssh_keys: []}]"), (vec![], 0));
+    assert_eq!(codes("[]"), (vec![], 0));
+    assert_eq!(codes("[{name: alice, ssh_keys: [me@lab]}]").1, 1);
 }

@@ -251,6 +251,8 @@ pub enum ImageSource {
     File(std::path::PathBuf),
     /// An address the host fetches it from.
     Url(String),
+    /// No document names one; a host may have it, or make it by itself.
+    None,
 }
 
 /// What a provider says while it works. It changes nothing.

@@ -9,6 +9,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use homestak_core::doc::Kind;
+
 /// Where a site may be, in order of precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
@@ -79,26 +81,51 @@ pub enum FindError {
         /// The place.
         path: PathBuf,
     },
-    /// A place that nobody named belongs to somebody else.
-    #[error("`{part}` belongs to the user {owner}, so the site `{path}` is not used")]
-    Foreign {
+    /// Somebody else could have written it, or a part of it.
+    #[error("the site `{path}` is not used: {}", listed(parts))]
+    Untrusted {
         /// The site.
         path: PathBuf,
-        /// What belongs to somebody else: the site, or something in it.
+        /// What is wrong with the site and with what is read of it.
+        parts: Vec<Untrusted>,
+    },
+}
+
+/// A file or directory that somebody else could have written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Untrusted {
+    /// It belongs to somebody else.
+    Foreign {
+        /// The site, or something in it.
         part: PathBuf,
         /// Number of the user it belongs to.
         owner: u32,
     },
     /// Others can write to it.
-    #[error("other users can write to `{part}`, so the site `{path}` is not used")]
     Writable {
-        /// The site.
-        path: PathBuf,
-        /// What others can write to: the site, or something in it.
+        /// The site, or something in it.
         part: PathBuf,
         /// The permission to take away, as chmod takes it.
         right: &'static str,
     },
+}
+
+impl std::fmt::Display for Untrusted {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Foreign { part, owner } => {
+                write!(to, "`{}` belongs to the user {owner}", part.display())
+            }
+            Self::Writable { part, .. } => {
+                write!(to, "other users can write to `{}`", part.display())
+            }
+        }
+    }
+}
+
+fn listed(parts: &[Untrusted]) -> String {
+    let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+    parts.join("; ")
 }
 
 /// Files and directories that make a directory a site.
@@ -112,8 +139,12 @@ const MARKS: &[&str] = &[
     "presets",
     "nodes",
     "hosts",
+    "images",
     "v2",
 ];
+
+/// Says for whom secrets are sealed; read with the site, and no mark of one.
+const RULES: &str = ".sops.yaml";
 
 /// Finds the site.
 pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
@@ -210,33 +241,55 @@ fn look(path: &Path) -> Outcome {
     }
 }
 
-/// Checks that nobody else could have written a site. One that was not named must also belong to
-/// one of `owners`: anybody can put a directory of that name into a directory that all may use.
+/// Checks that nobody else could have written a site or a document of it. One that was not named
+/// must also belong to one of `owners`: anybody can put a directory of that name into a directory
+/// that all may use.
 fn check(site: &Path, owners: Option<&Vec<u32>>) -> Result<(), FindError> {
-    let parts = MARKS.iter().map(|mark| site.join(mark));
-    for part in std::iter::once(site.to_owned()).chain(parts) {
+    let mut parts = Vec::new();
+    for part in read_of(site) {
         // The link, and what it leads to.
         let link = part.symlink_metadata().ok();
         let target = part.metadata().ok();
-        if let Some(owners) = owners {
-            let foreign = |found: &&Metadata| !owners.contains(&found.uid());
-            if let Some(found) = link.iter().chain(&target).find(foreign) {
-                return Err(FindError::Foreign {
-                    path: site.to_owned(),
-                    part,
-                    owner: found.uid(),
-                });
-            }
-        }
-        if let Some(right) = target.and_then(|found| writable(&found, owners.is_some())) {
-            return Err(FindError::Writable {
-                path: site.to_owned(),
-                part,
-                right,
-            });
+        let foreign = |found: &&Metadata| owners.is_some_and(|own| !own.contains(&found.uid()));
+        if let Some(found) = link.iter().chain(&target).find(foreign) {
+            let owner = found.uid();
+            parts.push(Untrusted::Foreign { part, owner });
+        } else if let Some(right) = target.and_then(|found| writable(&found, owners.is_some())) {
+            parts.push(Untrusted::Writable { part, right });
         }
     }
-    Ok(())
+    match parts.is_empty() {
+        true => Ok(()),
+        false => Err(FindError::Untrusted {
+            path: site.to_owned(),
+            parts,
+        }),
+    }
+}
+
+/// Returns the site and everything in it that may be read.
+fn read_of(site: &Path) -> Vec<PathBuf> {
+    let mut parts = vec![site.to_owned()];
+    parts.extend(MARKS.iter().chain([&RULES]).map(|mark| site.join(mark)));
+    let folders = Kind::ALL.iter().filter_map(|kind| kind.directory());
+    for folder in folders {
+        let older = site.join("v2").join(folder);
+        for directory in [&site.join(folder), &older] {
+            let entries = fs_err::read_dir(directory).into_iter().flatten();
+            let mut documents: Vec<PathBuf> = entries
+                .filter_map(|entry| Some(entry.ok()?.path()))
+                .collect();
+            documents.retain(|path| {
+                let ending = path.extension();
+                ending.is_some_and(|ending| ending == "yaml" || ending == "yml")
+            });
+            documents.sort();
+            parts.extend(documents);
+        }
+        parts.push(older);
+    }
+    parts.retain(|part| part.symlink_metadata().is_ok());
+    parts
 }
 
 /// Returns the permission that lets others write. A group may, in a site that was named; in others

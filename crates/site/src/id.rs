@@ -272,26 +272,28 @@ fn with_id(text: &str, id: &SiteId) -> String {
         let rest = line.strip_prefix(name);
         rest.is_some_and(|rest| rest.trim_start().starts_with(':'))
     };
-    let id_line = format!("id: {id}");
-    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    // Lines end as those of the file do.
+    let end = if text.contains("\r\n") { "\r" } else { "" };
+    let id_line = format!("id: {id}{end}");
+    let mut lines: Vec<String> = text.split_terminator('\n').map(str::to_owned).collect();
     let version = lines.iter().position(|line| key(line, "schema_version"));
     let version = version.unwrap_or_else(|| {
         // After comments and the mark that begins a document.
         let before = |line: &String| {
-            line.is_empty() || line.starts_with(['#', '%']) || line.starts_with("---")
+            line.trim_end().is_empty() || line.starts_with(['#', '%']) || line.starts_with("---")
         };
         let at = lines.iter().position(|line| !before(line));
         let at = at.unwrap_or(lines.len());
         lines.insert(at, String::new());
         at
     });
-    lines[version] = "schema_version: 2".to_owned();
+    lines[version] = format!("schema_version: 2{end}");
     match lines.iter().position(|line| key(line, "id")) {
         Some(at) => lines[at] = id_line,
         None => {
             let why =
                 "# Tells this site's guests from those of others. Never change it by editing.";
-            lines.insert(version + 1, why.to_owned());
+            lines.insert(version + 1, format!("{why}{end}"));
             lines.insert(version + 2, id_line);
         }
     }
@@ -347,6 +349,25 @@ mod tests {
             }
             let again = with_id(&changed, &id("aq7f2mzx4vbt3npw"));
             assert_eq!(again.matches("\nid: ").count(), 1, "{again}");
+        }
+    }
+
+    #[test]
+    fn line_ends_of_another_system_stay() {
+        let ours = id("kq7f2mzx4vbt3npw");
+        for text in [
+            "# Ours.\r\nschema_version: 1\r\ndefaults: {timezone: UTC}\r\n",
+            "\r\ndefaults: {timezone: UTC}\r\n",
+            "schema_version: 1\r\nid: aq7f2mzx4vbt3npw\r\n",
+        ] {
+            let changed = with_id(text, &ours);
+            let known = Known {
+                id: Some(ours.clone()),
+                raised: true,
+            };
+            assert_eq!(known_in(changed.clone()), Some(known), "{changed:?}");
+            let (all, crlf) = (changed.matches('\n'), changed.matches("\r\n"));
+            assert_eq!(all.count(), crlf.count(), "{changed:?}");
         }
     }
 

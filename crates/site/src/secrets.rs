@@ -66,7 +66,7 @@ pub(crate) fn choose(plain: Option<SecretsFile>, sealed: Option<SecretsFile>) ->
     } else if let Some(plain) = plain {
         match (&file.text, &plain.text) {
             (Ok(one), Ok(other)) => match differences(one, other) {
-                Some(names) => file.text = Err(differ(&file.path, &plain.path, &names)),
+                Some(what) => file.text = Err(differ(&file.path, &plain.path, &what)),
                 None => notice = Some((plain.path.clone(), superfluous(&plain.path))),
             },
             _ => file.text = Err(not_compared(&file, &plain)),
@@ -94,18 +94,7 @@ fn superfluous(plain: &Path) -> Problem {
     }
 }
 
-fn differ(sealed: &Path, plain: &Path, names: &[String]) -> Problem {
-    let what = match names {
-        [] => "one of them is not a valid document".to_owned(),
-        names => {
-            let shown: Vec<String> = names.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
-            let more = match names.len().saturating_sub(NAMED) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            format!("different values of {}{more}", shown.join(", "))
-        }
-    };
+fn differ(sealed: &Path, plain: &Path, what: &str) -> Problem {
     Problem {
         code: Code::SecretsDiffer,
         severity: Severity::Error,
@@ -142,51 +131,96 @@ fn keep_one(sealed: &Path, plain: &Path) -> String {
     )
 }
 
-/// Returns the names of keys whose values differ, none when the documents are equal. Documents that
-/// cannot be read and are not equal as text differ in no key that could be named.
-fn differences(one: &str, other: &str) -> Option<Vec<String>> {
-    if one == other {
+/// Says in what two documents differ; `None` when they are equal. One that is not valid equals only
+/// the same text: what was skipped in it may be the difference.
+fn differences(sealed: &str, plain: &str) -> Option<String> {
+    if sealed == plain {
         return None;
     }
-    let tree = |text| {
-        let source = Source::secret(PLAIN, text);
-        yaml::parse(FileId(0), &source, &mut Faults::default())
+    let tree = |name, text| {
+        let source = Source::secret(name, text);
+        let mut faults = Faults::default();
+        let tree = yaml::parse(FileId(0), &source, &mut faults);
+        let fault = faults
+            .iter()
+            .find(|fault| fault.severity == Severity::Error);
+        match (tree, fault) {
+            (Some(tree), None) => Ok(tree),
+            (_, Some(fault)) => {
+                let line = source.line_of(fault.span.start) + 1;
+                Err(format!(
+                    "`{name}` is not valid, line {line}: {}",
+                    fault.message
+                ))
+            }
+            (None, None) => Err(format!("`{name}` is empty")),
+        }
     };
-    let (Some(one), Some(other)) = (tree(one), tree(other)) else {
-        return Some(Vec::new());
+    let (sealed, plain) = match (tree(SEALED, sealed), tree(PLAIN, plain)) {
+        (Ok(sealed), Ok(plain)) => (sealed, plain),
+        (Err(one), Err(other)) => return Some(format!("{one}; {other}")),
+        (Err(one), Ok(_)) | (Ok(_), Err(one)) => return Some(one),
     };
-    let mut names = BTreeSet::new();
-    compare(&one, &other, "", &mut names);
-    (!names.is_empty()).then(|| names.into_iter().collect())
+    let mut found = Differences::default();
+    found.compare(&sealed, &plain, "");
+    let said = [
+        ("different values of", &found.values),
+        (&*format!("only `{SEALED}` has"), &found.only_sealed),
+        (&*format!("only `{PLAIN}` has"), &found.only_plain),
+    ];
+    let said = said.into_iter().filter(|(_, names)| !names.is_empty());
+    let said: Vec<String> = said
+        .map(|(what, names)| format!("{what} {}", listed(names)))
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
-fn compare(one: &Value, other: &Value, path: &str, names: &mut BTreeSet<String>) {
-    let below = |key: &str| match path {
-        "" => key.to_owned(),
-        path => format!("{path}.{key}"),
+fn listed(names: &BTreeSet<String>) -> String {
+    let shown: Vec<String> = names.iter().take(NAMED).map(|n| format!("`{n}`")).collect();
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
     };
-    // A section that was emptied has no value at all.
-    let entries = |value: &'_ Value| match value.is_null() {
-        true => Some(Vec::new()),
-        false => value.entries().map(<[_]>::to_vec),
-    };
-    if let (Some(own), Some(others)) = (entries(one), entries(other)) {
-        for entry in &own {
-            match other.field(&entry.key.text) {
-                Some(value) => compare(&entry.value, value, &below(&entry.key.text), names),
-                None => _ = names.insert(below(&entry.key.text)),
-            }
-        }
-        let only = others
-            .iter()
-            .filter(|entry| one.field(&entry.key.text).is_none());
-        names.extend(only.map(|entry| below(&entry.key.text)));
-    } else if one != other {
-        let name = if path.is_empty() {
-            "the document"
-        } else {
-            path
+    format!("{}{more}", shown.join(", "))
+}
+
+/// Names of keys, without their values.
+#[derive(Default)]
+struct Differences {
+    values: BTreeSet<String>,
+    only_sealed: BTreeSet<String>,
+    only_plain: BTreeSet<String>,
+}
+
+impl Differences {
+    fn compare(&mut self, sealed: &Value, plain: &Value, path: &str) {
+        let below = |key: &str| match path {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
         };
-        names.insert(name.to_owned());
+        // A section that was emptied has no value at all.
+        let entries = |value: &'_ Value| match value.is_null() {
+            true => Some(Vec::new()),
+            false => value.entries().map(<[_]>::to_vec),
+        };
+        if let (Some(own), Some(others)) = (entries(sealed), entries(plain)) {
+            for entry in &own {
+                match plain.field(&entry.key.text) {
+                    Some(value) => self.compare(&entry.value, value, &below(&entry.key.text)),
+                    None => _ = self.only_sealed.insert(below(&entry.key.text)),
+                }
+            }
+            let only = others
+                .iter()
+                .filter(|entry| sealed.field(&entry.key.text).is_none());
+            self.only_plain
+                .extend(only.map(|entry| below(&entry.key.text)));
+        } else if sealed != plain {
+            let name = match path {
+                "" => "the document",
+                path => path,
+            };
+            self.values.insert(name.to_owned());
+        }
     }
 }

@@ -99,7 +99,7 @@ fn a_site_that_belongs_to_somebody_else_is_not_taken_unless_it_is_named() {
     };
     let error = find(&stranger).unwrap_err();
     assert!(
-        matches!(&error, FindError::Foreign { path, .. } if *path == place),
+        matches!(&error, FindError::Untrusted { path, .. } if *path == place),
         "{error}"
     );
     assert!(find(&candidates(root)).is_ok());
@@ -155,7 +155,7 @@ fn a_site_that_others_can_write_to_is_refused() {
         for candidates in [&candidates(root), &named] {
             let error = find(candidates).unwrap_err();
             assert!(
-                matches!(&error, FindError::Writable { path, .. } if *path == place),
+                matches!(&error, FindError::Untrusted { path, .. } if *path == place),
                 "{mode:o}: {error}"
             );
         }
@@ -169,6 +169,54 @@ fn a_site_that_others_can_write_to_is_refused() {
     set_mode(&document, 0o644);
     assert!(find(&candidates(root)).is_ok());
     assert!(find(&named).is_ok());
+}
+
+#[test]
+fn every_document_that_is_read_is_checked_and_all_that_are_wrong_are_listed() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let place = site_at(&root.join("work/here/site-config"));
+    let named = Candidates {
+        flag: Some(place.clone()),
+        ..candidates(root)
+    };
+    let documents = [
+        "specs/web.yaml",
+        "postures/dev.yml",
+        "images/own.yaml",
+        "v2/specs/old.yaml",
+        ".sops.yaml",
+    ];
+    for name in documents {
+        let path = place.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "a: b\n").unwrap();
+        set_mode(&path, 0o666);
+    }
+    set_mode(&place.join("v2/specs"), 0o777);
+    // Nobody reads this one.
+    std::fs::write(place.join("specs/notes.txt"), "").unwrap();
+    set_mode(&place.join("specs/notes.txt"), 0o666);
+    for candidates in [&candidates(root), &named] {
+        let error = find(candidates).unwrap_err().to_string();
+        for name in documents.iter().chain(&["v2/specs"]) {
+            let told = format!("write to `{}`", place.join(name).display());
+            assert!(error.contains(&told), "{name}: {error}");
+        }
+        assert!(!error.contains("notes.txt"), "{error}");
+    }
+    for name in documents {
+        set_mode(&place.join(name), 0o644);
+    }
+    set_mode(&place.join("v2/specs"), 0o755);
+    find(&candidates(root)).unwrap();
+    // Only root can give files away.
+    if own_user(root) == 0 {
+        std::os::unix::fs::chown(place.join(documents[0]), Some(12345), None).unwrap();
+        let error = find(&candidates(root)).unwrap_err().to_string();
+        assert!(error.contains("belongs to the user 12345"), "{error}");
+        find(&named).unwrap();
+    }
 }
 
 #[test]

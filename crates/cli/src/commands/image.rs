@@ -26,14 +26,33 @@ pub(super) fn run(command: ImageCommand, settings: &Settings, printer: &Printer)
             build(&images, &names, disk, printer)
         }
         ImageCommand::List => {
+            require_readable(settings)?;
             list(&images.list(), printer);
             Ok(ExitCode::SUCCESS)
         }
-        ImageCommand::Verify { name } => verify(&images, name.as_deref(), printer),
+        ImageCommand::Verify { name } => {
+            require_readable(settings)?;
+            verify(&images, name.as_deref(), printer)
+        }
         ImageCommand::Remove { names, outdated } => {
             let nodes = nodes(settings)?;
             remove(&images, (names, outdated), &nodes, printer)
         }
+    }
+}
+
+/// Requires that images can be listed; that there is no directory yet means that there are none.
+fn require_readable(settings: &Settings) -> Result<(), CommandError> {
+    let directory = settings.local_root.join("images");
+    match fs_err::read_dir(&directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let failed = CommandError::file("read", &directory, &error);
+            Err(match error.kind() {
+                std::io::ErrorKind::PermissionDenied => failed.hint("repeat it with sudo"),
+                _ => failed,
+            })
+        }
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ mod explain;
 mod host;
 mod image;
 mod local;
-mod manifest;
+pub(crate) mod manifest;
 mod node;
 mod pages;
 mod resolve;

@@ -52,7 +52,7 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
             if !matches!(error, IdError::Garbled { .. }) {
                 return Err(failed);
             }
-            let others = block_on(of_others(None, &[], &journal, None))??;
+            let others = block_on(of_others(None, &[], journal.as_ref(), None))??;
             let hints = others.iter().map(whose);
             return Err(hints.fold(failed, CommandError::hint));
         }

@@ -223,3 +223,20 @@ fn a_build_that_is_killed_ends_with_it_and_the_next_one_clears_up() {
     );
     assert_eq!(leftovers(&world), [""; 0]);
 }
+
+#[test]
+fn images_that_cannot_be_listed_are_not_said_to_be_none() {
+    let world = World::bare();
+    let list = |root: &str| {
+        let mut command = world.command(&["image", "list"]);
+        let command = command.env("HOMESTAK_LOCAL_ROOT", world.work().join(root));
+        command.output().map(Run::from).unwrap()
+    };
+    let none = list("new");
+    assert!(none.err.contains("No image is built"), "{}", none.err);
+    none.good();
+    std::fs::write(world.work().join("file"), "").unwrap();
+    let run = list("file");
+    assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+    assert!(run.err.contains("file/images"), "{}", run.err);
+}

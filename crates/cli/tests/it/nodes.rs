@@ -264,7 +264,12 @@ fn names_that_mean_nothing_or_too_much_are_told() {
     let lab = Lab::new();
     let run = lab.run(&["ssh", "web"]);
     assert_eq!(run.code, 1);
-    assert!(run.err.contains("no run has made any"), "{}", run.err);
+    let state = format!("{} records no such node", lab.state().display());
+    assert!(
+        run.err.contains(&state) && run.err.contains("sudo"),
+        "{}",
+        run.err
+    );
     lab.remember("one", "father", &[("web", 1)]);
     lab.remember("two", "father", &[("web", 2), ("db", 3)]);
     let run = lab.run(&["ssh", "web"]);

@@ -166,6 +166,50 @@ fn without_the_key_the_site_still_validates_and_says_what_it_could_not_check() {
 }
 
 #[test]
+fn nodes_are_not_configured_when_it_is_unknown_who_has_which_key() {
+    // Only root plans nodes on this machine.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let world = sealed();
+    world.write(
+        "specs/keyed.yaml",
+        "schema_version: 1\naccess: {posture: dev, users: [{name: alice}]}\n",
+    );
+    world.write(
+        "specs/closed.yaml",
+        "schema_version: 1\naccess: {posture: dev, users: [{name: alice, ssh_keys: []}]}\n",
+    );
+    let plan = |spec: &str| {
+        let nodes = format!("  - {{name: web, spec: {spec}, preset: vm-small, image: debian-12}}");
+        world.write(
+            "manifests/one.yaml",
+            &format!("schema_version: 2\nname: one\nnodes:\n{nodes}\n"),
+        );
+        let mut command = world.command(&["manifest", "plan", "-M", "one", "-H", "local"]);
+        command
+            .env("HOMESTAK_SITE_CONFIG", "site")
+            .env("HOMESTAK_LOCAL_ROOT", world.work().join("local"))
+            .output()
+            .map(Run::from)
+            .unwrap()
+    };
+    plan("keyed").good();
+    std::fs::remove_dir_all(world.home().join(".config")).unwrap();
+    let run = plan("keyed");
+    assert_eq!(run.code, 3, "{}{}", run.out, run.err);
+    for told in [
+        "`site/secrets.yaml.enc`",
+        "no key opens them",
+        "SOPS_AGE_KEY_FILE",
+        "nothing was changed",
+    ] {
+        assert!(run.err.contains(told), "{told}: {}", run.err);
+    }
+    plan("closed").good();
+}
+
+#[test]
 fn a_changed_sealed_file_is_a_fault() {
     let world = sealed();
     let file = world.site().join("secrets.yaml.enc");
@@ -179,6 +223,34 @@ fn a_changed_sealed_file_is_a_fault() {
     let run = world.on_site(&["site", "validate"]);
     assert_eq!(run.code, 1);
     assert!(run.err.contains("SK0603"), "{}", run.err);
+}
+
+#[test]
+fn a_changed_sealed_comment_is_reported_with_its_line() {
+    let world = World::new();
+    world.run(&["secrets", "keygen"]).good();
+    let plain = world.site().join("secrets.yaml");
+    let text = std::fs::read_to_string(&plain).unwrap();
+    world.secrets(&format!("# of the first host\n{text}"));
+    world.on_site(&["secrets", "encrypt"]).good();
+    std::fs::remove_file(&plain).unwrap();
+    let whole = world.on_site(&["secrets", "check"]);
+    assert!(!whole.err.contains("comment"), "{}", whole.err);
+    whole.good();
+    let file = world.site().join("secrets.yaml.enc");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, after) = text.split_once("#ENC[AES256_GCM,data:").unwrap();
+    let first = if after.starts_with('A') { 'B' } else { 'A' };
+    let changed = format!("{before}#ENC[AES256_GCM,data:{first}{}", &after[1..]);
+    std::fs::write(&file, changed).unwrap();
+    let run = world.on_site(&["secrets", "check"]);
+    assert!(
+        run.err.contains("line 1: the sealed comment does not open"),
+        "{}{}",
+        run.out,
+        run.err
+    );
+    assert!(run.out.contains("its values are whole"), "{}", run.out);
 }
 
 #[test]
@@ -292,6 +364,49 @@ fn plain_and_sealed_secrets_that_differ_are_an_error_that_names_keys_and_no_valu
 }
 
 #[test]
+fn a_plain_file_with_more_in_it_or_with_a_fault_is_not_the_same_content() {
+    let world = sealed();
+    let cases = [
+        (
+            "api_tokens:\n  extra: x-value\n",
+            "`secrets.yaml` is not valid",
+        ),
+        ("  bad: [\n", "`secrets.yaml` is not valid"),
+        ("more: {a: more-value}\n", "only `secrets.yaml` has `more`"),
+    ];
+    for (more, told) in cases {
+        plain_beside(&world, "", "");
+        let plain = world.site().join("secrets.yaml");
+        let text = std::fs::read_to_string(&plain).unwrap();
+        world.secrets(&format!("{text}{more}"));
+        let run = world.on_site(&["site", "validate"]);
+        assert_eq!(run.code, 1, "{more}{}", run.err);
+        assert!(
+            run.err.contains("SK0606") && run.err.contains(told),
+            "{}",
+            run.err
+        );
+        assert!(
+            !run.err.contains("SK0906") && !run.err.contains("-value"),
+            "{}",
+            run.err
+        );
+        std::fs::remove_file(plain).unwrap();
+    }
+    plain_beside(&world, "  vm_root", "  other");
+    let run = world.on_site(&["site", "validate"]);
+    assert!(
+        run.err
+            .contains("only `secrets.yaml.enc` has `passwords.vm_root`")
+            && run
+                .err
+                .contains("only `secrets.yaml` has `passwords.other`"),
+        "{}",
+        run.err
+    );
+}
+
+#[test]
 fn a_key_that_an_edit_removed_is_not_valid_because_a_plain_file_still_has_it() {
     let world = sealed();
     plain_beside(&world, "", "");
@@ -332,6 +447,12 @@ fn a_file_with_the_name_of_a_sealed_one_must_be_sealed() {
     let run = world.on_site(&["site", "validate"]);
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.err.contains("SK0605"), "{}", run.err);
+    let run = world.on_site(&["secrets", "check"]);
+    assert!(
+        run.err.contains("encrypt --in-place site/secrets.yaml.enc"),
+        "{}",
+        run.err
+    );
     assert_eq!(edit(&world, "true").code, 1);
     world.run(&["secrets", "keygen"]).good();
     world

@@ -87,6 +87,22 @@ fn faults_of_the_site_file_are_shown_by_commands_that_need_its_id() {
         .write("site.yaml", "schema_version: 2\nid: 17\n");
     let run = father.run(&["manifest", "status"]);
     assert!(run.err.contains("site.yaml:2:5"), "{}", run.err);
+    // The command that gives a site another id fails by the same fault, so it is no way out.
+    assert!(
+        run.err.contains("write the id that the site had") && !run.err.contains("new-id"),
+        "{}",
+        run.err
+    );
+    father.site.write("site.yaml", "# Nothing.\n");
+    let run = father.run(&["site", "validate"]);
+    assert!(
+        run.err.contains("restore the file from git") && !run.err.contains("or delete the file"),
+        "{}",
+        run.err
+    );
+    father
+        .site
+        .write("site.yaml", "schema_version: 2\nid: 17\n");
     let run = father.run(&["manifest", "history", "--json-output"]);
     assert!(run.out.contains("\"diagnostics\""), "{}", run.out);
 }
@@ -155,6 +171,9 @@ fn with_another_id_nothing_to_do_says_which_id_the_journal_knows() {
         &["manifest", "resume"],
         &["manifest", "resume", "-M", "single-node"],
         &["manifest", "rollback", "-M", "single-node", "--yes"],
+        &["ssh", "test-vm"],
+        &["exec", "test-vm", "--", "true"],
+        &["spec", "diff", "test-vm"],
     ] {
         let run = father.run(command);
         let hint = format!("homestak site new-id --id {id}");

@@ -125,8 +125,8 @@ fn one(resource: &Resource, ledger: &mut Ledger<'_>) {
         Resource::Keys {
             user,
             keys: wanted,
-            remove_foreign,
-        } => keys::keys(&id, user, wanted, *remove_foreign, ledger),
+            foreign,
+        } => keys::keys(&id, user, wanted, *foreign, ledger),
         Resource::Sudo { user, rule } => access::sudo(&id, user, *rule, ledger),
         Resource::SudoGroups { allowed } => access::sudo_groups(&id, *allowed, ledger),
         Resource::Sshd { settings } => sshd::sshd(&id, settings, ledger),

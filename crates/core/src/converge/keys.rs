@@ -79,7 +79,8 @@ struct Wish<'a> {
     ours: BTreeMap<String, &'a String>,
     /// Keys of an earlier spec.
     before: BTreeSet<String>,
-    remove_foreign: bool,
+    /// What is done about keys that are in no spec.
+    usual: Handling,
 }
 
 /// What is left to say about keys of one file that are in no spec.
@@ -90,20 +91,13 @@ struct Foreign {
 }
 
 impl Wish<'_> {
-    fn usual(&self) -> Handling {
-        match self.remove_foreign {
-            true => Handling::Enforce,
-            false => Handling::Report,
-        }
-    }
-
     /// Counts the keys of a file that are in no spec, and notes those that are too many to name.
     fn count(&self, path: &str, text: &str, ledger: &mut Ledger<'_>) -> Foreign {
         let bodies = text.lines().filter_map(edit::key_body);
         let is_foreign =
             |body: &String| !self.ours.contains_key(body) && !self.before.contains(body);
         let n_further = bodies.filter(is_foreign).count().saturating_sub(NAMED);
-        let mut further = self.usual();
+        let mut further = self.usual;
         if n_further > 0 {
             let (field, found) = (format!("{path} further keys"), n_further.to_string());
             let danger = Some(Danger::Users);
@@ -130,7 +124,7 @@ impl Wish<'_> {
             return foreign.further;
         } else {
             foreign.n_named += 1;
-            self.usual()
+            self.usual
         };
         let label: String = label.chars().take(SHOWN).collect();
         let found = format!("present ({label})");
@@ -152,7 +146,7 @@ impl Wish<'_> {
             return;
         }
         let Some(text) = own_text(ledger, path, self.user).map(str::to_owned) else {
-            let (danger, usual) = (Some(Danger::Users), self.usual());
+            let (danger, usual) = (Some(Danger::Users), self.usual);
             let found = "not a text of the user";
             if ledger.note(self.id, path, "absent", found, danger, usual) == Handling::Enforce {
                 ledger.need(path);
@@ -189,7 +183,7 @@ pub(super) fn keys(
     id: &str,
     user: &str,
     wanted: &[String],
-    remove_foreign: bool,
+    usual: Handling,
     ledger: &mut Ledger<'_>,
 ) {
     let account = user_of(ledger, user);
@@ -217,7 +211,7 @@ pub(super) fn keys(
             .filter_map(|line| Some((edit::key_body(line)?, line)))
             .collect(),
         before,
-        remove_foreign,
+        usual,
     };
     let (ours, before) = (&wish.ours, &wish.before);
     let danger = Some(Danger::Users);
@@ -264,7 +258,7 @@ pub(super) fn keys(
             still.insert(body.clone());
         }
     }
-    let lines: Vec<&str> = if remove_foreign {
+    let lines: Vec<&str> = if usual == Handling::Enforce {
         let here = |body: &str, line: &str| present.contains(body) || missing.contains(&line);
         let own = ours.iter().filter(|(body, line)| here(body, line));
         own.map(|(_, line)| line.as_str()).chain(foreign).collect()

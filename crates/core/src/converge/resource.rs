@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::change::Handling;
 use super::policy::Policy;
 
 /// One thing that a node should have.
@@ -60,8 +61,8 @@ pub enum Resource {
         user: String,
         /// Each in one line, sorted.
         keys: Vec<String>,
-        /// Whether others are removed.
-        remove_foreign: bool,
+        /// What is done about others.
+        foreign: Handling,
     },
     /// Whether a user may become root.
     Sudo {

@@ -5,11 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::change::Handling;
 use super::policy::Policy;
 use super::resource::{Resource, SudoRule};
 use super::{AGENT, UNIT};
+use crate::doc::Spanned;
 use crate::doc::address::Address;
-use crate::doc::node_config::ForeignKeys;
+use crate::doc::node_config::{ForeignKeys, PublicKey};
 use crate::doc::node_spec::{NodeNetwork, NodeSpec};
 use crate::doc::posture::{PermitRootLogin, Posture, YesNo};
 use crate::doc::spec::{Config, Trigger};
@@ -99,11 +101,15 @@ fn access(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config: 
         .as_ref()
         .and_then(|sudo| sudo.nopasswd.as_ref())
         .is_some_and(|nopasswd| nopasswd.value);
-    let foreign = config
+    let removes = config
         .converge
         .as_ref()
         .and_then(|converge| converge.foreign_keys.as_ref())
-        .map_or(ForeignKeys::Report, |policy| policy.value);
+        .is_some_and(|policy| policy.value == ForeignKeys::Remove);
+    let foreign = match removes {
+        true => Handling::Enforce,
+        false => Handling::Report,
+    };
     let users = spec
         .access
         .as_ref()
@@ -113,40 +119,54 @@ fn access(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config: 
         .as_ref()
         .and_then(|access| access.driver.as_ref())
         .map(|driver| &driver.value);
+    let of_driver = driver.and_then(|driver| driver.ssh_keys.as_ref());
+    let mut unlisted = driver.and_then(|driver| driver.user.as_ref().map(ToString::to_string));
     for user in users.iter().flat_map(|users| &users.value) {
         let Some(name) = user.name.as_ref().map(ToString::to_string) else {
             continue;
         };
-        let own = driver.filter(|driver| {
-            let user = driver.user.as_ref().map(ToString::to_string);
-            user.as_ref() == Some(&name)
-        });
-        let of_driver = own.and_then(|driver| driver.ssh_keys.as_ref());
-        let keys: BTreeSet<String> = user
+        let is_driver = unlisted.take_if(|driver| *driver == name).is_some();
+        let keys = user
             .ssh_keys
             .iter()
-            .chain(of_driver)
-            .flat_map(|keys| &keys.value)
-            .map(|key| key.value.0.clone())
-            .collect();
+            .chain(of_driver.filter(|_| is_driver))
+            .flat_map(|keys| &keys.value);
         let rule = match user.sudo.as_ref().is_some_and(|sudo| sudo.value) {
-            _ if own.is_some() => SudoRule::NoPassword,
+            _ if is_driver => SudoRule::NoPassword,
             false => SudoRule::None,
             true if nopasswd => SudoRule::NoPassword,
             true => SudoRule::Password,
         };
-        list.push(Resource::User { name: name.clone() });
-        list.push(Resource::Keys {
-            user: name.clone(),
-            keys: keys.into_iter().collect(),
-            remove_foreign: foreign == ForeignKeys::Remove,
-        });
-        // Root needs no rule.
-        if name != "root" {
-            list.push(Resource::Sudo { user: name, rule });
-        }
+        person(list, name, keys, foreign, rule);
+    }
+    // The driver's user keeps its account, its key and sudo when the spec does not list it. Keys
+    // that it got on first boot are nobody's concern then.
+    if let Some(name) = unlisted {
+        let keys = of_driver.into_iter().flat_map(|keys| &keys.value);
+        person(list, name, keys, Handling::Ignore, SudoRule::NoPassword);
     }
     list.push(Resource::SudoGroups { allowed: nopasswd });
+}
+
+/// A user, with what lets them in.
+fn person<'k>(
+    list: &mut Vec<Resource>,
+    name: String,
+    keys: impl Iterator<Item = &'k Spanned<PublicKey>>,
+    foreign: Handling,
+    rule: SudoRule,
+) {
+    let keys: BTreeSet<String> = keys.map(|key| key.value.0.clone()).collect();
+    list.push(Resource::User { name: name.clone() });
+    list.push(Resource::Keys {
+        user: name.clone(),
+        keys: keys.into_iter().collect(),
+        foreign,
+    });
+    // Root needs no rule.
+    if name != "root" {
+        list.push(Resource::Sudo { user: name, rule });
+    }
 }
 
 fn security(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture) {

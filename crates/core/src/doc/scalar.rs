@@ -369,7 +369,11 @@ fn text_hint(kind: &str, text: &str) -> String {
                 None => "use lower-case letters, digits and hyphens, start with a letter, 63 characters at most".into(),
             }
         }
-        "SiteId" => "`homestak site new-id` writes one".into(),
+        "SiteId" => {
+            "write the id that the site had: git has it, and its guests in the tag `homestak-s-ID`; \
+             remove the line if the site has no guests, and the next `apply` writes a new id"
+                .into()
+        }
         "Name" => "use letters, digits, `.`, `_` and `-`; start with a letter or digit".into(),
         "UserName" => "use lower-case letters, digits, `_` and `-`; 32 characters at most".into(),
         "Package" => "write the name as `apt install` takes it, one package per item".into(),

@@ -336,7 +336,6 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Fault
 /// Adds the faults of every document the manifest uses.
 fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
     site::check_site(catalog, faults);
-    site::notice_no_keys(catalog, faults);
     let names = |pick: fn(&ResolvedNode) -> Option<&Valued<String>>| -> BTreeSet<&str> {
         nodes
             .iter()
@@ -344,10 +343,12 @@ fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
             .map(|name| name.value.as_str())
             .collect()
     };
-    for spec in names(|node| node.spec.as_ref()) {
+    let specs = names(|node| node.spec.as_ref());
+    site::notice_no_keys(catalog, &specs, faults);
+    for spec in &specs {
         spec::check(catalog, spec, faults);
     }
-    for spec in names(|node| node.spec.as_ref()) {
+    for spec in &specs {
         spec::notice_hostname(catalog, spec, faults);
     }
     for preset in names(|node| node.preset.as_ref()) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::catalog::Catalog;
-use crate::doc::spec::SshKeyId;
+use crate::doc::spec::{SshKeyId, User};
 use crate::doc::{Code, Diagnostic, Faults, Severity, Span, Spanned};
 
 use super::address::check_networks;
@@ -190,8 +190,9 @@ fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut
 }
 
 /// Says that nobody could log in with a key.
-pub(super) fn notice_no_keys(catalog: &Catalog, faults: &mut Faults) {
+pub(super) fn notice_no_keys(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Faults) {
     let Some(secrets) = &catalog.secrets else {
+        notice_no_secrets(catalog, specs, faults);
         return;
     };
     if uncertain(catalog) || ssh_keys(catalog).is_some_and(|keys| !keys.is_empty()) {
@@ -202,6 +203,47 @@ pub(super) fn notice_no_keys(catalog: &Catalog, faults: &mut Faults) {
         Diagnostic::notice(Code::NoKeys, secrets.span(), message)
             .hint("add your public key under `ssh_keys`: `YOU@HOST: \"ssh-ed25519 ...\"`"),
     );
+}
+
+/// Says once that users get no keys because there is no file of secrets. The built-in site never
+/// has one.
+fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Faults) {
+    let own = specs.iter().filter_map(|spec| catalog.specs.get(*spec));
+    let own = own.filter(|document| {
+        let source = catalog.sources.source(document.file);
+        source.is_some_and(|source| !source.path.starts_with("stock:"))
+    });
+    let users = own
+        .filter_map(|document| document.value.as_ref()?.access.as_ref()?.users.as_ref())
+        .flat_map(|users| &users.value);
+    // Keys that are named are a fault of their own when they are not there.
+    let without = |user: &&Spanned<User>| user.ssh_keys.is_none();
+    let Some(name) = users.filter(without).find_map(|user| user.name.as_ref()) else {
+        return;
+    };
+    let message = format!(
+        "the site has no `secrets.yaml`, so `{}` gets no SSH key, and keys of this site that are \
+         on a node are removed",
+        name.value
+    );
+    faults.push(Diagnostic::notice(Code::NoKeys, name.span, message).hint(
+        "copy the site's `secrets.yaml.enc` or `secrets.yaml` here if it has one elsewhere, or \
+         write a `secrets.yaml` with your public key under `ssh_keys`",
+    ));
+}
+
+/// Returns why it is unknown which SSH keys the users of a spec get: the secrets could not be opened
+/// or read in full. `None` when they are known, or when no user gets any.
+pub fn unknown_keys<'c>(catalog: &'c Catalog, spec: &str) -> Option<&'c Diagnostic> {
+    let access = catalog.specs.get(spec)?.value.as_ref()?.access.as_ref()?;
+    let users = &access.users.as_ref()?.value;
+    let takes_keys = |user: &Spanned<User>| {
+        let listed = user.ssh_keys.as_ref();
+        listed.is_none_or(|keys| !keys.value.is_empty())
+    };
+    let unknown = uncertain(catalog) && users.iter().any(takes_keys);
+    let secrets = catalog.secrets.as_ref().filter(|_| unknown)?;
+    secrets.faults.iter().next()
 }
 
 /// Reports ids of SSH keys that the secrets do not have.

@@ -12,7 +12,7 @@ mod policy;
 mod props;
 mod shown;
 
-use homestak_core::converge::{Resource, wanted};
+use homestak_core::converge::{Facts, FileFact, Resource, SystemFact, wanted};
 use homestak_core::doc::{Sources, node_spec};
 use serde_json::{Value, json};
 
@@ -97,4 +97,71 @@ fn the_driver_keeps_its_way_in_under_the_strictest_posture() {
     // A driver that comes as root comes with a key; otherwise the node would lock it out.
     spec["access"]["_driver"]["user"] = json!("root");
     assert_eq!(root_login(&spec).as_deref(), Some("prohibit-password"));
+}
+
+/// A node without users.
+fn debian() -> model::Model {
+    model::Model::new(Facts {
+        system: SystemFact {
+            id: "debian".to_owned(),
+            version: "12".to_owned(),
+            systemd: true,
+        },
+        ..Facts::default()
+    })
+}
+
+#[test]
+fn the_driver_keeps_its_user_its_key_and_sudo_when_the_spec_no_longer_lists_it() {
+    const DRIVER: &str = "ssh-ed25519 AAAAdriver driver";
+    const PERSON: &str = "ssh-ed25519 AAAAperson person@desk";
+    const KEYS: &str = "/home/homestak/.ssh/authorized_keys";
+    let mut spec = smallest();
+    let alice = json!({ "name": "alice", "ssh_keys": [PERSON] });
+    spec["access"] = json!({
+        "_posture": {},
+        "users": [alice, { "name": "homestak", "ssh_keys": [PERSON] }],
+        "_driver": { "user": "homestak", "ssh_keys": [DRIVER] },
+    });
+    let mut node = debian();
+    node.converge(&read(&spec), usize::MAX);
+    spec["access"]["users"] = json!([alice]);
+    node.converge(&read(&spec), usize::MAX);
+    let text = |path: &str| node.facts.files.get(path).and_then(|file| file.text());
+    assert_eq!(text(KEYS), Some(format!("{DRIVER}\n").as_str()));
+    assert_eq!(
+        text("/etc/sudoers.d/homestak-homestak"),
+        Some("homestak ALL=(ALL:ALL) NOPASSWD: ALL\n")
+    );
+    assert!(!node.facts.users["homestak"].expired);
+    // Another user who is taken out of the list keeps nothing.
+    spec["access"]["users"] = json!([]);
+    node.converge(&read(&spec), usize::MAX);
+    assert!(node.facts.users["alice"].expired);
+    assert!(node.facts.files.contains_key(KEYS));
+}
+
+#[test]
+fn keys_of_first_boot_of_a_driver_that_no_spec_lists_stay_and_are_not_reported() {
+    const KEYS: &str = "/home/homestak/.ssh/authorized_keys";
+    const DRIVER: &str = "ssh-ed25519 AAAAdriver driver";
+    let mut spec = smallest();
+    spec["access"]["users"] = json!([{ "name": "homestak" }]);
+    spec["access"]["_driver"] = json!({ "user": "homestak", "ssh_keys": [DRIVER] });
+    spec["config"] = json!({ "converge": { "foreign_keys": "remove" } });
+    let mut node = debian();
+    node.converge(&read(&spec), usize::MAX);
+    node.state = homestak_core::converge::State::default();
+    if let Some(FileFact::Regular { content, .. }) = node.facts.files.get_mut(KEYS) {
+        *content = Some(format!("ssh-ed25519 AAAAperson person@desk\n{DRIVER}\n"));
+    }
+    spec["access"]["users"] = json!([]);
+    let decision = node.converge(&read(&spec), usize::MAX);
+    let of_keys = |change: &&homestak_core::converge::Change| change.id.starts_with("keys:");
+    assert_eq!(decision.changes.iter().filter(of_keys).count(), 0);
+    let text = node.facts.files[KEYS].text().unwrap_or_default();
+    assert!(
+        text.contains("AAAAperson") && text.contains(DRIVER),
+        "{text}"
+    );
 }

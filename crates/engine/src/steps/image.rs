@@ -13,7 +13,8 @@ fn wanted(task: &Task) -> Result<ImageWanted, PortError> {
         kind: need.kind,
         host: need.host.clone(),
         storage: need.storage.clone(),
-        source: ImageSource::Url(need.url.clone().unwrap_or_default()),
+        // Whether one without a source can be made is for the provider to say.
+        source: need.url.clone().map_or(ImageSource::None, ImageSource::Url),
         checksum: need.checksum.clone(),
     })
 }
@@ -30,15 +31,6 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
         return Ok(came);
     }
     let need = task.need()?;
-    if need.url.is_none() {
-        let doing = format!("bring image `{}` to {}", need.name, need.host);
-        let detail = format!(
-            "`{}` is not in the storage `{}`, and `images/{}.yaml` has no `source`",
-            need.file, need.storage, need.name
-        );
-        let hint = "upload it to the storage under that name, or write where it is downloaded from";
-        return Err(PortError::refused(&doing, detail, hint));
-    }
     let provider = task.board.open(&need.site_host, &need.place).await?;
     provider.ensure_image(&wanted(task)?).await?;
     Ok(Came::changed())

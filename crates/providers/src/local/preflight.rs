@@ -38,8 +38,11 @@ const OVERLAY: u64 = 0x794c_7630;
 pub fn check(realm: &Realm) -> Vec<Finding> {
     let mut found = vec![root(), packages()];
     found.push(kernel());
-    found.push(users(realm));
+    let is_root = rustix::process::geteuid().is_root();
+    let probe = is_root.then(|| super::isolation::probe(&realm.images()));
+    found.push(users(probe));
     found.push(limits());
+    found.extend(directory(realm, is_root));
     found.extend(storage(realm));
     found.push(names());
     found
@@ -164,10 +167,18 @@ fn kernel() -> Finding {
     )
 }
 
-/// Says whether containers have users of their own.
-fn users(realm: &Realm) -> Finding {
+/// Says whether containers have users of their own; `None` when that was not tried.
+fn users(probe: Option<Result<(), String>>) -> Finding {
     let check = "isolation";
-    match super::isolation::probe(&realm.images()) {
+    let Some(probe) = probe else {
+        return finding(
+            Severity::Unknown,
+            check,
+            "only root can find out whether containers have users of their own".to_owned(),
+            "repeat it with sudo",
+        );
+    };
+    match probe {
         Ok(()) => finding(
             Severity::Good,
             check,
@@ -211,6 +222,23 @@ fn limits() -> Finding {
         detail,
         "enable these in the kernel's control groups",
     )
+}
+
+/// Says why the root directory is not used, as everything that uses it would.
+fn directory(realm: &Realm, is_root: bool) -> Option<Finding> {
+    let refusal = realm.is_marked().err()?;
+    let severity = match is_root {
+        true => Severity::Failure,
+        false => Severity::Unknown,
+    };
+    let root = realm.root().display();
+    let detail = format!("{root} is not used: {}", refusal.detail);
+    let fix = match refusal.hint.as_str() {
+        "" if is_root => "set HOMESTAK_LOCAL_ROOT to a directory of its own",
+        "" => "repeat it with sudo",
+        hint => hint,
+    };
+    Some(finding(severity, "directory", detail, fix))
 }
 
 fn storage(realm: &Realm) -> Vec<Finding> {
@@ -272,4 +300,33 @@ fn is_like(name: &str) -> bool {
     let text = fs_err::read_to_string("/etc/os-release").unwrap_or_default();
     let mut words = text.lines().filter_map(|line| line.strip_prefix("ID="));
     words.any(|word| word.trim_matches('"') == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn isolation_that_was_not_tried_is_unknown() {
+        assert_eq!(users(None).severity, Severity::Unknown);
+        assert_eq!(users(Some(Ok(()))).severity, Severity::Good);
+        let refused = users(Some(Err("no idmapped mounts".to_owned())));
+        assert_eq!(refused.severity, Severity::Warning);
+    }
+
+    #[test]
+    fn a_root_that_everything_else_refuses_is_not_ready() {
+        let place = tempfile::tempdir().unwrap();
+        let severity = |path: &Path, is_root| {
+            let realm = Realm::at(path).unwrap();
+            directory(&realm, is_root).map(|found| found.severity)
+        };
+        assert_eq!(severity(place.path(), true), None);
+        assert_eq!(severity(&place.path().join("new"), true), None);
+        let file = place.path().join("letters.txt");
+        fs_err::write(&file, "").unwrap();
+        assert_eq!(severity(place.path(), true), Some(Severity::Failure));
+        assert_eq!(severity(&file, true), Some(Severity::Failure));
+        assert_eq!(severity(&file, false), Some(Severity::Unknown));
+    }
 }

@@ -14,6 +14,8 @@ use crate::ssh::{Output, Ssh, SshError, Stream};
 
 /// How often in a row a node may be tried in vain while it works; each try takes up to 10 s.
 const TRIES: u32 = 60;
+/// How often a node is tried while another job works on it: for ten minutes and more.
+const OTHERS: u32 = 600;
 /// The pause between tries to reach it again.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The code of `ssh` when it says nothing else about a lost line.
@@ -40,7 +42,11 @@ impl Pusher {
         spec: &str,
         hear: &(dyn Fn(&Event) + Sync),
     ) -> Result<bool, PushError> {
-        match self.once(ssh, after, spec, hear) {
+        let waiting = || {
+            let words = "wait: an earlier job still converges this node".into();
+            hear(&Event::Step { words });
+        };
+        match after_others(PAUSE, waiting, || self.once(ssh, after, spec, hear)) {
             // A driver that is gone left it so.
             Err(PushError::Agent { word, .. }) if word == "unconfirmed" => {
                 self.confirm_last(after)?;
@@ -165,6 +171,26 @@ impl Pusher {
     }
 }
 
+/// Does something again for as long as another job is at work on the node, such as one of a driver
+/// that was killed. `told` is called once when there is one.
+fn after_others<T>(
+    pause: Duration,
+    told: impl Fn(),
+    mut work: impl FnMut() -> Result<T, PushError>,
+) -> Result<T, PushError> {
+    for tried in 0..OTHERS {
+        match work() {
+            Err(PushError::Agent { word, .. }) if word == "busy" => {}
+            done => return done,
+        }
+        if tried == 0 {
+            told();
+        }
+        std::thread::sleep(pause);
+    }
+    work()
+}
+
 fn locked(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -221,4 +247,35 @@ fn may_come_back(error: &SshError, last: u64) -> bool {
 /// Returns a name for a piece of work that no other has.
 fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn agent(word: &str) -> PushError {
+        PushError::Agent {
+            word: word.to_owned(),
+            message: "another run converges this machine".into(),
+        }
+    }
+
+    #[test]
+    fn a_job_of_a_driver_that_was_killed_is_waited_for_and_reported_once() {
+        let (told, tried) = (Cell::new(0), Cell::new(0));
+        let work = || {
+            tried.set(tried.get() + 1);
+            if tried.get() < 20 {
+                return Err(agent("busy"));
+            }
+            Ok("done")
+        };
+        let done = after_others(Duration::ZERO, || told.set(told.get() + 1), work);
+        assert_eq!(done.unwrap(), "done");
+        assert_eq!((told.get(), tried.get()), (1, 20));
+        let failed = after_others(Duration::ZERO, || (), || Err::<(), _>(agent("packages")));
+        assert!(matches!(failed, Err(PushError::Agent { word, .. }) if word == "packages"));
+    }
 }

@@ -114,6 +114,14 @@ impl Pve {
                     .await
             }
             ImageSource::Url(url) => self.download(&place, &image.file, checksum, url).await,
+            ImageSource::None => {
+                let (file, storage) = (&image.file, &image.storage);
+                let detail = format!(
+                    "`{file}` is not in the storage `{storage}`, and its document under `images/` has no `source`"
+                );
+                let hint = "upload it to the storage under that name, or write where it is downloaded from";
+                Err(Fault::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
+            }
         }
     }
 

@@ -138,7 +138,13 @@ impl<'a> Job<'a> {
         let scopes = self.scopes()?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| &*scope.host).collect();
         let (journal, site) = (self.bench.journal(), self.bench.session.id()?);
-        of_others(Some(&self.resolved.name), &hosts, journal, Some(site)).await
+        of_others(
+            Some(&self.resolved.name),
+            &hosts,
+            journal.as_ref(),
+            Some(site),
+        )
+        .await
     }
 
     /// Returns runs of other sites on any manifest, unless an older homestak left some without a

@@ -13,7 +13,7 @@ mod plan_file;
 mod reidentify;
 mod report;
 mod resume;
-pub(super) mod runs;
+pub(crate) mod runs;
 pub(super) mod select;
 pub(super) mod show;
 mod status;

@@ -50,10 +50,10 @@ pub(super) fn reidentify(run: &RunHead) -> String {
 }
 
 /// Returns the newest run of each other site on a manifest and hosts; without them, on any.
-pub(in crate::commands) async fn of_others(
+pub(crate) async fn of_others(
     manifest: Option<&str>,
     hosts: &[&str],
-    journal: &Arc<dyn Journal>,
+    journal: &dyn Journal,
     site: Option<&SiteId>,
 ) -> Result<Vec<RunHead>, CommandError> {
     let mut others: Vec<RunHead> = Vec::new();
@@ -68,7 +68,7 @@ pub(in crate::commands) async fn of_others(
 }
 
 /// Says of which site a run is, and how this one gets that id.
-pub(in crate::commands) fn whose(run: &RunHead) -> String {
+pub(crate) fn whose(run: &RunHead) -> String {
     let id = run.site.as_ref().map_or("", SiteId::as_str);
     format!(
         "this state directory knows runs of `{}` on {} of the site `{id}`; \
@@ -85,7 +85,13 @@ pub(super) async fn hints(
     site: &SiteId,
 ) -> Result<Vec<String>, CommandError> {
     let host = which.host.as_deref();
-    let others = of_others(which.manifest(), host.as_slice(), journal, Some(site)).await?;
+    let others = of_others(
+        which.manifest(),
+        host.as_slice(),
+        journal.as_ref(),
+        Some(site),
+    )
+    .await?;
     Ok(others.iter().map(whose).collect())
 }
 

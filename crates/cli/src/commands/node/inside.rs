@@ -68,7 +68,7 @@ pub(super) async fn find(
         Place::Inside(parent) => {
             let all =
                 nodes::all(journal, settings, Some(&known.scope.manifest), Some(LOCAL)).await?;
-            let mut all = all.into_iter();
+            let mut all = all.list.into_iter();
             let parent = all.find(|node| node.name() == parent).ok_or_else(|| {
                 CommandError::failed(format!(
                     "Nothing is remembered of `{parent}`, which `{name}` runs on."

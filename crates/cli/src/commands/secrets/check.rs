@@ -34,17 +34,31 @@ pub(super) fn run(
         } else {
             ""
         };
+        let in_place = match path.extension() {
+            Some(ending) if ending == "enc" => "--in-place ",
+            _ => "",
+        };
         return Err(CommandError::failed(format!(
             "`{}` is not sealed{where_else}.",
             path.display()
         ))
-        .hint(format!("homestak secrets encrypt {}", path.display())));
+        .hint(format!(
+            "homestak secrets encrypt {in_place}{}",
+            path.display()
+        )));
     }
     if let Some(warning) = file::plain_beside(path) {
         printer.say(&warning);
     }
     let recipients = recipients(&secrets.text);
-    open_sealed(&secrets.text, settings)?;
+    let plain = open_sealed(&secrets.text, settings)?;
+    for line in unopened_comments(&secrets.text, plain.expose()) {
+        printer.say(&format!(
+            "notice: {}: line {line}: the sealed comment does not open: it was changed, moved or \
+             copied; SOPS protects the values and not the comments",
+            path.display()
+        ));
+    }
     if printer.shape.json {
         printer.json(
             "secrets.check",
@@ -52,12 +66,22 @@ pub(super) fn run(
         );
     } else {
         printer.data(&format!(
-            "{}: sealed, whole, and your key opens it\nrecipients: {}\n",
+            "{}: sealed, its values are whole, and your key opens it\nrecipients: {}\n",
             path.display(),
             recipients.join(", "),
         ));
     }
     Ok(())
+}
+
+/// Returns the lines with sealed comments that stayed sealed.
+fn unopened_comments(sealed: &str, plain: &str) -> Vec<usize> {
+    let lines = sealed.lines().enumerate();
+    let stayed = lines.filter(|(_, line)| {
+        let comment = line.find("#ENC[").and_then(|at| line.get(at..));
+        comment.is_some_and(|comment| plain.contains(comment))
+    });
+    stayed.map(|(at, _)| at + 1).collect()
 }
 
 pub(super) fn recipients(text: &str) -> Vec<String> {
