@@ -155,7 +155,7 @@ impl<'a> Job<'a> {
         if runs.iter().any(|run| run.site.is_none()) {
             return Ok(Vec::new());
         }
-        of_others(None, &[], journal, Some(self.bench.session.id()?)).await
+        of_others(None, &[], journal.as_ref(), Some(self.bench.session.id()?)).await
     }
 
     /// Looks and plans.
