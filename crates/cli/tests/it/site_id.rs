@@ -87,6 +87,10 @@ fn faults_of_the_site_file_are_shown_by_commands_that_need_its_id() {
         .write("site.yaml", "schema_version: 2\nid: 17\n");
     let run = father.run(&["manifest", "status"]);
     assert!(run.err.contains("site.yaml:2:5"), "{}", run.err);
+    father
+        .site
+        .write("site.yaml", "schema_version: 2\nid: No-Id\n");
+    let run = father.run(&["manifest", "status"]);
     // The command that gives a site another id fails by the same fault, so it is no way out.
     assert!(
         run.err.contains("write the id that the site had") && !run.err.contains("new-id"),
