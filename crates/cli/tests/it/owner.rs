@@ -428,12 +428,10 @@ fn a_guest_whose_identity_was_edited_is_never_called_destroyed() {
     father
         .pve
         .put_guest("pve1", Kind::Qemu, guest.vmid, config.into_iter().collect());
-    let resume = ["manifest", "resume", "-M", "single-node", "-H", "father"];
-    for command in [&DESTROY[..], &resume, &resume, &DESTROY] {
-        let run = father.run(command);
-        assert_eq!(run.code, 1, "{}", run.err);
-        assert!(run.err.contains("SMBIOS uuid"), "{}", run.err);
-    }
+    // Refused before anything is stopped, with what to restore.
+    let run = father.run(&DESTROY);
+    assert_eq!(run.code, 3, "{}", run.err);
+    assert!(run.err.contains("set its SMBIOS uuid to"), "{}", run.err);
     assert_eq!(father.pve.guests().len(), 1);
 }
 
