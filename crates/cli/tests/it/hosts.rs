@@ -172,6 +172,20 @@ fn preflight_names_what_is_missing_with_the_command_that_mends_it() {
 }
 
 #[test]
+fn an_image_that_apply_fetches_is_no_failure_of_preflight() {
+    let (world, _simulator) = lab();
+    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let arguments = ["host", "preflight", "lab", "-M", "n1-push", "--json-output"];
+    let json = world.on_site(&arguments).json();
+    let findings = json["findings"].as_array().unwrap();
+    let image = findings.iter().find(|finding| finding["check"] == "image");
+    let image = image.unwrap();
+    assert_eq!(image["outcome"], "good", "{image}");
+    let detail = image["detail"].as_str().unwrap();
+    assert!(detail.contains("apply fetches it from https://"), "{image}");
+}
+
+#[test]
 fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
     let world = World::new();
     let nine = world.on_site(&["host", "role", "father"]);
@@ -200,6 +214,64 @@ fn hosts_are_listed_with_whom_is_trusted_there() {
         .map(|host| host["name"].clone())
         .collect();
     assert_eq!(names, ["father", "local", "sim"]);
+}
+
+#[test]
+fn every_host_that_is_listed_is_shown_and_checked() {
+    let world = World::new();
+    world.write(
+        "hosts/attic.yaml",
+        "host: attic\nip: 127.0.0.1\naccess:\n  ssh_port: 1\n",
+    );
+    let listed = world.on_site(&["host", "list", "--json-output"]).json();
+    let listed = listed["hosts"].as_array().unwrap().clone();
+    let names: Vec<&str> = listed
+        .iter()
+        .map(|host| host["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["father", "attic", "local", "sim"]);
+    for name in names {
+        let shown = world
+            .on_site(&["host", "show", name, "--offline", "--json-output"])
+            .json();
+        assert_eq!(shown["name"], name);
+    }
+    for name in ["attic", "local", "sim"] {
+        let shown = world
+            .on_site(&["host", "show", name, "--json-output"])
+            .json();
+        assert!(shown["says"].is_object(), "{shown}");
+        let run = world.on_site(&["host", "preflight", name, "--json-output"]);
+        let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!(json["host"], name);
+        assert!(!json["findings"].as_array().unwrap().is_empty(), "{json}");
+    }
+    let attic = world.on_site(&["host", "preflight", "attic"]);
+    assert_eq!(attic.code, 1, "guests cannot be created there");
+    assert!(
+        attic.out.contains("127.0.0.1:1 does not answer"),
+        "{}",
+        attic.out
+    );
+    assert_eq!(world.on_site(&["host", "preflight", "sim"]).code, 0);
+}
+
+#[test]
+fn a_hint_names_each_host_once() {
+    let world = World::new();
+    for arguments in [
+        &["host", "show", "nosuchhost"][..],
+        &["host", "preflight", "nosuchhost"],
+        &["manifest", "plan", "-M", "n1-push", "-H", "nosuchhost"],
+    ] {
+        let run = world.on_site(arguments);
+        assert_eq!(run.err.matches("father").count(), 1, "{}", run.err);
+        assert!(
+            run.err.contains("local") && run.err.contains("sim"),
+            "{}",
+            run.err
+        );
+    }
 }
 
 #[test]
