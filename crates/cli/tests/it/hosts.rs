@@ -3,6 +3,8 @@
 use std::io::{BufReader, Read as _};
 use std::process::{Child, Stdio};
 
+use homestak_sim::{Answer, Request};
+
 use crate::support::World;
 
 /// A simulator that ends with the test.
@@ -201,6 +203,102 @@ fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
         "{}",
         eight.out
     );
+}
+
+/// Carries out the commands that are printed, as root on the host, and returns the token.
+fn run_on_host(
+    host: &homestak_sim::World,
+    ask: impl Fn(Request) -> Answer,
+    lines: &[&str],
+) -> String {
+    let mut granted = String::new();
+    for line in lines {
+        let words: Vec<&str> = line
+            .split(' ')
+            .map(|word| word.trim_matches('\''))
+            .collect();
+        let request = match words[..] {
+            ["pveum", "role", "add", role, "--privs", list] => Request::post("/access/roles")
+                .with("roleid", role)
+                .with("privs", list),
+            ["pveum", "user", "add", user] => Request::post("/access/users").with("userid", user),
+            [
+                "pveum",
+                "user",
+                "token",
+                "add",
+                user,
+                token,
+                "--privsep",
+                "1",
+            ] => Request::post(&format!("/access/users/{user}/token/{token}")).with("privsep", 1),
+            [
+                "pveum",
+                "acl",
+                "modify",
+                path,
+                "--roles",
+                role,
+                "--users",
+                user,
+                "--tokens",
+                token,
+            ] => Request::put("/access/acl")
+                .with("path", path)
+                .with("roles", role)
+                .with("users", user)
+                .with("tokens", token),
+            _ => panic!("{line}"),
+        };
+        let answer = ask(request);
+        assert_eq!(answer.status, 200, "{line}: {}", answer.reason);
+        if let Some(secret) = answer.data()["value"].as_str() {
+            let id = answer.data()["full-tokenid"].as_str().unwrap();
+            granted = format!("{id}={secret}");
+        }
+    }
+    assert!(host.guests().is_empty());
+    granted
+}
+
+#[test]
+fn the_printed_role_is_enough_for_the_first_check_and_the_first_plan() {
+    const ROOT: &str = "root@pam!t=secret";
+    let world = World::new();
+    let host = homestak_sim::World::builder()
+        .host("lab")
+        .token(ROOT)
+        .build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let served = runtime.block_on(homestak_sim::serve(host.clone(), address));
+    world.write(
+        "nodes/lab.yaml",
+        &format!(
+            "api_endpoint: {}\ndatastore: local\n",
+            served.unwrap().url()
+        ),
+    );
+    let json = world
+        .on_site(&["host", "role", "lab", "--json-output"])
+        .json();
+    let lines = json["commands"].as_array().unwrap().clone();
+    let lines: Vec<&str> = lines.iter().map(|line| line.as_str().unwrap()).collect();
+    let ask = |request: Request| runtime.block_on(host.call(request.token(ROOT)));
+    let token = run_on_host(&host, ask, &lines);
+    world.secrets(&format!(
+        "api_tokens:\n  lab: {token}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA ops@desk\n"
+    ));
+    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let check = ["host", "preflight", "lab", "-M", "n1-push"];
+    world.on_site(&check).good();
+    let plan = ["manifest", "plan", "-M", "n1-push", "-H", "lab"];
+    let plan = world.on_site(&plan).good();
+    assert!(plan.contains("create"), "{plan}");
 }
 
 #[test]
