@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use homestak_engine::ports::{Class, DiskSource, GuestKind, GuestRef, NewGuest};
 
-use super::capacity;
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
 use super::finish::marks;
@@ -71,7 +70,7 @@ impl Pve {
             // What is at the id already is found out when it is asked for.
             Found::Anonymous(_) | Found::Nowhere => {}
         }
-        capacity::check(guest, &seen)?;
+        self.check_room(guest, &seen).await?;
         self.ensure_seed(guest).await?;
         for _ in 0..IDS {
             let vmid = match guest.vmid {
@@ -166,6 +165,7 @@ impl Pve {
     async fn request(&self, guest: &NewGuest, vmid: u32) -> Result<(), Fault> {
         let turn = self.guard.storage(&guest.host, &guest.storage).await;
         let result = self.run(&create_call(guest, vmid)?).await;
+        let result = result.map_err(|fault| fault.needing(&format!("VM.Allocate on /vms/{vmid}")));
         turn.report(match &result {
             Err(fault) if fault.reason == Reason::Locked => Went::Congested,
             _ => Went::Well,
