@@ -13,7 +13,7 @@ use super::before::{self, Sighting};
 use super::compare::exit_class;
 use super::groups;
 use super::hidden::{self, Hidden};
-use super::report::Report;
+use super::report::{Command, Report};
 use super::transcript::{Row, upid_parts};
 use crate::calls::{Answer, Credentials, Request};
 use crate::world::{SteppedClock, World};
@@ -46,6 +46,7 @@ pub(crate) struct Runner {
     pub(crate) made: Vec<(u32, f64)>,
     pub(crate) ticket: Option<(String, String)>,
     pub(crate) tokens: HashMap<String, String>,
+    pub(crate) commands: Vec<Command>,
 }
 
 /// Replays rows and adds what was found.
@@ -92,10 +93,12 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
         made,
         ticket: None,
         tokens: HashMap::new(),
+        commands: Vec::new(),
         rows,
     };
     runner.play().await;
     runner.judge(file, report);
+    report.commands.append(&mut runner.commands);
 }
 
 /// What happens next.
@@ -302,6 +305,10 @@ impl Runner {
     async fn row(&mut self, index: usize, at: f64) {
         self.keep_order(index, at).await;
         let row = self.rows[index].clone();
+        if row.is_command() {
+            self.command(&row).await;
+            return;
+        }
         self.put_what_it_shows(&row, at);
         if let Some(upid) = row.upid() {
             let upid = upid.to_owned();
@@ -349,6 +356,7 @@ impl Runner {
             .enumerate()
             .filter(|(other, row)| {
                 *other != index
+                    && !row.is_command()
                     && row.flow() == flow
                     && row.t0.is_some_and(|t0| {
                         t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0
@@ -440,7 +448,7 @@ impl Runner {
     }
 
     /// Finds the task here that stands for a recorded one.
-    async fn resolve_task(&mut self, upid: &str) {
+    pub(crate) async fn resolve_task(&mut self, upid: &str) {
         if self.tasks.contains_key(upid) {
             return;
         }

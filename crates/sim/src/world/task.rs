@@ -33,6 +33,14 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    fn cut(&mut self, now: i64) {
+        if self.ended.is_none() {
+            self.ended = Some(now);
+            self.exit = Some("unexpected status".to_owned());
+            self.cancel.cancel();
+        }
+    }
+
     pub(crate) fn user(&self) -> &str {
         self.identity
             .split_once('!')
@@ -117,11 +125,14 @@ impl Tasks {
     /// Ends what still runs, as the loss of power does: nothing is left to say how it went.
     pub(crate) fn cut(&mut self, now: i64) {
         for task in self.by_upid.values_mut() {
-            if task.ended.is_none() {
-                task.ended = Some(now);
-                task.exit = Some("unexpected status".to_owned());
-                task.cancel.cancel();
-            }
+            task.cut(now);
+        }
+    }
+
+    /// Ends one task in the same way.
+    pub(crate) fn kill(&mut self, upid: &str, now: i64) {
+        if let Some(task) = self.by_upid.get_mut(upid) {
+            task.cut(now);
         }
     }
 
