@@ -408,9 +408,7 @@ pub(crate) async fn put(context: &Context) -> Outcome {
     if let Some(digest) = context.text("digest") {
         same_digest(guest, digest)?;
     }
-    if let Some(lock) = guest.config.value("lock") {
-        return Err(format!("CT is locked ({lock})").into());
-    }
+    guest.unlocked(&[])?;
     guest.touch(now, sweep);
     for key in delete {
         if key == "rootfs" {

@@ -357,8 +357,10 @@ pub(crate) fn resize(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     let disk = context.need("disk")?.to_owned();
     let wanted = context.need("size")?.to_owned();
+    super::vm_config::no_skiplock(context)?;
     if kind == Kind::Lxc {
-        context.exists(kind, vmid)?;
+        let state = context.world.state();
+        state.guest(&context.node, kind, vmid)?.unlocked(&[])?;
     }
     let digest = context.text("digest").map(ToOwned::to_owned);
     if let Some(digest) = &digest {
@@ -370,6 +372,7 @@ pub(crate) fn resize(context: &Context, kind: Kind) -> Outcome {
         let drive = {
             let state = job.world.state();
             let guest = state.guest(&job.node, kind, vmid)?;
+            guest.unlocked(&[])?;
             let known = match kind {
                 Kind::Qemu => is_drive(&disk),
                 Kind::Lxc => is_mount(&disk),

@@ -62,6 +62,9 @@ pub(crate) async fn post(context: &Context) -> Outcome {
     {
         let hold = context.world.lock_config(Kind::Qemu, vmid, None).await?;
         check_digest(context, vmid)?;
+        let state = context.world.state();
+        state.guest(&context.node, Kind::Qemu, vmid)?.unlocked(&[])?;
+        drop(state);
         drop(hold);
     }
     let mut words = format!("update VM {vmid}:");
@@ -203,9 +206,7 @@ async fn apply(job: &Job, vmid: u32, change: Change) -> Result<(), Trouble> {
 fn check_state(job: &Job, vmid: u32, change: &Change) -> Result<bool, String> {
     let state = job.world.state();
     let guest = state.guest(&job.node, Kind::Qemu, vmid)?;
-    if let Some(lock) = guest.config.value("lock") {
-        return Err(format!("VM is locked ({lock})"));
-    }
+    guest.unlocked(&[])?;
     if guest.config.is_true("protection") {
         let disk = change.delete.iter().find(|key| {
             (is_drive(key) || key.starts_with("unused"))

@@ -53,6 +53,23 @@ impl Runner {
         }
     }
 
+    /// Where the recording makes a guest, one that was seen before and not made is gone.
+    pub(crate) fn make_room(&self, row: &Row, at: f64) {
+        let name = match row.api_path().rsplit('/').next() {
+            Some("qemu" | "lxc") => "vmid",
+            Some("clone") => "newid",
+            _ => return,
+        };
+        let replaces = row.parameter("force").is_some();
+        if row.method != "POST" || row.status != 200 || replaces {
+            return;
+        }
+        let vmid = row.parameter(name).and_then(|id| id.parse().ok());
+        if let Some(vmid) = vmid.filter(|vmid| !self.is_made_before(*vmid, at)) {
+            self.world.state().forget(vmid, self.now());
+        }
+    }
+
     /// Follows the recording where it shows another state, so that one difference stays one.
     pub(crate) fn realign(&self, row: &Row, answer: &Answer) {
         let parts: Vec<&str> = row.api_path().split('/').skip(1).collect();

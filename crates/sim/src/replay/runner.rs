@@ -296,7 +296,7 @@ impl Runner {
         }
     }
 
-    fn is_made_before(&self, vmid: u32, at: f64) -> bool {
+    pub(crate) fn is_made_before(&self, vmid: u32, at: f64) -> bool {
         self.made
             .iter()
             .any(|(made, when)| *made == vmid && *when < at)
@@ -309,6 +309,7 @@ impl Runner {
             self.command(&row).await;
             return;
         }
+        self.make_room(&row, at);
         self.put_what_it_shows(&row, at);
         if let Some(upid) = row.upid() {
             let upid = upid.to_owned();
@@ -422,7 +423,7 @@ impl Runner {
 
     fn put_what_it_shows(&self, row: &Row, at: f64) {
         for seen in before::sightings(row) {
-            if !self.is_made_before(seen.vmid, at) {
+            if !self.is_made_before(seen.vmid, at + row.seconds) {
                 before::put_seen(&self.world, &seen);
             }
         }

@@ -447,6 +447,16 @@ impl Guest {
         }
     }
 
+    /// Fails while the configuration has a lock, apart from those that do not matter to the caller.
+    pub(crate) fn unlocked(&self, harmless: &[&str]) -> Result<(), String> {
+        match self.config.value("lock") {
+            Some(lock) if !harmless.contains(&lock) => {
+                Err(format!("{} is locked ({lock})", self.kind.title()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn is_template(&self) -> bool {
         self.config.is_true("template")
     }
