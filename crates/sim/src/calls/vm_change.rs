@@ -352,7 +352,13 @@ async fn delete_key(
         let mut state = job.world.state();
         let guest = state.guest_mut(&job.node, Kind::Qemu, vmid)?;
         let Some(text) = guest.config.value(key).map(ToOwned::to_owned) else {
+            // A disk that was only pending is kept as an unused one.
+            let pending = guest.config.future(key).filter(|_| is_drive(key));
+            let drive = pending.map(|text| Drive::parse(Kind::Qemu, text));
             guest.config.forget_pending(key);
+            if let Some(drive) = drive.filter(|drive| !drive.is_cdrom()) {
+                keep_unused(guest, drive.volume());
+            }
             return Ok(());
         };
         if key.starts_with("unused") {

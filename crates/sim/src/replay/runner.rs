@@ -307,6 +307,8 @@ impl Runner {
         let row = self.rows[index].clone();
         if row.is_command() {
             self.command(&row).await;
+        }
+        if row.is_left_out() {
             return;
         }
         self.make_room(&row, at);
@@ -357,7 +359,7 @@ impl Runner {
             .enumerate()
             .filter(|(other, row)| {
                 *other != index
-                    && !row.is_command()
+                    && !row.is_left_out()
                     && row.flow() == flow
                     && row.t0.is_some_and(|t0| {
                         t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0
