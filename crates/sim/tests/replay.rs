@@ -58,20 +58,6 @@ fn recordings_of_a_real_proxmox_ve_agree() {
 }
 
 #[test]
-fn copies_on_a_real_proxmox_ve_agree() {
-    let files = reference(&["pve-transcripts-2.jsonl"]);
-    if files.is_empty() {
-        println!("skipped: no recordings beside the checkout, see HOMESTAK_REFERENCE");
-        return;
-    }
-    let report = replay::run(&files, &["copies".to_owned()]).unwrap();
-    println!("{report}");
-    let (agreed, compared) = report.agreement();
-    assert!(compared > 200, "{report}");
-    assert!(agreed * 1000 >= compared * 990, "{report}");
-}
-
-#[test]
 fn a_flow_that_is_not_named_is_not_replayed() {
     let report = replay::run(&[own()], &["another".to_owned()]).unwrap();
     assert_eq!(report.agreement(), (0, 0));
@@ -98,9 +84,20 @@ fn each_flow_of_a_real_proxmox_ve_agrees() {
     let report = replay::run(&files, &[]).unwrap();
     println!("{report}");
     let tallies = report.tallies();
+    // What differs: calls that are not simulated (move_disk, mtunnel, the console's websocket, the
+    // shell of a host), a container whose network the set-up broke, a copy whose rate limit is in
+    // the words of its failure, one container without swap, and a lock of ten seconds that
+    // something unknown held on the host.
     for (flow, least) in FLOWS {
         let tally = tallies[flow];
         assert!(tally.compared >= least, "{flow}: {report}");
-        //assert!(tally.agreed * 100 >= tally.compared * 97, "{flow}: {report}");
+        assert!(
+            tally.agreed * 100 >= tally.compared * 97,
+            "{flow}: {report}"
+        );
     }
+    // Commands run on the host, apart from those that look into the files of a container and one
+    // that takes a file system away.
+    let missing = report.commands.iter().filter(|one| one.missing.is_some());
+    assert!(missing.count() <= 8, "{report}");
 }

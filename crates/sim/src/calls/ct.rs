@@ -113,8 +113,18 @@ fn is_device(key: &str) -> bool {
 fn is_live(key: &str) -> bool {
     matches!(
         key,
-        "hostname" | "cores" | "cpulimit" | "cpuunits" | "memory" | "swap" | "description" | "tags"
-            | "onboot" | "startup" | "protection" | "hookscript"
+        "hostname"
+            | "cores"
+            | "cpulimit"
+            | "cpuunits"
+            | "memory"
+            | "swap"
+            | "description"
+            | "tags"
+            | "onboot"
+            | "startup"
+            | "protection"
+            | "hookscript"
     ) || key.starts_with("net")
         || key.starts_with("unused")
         || is_mount(key)
@@ -243,9 +253,7 @@ fn check_mount(context: &Context, text: &str) -> Result<(), Fail> {
         if context.is_root() {
             return Ok(());
         }
-        return Err(denied(
-            "mount point type bind is only allowed for root@pam",
-        ));
+        return Err(denied("mount point type bind is only allowed for root@pam"));
     }
     if let Some((storage, _)) = volume.split_once(':') {
         let allowed = {
@@ -285,7 +293,7 @@ async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Resul
     for (key, text) in values.iter().filter(|(key, _)| is_mount(key)) {
         config.set(key, make_mount(job, vmid, text).await?);
     }
-    unpack(job, template, archive, &config).await?;
+    unpack(job, vmid, template, archive, &config).await?;
     for (key, value) in [("arch", "amd64"), ("memory", "512"), ("swap", "512")] {
         if config.value(key).is_none() {
             config.set(key, value);
@@ -323,7 +331,13 @@ fn family(template: &str) -> &'static str {
     .unwrap_or("unmanaged")
 }
 
-async fn unpack(job: &Job, template: &str, archive: u64, config: &Config) -> Result<(), String> {
+async fn unpack(
+    job: &Job,
+    vmid: u32,
+    template: &str,
+    archive: u64,
+    config: &Config,
+) -> Result<(), String> {
     let (path, speed) = {
         let state = job.world.state();
         let (storage, name) = template.split_once(':').unwrap_or(("", template));
@@ -333,8 +347,16 @@ async fn unpack(job: &Job, template: &str, archive: u64, config: &Config) -> Res
         )
     };
     job.log(format!("extracting archive '{path}'"));
-    job.sleep(Duration::from_secs_f64(archive as f64 / speed as f64))
-        .await?;
+    let unpacked = job.work(Duration::from_secs_f64(archive as f64 / speed as f64));
+    unpacked.await.map_err(|fault| {
+        format!(
+            "command 'lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- tar xpf - --zstd \
+             --totals --one-file-system -p --sparse --numeric-owner --acls --xattrs \
+             '--xattrs-include=user.*' '--xattrs-include=security.capability' \
+             '--warning=no-file-ignored' '--warning=no-xattr-write' -C /var/lib/lxc/{vmid}/rootfs \
+             --skip-old-files --anchored --exclude './dev/*'' failed: {fault}"
+        )
+    })?;
     let size = archive * UNPACKED;
     job.log(format!(
         "Total bytes read: {size} ({}MiB, {}MiB/s)",

@@ -334,7 +334,18 @@ async fn import(
     let copied = job.copy(storage, virtual_size.max(size), None).await;
     if let Err(fault) = copied {
         job.world.state().remove_volume(&job.node, &made);
-        return Err(format!("unable to create image: {fault}"));
+        let path = |volume: &str| {
+            let state = job.world.state();
+            let (storage, name) = volume.split_once(':')?;
+            Some(state.storages.get(storage)?.path_of(name))
+        };
+        let (from, to) = (path(source), path(&made));
+        return Err(format!(
+            "cannot import from '{source}' - copy failed: command '/usr/bin/qemu-img convert -p -n \
+             -f {source_format} -O {format} {} zeroinit:{}' failed: {fault}",
+            from.unwrap_or_default(),
+            to.unwrap_or_default()
+        ));
     }
     progress(job, virtual_size);
     drive.set_volume(made);

@@ -108,6 +108,10 @@ fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
     if guest.running.is_some() {
         return Err(format!("{} {vmid} already running", kind.title()));
     }
+    if kind == Kind::Lxc && guest.config.value("arch").is_none() {
+        let place = "at /usr/share/perl5/PVE/LXC.pm line 729.";
+        return Err(format!("missing 'arch' - internal error {place}"));
+    }
     if guest.is_template() {
         return Err(match kind {
             Kind::Qemu => "you can't start a vm if it's a template".to_owned(),

@@ -4,13 +4,23 @@
 
 use std::time::Duration;
 
+use super::follow::pid_of;
 use super::report::Command;
 use super::runner::Runner;
-use super::transcript::{Row, upid_parts};
+use super::transcript::Row;
 use crate::world::lock::Mode;
 
 /// Programs that only read.
-const READERS: [&str; 8] = ["df", "ls", "ps", "mount", "for", "ssh-keyscan", "cat", "losetup"];
+const READERS: [&str; 8] = [
+    "df",
+    "ls",
+    "ps",
+    "mount",
+    "for",
+    "ssh-keyscan",
+    "cat",
+    "losetup",
+];
 
 impl Runner {
     /// Carries out what a command did, and notes when that is not possible.
@@ -29,12 +39,24 @@ impl Runner {
         let id = |text: &str| text.trim_end_matches(';').parse::<u32>().unwrap_or(0);
         match words[..] {
             ["kill", signal, pid] => {
-                let upid = self.task_of(pid).ok_or("no recorded task has this process")?;
+                let upid = self
+                    .task_of(pid)
+                    .ok_or("no recorded task has this process")?;
                 self.resolve_task(&upid).await;
-                let here = self.tasks.get(&upid).ok_or("the task was not started here")?;
+                let here = self
+                    .tasks
+                    .get(&upid)
+                    .ok_or("the task was not started here")?;
+                let here = here.clone();
                 if signal == "-KILL" {
-                    self.world.kill_task(here);
-                } else if let Some(task) = self.world.state().tasks.by_upid.get(here) {
+                    if self.is_complete_after(row, &upid) {
+                        self.wait_for_tasks(std::slice::from_ref(&here)).await;
+                        let mut state = self.world.state();
+                        let task = state.tasks.by_upid.get_mut(&here);
+                        task.into_iter().for_each(|task| task.ended = None);
+                    }
+                    self.world.kill_task(&here);
+                } else if let Some(task) = self.world.state().tasks.by_upid.get(&here) {
                     task.cancel.cancel();
                 }
                 crate::world::clock::settle().await;
@@ -67,13 +89,20 @@ impl Runner {
 
     /// Returns the recorded task that a process worked on.
     fn task_of(&self, pid: &str) -> Option<String> {
-        let pid: u64 = pid.parse().ok()?;
         let mut started = self.rows.iter().filter_map(Row::started);
         started
-            .find(|upid| {
-                let hex = upid.split(':').nth(2).unwrap_or("");
-                upid_parts(upid).is_some() && u64::from_str_radix(hex, 16) == Ok(pid)
-            })
+            .find(|upid| pid_of(upid) == pid)
             .map(ToOwned::to_owned)
+    }
+
+    /// Whether a guest is complete when a row shows it after a command, as when a process is killed
+    /// that had done its work.
+    fn is_complete_after(&self, row: &Row, upid: &str) -> bool {
+        let id = upid.split(':').nth(6).unwrap_or("");
+        let config = format!("/{id}/config");
+        let shown = self.rows.iter().find(|later| {
+            later.t0 > row.t0 && later.method == "GET" && later.api_path().ends_with(&config)
+        });
+        shown.is_some_and(|shown| shown.status == 200 && shown.data().get("arch").is_some())
     }
 }

@@ -319,6 +319,8 @@ impl Runner {
         }
         let request = self.request(&row);
         self.set_agent(&row);
+        self.set_pace(&row);
+        self.set_key_order(&row);
         self.set_sweep(&row);
         let polls = row.data().get("exitstatus").is_some() && row.api_path().ends_with("/status");
         if !polls {
@@ -500,7 +502,7 @@ impl Runner {
         }
     }
 
-    async fn wait_for_tasks(&mut self, pool: &[String]) {
+    pub(crate) async fn wait_for_tasks(&mut self, pool: &[String]) {
         let limit = self.now() + PATIENCE;
         while pool.iter().any(|upid| self.exit_here(upid).is_none()) && self.now() < limit {
             let Some(due) = self.clock.next_due() else {

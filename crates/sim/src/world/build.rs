@@ -322,6 +322,8 @@ impl Builder {
             quorate: true,
             downloads: self.downloads,
             copies: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            boot_first: None,
             events: Vec::new(),
             secret,
             network,

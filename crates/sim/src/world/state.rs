@@ -314,6 +314,12 @@ pub(crate) struct State {
     /// How many copies run on a storage, which share its speed. None do after a restart.
     #[serde(skip)]
     pub(crate) copies: BTreeMap<String, u32>,
+    /// Until when copies for a guest last at least, by its id. Only a replay knows such times.
+    #[serde(skip)]
+    pub(crate) busy: BTreeMap<String, f64>,
+    /// Whether the next change works on `boot` before the drives; nothing leaves it to chance.
+    #[serde(skip)]
+    pub(crate) boot_first: Option<bool>,
     /// What happens to the World by itself, and when.
     #[serde(default)]
     pub(crate) events: Vec<(f64, Event)>,
