@@ -30,6 +30,9 @@ pub(crate) struct Task {
     pub(crate) cancel: CancellationToken,
     /// Warnings it will end with if all goes well.
     pub(crate) warnings: u32,
+    /// Whether it dies when its work is done.
+    #[serde(default)]
+    pub(crate) doomed: bool,
 }
 
 impl Task {
@@ -100,6 +103,7 @@ impl Tasks {
             exit: None,
             cancel: CancellationToken::new(),
             warnings: u32::from(birth.warned),
+            doomed: false,
         };
         self.by_upid.insert(upid.clone(), task);
         self.order.push_back(upid.clone());
@@ -129,6 +133,13 @@ impl Tasks {
         }
     }
 
+    /// Has a task die when its work is done.
+    pub(crate) fn doom(&mut self, upid: &str) {
+        if let Some(task) = self.by_upid.get_mut(upid) {
+            task.doomed = true;
+        }
+    }
+
     /// Ends one task in the same way.
     pub(crate) fn kill(&mut self, upid: &str, now: i64) {
         if let Some(task) = self.by_upid.get_mut(upid) {
@@ -142,6 +153,10 @@ impl Tasks {
         };
         // What was cut stays as it was cut.
         if task.ended.is_some() {
+            return;
+        }
+        if task.doomed {
+            task.cut(now);
             return;
         }
         let (exit, line) = match outcome {
