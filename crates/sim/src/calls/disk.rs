@@ -426,6 +426,12 @@ async fn grow(
     let wait = job.world.state().timing.allocate;
     job.sleep(wait).await?;
     job.log("Image resized.");
+    // The task ends well all the same.
+    if kind == Kind::Lxc && job.world.state().stubborn.contains(&vmid) {
+        job.log(
+            "Failed to update the container's filesystem: command 'resize2fs' failed: exit code 1",
+        );
+    }
     let (now, sweep) = (job.world.now(), job.world.last_sweep());
     let mut state = job.world.state();
     if let Some((storage, name)) = volume.split_once(':')

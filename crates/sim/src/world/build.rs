@@ -324,6 +324,7 @@ impl Builder {
             copies: BTreeMap::new(),
             busy: BTreeMap::new(),
             boot_first: None,
+            stubborn: BTreeSet::new(),
             events: Vec::new(),
             secret,
             network,

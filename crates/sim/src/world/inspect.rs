@@ -92,6 +92,16 @@ impl World {
             .all(|task| task.ended.is_some())
     }
 
+    /// Returns the tasks that run.
+    pub fn running_tasks(&self) -> Vec<String> {
+        let state = self.state();
+        let tasks = state.tasks.by_upid.values();
+        tasks
+            .filter(|task| task.ended.is_none())
+            .map(|task| task.upid.clone())
+            .collect()
+    }
+
     /// Returns how often each kind of call came: the method, and the path with `*` in place of ids
     /// of guests, tasks and volumes.
     pub fn calls(&self) -> BTreeMap<String, u64> {

@@ -119,10 +119,22 @@ impl World {
         }
     }
 
+    /// Has a container keep its file system as it is when its volume grows.
+    pub fn keep_file_system(&self, vmid: u32) {
+        self.state().stubborn.insert(vmid);
+    }
+
     /// Kills the process of a task: nothing is cleared up, and how it ended is not known.
     pub fn kill_task(&self, upid: &str) {
         let now = self.epoch();
         self.state().tasks.kill(upid, now);
+    }
+
+    /// Starts a guest.
+    pub fn start_guest(&self, vmid: u32) -> Result<(), String> {
+        let (_, path) = self.path_of(vmid)?;
+        let request = Request::post(&format!("{path}/status/start"));
+        self.perform(request).map(|_| ())
     }
 
     /// Gives a guest another name.

@@ -317,6 +317,9 @@ pub(crate) struct State {
     /// Until when copies for a guest last at least, by its id. Only a replay knows such times.
     #[serde(skip)]
     pub(crate) busy: BTreeMap<String, f64>,
+    /// Containers whose file system does not grow with its volume.
+    #[serde(default)]
+    pub(crate) stubborn: BTreeSet<u32>,
     /// Whether the next change works on `boot` before the drives; nothing leaves it to chance.
     #[serde(skip)]
     pub(crate) boot_first: Option<bool>,
