@@ -7,7 +7,9 @@ mod support;
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, Halt, Power, Provider as _};
+use homestak_engine::ports::{
+    Class, GuestKind, Halt, ImageSource, ImageWanted, Power, Provider as _,
+};
 use homestak_sim::{Call, Fault, FaultKind, Kind, Timing};
 use support::place::place;
 
@@ -190,4 +192,38 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
     let guest = created.expect("created");
     pve.start(&guest).await.expect("started");
     assert!(place.world.is_running(7000), "whatever the list said");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
+    let place = place(|builder| builder).await;
+    let url = "https://images.example/a.qcow2";
+    place.world.offer_download(url, 2_000_000_000, "");
+    let image = ImageWanted {
+        file: "a.qcow2".to_owned(),
+        kind: GuestKind::Vm,
+        host: "pve1".to_owned(),
+        storage: "local".to_owned(),
+        source: ImageSource::Url(url.to_owned()),
+        checksum: None,
+    };
+    let begun = async {
+        let fetches = |upid: &String| upid.contains(":download:");
+        while !place.world.running_tasks().iter().any(fetches) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Cancel safety: the driver is interrupted; that is what is tested.
+    tokio::select! {
+        result = async { place.client().ensure_image(&image).await } => panic!("it ended: {result:?}"),
+        () = begun => {}
+    }
+    let pve = place.client();
+    pve.ensure_image(&image).await.expect("fetched");
+    assert!(pve.has_image(&image).await.expect("a look"));
+    let calls = place.world.calls();
+    assert_eq!(
+        calls["POST /nodes/pve1/storage/local/download-url"], 1,
+        "{calls:?}"
+    );
 }

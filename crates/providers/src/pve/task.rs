@@ -19,8 +19,12 @@ use super::upid::Upid;
 
 /// The pause before the first look; most tasks take less than a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The same for tasks that take longer on every host: unpacking a container, starting it.
-const FIRST_PAUSE_LONG: Duration = Duration::from_secs(1);
+/// The same for starting and stopping containers.
+const FIRST_PAUSE_START: Duration = Duration::from_secs(1);
+/// The same for unpacking containers; about three seconds were seen.
+const FIRST_PAUSE_UNPACK: Duration = Duration::from_millis(1500);
+/// The longest pause before the first look, however long such tasks took.
+const LONGEST_FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause between looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// A pause is this part of the time since the task started: an end is seen that much later.
@@ -85,13 +89,14 @@ impl Paces {
     /// Returns when the first look at a task of this kind is worth a request.
     fn first(&self, kind: &str) -> Duration {
         let usual = match kind {
-            "vzcreate" | "vzclone" | "vzstart" | "vzreboot" | "vzshutdown" => FIRST_PAUSE_LONG,
+            "vzcreate" | "vzclone" => FIRST_PAUSE_UNPACK,
+            "vzstart" | "vzreboot" | "vzshutdown" => FIRST_PAUSE_START,
             _ => FIRST_PAUSE,
         };
         let known = self.kinds().get(kind).copied();
         known
             .unwrap_or(usual)
-            .clamp(FIRST_PAUSE, FIRST_PAUSE_LONG * 10)
+            .clamp(FIRST_PAUSE, LONGEST_FIRST_PAUSE)
     }
 
     /// Notes that a task of this kind, which has ended now, still ran after a time.
