@@ -31,6 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const LATE: u32 = 2;
 /// How long a task may be unknown after it was started; its index is written later.
 const UNKNOWN: Duration = Duration::from_secs(10);
+/// How many looks may find it unknown, however long they take.
+const UNKNOWN_LOOKS: u32 = 5;
 /// How often the log is measured to see progress.
 const MEASURE: Duration = Duration::from_secs(10);
 /// Lines of the log that go with an error.
@@ -126,6 +128,7 @@ impl Pve {
         self.clock.sleep(self.paces.first(&upid.kind)).await;
         loop {
             let looked = elapsed(started, self.clock.now());
+            watch.looks += 1;
             match self.ask_once(&status).await {
                 Ok(data) => {
                     watch.reached = self.clock.now();
@@ -179,7 +182,11 @@ impl Pve {
     fn tolerate(&self, fault: Fault, started: Timestamp, watch: &Watch) -> Result<(), Fault> {
         let now = self.clock.now();
         match fault.reason {
-            Reason::BadParameter if elapsed(started, now) < UNKNOWN => Ok(()),
+            Reason::BadParameter
+                if elapsed(started, now) < UNKNOWN || watch.looks < UNKNOWN_LOOKS =>
+            {
+                Ok(())
+            }
             _ if fault.is_passing()
                 || fault.class == Class::Broken
                 || fault.class == Class::Busy =>
@@ -296,6 +303,8 @@ struct Watch {
     /// When the log last grew.
     moved: Timestamp,
     lines: Option<u64>,
+    /// How often it was looked at.
+    looks: u32,
 }
 
 impl Watch {
@@ -305,6 +314,7 @@ impl Watch {
             measured: now,
             moved: now,
             lines: None,
+            looks: 0,
         }
     }
 }
