@@ -19,10 +19,8 @@ use super::upid::Upid;
 
 /// The pause before the first look; most tasks take less than a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The same for starting and stopping containers.
-const FIRST_PAUSE_START: Duration = Duration::from_secs(1);
-/// The same for unpacking containers; about three seconds were seen.
-const FIRST_PAUSE_UNPACK: Duration = Duration::from_millis(1500);
+/// The same for unpacking and starting containers; two to three seconds were seen.
+const FIRST_PAUSE_LONG: Duration = Duration::from_millis(1500);
 /// The longest pause before the first look, however long such tasks took.
 const LONGEST_FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause between looks.
@@ -91,8 +89,7 @@ impl Paces {
     /// Returns when the first look at a task of this kind is worth a request.
     fn first(&self, kind: &str) -> Duration {
         let usual = match kind {
-            "vzcreate" | "vzclone" => FIRST_PAUSE_UNPACK,
-            "vzstart" | "vzreboot" | "vzshutdown" => FIRST_PAUSE_START,
+            "vzcreate" | "vzclone" | "vzstart" | "vzreboot" => FIRST_PAUSE_LONG,
             _ => FIRST_PAUSE,
         };
         let known = self.kinds().get(kind).copied();
