@@ -46,7 +46,6 @@ pub(crate) struct Row {
 struct Head {
     #[serde(default)]
     flow: Option<String>,
-    method: String,
     status: Value,
 }
 
