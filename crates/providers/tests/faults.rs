@@ -173,9 +173,10 @@ fn allowed(kind: &FaultKind, class: Class) -> bool {
             unreachable || matches!(class, Class::Broken | Class::Busy)
         }
         // A rival or a late answer may hold it, and that passes.
-        FaultKind::RepeatedAnswer | FaultKind::Slow(_) | FaultKind::StaleList(_) => {
-            class == Class::Busy
-        }
+        FaultKind::RepeatedAnswer
+        | FaultKind::Slow(_)
+        | FaultKind::StaleList(_)
+        | FaultKind::TaskDies => class == Class::Busy,
     }
 }
 

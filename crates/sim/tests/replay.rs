@@ -58,47 +58,49 @@ fn recordings_of_a_real_proxmox_ve_agree() {
 }
 
 #[test]
-fn copies_on_a_real_proxmox_ve_agree() {
-    let files = reference(&["pve-transcripts-2.jsonl"]);
-    if files.is_empty() {
-        println!("skipped: no recordings beside the checkout, see HOMESTAK_REFERENCE");
-        return;
-    }
-    let report = replay::run(&files, &["copies".to_owned()]).unwrap();
-    println!("{report}");
-    let (agreed, compared) = report.agreement();
-    assert!(compared > 200, "{report}");
-    assert!(agreed * 1000 >= compared * 990, "{report}");
-}
-
-/// Replays one flow of the second set of recordings, where they are.
-fn flow_agrees(name: &str, least: usize) {
-    let files = reference(&["pve-transcripts-2.jsonl"]);
-    if files.is_empty() {
-        println!("skipped: no recordings beside the checkout, see HOMESTAK_REFERENCE");
-        return;
-    }
-    let report = replay::run(&files, &[name.to_owned()]).unwrap();
-    println!("{report}");
-    let (agreed, compared) = report.agreement();
-    assert!(compared >= least, "{report}");
-    assert!(agreed * 1000 >= compared * 980, "{report}");
-}
-
-#[test]
-fn what_a_token_sees_of_a_real_proxmox_ve_agrees() {
-    // What differs: a container whose network came up without its address, how its pressure is
-    // written, and a bridge that some workers of the real one remember as a path.
-    flow_agrees("visibility", 1000);
-}
-
-#[test]
-fn how_full_storages_of_a_real_proxmox_ve_are_agrees() {
-    flow_agrees("capacity", 100);
-}
-
-#[test]
 fn a_flow_that_is_not_named_is_not_replayed() {
     let report = replay::run(&[own()], &["another".to_owned()]).unwrap();
     assert_eq!(report.agreement(), (0, 0));
+}
+
+/// The flows of the second recording that must agree, and how many exchanges each has at least.
+/// They were recorded together and are replayed together: some see guests of others.
+const FLOWS: [(&str, usize); 8] = [
+    ("visibility", 1000),
+    ("capacity", 100),
+    ("copies", 200),
+    ("half-made", 300),
+    ("boot-order", 900),
+    ("pending", 400),
+    ("locks", 400),
+    ("ct-console", 200),
+];
+
+#[test]
+fn each_flow_of_a_real_proxmox_ve_agrees() {
+    let files = reference(&["pve-transcripts-2.jsonl"]);
+    if files.is_empty() {
+        println!("skipped: no recordings beside the checkout, see HOMESTAK_REFERENCE");
+        return;
+    }
+    let report = replay::run(&files, &[]).unwrap();
+    println!("{report}");
+    let tallies = report.tallies();
+    // What differs: calls that are not simulated (move_disk, mtunnel, the console's websocket, the
+    // shell of a host), a container whose network the set-up broke, a copy whose rate limit is in
+    // the words of its failure, one container without swap, and a lock of ten seconds that
+    // something unknown held on the host; how pressure is written, and a bridge that some workers
+    // of the real one remember as a path.
+    for (flow, least) in FLOWS {
+        let tally = tallies[flow];
+        assert!(tally.compared >= least, "{flow}: {report}");
+        assert!(
+            tally.agreed * 100 >= tally.compared * 97,
+            "{flow}: {report}"
+        );
+    }
+    // Commands run on the host, apart from those that look into the files of a container and one
+    // that takes a file system away.
+    let missing = report.commands.iter().filter(|one| one.missing.is_some());
+    assert!(missing.count() <= 8, "{report}");
 }

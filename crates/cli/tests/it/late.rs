@@ -32,3 +32,31 @@ fn a_list_that_is_late_is_not_believed_against_a_closer_look() {
     let seen = format!("{}{}", seen.out, seen.err);
     assert!(seen.contains("Nothing to do."), "{seen}");
 }
+
+#[test]
+fn a_change_that_waits_for_a_restart_is_in_the_plan_until_the_machine_restarts() {
+    let father = Father::quick();
+    father.single();
+    let on = ["-M", "single-node", "-H", "father"];
+    let run = |verb: &str| father.run(&[&["manifest", verb], &on[..]].concat());
+    let applied = run("apply");
+    assert_eq!(applied.code, 0, "{}", applied.err);
+    // Someone gives it what the manifest will ask for, while it runs.
+    let vmid = father.pve.guests()[0].vmid;
+    father
+        .pve
+        .change_guest(vmid, &[("memory", "3072")])
+        .unwrap();
+    father.site.write(
+        "presets/vm-small.yaml",
+        "description: more\ncores: 2\nmemory: 3072\ndisk: 10\n",
+    );
+    let plan = run("plan");
+    assert!(plan.out.contains("change"), "{}{}", plan.out, plan.err);
+    assert!(!plan.out.contains("Nothing to do"), "{}", plan.out);
+    let applied = run("apply");
+    assert_eq!(applied.code, 0, "{}", applied.err);
+    let plan = run("plan");
+    let shown = format!("{}{}", plan.out, plan.err);
+    assert!(shown.contains("Nothing to do."), "{shown}");
+}

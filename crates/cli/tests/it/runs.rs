@@ -262,3 +262,34 @@ fn a_forgotten_node_is_left_alone_and_found_again() {
     let again = father.run(&apply);
     assert!(again.err.contains("Nothing to do."), "{}", again.err);
 }
+
+#[test]
+fn a_source_that_was_corrected_after_a_failed_fetch_is_used_by_resume() {
+    let father = Father::quick();
+    let right = "https://images.example/own.qcow2";
+    father.pve.offer_download(right, 1 << 20, "");
+    let image = |url: &str| {
+        let text = format!("schema_version: 1\nsource: {url}\n");
+        father.site.write("images/own.yaml", &text);
+    };
+    image("https://images.example/mistyped.qcow2");
+    father.manifest(
+        "single-node",
+        "",
+        "  - {name: test-vm, preset: vm-small, image: own}\n",
+    );
+    let on = ["-M", "single-node", "-H", "father"];
+    let apply =
+        father.run(&[&["manifest", "apply", "--yes", "--skip-preflight"], &on[..]].concat());
+    assert_ne!(apply.code, 0, "{}", apply.out);
+    assert!(apply.err.contains("404"), "{}", apply.err);
+    image(right);
+    let resume = father.run(&[&["manifest", "resume"], &on[..]].concat());
+    assert_eq!(resume.code, 0, "{}{}", resume.out, resume.err);
+    assert!(
+        resume.err.contains("`images/own.yaml` was changed since"),
+        "{}",
+        resume.err
+    );
+    assert_eq!(father.guests(), ["test-vm"]);
+}

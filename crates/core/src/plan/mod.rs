@@ -30,7 +30,7 @@ pub use types::{
     Plan, Reason, Refusal, Reidentified, Verb, Wanted,
 };
 
-pub use wanted::USER;
+pub use wanted::{USER, correct_sources};
 
 use crate::catalog::Catalog;
 use crate::doc::scalar::SiteId;

@@ -3,12 +3,13 @@
 //! In: a resolved node and what its place offers. Out: [`Wanted`], and the images it needs.
 //! Never: a secret.
 
+use crate::catalog::Catalog;
 use crate::doc::manifest::NodeType;
 use crate::observed::{GuestKind, GuestUuid};
 use crate::resolve::ResolvedNode;
 
 use super::place::Offer;
-use super::types::{ImageNeed, Place, Wanted};
+use super::types::{ImageNeed, Place, Plan, Wanted};
 use super::{Inputs, identity};
 
 /// What every machine gets on first boot, so that its address can be asked for.
@@ -92,11 +93,7 @@ fn image(
     (place, site_host): (&Place, &str),
     offer: &Offer,
 ) -> ImageNeed {
-    let document = inputs
-        .catalog
-        .image(name)
-        .and_then(|document| document.value.as_ref());
-    let text = |value: Option<String>| value.filter(|value| !value.is_empty());
+    let (url, checksum) = source(inputs.catalog, name).unwrap_or_default();
     let file = match kind {
         GuestKind::Vm => format!("{name}.qcow2"),
         GuestKind::Ct => format!("{name}.tar.zst"),
@@ -109,7 +106,33 @@ fn image(
         storage: offer.image_storage.clone(),
         kind,
         file,
-        url: text(document.and_then(|image| Some(image.source.as_ref()?.to_string()))),
-        checksum: text(document.and_then(|image| Some(image.checksum.as_ref()?.to_string()))),
+        url,
+        checksum,
     }
+}
+
+/// Reads where an image is fetched from and its checksum; nothing when no document describes it.
+fn source(catalog: &Catalog, name: &str) -> Option<(Option<String>, Option<String>)> {
+    let image = catalog.image(name)?.value.as_ref()?;
+    let text = |value: Option<String>| value.filter(|value| !value.is_empty());
+    Some((
+        text(image.source.as_ref().map(ToString::to_string)),
+        text(image.checksum.as_ref().map(ToString::to_string)),
+    ))
+}
+
+/// Has images of a plan fetched from where the documents say now, so that a run that failed over a
+/// wrong source can go on after it was corrected. Returns the names of images that changed.
+pub fn correct_sources(plan: &mut Plan, catalog: &Catalog) -> Vec<String> {
+    let mut changed = Vec::new();
+    for need in &mut plan.images {
+        if let Some((url, checksum)) = source(catalog, &need.name)
+            && (&url, &checksum) != (&need.url, &need.checksum)
+        {
+            (need.url, need.checksum) = (url, checksum);
+            changed.push(need.name.clone());
+        }
+    }
+    changed.dedup();
+    changed
 }

@@ -18,6 +18,7 @@ use super::http::{Answer, Transport};
 use super::remark::Voice;
 use super::requests::{self, Call};
 use super::settings::PveSettings;
+use super::task::Paces;
 use super::upid::Upid;
 use super::upload::Upload;
 
@@ -32,6 +33,7 @@ pub struct Pve {
     pub(super) guard: Guard,
     pub(super) boots: Boots,
     pub(super) voice: Voice,
+    pub(super) paces: Paces,
     pub(super) version: tokio::sync::OnceCell<Version>,
     pub(super) vmids: tokio::sync::OnceCell<RangeInclusive<u32>>,
     no_quorum_until: AtomicI64,
@@ -77,6 +79,7 @@ impl Pve {
             guard: Guard::new(settings.limits.per_storage),
             boots: Boots::default(),
             voice: Voice::default(),
+            paces: Paces::default(),
             settings,
             version: tokio::sync::OnceCell::new(),
             vmids: tokio::sync::OnceCell::new(),

@@ -80,17 +80,39 @@ impl Pve {
             let _turn = self.guard.guest(vmid).await;
             match self.make_at(guest, vmid).await? {
                 Some(located) => return self.complete(guest, located).await,
-                None if guest.vmid.is_some() => {
-                    let name = name_of(guest.kind, vmid, &guest.host);
-                    let detail = format!("the id of {name} belongs to another guest");
-                    return Err(Fault::new(Class::Refused, Reason::AlreadyExists, detail)
-                        .with_hint("choose another vmid, or leave it open"));
-                }
+                None if guest.vmid.is_some() => return Err(self.taken(guest, vmid).await?),
                 None => taken.insert(vmid),
             };
         }
         let detail = format!("{IDS} ids were taken by others in a row");
         Err(Fault::new(Class::Busy, Reason::AlreadyExists, detail))
+    }
+
+    /// Says whose an id is. A guest whose tags were removed was given up, whatever else it carries.
+    async fn taken(&self, guest: &NewGuest, vmid: u32) -> Result<Fault, Fault> {
+        let name = name_of(guest.kind, vmid, &guest.host);
+        let config = self.config_at(guest.kind, &guest.host, vmid).await?;
+        let noted = config.and_then(|config| {
+            let noted = config.notes().and_then(identity::uuid_in_notes);
+            [noted, config.smbios_uuid()]
+                .contains(&Some(guest.uuid.clone()))
+                .then_some(())
+        });
+        let fault = |detail| Fault::new(Class::Refused, Reason::AlreadyExists, detail);
+        Ok(match noted {
+            None => fault(format!("the id of {name} belongs to another guest"))
+                .with_hint("choose another vmid, or leave it open"),
+            Some(()) => {
+                let tags = quirks::render_tags(&marks(guest).tags(vmid));
+                fault(format!(
+                    "{name} carries the identity {} in its notes or SMBIOS, but its tags were removed; it is not changed",
+                    guest.uuid
+                ))
+                .with_hint(format!(
+                    "to keep it, set its tags to {tags}; to give it up, choose another vmid or remove it"
+                ))
+            }
+        })
     }
 
     /// Finds the guest when it is there already: at its id, and nowhere else when it has one.

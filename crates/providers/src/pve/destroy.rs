@@ -10,7 +10,7 @@ use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Power};
 
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
-use super::finish::{boot_without, change_of};
+use super::finish::{SEED_SLOT, boot, change_of, joins_boot};
 use super::half::half_made;
 use super::identity::Claim;
 use super::image::Content;
@@ -198,12 +198,19 @@ impl Pve {
             loop {
                 let located = self.require(guest).await?;
                 let drives = located.config.cd_drives();
-                let Some((slot, _)) = drives.iter().find(|(_, volume)| volume.ends_with(&ending))
-                else {
-                    return Ok(());
+                let seed = drives.iter().find(|(_, volume)| volume.ends_with(&ending));
+                let result = match seed {
+                    Some((slot, _)) => self.eject(&located, slot).await,
+                    // Ejecting put the empty drive into the boot order.
+                    None if joins_boot(&located) && is_empty(&drives) => {
+                        self.run(&boot(&located)?).await.map(|_| ())
+                    }
+                    None => return Ok(()),
                 };
                 tries += 1;
-                match self.eject(&located, slot).await {
+                match result {
+                    // The look at the top of the loop decides what is left to do.
+                    Ok(()) if tries < 2 * TRIES => {}
                     Err(fault) if fault.may_have_acted() && tries < TRIES => {
                         self.clock.sleep(PAUSE).await;
                     }
@@ -219,15 +226,13 @@ impl Pve {
     }
 
     async fn eject(&self, located: &Located, slot: &str) -> Result<(), Fault> {
-        if slot != "ide2" {
+        if slot != SEED_SLOT {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("the seed of {name} was moved to {slot} by someone");
             return Err(Fault::new(Class::Refused, Reason::Other, detail)
                 .with_hint(format!("eject {slot} by hand")));
         }
-        let call = change_of(located)?
-            .param("ide2", "none,media=cdrom")
-            .maybe("boot", boot_without(&located.config, "ide2"));
+        let call = change_of(located)?.param(SEED_SLOT, "none,media=cdrom");
         self.run(&call).await.map(|_| ())
     }
 
@@ -269,6 +274,12 @@ impl Pve {
         }
         Ok(seeds)
     }
+}
+
+/// Tells whether the drive of the seed is there and empty.
+fn is_empty(drives: &[(String, String)]) -> bool {
+    let mut drives = drives.iter();
+    drives.any(|(slot, volume)| slot == SEED_SLOT && volume == "none")
 }
 
 /// Returns the seeds a guest's drives hold, with the host that has them.

@@ -3,14 +3,14 @@
 //! In: where the guest is and a size. Out: the first disk is at least as large.
 //! Never: a relative size, which would grow twice when repeated; shrinking.
 
-use homestak_engine::ports::{GuestKind, GuestUuid};
+use homestak_engine::ports::{Class, GuestKind, GuestUuid};
 
-use super::client::{Pve, by_kind, name_of};
-use super::fault::Fault;
+use super::client::{Pve, by_kind, name_of, upid};
+use super::fault::{Fault, Reason};
 use super::finish::digest_of;
 use super::identity::Claim;
 use super::locate::{Located, contested};
-use super::requests::{CT_RESIZE, VM_RESIZE};
+use super::requests::{CT_RESIZE, Call, VM_RESIZE};
 
 impl Pve {
     /// Grows the first disk to a size in GiB, where it is smaller.
@@ -21,6 +21,13 @@ impl Pve {
         gib: u64,
     ) -> Result<(), Fault> {
         let wanted = gib << 30;
+        if is_boundless(located) {
+            let name = name_of(located.kind, located.vmid, &located.node);
+            self.voice.warning(format!(
+                "the disk of {name} has no size of its own, so it was not grown to {gib} GiB"
+            ));
+            return Ok(());
+        }
         if is_large(located, wanted) {
             return Ok(());
         }
@@ -48,11 +55,11 @@ impl Pve {
                         .param("size", format!("{gib}G"))
                         .param("digest", digest_of(&located)?);
                     tries += 1;
-                    match self.run(&call).await {
+                    match self.run_growth(&call, &located).await {
                         Err(fault) if fault.may_have_acted() && tries < 4 => {
                             self.clock.sleep(self.settings.limits.connect).await;
                         }
-                        result => return result.map(|_| ()),
+                        result => return result,
                     }
                 }
             })
@@ -60,16 +67,46 @@ impl Pve {
         drop(turn);
         result
     }
+
+    /// Grows a disk, and finds out whether it is larger. The task of a container ends well even if
+    /// only the volume was grown and not the file system in it: then its log says so.
+    async fn run_growth(&self, call: &Call, located: &Located) -> Result<(), Fault> {
+        let upid = upid(&self.change(call).await?)?;
+        self.follow(&upid).await?;
+        if located.kind == GuestKind::Vm {
+            return Ok(());
+        }
+        let log = self.tail(&upid).await;
+        let Some(line) = log.iter().find(|line| line.contains(NOT_GROWN)) else {
+            return Ok(());
+        };
+        let name = name_of(located.kind, located.vmid, &located.node);
+        let detail =
+            format!("the volume of {name} was grown and the file system in it was not: {line}");
+        let hint = format!(
+            "grow it as root on {}: stop the container, then `e2fsck -f` and `resize2fs` of its volume",
+            located.node
+        );
+        Err(Fault::new(Class::Refused, Reason::Other, detail)
+            .with_log(log.clone())
+            .with_hint(hint))
+    }
 }
 
-/// Tells whether the first disk is as large as wanted. A container's on a directory has no size of
-/// its own (`size=0T`), and cannot be grown either.
+/// What the log of a task says that grew a volume and not its file system.
+const NOT_GROWN: &str = "Failed to update the container's filesystem";
+
+/// Tells whether a container's disk is a directory: it has no size of its own (`size=0T`), and
+/// cannot be grown.
+fn is_boundless(located: &Located) -> bool {
+    let disk = located.config.first_disk(located.kind);
+    located.kind == GuestKind::Ct && disk.is_some_and(|disk| disk.size.unwrap_or(0) == 0)
+}
+
+/// Tells whether the first disk is as large as wanted.
 fn is_large(located: &Located, wanted: u64) -> bool {
-    let Some(disk) = located.config.first_disk(located.kind) else {
-        return false;
-    };
-    let boundless = located.kind == GuestKind::Ct && disk.size.unwrap_or(0) == 0;
-    boundless || disk.size.is_some_and(|size| size >= wanted)
+    let disk = located.config.first_disk(located.kind);
+    disk.is_some_and(|disk| disk.size.is_some_and(|size| size >= wanted))
 }
 
 fn storage_of(located: &Located) -> String {

@@ -48,6 +48,8 @@ pub enum Reason {
     ShutdownTimeout,
     /// Someone stopped the task.
     Interrupted,
+    /// The task died with its daemon, and nobody knows how it ended.
+    TaskDied,
     /// There is no room left.
     Full,
     /// Only a login of root may do it, no token.
@@ -129,6 +131,8 @@ const TABLE: &[Row] = &[
     Row(&["no such cluster node"], Reason::NoHost, Class::Missing, ""),
     Row(&["quit/powerdown failed"], Reason::ShutdownTimeout, Class::Busy, ""),
     Row(&["interrupted by signal"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
+    // It died with its daemon; what it had done by then only the guest or file itself tells.
+    Row(&["unexpected status"], Reason::TaskDied, MAYBE, "the task died with its daemon, so its outcome is unknown: look at what it was for, then repeat"),
     Row(&["received interrupt"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
     Row(&["No space left on device"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
     Row(&["not enough space"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),

@@ -97,18 +97,25 @@ pub(super) fn change_of(located: &Located) -> Result<Call, Fault> {
         .param("digest", digest))
 }
 
-/// Returns the boot order as it is, which must go with every change of a drive: without it the
-/// drive is silently added to the order.
-pub(super) fn boot_without(config: &super::config::GuestConfig, drive: &str) -> Option<String> {
-    let mut order: Vec<String> = config
-        .boot_order()
-        .into_iter()
-        .filter(|slot| slot != drive)
-        .collect();
+/// Where the seed is.
+pub(super) const SEED_SLOT: &str = "ide2";
+
+/// Tells whether the drive of the seed is in the boot order, which a change of the drive puts it
+/// into. The order cannot go with that change: its keys are worked on in no particular order.
+pub(super) fn joins_boot(located: &Located) -> bool {
+    let order = located.config.boot_order();
+    located.kind == GuestKind::Vm && order.iter().any(|slot| slot == SEED_SLOT)
+}
+
+/// The boot order without the drive of the seed.
+pub(super) fn boot(located: &Located) -> Result<Call, Fault> {
+    let config = &located.config;
+    let mut order = config.boot_order();
+    order.retain(|slot| slot != SEED_SLOT);
     if order.is_empty() {
         order.extend(config.first_disk(GuestKind::Vm).map(|disk| disk.slot));
     }
-    (!order.is_empty()).then(|| format!("order={}", order.join(";")))
+    Ok(change_of(located)?.param("boot", format!("order={}", order.join(";"))))
 }
 
 /// Returns what a new guest carries.

@@ -113,7 +113,14 @@ impl Pve {
                 self.put(&place, &image.file, checksum, || Upload::File(path.clone()))
                     .await
             }
-            ImageSource::Url(url) => self.download(&place, &image.file, checksum, url).await,
+            ImageSource::Url(url) => {
+                // A run that was interrupted may have left the host fetching it.
+                self.wait_for_download(&place, &image.file).await?;
+                if self.has(&place, &image.file).await? {
+                    return Ok(());
+                }
+                self.download(&place, &image.file, checksum, url).await
+            }
             ImageSource::None => {
                 let (file, storage) = (&image.file, &image.storage);
                 let detail = format!(

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, ObservedGuest, Power};
+use serde_json::Value;
 
 use super::client::{Pve, by_kind, name_of};
 use super::config::GuestConfig;
@@ -14,7 +15,7 @@ use super::fault::{Fault, Reason};
 use super::half::being_made;
 use super::identity::{self, Claim, id_tag, judge};
 use super::observe::power;
-use super::quirks::text_of;
+use super::quirks::{self, text_of};
 use super::requests::{CT_CONFIG, CT_STATUS, VM_CONFIG, VM_STATUS};
 
 /// A guest whose configuration was just read.
@@ -209,10 +210,14 @@ impl Pve {
 
     /// Asks whether a guest runs; the list is up to ten seconds late.
     pub(super) async fn power_of(&self, located: &Located) -> Result<Power, Fault> {
+        Ok(power(&text_of(&self.status_of(located).await?, "status")))
+    }
+
+    async fn status_of(&self, located: &Located) -> Result<Value, Fault> {
         let call = by_kind(located.kind, &VM_STATUS, &CT_STATUS)
             .at("node", &located.node)
             .at("vmid", located.vmid);
-        Ok(power(&text_of(&self.ask(&call).await?, "status")))
+        self.ask(&call).await
     }
 
     /// Looks at one guest, for the port.
@@ -226,13 +231,22 @@ impl Pve {
             }
             Found::Impostor(_) | Found::Anonymous(_) | Found::Nowhere => return Ok(None),
         };
-        let power = match self.power_of(&located).await {
-            Ok(power) => power,
+        let status = match self.status_of(&located).await {
+            Ok(status) => status,
             Err(fault) if fault.reason == Reason::NoConfig => return Ok(None),
             Err(fault) => return Err(fault),
         };
+        let power = power(&text_of(&status, "status"));
         let config = &located.config;
         let tags = config.tags();
+        // The configuration shows changes that wait for a restart; a guest that runs has the sizes
+        // it was started with.
+        let running = |field: &str| {
+            let value = status.get(field).filter(|_| power == Power::Running);
+            value.and_then(quirks::parse_u64).filter(|size| *size > 0)
+        };
+        let cores = running("cpus").or_else(|| config.number("cores"));
+        let memory = running("maxmem").or_else(|| config.number("memory").map(|size| size << 20));
         Ok(Some(ObservedGuest {
             kind: located.kind,
             vmid: located.vmid,
@@ -247,10 +261,8 @@ impl Pve {
             power,
             template: config.flag("template"),
             lock: config.lock(),
-            cores: config
-                .number("cores")
-                .and_then(|cores| u32::try_from(cores).ok()),
-            memory: config.number("memory").map(|mebibytes| mebibytes << 20),
+            cores: cores.and_then(|cores| u32::try_from(cores).ok()),
+            memory,
             disk: config.first_disk(located.kind).and_then(|disk| disk.size),
             tags: tags.into_iter().collect(),
         }))

@@ -77,7 +77,16 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
     let vmid = row.get("vmid").and_then(quirks::parse_u32)?;
     // The list makes up a name for a guest whose file has none, as while it is being made.
     let made_up = [format!("VM {vmid}"), format!("CT{vmid}")];
-    let nameless = made_up.contains(&text_of(row, "name"));
+    let lock = Some(text_of(row, "lock")).filter(|lock| !lock.is_empty());
+    // The list joins by id: a guest being created with an id that was used seconds ago is shown
+    // with name, sizes and state of the guest before it.
+    let blank = matches!(lock.as_deref(), Some("create" | "clone"));
+    let nameless = blank || made_up.contains(&text_of(row, "name"));
+    let number = |field: &str| number(field).filter(|size| *size > 0 && !blank);
+    let power = match power(&text_of(row, "status")) {
+        Power::Running if blank => Power::Unknown,
+        power => power,
+    };
     Some(ObservedGuest {
         kind,
         vmid,
@@ -93,15 +102,15 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
         created_as: identity::created_as(&tags, vmid),
         run: None,
         contested: None,
-        power: power(&text_of(row, "status")),
+        power,
         template: row
             .get("template")
             .and_then(quirks::parse_bool)
             .unwrap_or(false),
-        lock: Some(text_of(row, "lock")).filter(|lock| !lock.is_empty()),
-        cores: row.get("maxcpu").and_then(quirks::parse_u32),
-        memory: number("maxmem").filter(|bytes| *bytes > 0),
-        disk: number("maxdisk").filter(|bytes| *bytes > 0),
+        lock,
+        cores: number("maxcpu").and_then(|cores| u32::try_from(cores).ok()),
+        memory: number("maxmem"),
+        disk: number("maxdisk"),
         tags: tags.into_iter().collect(),
     })
 }

@@ -3,6 +3,8 @@
 //! In: [`Upid`]. Out: [`Done`] with warnings, or the fault with the end of the log.
 //! Never: an end on wall time alone; a slow disk is not a failure while the task moves.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use homestak_engine::ports::{Class, Sent};
@@ -15,14 +17,20 @@ use super::quirks;
 use super::requests::{Call, TASK_LOG, TASK_STATUS, TASKS};
 use super::upid::Upid;
 
-/// The first pause between looks; most tasks take less than a second.
+/// The pause before the first look; most tasks take less than a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The same for unpacking and starting containers; two to three seconds were seen.
+const FIRST_PAUSE_LONG: Duration = Duration::from_millis(1500);
+/// The longest pause before the first look, however long such tasks took.
+const LONGEST_FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause between looks.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// A pause is this part of the time since the task started: an end is seen that much later.
-const LATE: u32 = 8;
+const LATE: u32 = 2;
 /// How long a task may be unknown after it was started; its index is written later.
 const UNKNOWN: Duration = Duration::from_secs(10);
+/// How many looks may find it unknown, however long they take.
+const UNKNOWN_LOOKS: u32 = 5;
 /// How often the log is measured to see progress.
 const MEASURE: Duration = Duration::from_secs(10);
 /// Lines of the log that go with an error.
@@ -56,7 +64,8 @@ fn ending(words: &str) -> Standing {
     match words.trim() {
         "OK" => Standing::Well,
         warned if warned.starts_with("WARNINGS") => Standing::Warned,
-        "" => Standing::Failed("the task ended without saying how".to_owned()),
+        // As the host itself says when a task's log has no last line.
+        "" => Standing::Failed("unexpected status".to_owned()),
         failed => Standing::Failed(failed.to_owned()),
     }
 }
@@ -66,6 +75,35 @@ fn ending(words: &str) -> Standing {
 pub struct RunningTask {
     /// Its id.
     pub upid: Upid,
+}
+
+/// How long tasks of each kind ran at least, so that looks too early to see an end are not sent.
+#[derive(Default)]
+pub(super) struct Paces(Mutex<BTreeMap<String, Duration>>);
+
+impl Paces {
+    fn kinds(&self) -> MutexGuard<'_, BTreeMap<String, Duration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the first look at a task of this kind is worth a request.
+    fn first(&self, kind: &str) -> Duration {
+        let usual = match kind {
+            "vzcreate" | "vzclone" | "vzstart" | "vzreboot" => FIRST_PAUSE_LONG,
+            _ => FIRST_PAUSE,
+        };
+        let known = self.kinds().get(kind).copied();
+        known
+            .unwrap_or(usual)
+            .clamp(FIRST_PAUSE, LONGEST_FIRST_PAUSE)
+    }
+
+    /// Notes that a task of this kind, which has ended now, still ran after a time.
+    fn learn(&self, kind: &str, ran: Duration) {
+        let mut kinds = self.kinds();
+        let least = kinds.get(kind).map_or(ran, |known| ran.min(*known));
+        kinds.insert(kind.to_owned(), least);
+    }
 }
 
 impl Pve {
@@ -83,11 +121,20 @@ impl Pve {
             .at("upid", upid);
         let mut watch = Watch::new(started);
         let mut said = false;
+        let mut ran = Duration::ZERO;
+        self.clock.sleep(self.paces.first(&upid.kind)).await;
         loop {
+            let looked = elapsed(started, self.clock.now());
+            watch.looks += 1;
             match self.ask_once(&status).await {
                 Ok(data) => {
                     watch.reached = self.clock.now();
-                    match standing(&data) {
+                    let standing = standing(&data);
+                    match &standing {
+                        Some(Standing::Running) => ran = looked,
+                        _ => self.paces.learn(&upid.kind, ran),
+                    }
+                    match standing {
                         Some(Standing::Running) if said => {}
                         Some(Standing::Running) => {
                             self.voice.waiting(title(upid));
@@ -96,7 +143,13 @@ impl Pve {
                         Some(Standing::Well) => return Ok(Done::default()),
                         Some(Standing::Warned) => return Ok(self.warned(upid).await),
                         Some(Standing::Failed(words)) => {
-                            return Err(classify_text(&words).with_log(self.tail(upid).await));
+                            let mut fault = classify_text(&words);
+                            if fault.reason == Reason::TaskDied {
+                                let title = title(upid);
+                                fault.detail =
+                                    format!("{title} died before it reported how it ended").into();
+                            }
+                            return Err(fault.with_log(self.tail(upid).await));
                         }
                         None => return Err(Fault::garbage("the task's status makes no sense")),
                     }
@@ -126,7 +179,11 @@ impl Pve {
     fn tolerate(&self, fault: Fault, started: Timestamp, watch: &Watch) -> Result<(), Fault> {
         let now = self.clock.now();
         match fault.reason {
-            Reason::BadParameter if elapsed(started, now) < UNKNOWN => Ok(()),
+            Reason::BadParameter
+                if elapsed(started, now) < UNKNOWN || watch.looks < UNKNOWN_LOOKS =>
+            {
+                Ok(())
+            }
             _ if fault.is_passing()
                 || fault.class == Class::Broken
                 || fault.class == Class::Busy =>
@@ -243,6 +300,8 @@ struct Watch {
     /// When the log last grew.
     moved: Timestamp,
     lines: Option<u64>,
+    /// How often it was looked at.
+    looks: u32,
 }
 
 impl Watch {
@@ -252,6 +311,7 @@ impl Watch {
             measured: now,
             moved: now,
             lines: None,
+            looks: 0,
         }
     }
 }

@@ -80,6 +80,16 @@ pub(crate) fn may_set(
     for (key, value) in values {
         match key.as_str() {
             "features" => may_set_features(context, vmid, pool, value, privileged)?,
+            "hookscript" => {
+                return Err(denied(
+                    "changing the hookscript is only allowed for root@pam",
+                ));
+            }
+            key if is_device(key) => {
+                return Err(denied(
+                    "configuring device passthrough is only allowed for root@pam",
+                ));
+            }
             "unprivileged" | "arch" | "ostype" | "lock" => {}
             // A pool's privileges do not reach tags of a container that is being made.
             "tags" if creating => {
@@ -92,6 +102,32 @@ pub(crate) fn may_set(
         }
     }
     Ok(())
+}
+
+fn is_device(key: &str) -> bool {
+    key.strip_prefix("dev")
+        .is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// Whether a key changes while a container runs. What is not waits for the next start.
+fn is_live(key: &str) -> bool {
+    matches!(
+        key,
+        "hostname"
+            | "cores"
+            | "cpulimit"
+            | "cpuunits"
+            | "memory"
+            | "swap"
+            | "description"
+            | "tags"
+            | "onboot"
+            | "startup"
+            | "protection"
+            | "hookscript"
+    ) || key.starts_with("net")
+        || key.starts_with("unused")
+        || is_mount(key)
 }
 
 fn may_set_features(
@@ -166,8 +202,11 @@ pub(crate) async fn create(context: &Context) -> Outcome {
         let storage = context.text("storage").unwrap_or("local");
         values.insert("rootfs".into(), format!("{storage}:4"));
     }
-    for (key, text) in values.iter().filter(|(key, _)| is_mount(key)) {
-        check_mount(context, key, text)?;
+    for (_, text) in values.iter().filter(|(key, _)| is_mount(key)) {
+        check_mount(context, text)?;
+    }
+    if template.starts_with('/') && !context.is_root() {
+        return Err("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651.".into());
     }
     if let Some((storage, _)) = template.split_once(':') {
         context.world.state().storage_on(&context.node, storage)?;
@@ -207,16 +246,14 @@ pub(crate) async fn create(context: &Context) -> Outcome {
     })
 }
 
-fn check_mount(context: &Context, key: &str, text: &str) -> Result<(), Fail> {
+fn check_mount(context: &Context, text: &str) -> Result<(), Fail> {
     let mount = Drive::parse(Kind::Lxc, text);
     let volume = mount.volume();
     if volume.starts_with('/') {
         if context.is_root() {
             return Ok(());
         }
-        return Err(denied(&format!(
-            "mount point type bind is only allowed for root@pam, {key}"
-        )));
+        return Err(denied("mount point type bind is only allowed for root@pam"));
     }
     if let Some((storage, _)) = volume.split_once(':') {
         let allowed = {
@@ -250,10 +287,13 @@ async fn fill(job: &Job, vmid: u32, template: &str, values: Parameters) -> Resul
         return Err(fault);
     };
     let mut config = Config::from_pairs(values.clone());
+    if !config.is_true("unprivileged") {
+        config.remove("unprivileged");
+    }
     for (key, text) in values.iter().filter(|(key, _)| is_mount(key)) {
         config.set(key, make_mount(job, vmid, text).await?);
     }
-    unpack(job, template, archive, &config).await?;
+    unpack(job, vmid, template, archive, &config).await?;
     for (key, value) in [("arch", "amd64"), ("memory", "512"), ("swap", "512")] {
         if config.value(key).is_none() {
             config.set(key, value);
@@ -291,7 +331,13 @@ fn family(template: &str) -> &'static str {
     .unwrap_or("unmanaged")
 }
 
-async fn unpack(job: &Job, template: &str, archive: u64, config: &Config) -> Result<(), String> {
+async fn unpack(
+    job: &Job,
+    vmid: u32,
+    template: &str,
+    archive: u64,
+    config: &Config,
+) -> Result<(), String> {
     let (path, speed) = {
         let state = job.world.state();
         let (storage, name) = template.split_once(':').unwrap_or(("", template));
@@ -301,8 +347,16 @@ async fn unpack(job: &Job, template: &str, archive: u64, config: &Config) -> Res
         )
     };
     job.log(format!("extracting archive '{path}'"));
-    job.sleep(Duration::from_secs_f64(archive as f64 / speed as f64))
-        .await?;
+    let unpacked = job.work(Duration::from_secs_f64(archive as f64 / speed as f64));
+    unpacked.await.map_err(|fault| {
+        format!(
+            "command 'lxc-usernsexec -m u:0:100000:65536 -m g:0:100000:65536 -- tar xpf - --zstd \
+             --totals --one-file-system -p --sparse --numeric-owner --acls --xattrs \
+             '--xattrs-include=user.*' '--xattrs-include=security.capability' \
+             '--warning=no-file-ignored' '--warning=no-xattr-write' -C /var/lib/lxc/{vmid}/rootfs \
+             --skip-old-files --anchored --exclude './dev/*'' failed: {fault}"
+        )
+    })?;
     let size = archive * UNPACKED;
     job.log(format!(
         "Total bytes read: {size} ({}MiB, {}MiB/s)",
@@ -353,22 +407,27 @@ async fn make_mount(job: &Job, vmid: u32, text: &str) -> Result<String, String> 
     Ok(mount.render())
 }
 
-/// Changes a container. Nothing waits: what changes, changes at once.
+/// Changes a container, what a running one cannot change when it starts next.
 pub(crate) async fn put(context: &Context) -> Outcome {
     let vmid = context.vmid()?;
     let mut values = values_of(context);
-    let delete: Vec<String> = split_list(context.text("delete").unwrap_or(""))
-        .map(ToOwned::to_owned)
-        .collect();
-    if values.is_empty() && delete.is_empty() && context.text("revert").is_none() {
+    let list = |name: &str| -> Vec<String> {
+        split_list(context.text(name).unwrap_or(""))
+            .map(ToOwned::to_owned)
+            .collect()
+    };
+    let (delete, revert) = (list("delete"), list("revert"));
+    if values.is_empty() && delete.is_empty() && revert.is_empty() {
         return Err("no options specified".into());
     }
-    for key in &delete {
-        let known = table()
-            .find("PUT", "/nodes/x/lxc/100/config")
-            .is_some_and(|(method, _)| table().definition(method, key).is_some());
-        if !known {
-            return Err(Fail::parameter("delete", format!("unknown option '{key}'")));
+    for (name, keys) in [("delete", &delete), ("revert", &revert)] {
+        for key in keys {
+            let known = table()
+                .find("PUT", "/nodes/x/lxc/100/config")
+                .is_some_and(|(method, _)| table().definition(method, key).is_some());
+            if !known {
+                return Err(Fail::parameter(name, format!("unknown option '{key}'")));
+            }
         }
     }
     let privileged = {
@@ -396,9 +455,17 @@ pub(crate) async fn put(context: &Context) -> Outcome {
         node: context.node.clone(),
         upid: String::new(),
     };
+    {
+        let state = context.world.state();
+        let guest = state.guest(&context.node, Kind::Lxc, vmid)?;
+        guest.unlocked(&[])?;
+    }
+    if values.contains_key("unprivileged") {
+        return Err("unable to modify read-only option: 'unprivileged'".into());
+    }
     for (key, text) in &mut values {
         if is_mount(key) {
-            check_mount(context, key, text)?;
+            check_mount(context, text)?;
             *text = make_mount(&job, vmid, text).await?;
         }
     }
@@ -408,10 +475,12 @@ pub(crate) async fn put(context: &Context) -> Outcome {
     if let Some(digest) = context.text("digest") {
         same_digest(guest, digest)?;
     }
-    if let Some(lock) = guest.config.value("lock") {
-        return Err(format!("CT is locked ({lock})").into());
-    }
     guest.touch(now, sweep);
+    let running = guest.running.is_some();
+    let waits = |key: &str| running && !is_live(key);
+    for key in &revert {
+        guest.config.forget_pending(key);
+    }
     for key in delete {
         if key == "rootfs" {
             return Err(Fail::parameter(
@@ -419,10 +488,18 @@ pub(crate) async fn put(context: &Context) -> Outcome {
                 "unable to delete required option 'rootfs'",
             ));
         }
-        guest.config.remove(&key);
+        if waits(&key) {
+            guest.config.set_later(&key, None);
+        } else {
+            guest.config.remove(&key);
+        }
     }
     for (key, value) in values {
-        guest.config.set(&key, value);
+        if waits(&key) {
+            guest.config.set_later(&key, Some(value));
+        } else {
+            guest.config.set(&key, value);
+        }
     }
     drop(state);
     drop(hold);

@@ -345,7 +345,18 @@ async fn import(
     let copied = job.copy(storage, virtual_size.max(size), None).await;
     if let Err(fault) = copied {
         job.world.state().remove_volume(&job.node, &made);
-        return Err(format!("unable to create image: {fault}"));
+        let path = |volume: &str| {
+            let state = job.world.state();
+            let (storage, name) = volume.split_once(':')?;
+            Some(state.storages.get(storage)?.path_of(name))
+        };
+        let (from, to) = (path(source), path(&made));
+        return Err(format!(
+            "cannot import from '{source}' - copy failed: command '/usr/bin/qemu-img convert -p -n \
+             -f {source_format} -O {format} {} zeroinit:{}' failed: {fault}",
+            from.unwrap_or_default(),
+            to.unwrap_or_default()
+        ));
     }
     progress(job, virtual_size);
     drive.set_volume(made);
@@ -368,8 +379,10 @@ pub(crate) fn resize(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     let disk = context.need("disk")?.to_owned();
     let wanted = context.need("size")?.to_owned();
+    super::vm_config::no_skiplock(context)?;
     if kind == Kind::Lxc {
-        context.exists(kind, vmid)?;
+        let state = context.world.state();
+        state.guest(&context.node, kind, vmid)?.unlocked(&[])?;
     }
     let digest = context.text("digest").map(ToOwned::to_owned);
     if let Some(digest) = &digest {
@@ -381,6 +394,7 @@ pub(crate) fn resize(context: &Context, kind: Kind) -> Outcome {
         let drive = {
             let state = job.world.state();
             let guest = state.guest(&job.node, kind, vmid)?;
+            guest.unlocked(&[])?;
             let known = match kind {
                 Kind::Qemu => is_drive(&disk),
                 Kind::Lxc => is_mount(&disk),
@@ -423,6 +437,12 @@ async fn grow(
     let wait = job.world.state().timing.allocate;
     job.sleep(wait).await?;
     job.log("Image resized.");
+    // The task ends well all the same.
+    if kind == Kind::Lxc && job.world.state().stubborn.contains(&vmid) {
+        job.log(
+            "Failed to update the container's filesystem: command 'resize2fs' failed: exit code 1",
+        );
+    }
     let (now, sweep) = (job.world.now(), job.world.last_sweep());
     let mut state = job.world.state();
     if let Some((storage, name)) = volume.split_once(':')

@@ -103,6 +103,9 @@ pub(crate) fn destroy(context: &Context, kind: Kind) -> Outcome {
         if guest.config.is_true("protection") {
             return Err(format!("can't remove {title} {vmid} - protection mode enabled").into());
         }
+        if kind == Kind::Lxc {
+            guest.unlocked(&[])?;
+        }
         if guest.running.is_some() {
             match kind {
                 Kind::Qemu => return Err(format!("VM {vmid} is running - destroy failed").into()),
@@ -132,9 +135,7 @@ async fn stop_if_forced(job: &Job, kind: Kind, vmid: u32, force: bool) -> Result
     let running = {
         let state = job.world.state();
         let guest = state.guest(&job.node, kind, vmid)?;
-        if let Some(lock) = guest.config.value("lock") {
-            return Err(format!("{} is locked ({lock})", kind.title()));
-        }
+        guest.unlocked(&["suspended"])?;
         guest.running.is_some()
     };
     if !running {

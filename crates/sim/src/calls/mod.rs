@@ -192,6 +192,7 @@ impl World {
     pub async fn call(&self, request: Request) -> Answer {
         let _call = self.begin();
         let path = request.api_path().to_owned();
+        self.count(&request.method, &path);
         let fault = self.fault_for(&request.method, &path);
         let Some(fault) = fault else {
             return self.answer(request).await;
@@ -212,6 +213,13 @@ impl World {
                 self.sleep(std::time::Duration::from_secs_f64(seconds.max(0.0)))
                     .await;
                 self.answer(request).await
+            }
+            FaultKind::TaskDies => {
+                let answer = self.answer(request).await;
+                if let Some(upid) = answer.data().as_str() {
+                    self.state().tasks.doom(upid);
+                }
+                answer
             }
             FaultKind::StaleList(seconds) => {
                 let old = self.old_list(&request, seconds);

@@ -28,6 +28,14 @@ impl Context {
         let state = self.world.state();
         Ok(state.guest(&self.node, kind, vmid)?.running.is_some())
     }
+
+    /// A container that is not running cannot be stopped, whether there is one or not.
+    fn is_up(&self, kind: Kind, vmid: u32) -> Result<(), String> {
+        if kind == Kind::Lxc && !self.runs(kind, vmid).unwrap_or(false) {
+            return Err(format!("CT {vmid} not running"));
+        }
+        Ok(())
+    }
 }
 
 pub(crate) fn start(context: &Context, kind: Kind) -> Outcome {
@@ -41,9 +49,22 @@ pub(crate) fn start(context: &Context, kind: Kind) -> Outcome {
         &vmid.to_string(),
         move |job| async move {
             let _lock = job.lock_guest(kind, vmid).await?;
+            if is_backed_up(&job, kind, vmid) {
+                return Ok(());
+            }
             start_now(&job, kind, vmid).await
         },
     )
+}
+
+/// A VM that runs because it is being backed up counts as started.
+fn is_backed_up(job: &Job, kind: Kind, vmid: u32) -> bool {
+    let state = job.world.state();
+    let guest = state.guests.get(&vmid);
+    kind == Kind::Qemu
+        && guest.is_some_and(|guest| {
+            guest.running.is_some() && guest.config.value("lock") == Some("backup")
+        })
 }
 
 /// Starts a guest. The lock must be held.
@@ -82,11 +103,14 @@ fn needs_nesting(job: &Job, kind: Kind, vmid: u32) -> bool {
 fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
     let state = job.world.state();
     let guest = state.guest(&job.node, kind, vmid)?;
-    if let Some(lock) = guest.config.value("lock") {
-        return Err(format!("{} is locked ({lock})", kind.title()));
-    }
+    // A mount does not keep a container from starting.
+    guest.unlocked(&["mounted"])?;
     if guest.running.is_some() {
         return Err(format!("{} {vmid} already running", kind.title()));
+    }
+    if kind == Kind::Lxc && guest.config.value("arch").is_none() {
+        let place = "at /usr/share/perl5/PVE/LXC.pm line 729.";
+        return Err(format!("missing 'arch' - internal error {place}"));
     }
     if guest.is_template() {
         return Err(match kind {
@@ -173,9 +197,7 @@ fn not_found(job: &Job, kind: Kind, vmid: u32) -> String {
 pub(crate) async fn stop(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     super::vm_config::no_skiplock(context)?;
-    if kind == Kind::Lxc && !context.runs(kind, vmid)? {
-        return Err(format!("CT {vmid} not running").into());
-    }
+    context.is_up(kind, vmid)?;
     let overruled = if context.flag("overrule-shutdown") {
         overrule(context, kind, vmid).await
     } else {
@@ -205,10 +227,9 @@ pub(crate) async fn stop(context: &Context, kind: Kind) -> Outcome {
             let running = {
                 let state = job.world.state();
                 let guest = state.guest(&job.node, kind, vmid);
-                guest
-                    .map_err(|_| not_found(&job, kind, vmid))?
-                    .running
-                    .is_some()
+                let guest = guest.map_err(|_| not_found(&job, kind, vmid))?;
+                guest.unlocked(&["mounted"])?;
+                guest.running.is_some()
             };
             if running {
                 let wait = job.world.state().timing.vm_start;
@@ -254,9 +275,7 @@ async fn overrule(context: &Context, kind: Kind, vmid: u32) -> Vec<String> {
 pub(crate) fn shutdown(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     super::vm_config::no_skiplock(context)?;
-    if kind == Kind::Lxc && !context.runs(kind, vmid)? {
-        return Err(format!("CT {vmid} not running").into());
-    }
+    context.is_up(kind, vmid)?;
     let patience = Duration::from_secs(context.number("timeout").unwrap_or(match kind {
         Kind::Qemu => 180,
         Kind::Lxc => 60,
@@ -267,6 +286,7 @@ pub(crate) fn shutdown(context: &Context, kind: Kind) -> Outcome {
         &vmid.to_string(),
         move |job| async move {
             let _lock = job.lock_guest(kind, vmid).await?;
+            check_lock(&job, kind, vmid)?;
             power_down(&job, kind, vmid, patience, force).await
         },
     )
@@ -295,6 +315,16 @@ fn listens(job: &Job, kind: Kind, vmid: u32) -> bool {
     }
 }
 
+/// What runs and is locked is not stopped.
+fn check_lock(job: &Job, kind: Kind, vmid: u32) -> Result<(), String> {
+    let state = job.world.state();
+    let guest = state.guest(&job.node, kind, vmid)?;
+    match guest.running {
+        Some(_) => guest.unlocked(&[]),
+        None => Ok(()),
+    }
+}
+
 async fn power_down(
     job: &Job,
     kind: Kind,
@@ -311,7 +341,11 @@ async fn power_down(
         return Ok(());
     }
     if listens(job, kind, vmid) {
-        let wait = job.world.state().timing.shutdown;
+        let mut wait = job.world.state().timing.shutdown;
+        // A container has no firmware and no kernel to take down.
+        if kind == Kind::Lxc {
+            wait /= 2;
+        }
         if wait <= patience {
             job.sleep(wait).await?;
             return job.world.set_stopped(&job.node, kind, vmid);
@@ -342,7 +376,8 @@ async fn power_down(
 pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
     let vmid = context.vmid()?;
     if !context.runs(kind, vmid)? {
-        return Err(format!("{} {vmid} not running", kind.title()).into());
+        // Containers are called so, too.
+        return Err(format!("VM {vmid} not running").into());
     }
     let patience = Duration::from_secs(context.number("timeout").unwrap_or(180));
     context.task(
@@ -351,7 +386,15 @@ pub(crate) fn reboot(context: &Context, kind: Kind) -> Outcome {
         move |job| async move {
             {
                 let _lock = job.lock_guest(kind, vmid).await?;
+                let locked = check_lock(&job, kind, vmid);
+                // A container is taken down before its lock is looked at.
+                if kind == Kind::Qemu {
+                    locked.clone()?;
+                }
                 power_down(&job, kind, vmid, patience, false).await?;
+                if locked.is_err() {
+                    return Err(format!("startup for container '{vmid}' failed"));
+                }
             }
             // Another task of the host's own brings it up again, a moment later.
             let world = job.world.clone();

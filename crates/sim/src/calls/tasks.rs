@@ -131,7 +131,11 @@ pub(crate) fn list(context: &Context) -> Outcome {
         .take(limit)
         .map(entry)
         .collect();
-    Ok(Output::Page(json!(page), total))
+    // Nothing is not counted.
+    Ok(match total {
+        0 => Output::Data(json!(page)),
+        total => Output::Page(json!(page), total),
+    })
 }
 
 /// Returns the word that the filter by status has for how a task ended.

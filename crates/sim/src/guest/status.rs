@@ -53,10 +53,10 @@ impl Guest {
         }
         if let Some(state) = &self.running {
             put("pid", json!(state.pid));
-            // Pressure is known for VMs; a container's is not read here.
+            // A container's is a text.
             let pressure = match self.kind {
                 Kind::Qemu => json!(0),
-                Kind::Lxc => Value::Null,
+                Kind::Lxc => json!("0.00"),
             };
             for what in ["cpu", "io", "memory"] {
                 for how in ["some", "full"] {

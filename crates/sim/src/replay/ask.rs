@@ -28,6 +28,11 @@ impl Runner {
                 .parameters
                 .insert("digest".into(), self.digest_here(&digest, row));
         }
+        // Secrets are not recorded; one that was refused for its length was too short.
+        if row.body["errors"]["password"].is_string() {
+            let short = request.parameters.get_mut("password");
+            short.into_iter().for_each(|text| text.truncate(1));
+        }
         request.upload = self.upload(row, &mut request.parameters);
         request.credentials = self.credentials(row);
         request

@@ -7,6 +7,12 @@ use super::runner::Runner;
 use super::transcript::Row;
 use crate::calls::Answer;
 
+/// Returns the process of a task, as commands name it.
+pub(crate) fn pid_of(upid: &str) -> String {
+    let hex = upid.split(':').nth(2).unwrap_or("");
+    u64::from_str_radix(hex, 16).unwrap_or(0).to_string()
+}
+
 impl Runner {
     /// When a guest has booted is the guest's business: the recording says when.
     pub(crate) fn set_agent(&self, row: &Row) {
@@ -50,6 +56,71 @@ impl Runner {
             } else if guest.seen.is_none() {
                 guest.touched = 0.0;
             }
+        }
+    }
+
+    /// How long a copy takes is the host's business: the recording shows until when it ran.
+    pub(crate) fn set_pace(&self, row: &Row) {
+        let Some(upid) = row.started() else {
+            return;
+        };
+        let (start, pid) = (row.t0.unwrap_or(0.0), pid_of(upid));
+        let Some(id) = upid.split(':').nth(6) else {
+            return;
+        };
+        let config = format!("/{id}/config");
+        let mut last: Option<f64> = None;
+        for later in self.rows.iter().filter(|one| one.t0 > Some(start)) {
+            let ends = later.started().is_some_and(|other| {
+                let parts: Vec<&str> = other.split(':').collect();
+                parts.get(6) == Some(&id)
+                    && parts.get(5).is_some_and(|kind| kind.ends_with("create"))
+            });
+            if ends {
+                break;
+            }
+            let own = later.upid() == Some(upid);
+            let locked = later.api_path().ends_with(&config) && later.data()["lock"] == "create";
+            let works = own && (later.data()["status"] == "running" || later.method == "DELETE")
+                || later.is_command() && later.path.ends_with(&format!(" {pid}"))
+                || locked;
+            if works {
+                last = later.t0;
+            }
+        }
+        if let Some(last) = last {
+            let until = last + self.drift + 0.05;
+            self.world.state().busy.insert(id.to_owned(), until);
+        }
+    }
+
+    /// In which order the keys of one change were worked on is known from what came of it.
+    pub(crate) fn set_key_order(&self, row: &Row) {
+        let Some(boot) = row.parameter("boot").filter(|_| row.method == "PUT") else {
+            return;
+        };
+        let after = self.rows.iter().find(|later| {
+            later.t0 > row.t0 && later.method == "GET" && later.api_path() == row.api_path()
+        });
+        if let Some(after) = after {
+            self.world.state().boot_first = Some(after.data()["boot"] != boot.as_str());
+        }
+    }
+
+    /// Where the recording makes a guest, one that was seen before and not made is gone.
+    pub(crate) fn make_room(&self, row: &Row, at: f64) {
+        let name = match row.api_path().rsplit('/').next() {
+            Some("qemu" | "lxc") => "vmid",
+            Some("clone") => "newid",
+            _ => return,
+        };
+        let replaces = row.parameter("force").is_some();
+        if row.method != "POST" || row.status != 200 || replaces {
+            return;
+        }
+        let vmid = row.parameter(name).and_then(|id| id.parse().ok());
+        if let Some(vmid) = vmid.filter(|vmid| !self.is_made_before(*vmid, at)) {
+            self.world.state().forget(vmid, self.now());
         }
     }
 

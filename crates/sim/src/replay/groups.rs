@@ -11,7 +11,7 @@ use super::transcript::Row;
 pub(crate) fn find(rows: &[Row]) -> Vec<Vec<usize>> {
     let mut kinds: BTreeMap<(String, String, String, String), Vec<usize>> = BTreeMap::new();
     for (at, row) in rows.iter().enumerate() {
-        if row.method == "GET" || row.is_artifact() {
+        if row.method == "GET" || row.is_command() || row.is_artifact() {
             continue;
         }
         let key = (

@@ -17,6 +17,9 @@ impl Runner {
             self.judge_group(members, report);
         }
         for (index, row) in self.rows.iter().enumerate() {
+            if row.is_command() {
+                continue;
+            }
             if row.is_artifact() {
                 report.artifacts += 1;
                 continue;

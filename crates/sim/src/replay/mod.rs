@@ -6,6 +6,7 @@
 mod archive;
 mod ask;
 mod before;
+mod command;
 mod compare;
 mod follow;
 mod groups;

@@ -21,6 +21,19 @@ pub struct Verdict {
     pub differences: Vec<String>,
 }
 
+/// A command that was run on the recorded host as root.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The line in the file, from one.
+    pub line: usize,
+    /// The flow it belongs to.
+    pub flow: String,
+    /// The command.
+    pub what: String,
+    /// Why its effect could not be carried out; nothing when it was, or when it only reads.
+    pub missing: Option<String>,
+}
+
 /// The numbers of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -43,6 +56,8 @@ pub struct Report {
     pub groups: Vec<(String, String, bool, String)>,
     /// Exchanges that were not compared, because the recording says they show the test set-up.
     pub artifacts: usize,
+    /// Commands on the host.
+    pub commands: Vec<Command>,
 }
 
 impl Report {
@@ -107,6 +122,19 @@ impl fmt::Display for Report {
         let (agreed, compared) = self.agreement();
         let percent = agreed as f64 * 100.0 / compared.max(1) as f64;
         writeln!(f, "{:<14} {compared:>8} {agreed:>8} {percent:>7.1}%", "all")?;
+        let missing = |command: &&Command| command.missing.is_some();
+        for command in self.commands.iter().filter(missing) {
+            let why = command.missing.as_deref().unwrap_or("");
+            let (flow, line, what) = (&command.flow, command.line, &command.what);
+            writeln!(f, "line {line} [{flow}] `{what}` not carried out: {why}")?;
+        }
+        let left = self.commands.iter().filter(missing).count();
+        writeln!(
+            f,
+            "{} of {} commands on the host carried out",
+            self.commands.len() - left,
+            self.commands.len()
+        )?;
         writeln!(
             f,
             "{} more show the test set-up they were recorded on and were not compared",

@@ -13,7 +13,7 @@ use super::before::{self, Sighting};
 use super::compare::exit_class;
 use super::groups;
 use super::hidden::{self, Hidden};
-use super::report::Report;
+use super::report::{Command, Report};
 use super::transcript::{Row, upid_parts};
 use crate::calls::{Answer, Credentials, Request};
 use crate::world::{SteppedClock, World};
@@ -46,6 +46,7 @@ pub(crate) struct Runner {
     pub(crate) made: Vec<(u32, f64)>,
     pub(crate) ticket: Option<(String, String)>,
     pub(crate) tokens: HashMap<String, String>,
+    pub(crate) commands: Vec<Command>,
 }
 
 /// Replays rows and adds what was found.
@@ -92,10 +93,12 @@ pub(crate) async fn replay(file: &str, rows: Vec<Row>, report: &mut Report) {
         made,
         ticket: None,
         tokens: HashMap::new(),
+        commands: Vec::new(),
         rows,
     };
     runner.play().await;
     runner.judge(file, report);
+    report.commands.append(&mut runner.commands);
 }
 
 /// What happens next.
@@ -293,7 +296,7 @@ impl Runner {
         }
     }
 
-    fn is_made_before(&self, vmid: u32, at: f64) -> bool {
+    pub(crate) fn is_made_before(&self, vmid: u32, at: f64) -> bool {
         self.made
             .iter()
             .any(|(made, when)| *made == vmid && *when < at)
@@ -302,6 +305,13 @@ impl Runner {
     async fn row(&mut self, index: usize, at: f64) {
         self.keep_order(index, at).await;
         let row = self.rows[index].clone();
+        if row.is_command() {
+            self.command(&row).await;
+        }
+        if row.is_left_out() {
+            return;
+        }
+        self.make_room(&row, at);
         self.put_what_it_shows(&row, at);
         if let Some(upid) = row.upid() {
             let upid = upid.to_owned();
@@ -309,6 +319,8 @@ impl Runner {
         }
         let request = self.request(&row);
         self.set_agent(&row);
+        self.set_pace(&row);
+        self.set_key_order(&row);
         self.set_sweep(&row);
         let polls = row.data().get("exitstatus").is_some() && row.api_path().ends_with("/status");
         if !polls {
@@ -349,6 +361,7 @@ impl Runner {
             .enumerate()
             .filter(|(other, row)| {
                 *other != index
+                    && !row.is_left_out()
                     && row.flow() == flow
                     && row.t0.is_some_and(|t0| {
                         t0 < at && t0 + row.seconds <= at + CLOCK && at - t0 < 120.0
@@ -414,7 +427,7 @@ impl Runner {
 
     fn put_what_it_shows(&self, row: &Row, at: f64) {
         for seen in before::sightings(row) {
-            if !self.is_made_before(seen.vmid, at) {
+            if !self.is_made_before(seen.vmid, at + row.seconds) {
                 before::put_seen(&self.world, &seen);
             }
         }
@@ -449,7 +462,7 @@ impl Runner {
     }
 
     /// Finds the task here that stands for a recorded one.
-    async fn resolve_task(&mut self, upid: &str) {
+    pub(crate) async fn resolve_task(&mut self, upid: &str) {
         if self.tasks.contains_key(upid) {
             return;
         }
@@ -498,7 +511,7 @@ impl Runner {
         }
     }
 
-    async fn wait_for_tasks(&mut self, pool: &[String]) {
+    pub(crate) async fn wait_for_tasks(&mut self, pool: &[String]) {
         let limit = self.now() + PATIENCE;
         while pool.iter().any(|upid| self.exit_here(upid).is_none()) && self.now() < limit {
             let Some(due) = self.clock.next_due() else {

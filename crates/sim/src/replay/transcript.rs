@@ -46,12 +46,14 @@ pub(crate) struct Row {
 struct Head {
     #[serde(default)]
     flow: Option<String>,
-    method: String,
     status: Value,
 }
 
 /// The flow of rows that name none.
 const BASIC: &str = "basic";
+
+/// The method of rows that are commands run on the host.
+const COMMAND: &str = "HOST";
 
 /// A file that comes with a recorded upload.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +74,17 @@ impl Row {
 
     pub(crate) fn is_artifact(&self) -> bool {
         !matches!(self.lab_artifact, Value::Null | Value::Bool(false))
+    }
+
+    /// Whether it is a command that was run on the host as root, and no call.
+    pub(crate) fn is_command(&self) -> bool {
+        self.method == COMMAND
+    }
+
+    /// Whether it is not sent: a command, or a change that only the test set-up refused.
+    pub(crate) fn is_left_out(&self) -> bool {
+        let refused = self.is_artifact() && self.method != "GET" && self.status >= 400;
+        self.is_command() || refused
     }
 
     pub(crate) fn data(&self) -> &Value {
@@ -155,8 +168,7 @@ fn text_of(value: &Value) -> String {
 }
 
 /// Reads the rows of some flows of a file, of all when none is named. A line that is no exchange
-/// is an error with its number. What was done at the host itself, or on a connection that stayed
-/// open, is left out.
+/// is an error with its number. What was done on a connection that stayed open is left out.
 pub(crate) fn read(path: &Path, flows: &[String]) -> std::io::Result<Vec<Row>> {
     let text = fs_err::read_to_string(path)?;
     let mut rows = Vec::new();
@@ -171,7 +183,7 @@ pub(crate) fn read(path: &Path, flows: &[String]) -> std::io::Result<Vec<Row>> {
         let head: Head = serde_json::from_str(line).map_err(wrong)?;
         let flow = head.flow.as_deref().unwrap_or(BASIC);
         let wanted = flows.is_empty() || flows.iter().any(|name| name == flow);
-        if wanted && head.method != "HOST" && !head.status.is_null() {
+        if wanted && !head.status.is_null() {
             let mut row: Row = serde_json::from_str(line).map_err(wrong)?;
             row.line = at + 1;
             rows.push(row);

@@ -31,6 +31,12 @@ pub(crate) fn check(
             );
             continue;
         };
+        if let Some(other) = definition.requires.as_ref()
+            && !given.contains_key(other)
+        {
+            let words = format!("missing property required by '{name}'");
+            faults.insert(other.clone(), words);
+        }
         match check_value(definition, name, value) {
             Ok(value) => {
                 checked.insert(name.clone(), value);

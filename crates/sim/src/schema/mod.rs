@@ -41,6 +41,9 @@ pub(crate) struct Definition {
     pub(crate) alias: Option<String>,
     #[serde(default)]
     pub(crate) key_alias: Option<String>,
+    /// A parameter that must be given with this one.
+    #[serde(default)]
+    pub(crate) requires: Option<String>,
 }
 
 impl Definition {

@@ -31,6 +31,9 @@ pub enum FaultKind {
     Truncated,
     /// The call is acted on after so many seconds.
     Slow(f64),
+    /// The call is acted on; its task does its work and dies before it can say so, as with its
+    /// daemon. A call without a task is answered as ever.
+    TaskDies,
     /// A list shows what it showed some seconds ago.
     StaleList(f64),
 }

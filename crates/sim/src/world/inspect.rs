@@ -4,6 +4,7 @@
 //! Never: what a client could see or do; clients call.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use super::fault::Fault;
 use super::state::{Boots, Kind};
@@ -89,6 +90,38 @@ impl World {
             .by_upid
             .values()
             .all(|task| task.ended.is_some())
+    }
+
+    /// Returns the tasks that run.
+    pub fn running_tasks(&self) -> Vec<String> {
+        let state = self.state();
+        let tasks = state.tasks.by_upid.values();
+        tasks
+            .filter(|task| task.ended.is_none())
+            .map(|task| task.upid.clone())
+            .collect()
+    }
+
+    /// Returns how often each kind of call came: the method, and the path with `*` in place of ids
+    /// of guests, tasks and volumes.
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        let counted = self.0.counted.lock();
+        counted.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn count(&self, method: &str, path: &str) {
+        let kind = |part: &str| {
+            let id = part.parse::<u32>().is_ok() || part.contains(':');
+            if id { "*" } else { part }.to_owned()
+        };
+        let parts: Vec<String> = path.split('/').map(kind).collect();
+        let call = format!("{method} {}", parts.join("/"));
+        let mut counted = self
+            .0
+            .counted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *counted.entry(call).or_default() += 1;
     }
 
     /// Adds a fault.

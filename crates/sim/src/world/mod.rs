@@ -24,7 +24,7 @@ pub(crate) mod timing;
 pub(crate) mod words;
 pub(crate) mod worker;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,6 +64,8 @@ struct Inner {
     /// Calls that came, and calls that were answered.
     begun: AtomicU64,
     ended: AtomicU64,
+    /// How often each kind of call came.
+    counted: Mutex<BTreeMap<String, u64>>,
 }
 
 /// The state, held. Whoever reaches for a change is counted, so that it is known when to save.
@@ -127,6 +129,7 @@ impl World {
             changes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
+            counted: Mutex::default(),
         }))
     }
 

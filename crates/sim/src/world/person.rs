@@ -112,6 +112,31 @@ impl World {
         }
     }
 
+    /// Locks a configuration, as `qm set --lock` and `pct set --lock` at the host do.
+    pub fn lock_guest(&self, vmid: u32, lock: &str) {
+        if let Some(guest) = self.state().guests.get_mut(&vmid) {
+            guest.config.set("lock", lock);
+        }
+    }
+
+    /// Has a container keep its file system as it is when its volume grows.
+    pub fn keep_file_system(&self, vmid: u32) {
+        self.state().stubborn.insert(vmid);
+    }
+
+    /// Kills the process of a task: nothing is cleared up, and how it ended is not known.
+    pub fn kill_task(&self, upid: &str) {
+        let now = self.epoch();
+        self.state().tasks.kill(upid, now);
+    }
+
+    /// Starts a guest.
+    pub fn start_guest(&self, vmid: u32) -> Result<(), String> {
+        let (_, path) = self.path_of(vmid)?;
+        let request = Request::post(&format!("{path}/status/start"));
+        self.perform(request).map(|_| ())
+    }
+
     /// Gives a guest another name.
     pub fn rename_guest(&self, vmid: u32, name: &str) -> Result<(), String> {
         let key = match self.path_of(vmid)?.0 {

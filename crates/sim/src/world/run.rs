@@ -279,6 +279,19 @@ impl Job {
         })
     }
 
+    /// Works for a while, and for as long as a replay says such work takes.
+    pub(crate) async fn work(&self, duration: Duration) -> Result<(), String> {
+        let now = self.world.now();
+        let until = {
+            let state = self.world.state();
+            let task = state.tasks.by_upid.get(&self.upid);
+            task.and_then(|task| state.busy.get(&task.id).copied())
+        };
+        let rest = until.map_or(0.0, |until| (until - now).max(0.0));
+        self.sleep(duration.max(Duration::from_secs_f64(rest)))
+            .await
+    }
+
     /// Copies for as long as it takes, sharing the storage's speed with other copies.
     pub(crate) async fn copy(
         &self,
@@ -299,7 +312,7 @@ impl Job {
             let sharing = *running;
             state.timing.copy(bytes, limit, sharing)
         };
-        let outcome = self.sleep(duration).await;
+        let outcome = self.work(duration).await;
         if let Some(running) = self.world.state().copies.get_mut(&lane) {
             *running = running.saturating_sub(1);
         }

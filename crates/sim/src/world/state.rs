@@ -354,6 +354,15 @@ pub(crate) struct State {
     /// How many copies run on a storage, which share its speed. None do after a restart.
     #[serde(skip)]
     pub(crate) copies: BTreeMap<String, u32>,
+    /// Until when copies for a guest last at least, by its id. Only a replay knows such times.
+    #[serde(skip)]
+    pub(crate) busy: BTreeMap<String, f64>,
+    /// Containers whose file system does not grow with its volume.
+    #[serde(default)]
+    pub(crate) stubborn: BTreeSet<u32>,
+    /// Whether the next change works on `boot` before the drives; nothing leaves it to chance.
+    #[serde(skip)]
+    pub(crate) boot_first: Option<bool>,
     /// What happens to the World by itself, and when.
     #[serde(default)]
     pub(crate) events: Vec<(f64, Event)>,
@@ -508,6 +517,16 @@ impl Guest {
             memory: self.memory(),
             cpus: self.cpus(),
             disk: self.disk_size(),
+        }
+    }
+
+    /// Fails while the configuration has a lock, apart from those that do not matter to the caller.
+    pub(crate) fn unlocked(&self, harmless: &[&str]) -> Result<(), String> {
+        match self.config.value("lock") {
+            Some(lock) if !harmless.contains(&lock) => {
+                Err(format!("{} is locked ({lock})", self.kind.title()))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -30,9 +30,20 @@ pub(crate) struct Task {
     pub(crate) cancel: CancellationToken,
     /// Warnings it will end with if all goes well.
     pub(crate) warnings: u32,
+    /// Whether it dies when its work is done.
+    #[serde(default)]
+    pub(crate) doomed: bool,
 }
 
 impl Task {
+    fn cut(&mut self, now: i64) {
+        if self.ended.is_none() {
+            self.ended = Some(now);
+            self.exit = Some("unexpected status".to_owned());
+            self.cancel.cancel();
+        }
+    }
+
     pub(crate) fn user(&self) -> &str {
         self.identity
             .split_once('!')
@@ -92,6 +103,7 @@ impl Tasks {
             exit: None,
             cancel: CancellationToken::new(),
             warnings: u32::from(birth.warned),
+            doomed: false,
         };
         self.by_upid.insert(upid.clone(), task);
         self.order.push_back(upid.clone());
@@ -117,11 +129,21 @@ impl Tasks {
     /// Ends what still runs, as the loss of power does: nothing is left to say how it went.
     pub(crate) fn cut(&mut self, now: i64) {
         for task in self.by_upid.values_mut() {
-            if task.ended.is_none() {
-                task.ended = Some(now);
-                task.exit = Some("unexpected status".to_owned());
-                task.cancel.cancel();
-            }
+            task.cut(now);
+        }
+    }
+
+    /// Has a task die when its work is done.
+    pub(crate) fn doom(&mut self, upid: &str) {
+        if let Some(task) = self.by_upid.get_mut(upid) {
+            task.doomed = true;
+        }
+    }
+
+    /// Ends one task in the same way.
+    pub(crate) fn kill(&mut self, upid: &str, now: i64) {
+        if let Some(task) = self.by_upid.get_mut(upid) {
+            task.cut(now);
         }
     }
 
@@ -131,6 +153,10 @@ impl Tasks {
         };
         // What was cut stays as it was cut.
         if task.ended.is_some() {
+            return;
+        }
+        if task.doomed {
+            task.cut(now);
             return;
         }
         let (exit, line) = match outcome {

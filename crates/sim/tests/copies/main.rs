@@ -1,10 +1,12 @@
 //! Copies of guests keep exactly the fields that Proxmox VE keeps: clones, restored backups, migrations.
+//! Guests that are locked, half created or changed while they run are refused and shown as there.
 //!
 //! The tables are what was seen on Proxmox VE 9.2.
 
 mod around;
 mod backup;
 mod clone;
+mod locked;
 mod migrate;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use homestak_core::plan::FORM;
+use homestak_core::plan::{FORM, correct_sources};
 use homestak_engine::chronicle::Chronicle;
 use homestak_engine::journal::{Ending, Run};
 
@@ -36,8 +36,13 @@ pub(super) fn resume(
         let run = unfinished(which, bench.journal(), bench.session.id()?).await?;
         let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
         // It may have ended while it was not held.
-        let run = read(&run.head, bench.journal()).await?;
+        let mut run = read(&run.head, bench.journal()).await?;
         require_known_form(&run)?;
+        for image in correct_sources(&mut run.plan, &bench.session.catalog) {
+            printer.say(&format!(
+                "`images/{image}.yaml` was changed since: its source and checksum count now."
+            ));
+        }
         if let Some(unknown) = settled.iter().find(|name| run.plan.node(name).is_none()) {
             let known = run.plan.nodes.iter().map(|node| node.name.as_str());
             return Err(CommandError::unknown("node", unknown, known));

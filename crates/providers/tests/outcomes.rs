@@ -1,0 +1,229 @@
+//! What became of a change is read from the guest, not from the task alone.
+//!
+//! In: tasks that die, hosts that work on keys in any order, people who change guests. Out: what
+//! the port answers, and the state of the guest.
+
+mod support;
+
+use std::time::Duration;
+
+use homestak_engine::ports::{
+    Class, GuestKind, Halt, ImageSource, ImageWanted, Power, Provider as _,
+};
+use homestak_sim::{Call, Fault, FaultKind, Kind, Timing};
+use support::place::place;
+
+fn dies(method: &str, path: &str) -> Fault {
+    let call = Call::times(1).method(method).path(path);
+    Fault::new(call, FaultKind::TaskDies)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_died_when_its_work_was_done_is_no_failure() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    for (new, kind) in [(support::ct(1), "lxc"), (support::vm(2), "qemu")] {
+        let collection = format!("/nodes/pve1/{kind}");
+        for (method, path) in [
+            ("POST", collection.clone()),
+            ("PUT", format!("{collection}/*/resize")),
+            ("POST", format!("{collection}/*/status/start")),
+            ("POST", format!("{collection}/*/config")),
+            ("POST", format!("{collection}/*/status/stop")),
+            ("DELETE", format!("{collection}/")),
+        ] {
+            place.world.add_fault(dies(method, &path));
+        }
+        let guest = pve.create(&new).await.expect("created");
+        pve.start(&guest).await.expect("started");
+        pve.discard_seed(&guest).await.expect("ejected");
+        pve.stop(&guest, Halt::Now).await.expect("stopped");
+        pve.destroy(&guest).await.expect("removed");
+        assert!(place.world.guests().is_empty());
+        place.world.clear_faults();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_it() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    let guest = support::ct(1);
+    let killer = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let tasks = place.world.running_tasks();
+            if let Some(upid) = tasks.iter().find(|upid| upid.contains(":vzcreate:")) {
+                place.world.kill_task(upid);
+                return;
+            }
+        }
+    };
+    let (created, ()) = tokio::join!(pve.create(&guest), killer);
+    let error = created.expect_err("it is half-made");
+    let vmid = place.world.guests()[0].vmid;
+    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert!(error.detail.contains("`create`"), "{error:?}");
+    assert!(
+        error.hint.contains(&format!("`pct unlock {vmid}`")),
+        "{error:?}"
+    );
+    assert!(error.hint.contains("as root on pve1"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_boot_order_has_no_seed_in_it_whatever_order_the_host_works_in() {
+    let place = support::place::with_template().await;
+    let pve = place.client();
+    for nth in 1..=8 {
+        let guest = pve
+            .create(&support::clone_of(9000, nth))
+            .await
+            .expect("a copy");
+        let vmid = guest.vmid.expect("an id");
+        let boot = |what: &str| {
+            let guests = place.world.guests();
+            let found = guests.iter().find(|guest| guest.vmid == vmid);
+            let order = found.expect("the guest").config["boot"].clone();
+            assert_eq!(order, "order=scsi0", "{what} {nth}");
+        };
+        boot("created");
+        pve.discard_seed(&guest).await.expect("ejected");
+        boot("ejected");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_whose_tags_were_removed_is_named_as_that_and_not_changed() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    for mut new in [support::ct(1), support::vm(2)] {
+        let guest = pve.create(&new).await.expect("created");
+        let vmid = guest.vmid.expect("an id");
+        place
+            .world
+            .change_guest(vmid, &[("delete", "tags")])
+            .expect("changed");
+        let before = place.world.guests();
+        new.vmid = Some(vmid);
+        let error = pve.create(&new).await.expect_err("it was given up");
+        assert_eq!(error.class, Class::Refused, "{error:?}");
+        assert!(error.detail.contains("its tags were removed"), "{error:?}");
+        assert!(
+            error.hint.contains(&format!("homestak-id-{}", new.uuid)),
+            "{error:?}"
+        );
+        assert_eq!(place.world.guests(), before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    let guest = pve.create(&support::vm(1)).await.expect("created");
+    pve.start(&guest).await.expect("started");
+    let vmid = guest.vmid.expect("an id");
+    place
+        .world
+        .change_guest(vmid, &[("memory", "2048"), ("cores", "4")])
+        .expect("changed");
+    let seen = pve.inspect(&guest).await.expect("seen").expect("there");
+    assert_eq!((seen.cores, seen.memory), (Some(2), Some(1024 << 20)));
+    pve.stop(&guest, Halt::Now).await.expect("stopped");
+    let seen = pve.inspect(&guest).await.expect("seen").expect("there");
+    assert_eq!((seen.cores, seen.memory), (Some(4), Some(2048 << 20)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    let guest = pve.create(&support::ct(1)).await.expect("created");
+    let vmid = guest.vmid.expect("an id");
+    place.world.keep_file_system(vmid);
+    let error = pve.grow_disk(&guest, 20).await.expect_err("not grown");
+    assert!(
+        error.detail.contains("the file system in it was not"),
+        "{error:?}"
+    );
+    assert!(error.hint.contains("resize2fs"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
+    // A second here, so that the list is late however slow this machine is.
+    let sweep = Duration::from_secs(u64::from(support::place::FACTOR));
+    let timing = Timing {
+        sweep,
+        ..Timing::default()
+    };
+    let place = place(|builder| builder.timing(timing)).await;
+    let pve = place.client();
+    let mut new = support::ct(1);
+    new.vmid = Some(7000);
+    let old = vec![
+        ("hostname".to_owned(), "older".to_owned()),
+        ("memory".to_owned(), "9999".to_owned()),
+        ("arch".to_owned(), "amd64".to_owned()),
+    ];
+    place.world.put_guest("pve1", Kind::Lxc, 7000, old);
+    place.world.start_guest(7000).expect("started");
+    place.settle().await;
+    // The list has seen it run.
+    while pve.observe().await.expect("a look").guests[0].power != Power::Running {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    place.world.delete_guest(7000).expect("deleted");
+    let watch = async {
+        loop {
+            let seen = pve.observe().await.expect("a look");
+            let Some(row) = seen.guests.iter().find(|guest| guest.vmid == 7000) else {
+                continue;
+            };
+            if row.lock.is_none() {
+                return;
+            }
+            assert_ne!(row.power, Power::Running, "{row:?}");
+            assert_eq!((row.name.as_str(), row.memory), ("", None), "{row:?}");
+        }
+    };
+    let (created, ()) = tokio::join!(pve.create(&new), watch);
+    let guest = created.expect("created");
+    pve.start(&guest).await.expect("started");
+    assert!(place.world.is_running(7000), "whatever the list said");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
+    let place = place(|builder| builder).await;
+    let url = "https://images.example/a.qcow2";
+    place.world.offer_download(url, 2_000_000_000, "");
+    let image = ImageWanted {
+        file: "a.qcow2".to_owned(),
+        kind: GuestKind::Vm,
+        host: "pve1".to_owned(),
+        storage: "local".to_owned(),
+        source: ImageSource::Url(url.to_owned()),
+        checksum: None,
+    };
+    let begun = async {
+        let fetches = |upid: &String| upid.contains(":download:");
+        while !place.world.running_tasks().iter().any(fetches) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Cancel safety: the driver is interrupted; that is what is tested.
+    tokio::select! {
+        result = async { place.client().ensure_image(&image).await } => panic!("it ended: {result:?}"),
+        () = begun => {}
+    }
+    let pve = place.client();
+    pve.ensure_image(&image).await.expect("fetched");
+    assert!(pve.has_image(&image).await.expect("a look"));
+    let calls = place.world.calls();
+    assert_eq!(
+        calls["POST /nodes/pve1/storage/local/download-url"], 1,
+        "{calls:?}"
+    );
+}
