@@ -3,17 +3,11 @@
 //! In: a step with its node. Out: whether anything was changed.
 //! Never: a guest switched off that was not asked to end first.
 
-use std::time::Duration;
-
+use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{Action, StepKind};
 
 use super::{Came, Task, on_planned_host, ready};
 use crate::ports::{Class, Halt, PortError, Power, Sent};
-
-/// How long a guest may take to end by itself.
-const GRACE: Duration = Duration::from_secs(60);
-/// The same when a run is undone: nobody has used the guest yet.
-const SHORT_GRACE: Duration = Duration::from_secs(10);
 
 /// Looks whether the guest runs; `None` when it is gone. A step that removes it looks only where
 /// the plan says it is.
@@ -59,15 +53,16 @@ pub(super) async fn start(task: &Task) -> Result<Came, PortError> {
 }
 
 pub(super) async fn stop(task: &Task) -> Result<Came, PortError> {
-    halt(task, GRACE).await
+    halt(task, Limit::Shutdown).await
 }
 
-async fn halt(task: &Task, grace: Duration) -> Result<Came, PortError> {
+async fn halt(task: &Task, grace: Limit) -> Result<Came, PortError> {
     task.board.leave(&task.node()?.name);
     if let Some(came) = is_stopped(task).await? {
         return Ok(came);
     }
     let provider = task.provider().await?;
+    let grace = task.limits.timeouts.of(grace);
     provider.stop(&task.guest()?, Halt::Graceful(grace)).await?;
     Ok(Came::changed())
 }
@@ -88,7 +83,7 @@ pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
     if !started {
         return Ok(Came::default());
     }
-    halt(task, SHORT_GRACE).await
+    halt(task, Limit::UndoShutdown).await
 }
 
 /// Starts a guest again that ran before it was stopped, if it is still there. One that others run

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use homestak_engine::ports::{
     Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
-    NewIdentity, Observed, ObservedGuest, PortError, Provider, Remark,
+    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
 };
 
 use super::{Local, VmEngine, image_name, kvm};
@@ -81,9 +81,10 @@ impl Provider for Local {
         self.off(move |local| local.boot(&guest)).await
     }
 
-    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.reach(&guest)).await
+        let found = self.off(move |local| local.reach(&guest)).await;
+        found.map(Reach::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {

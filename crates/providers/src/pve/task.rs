@@ -83,9 +83,11 @@ impl Pve {
             .at("upid", upid);
         let mut watch = Watch::new(started);
         let mut said = false;
+        let mut away = false;
         loop {
             match self.ask_once(&status).await {
                 Ok(data) => {
+                    away = false;
                     watch.reached = self.clock.now();
                     match standing(&data) {
                         Some(Standing::Running) if said => {}
@@ -101,17 +103,21 @@ impl Pve {
                         None => return Err(Fault::garbage("the task's status makes no sense")),
                     }
                 }
-                Err(fault) => self.tolerate(fault, started, &watch)?,
+                Err(fault) => {
+                    let lost = fault.is_passing();
+                    self.tolerate(fault, started, &watch)?;
+                    if lost && !away {
+                        self.voice.waiting(format!("{} to answer", upid.node));
+                    }
+                    (away, said) = (lost, said && !lost);
+                }
             }
             self.measure(upid, &mut watch).await;
             let now = self.clock.now();
             if elapsed(watch.moved, now) > stall {
                 let detail = format!("task {upid} has not moved for {} s", stall.as_secs());
-                return Err(Fault::new(
-                    Class::Unreachable { sent: Sent::Maybe },
-                    Reason::Stalled,
-                    detail,
-                )
+                // Busy: the time limit has passed, so the step does not wait for it anew.
+                return Err(Fault::new(Class::Busy, Reason::Stalled, detail)
                 .with_log(self.tail(upid).await)
                 .with_hint("it may still end well; look at it on the host before repeating"));
             }
