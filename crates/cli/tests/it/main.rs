@@ -30,4 +30,5 @@ mod support;
 mod terminal;
 mod tokens;
 mod two;
+mod waits;
 mod words;

@@ -146,8 +146,8 @@ impl Places for Doors {
         "the World".to_owned()
     }
 
-    async fn answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
-        Ok(true)
+    async fn answers(&self, _: &str, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+        Ok(self.world.ssh_answers(&address.to_string()))
     }
 }
 

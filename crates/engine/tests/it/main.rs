@@ -23,4 +23,5 @@ mod lab;
 mod memory;
 mod owners;
 mod ownership;
+mod waits;
 mod walks;

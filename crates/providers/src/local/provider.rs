@@ -5,8 +5,10 @@
 //! Never: anything done here but carrying over.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_api::runtime::leavable;
 use homestak_engine::ports::{
     Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
     NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
@@ -15,6 +17,8 @@ use homestak_engine::ports::{
 use super::{Local, VmEngine, image_name, kvm};
 use crate::image::Images;
 
+/// How long is still waited when a person has asked to stop.
+const ROOM: Duration = Duration::from_millis(500);
 /// How many nodes are changed at once.
 const AT_ONCE: usize = 8;
 
@@ -110,7 +114,8 @@ impl Provider for Local {
 
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.end(&guest, halt)).await
+        // A guest that was asked to shut down does so whether or not anyone waits for it.
+        leavable(ROOM, self.off(move |local| local.end(&guest, halt))).await
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
@@ -143,11 +148,15 @@ impl Provider for Local {
         self.realm.claim()?;
         let failed =
             |error: crate::image::ImageError| error.into_port(&format!("make the image `{name}`"));
-        self.images.ensure(name, &say).await.map_err(failed)?;
-        if self.wants_disk(image.kind) {
-            self.images.disk(name, &say).await.map_err(failed)?;
-        }
-        Ok(())
+        let made = async {
+            self.images.ensure(name, &say).await?;
+            if self.wants_disk(image.kind) {
+                self.images.disk(name, &say).await?;
+            }
+            Ok(())
+        };
+        // Cancel safety: a build that is dropped ends at once and leaves nothing.
+        leavable(ROOM, made).await.map_err(failed)
     }
 }
 

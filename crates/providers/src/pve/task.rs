@@ -118,8 +118,8 @@ impl Pve {
                 let detail = format!("task {upid} has not moved for {} s", stall.as_secs());
                 // Busy: the time limit has passed, so the step does not wait for it anew.
                 return Err(Fault::new(Class::Busy, Reason::Stalled, detail)
-                .with_log(self.tail(upid).await)
-                .with_hint("it may still end well; look at it on the host before repeating"));
+                    .with_log(self.tail(upid).await)
+                    .with_hint("it may still end well; look at it on the host before repeating"));
             }
             // In proportion to how long it has taken: looks are few, and an end is seen soon, for
             // whoever waits for a turn waits for that too.

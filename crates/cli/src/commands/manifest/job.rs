@@ -88,6 +88,7 @@ impl<'a> Job<'a> {
         session.id()?;
         session.expect_id(site);
         let request = request(args, &session)?;
+        session.limit(&resolved.settings.limits());
         let screen = Screen::new(printer.shape, carry.events);
         let engine = carry.vm_engine.map(VmEngineArg::engine);
         let bench = Bench::with_engine(Arc::new(session), settings, screen, engine)?;
