@@ -128,7 +128,7 @@ impl World {
         let timing = &mut self.state().timing;
         let Some(guest) = stages.guest.clone() else {
             let seconds = |value: f64| Duration::try_from_secs_f64(value).ok();
-            timing.address = stages.address.and_then(seconds).unwrap_or(timing.address);
+            timing.address = stages.address.and_then(seconds).or(timing.address);
             timing.boot = stages.agent.and_then(seconds).unwrap_or(timing.boot);
             timing.ssh = stages.ssh.and_then(seconds).or(timing.ssh);
             return;

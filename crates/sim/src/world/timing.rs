@@ -25,9 +25,10 @@ pub struct Timing {
     pub ct_start: Duration,
     /// Bytes per second a container's archive is unpacked at.
     pub unpack_speed: u64,
-    /// From the start of a virtual machine to its address.
-    #[serde(default = "address")]
-    pub address: Duration,
+    /// From the start of a virtual machine to its address; five seconds, and no later than the
+    /// agent, when absent.
+    #[serde(default)]
+    pub address: Option<Duration>,
     /// From start to the guest agent's first answer.
     pub boot: Duration,
     /// From the start of a virtual machine to its SSH; with the agent when absent.
@@ -48,9 +49,8 @@ pub struct Timing {
     pub limited_share: f64,
 }
 
-fn address() -> Duration {
-    Duration::from_secs(5)
-}
+/// From the start of a virtual machine to its address, in seconds.
+const ADDRESS: f64 = 5.0;
 
 /// In which stages a virtual machine boots: seconds from each of its starts. What is absent takes
 /// as long as for any other.
@@ -82,7 +82,7 @@ impl Default for Timing {
             vm_start: Duration::from_millis(260),
             ct_start: Duration::from_millis(2_000),
             unpack_speed: 30_000_000,
-            address: address(),
+            address: None,
             boot: Duration::from_secs(45),
             ssh: None,
             stages: BTreeMap::new(),
@@ -101,8 +101,9 @@ impl Timing {
     pub(crate) fn stages_of(&self, name: &str, jitter: f64) -> (f64, f64, f64) {
         let own = self.stages.get(name).cloned().unwrap_or_default();
         let usual = self.boot.as_secs_f64() * jitter;
-        let address = own.address.unwrap_or(self.address.as_secs_f64().min(usual));
         let agent = own.agent.unwrap_or(usual);
+        let address = self.address.map(|address| address.as_secs_f64());
+        let address = own.address.or(address).unwrap_or(ADDRESS.min(agent));
         let ssh = self.ssh.map_or(agent, |ssh| ssh.as_secs_f64());
         (address, agent, own.ssh.unwrap_or(ssh))
     }
