@@ -82,7 +82,7 @@ pub async fn checkpoint() {
     if let Ok(stop) = STOP.try_with(Clone::clone)
         && *stop.asked.borrow()
     {
-        stop.leave().await
+        stop.leave::<()>().await;
     }
 }
 
