@@ -8,4 +8,5 @@ pub mod durable;
 pub mod environment;
 pub mod probe;
 pub mod runtime;
+mod stop;
 pub mod trust;

@@ -23,6 +23,7 @@ pub use sim::{PaceArg, SimCommand, SimPlaceArgs, SimServeArgs};
 pub use site::{HostCommand, SiteCommand};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use homestak_core::doc::timeouts::Timeouts;
 
 /// Turn a written manifest into running, configured, watched machines
 #[derive(Debug, Parser)]
@@ -72,6 +73,15 @@ pub struct GlobalArgs {
     /// Print without colour
     #[arg(long, global = true, help_heading = "Global options")]
     pub no_color: bool,
+    /// Set a time limit, such as `boot=600`; repeat for more
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME=SECONDS",
+        value_parser = Timeouts::parse,
+        help_heading = "Global options"
+    )]
+    pub timeout: Vec<Timeouts>,
 }
 
 /// The nouns.

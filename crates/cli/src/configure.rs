@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use homestak_core::converge::{Event, Handling};
 use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
+use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{Action, ConfigPlan, NodePlan, Plan, Wanted, digest, port, spec_text};
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
@@ -55,7 +56,6 @@ pub(crate) struct SiteConfigurer {
     agent: PathBuf,
     /// Where is remembered what the agent adds up to.
     memory: PathBuf,
-    confirm_within: u64,
     pusher: Arc<OnceLock<Pusher>>,
 }
 
@@ -68,7 +68,6 @@ impl SiteConfigurer {
             ssh_config: settings.ssh_config.clone(),
             agent: settings.agent.clone(),
             memory: settings.state.join("agent.json"),
-            confirm_within: settings.confirm_within,
             pusher: Arc::default(),
         }
     }
@@ -79,7 +78,8 @@ impl SiteConfigurer {
             return Ok(pusher.clone());
         }
         let agent = Agent::read(&self.agent, &self.memory).map_err(|error| error.at_port(doing))?;
-        let pusher = || Pusher::new(agent, self.confirm_within);
+        let confirm_within = self.session.timeouts().of(Limit::Confirm);
+        let pusher = || Pusher::new(agent, confirm_within.as_secs());
         Ok(self.pusher.get_or_init(pusher).clone())
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::pve_node::PveNode;
 use homestak_engine::ports::{Class, PortError};
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_site::Chosen;
 
 use crate::clock;
@@ -80,7 +80,8 @@ pub(crate) fn connect_at(
         url,
         trust: trust(name, node, session)?,
     };
-    let settings = PveSettings::new(endpoint, Credential::Token(token(name, node, session)?));
+    let mut settings = PveSettings::new(endpoint, Credential::Token(token(name, node, session)?));
+    settings.limits = Limits::from(&session.timeouts());
     Pve::new(clock::patient(settings), clock::shared()).map_err(|error| failed(name, &error))
 }
 

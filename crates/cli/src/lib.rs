@@ -56,7 +56,10 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ui::usage(&error, &arguments),
     };
-    let settings = Settings::from_environment(&cli.global);
+    let settings = match Settings::from_environment(&cli.global) {
+        Ok(settings) => settings,
+        Err(error) => return Printer::new(ui::Shape::new(&cli.global)).fail(&error),
+    };
     let printer = Printer::new(settings.shape);
     match commands::run(cli.command, &settings, &printer) {
         Ok(code) => code,

@@ -95,7 +95,10 @@ impl Bench {
                 journal: journal(settings)?,
                 hub,
                 clock,
-                limits: Limits::default(),
+                limits: Limits {
+                    timeouts: settings.timeouts,
+                    ..Limits::default()
+                },
                 watcher: watcher(settings),
                 mark,
             },
@@ -235,7 +238,7 @@ impl Bench {
             interrupter.ask();
             self.screen.note(
                 printer,
-                "Stopping: what is being done is finished, nothing new is begun. Again to leave at once.",
+                "Stopping: waits end, nothing new is begun, and what cannot be left is finished. Interrupt again to leave at once.",
             );
         };
         self.screen.finish();

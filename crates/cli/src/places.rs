@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_api::runtime::leavable;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::plan::USER;
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
 use homestak_providers::local::Remote;
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_providers::ssh::{Keyring, Ssh};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
@@ -42,6 +43,8 @@ pub(crate) struct SitePlaces {
     local: LocalPlace,
     keyring: Keyring,
     doors: Mutex<BTreeMap<String, Arc<dyn Provider>>>,
+    /// The simulator, and where it was.
+    simulator: Mutex<Option<(String, Arc<Pve>)>>,
 }
 
 impl SitePlaces {
@@ -59,6 +62,7 @@ impl SitePlaces {
             local,
             keyring,
             doors: Mutex::default(),
+            simulator: Mutex::default(),
         }
     }
 
@@ -77,7 +81,7 @@ impl SitePlaces {
         Ok(door)
     }
 
-    async fn simulator(&self) -> Result<Arc<dyn Provider>, PortError> {
+    async fn simulator(&self) -> Result<Arc<Pve>, PortError> {
         let (directory, speed) = self.sim.clone();
         // Cancel safety: a server that was started goes on and is found by the next who asks.
         let ensured =
@@ -85,11 +89,40 @@ impl SitePlaces {
         let endpoint = ensured
             .map_err(|error| PortError::bug("start the simulator", &error))?
             .map_err(|error| as_port("open the simulator", &error))?;
-        let key = format!("sim {}", endpoint.url);
-        self.opened(key, || {
-            let pve = simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)?;
-            Ok(self.heard(pve))
-        })
+        let mut open = self
+            .simulator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match &*open {
+            Some((url, pve)) if *url == endpoint.url => Ok(pve.clone()),
+            _ => {
+                let pve = self.simulated(&endpoint.url, &endpoint.fingerprint, &endpoint.token)?;
+                let pve = Arc::new(pve.listening(self.hub.clone()));
+                *open = Some((endpoint.url, pve.clone()));
+                Ok(pve)
+            }
+        }
+    }
+
+    /// Returns the simulator, when it was opened before.
+    fn open_simulator(&self) -> Option<Arc<Pve>> {
+        let open = self.simulator.lock();
+        let open = open.unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().map(|(_, pve)| pve.clone())
+    }
+
+    fn simulated(&self, url: &str, fingerprint: &str, token: &str) -> Result<Pve, PortError> {
+        let doing = "open the simulator";
+        let fingerprint = Fingerprint::parse(fingerprint)
+            .ok_or_else(|| PortError::bug(doing, &"its fingerprint is malformed"))?;
+        let token = ApiToken::parse(token).map_err(|error| PortError::bug(doing, &error))?;
+        let endpoint = Endpoint {
+            url: url.to_owned(),
+            trust: Trust::Pinned(fingerprint),
+        };
+        let mut settings = PveSettings::new(endpoint, Credential::Token(token));
+        settings.limits = Limits::from(&self.session.timeouts());
+        Pve::new(clock::patient(settings), clock::shared())
     }
 
     fn heard(&self, pve: Pve) -> Arc<dyn Provider> {
@@ -128,7 +161,7 @@ impl SitePlaces {
 impl Places for SitePlaces {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         if name == SIM {
-            return self.simulator().await;
+            return Ok(self.simulator().await?);
         }
         if name == LOCAL {
             return self.this_machine();
@@ -164,7 +197,7 @@ impl Places for SitePlaces {
                 });
             };
             return self.opened(format!("sim {}", inside.url), || {
-                let pve = simulated(&inside.url, &inside.fingerprint, &inside.token)?;
+                let pve = self.simulated(&inside.url, &inside.fingerprint, &inside.token)?;
                 Ok(self.heard(pve))
             });
         }
@@ -200,13 +233,16 @@ impl Places for SitePlaces {
 
     async fn answers(&self, host: &str, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
         if host == SIM {
-            // A simulated guest runs no SSH: that it has an address is all there is to see.
-            return Ok(true);
+            let pve = match self.open_simulator() {
+                Some(pve) => pve,
+                None => self.simulator().await?,
+            };
+            return pve.simulated_ssh(address).await;
         }
         for port in ports {
             let greeted = greets(SocketAddr::new(address, *port));
             // Cancel safety: dropping the connection is all that happens.
-            let answer = tokio::time::timeout(PATIENCE, greeted).await;
+            let answer = leavable(Duration::ZERO, tokio::time::timeout(PATIENCE, greeted)).await;
             if matches!(answer, Ok(Ok(true))) {
                 return Ok(true);
             }
@@ -221,19 +257,6 @@ async fn greets(address: SocketAddr) -> std::io::Result<bool> {
     let mut greeting = [0; 4];
     stream.read_exact(&mut greeting).await?;
     Ok(&greeting == b"SSH-")
-}
-
-fn simulated(url: &str, fingerprint: &str, token: &str) -> Result<Pve, PortError> {
-    let doing = "open the simulator";
-    let fingerprint = Fingerprint::parse(fingerprint)
-        .ok_or_else(|| PortError::bug(doing, &"its fingerprint is malformed"))?;
-    let token = ApiToken::parse(token).map_err(|error| PortError::bug(doing, &error))?;
-    let endpoint = Endpoint {
-        url: url.to_owned(),
-        trust: Trust::Pinned(fingerprint),
-    };
-    let settings = PveSettings::new(endpoint, Credential::Token(token));
-    Pve::new(clock::patient(settings), clock::shared())
 }
 
 /// What a document lacks is refused: trying again changes nothing.

@@ -4,9 +4,11 @@
 //! Never: a command that loads a site in a way of its own.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::scalar::SiteId;
+use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::doc::{Code, Kind, Severity};
 use homestak_site::id::{self, Added, IdError};
 use homestak_site::{Chosen, Find, find, load, load_stock};
@@ -35,6 +37,9 @@ pub(crate) struct Session {
     shape: Shape,
     /// Whether the secrets that are read are sealed.
     pub(crate) sealed: bool,
+    /// Time limits of flags and the environment, and those of the manifest below them.
+    flagged: Timeouts,
+    timeouts: Mutex<Timeouts>,
 }
 
 impl Session {
@@ -68,7 +73,20 @@ impl Session {
             has_id,
             state: settings.state.clone(),
             shape: settings.shape,
+            flagged: settings.timeouts,
+            timeouts: Mutex::new(settings.timeouts),
         })
+    }
+
+    /// Has the time limits of a manifest hold, where neither flags nor the environment set one.
+    pub(crate) fn limit(&self, manifest: &Timeouts) {
+        let all = manifest.with(&self.flagged);
+        *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+
+    /// Returns the time limits that hold.
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the site's id, or a new one for a site without. When the id is unknown, this shows

@@ -5,10 +5,12 @@
 
 use std::path::PathBuf;
 
+use homestak_core::doc::timeouts::{Limit, TimeoutError, Timeouts, seconds};
 use homestak_providers::local::VmEngine;
 use homestak_site::Candidates;
 
 use crate::args::GlobalArgs;
+use crate::error::CommandError;
 use crate::ui::Shape;
 
 /// Every environment variable that is read, with its meaning. The reference page is made from it.
@@ -55,7 +57,11 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ),
     (
         "HOMESTAK_CONFIRM",
-        "How many seconds a node waits to be reached anew before it takes a change back that could cut it off; 30 when not set.",
+        "The time limit `confirm`, in seconds; `HOMESTAK_TIMEOUTS` comes before it.",
+    ),
+    (
+        "HOMESTAK_TIMEOUTS",
+        "Time limits that come before those of the manifest, such as `boot=600,lock=60`; see [timeouts.md](timeouts.md). `--timeout` comes before them.",
     ),
     (
         "HOMESTAK_SERVER",
@@ -111,9 +117,6 @@ pub const VARIABLES: &[(&str, &str)] = &[
 /// How fast time goes in the simulator behind `-H sim`: a machine boots in two seconds.
 const SIM_SPEED: f64 = 20.0;
 
-/// How long a node waits to be reached anew: a connection takes ten seconds at most, so three tries.
-const CONFIRM: u64 = 30;
-
 /// Everything that flags and environment decide.
 pub struct Settings {
     /// Where a site may be.
@@ -140,8 +143,8 @@ pub struct Settings {
     pub terminal: String,
     /// The program that nodes get.
     pub agent: PathBuf,
-    /// How many seconds a node waits to be reached anew.
-    pub confirm_within: u64,
+    /// Time limits of flags and the environment.
+    pub timeouts: Timeouts,
     /// Configuration of `ssh`, instead of the person's own.
     pub ssh_config: Option<PathBuf>,
     /// How many times faster time goes in the simulator behind `-H sim`.
@@ -154,8 +157,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Merges flags and environment.
-    pub fn from_environment(flags: &GlobalArgs) -> Self {
+    /// Merges flags and environment. What they set wrong is an error, and never replaced.
+    pub(crate) fn from_environment(flags: &GlobalArgs) -> Result<Self, CommandError> {
         let path = |name| variable(name).map(PathBuf::from);
         let home = path("HOME").unwrap_or_else(|| PathBuf::from("/"));
         let root = path("HOMESTAK_ROOT");
@@ -163,7 +166,7 @@ impl Settings {
             .or_else(|| root.as_ref().map(|root| root.join(".state")))
             .or_else(|| path("XDG_STATE_HOME").map(|state| state.join("homestak")))
             .unwrap_or_else(|| home.join(".local/state/homestak"));
-        Self {
+        Ok(Self {
             candidates: Candidates {
                 flag: flags.site.clone(),
                 site_config: path("HOMESTAK_SITE_CONFIG"),
@@ -174,9 +177,7 @@ impl Settings {
             },
             state,
             agent: path("HOMESTAK_AGENT").unwrap_or_else(beside),
-            confirm_within: variable("HOMESTAK_CONFIRM")
-                .and_then(|seconds| seconds.parse().ok())
-                .unwrap_or(CONFIRM),
+            timeouts: timeouts(flags)?,
             shape: Shape::new(flags),
             server: variable("HOMESTAK_SERVER"),
             home,
@@ -201,8 +202,25 @@ impl Settings {
             debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
             #[cfg(debug_assertions)]
             crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
-        }
+        })
     }
+}
+
+/// Merges the time limits of the environment with those of flags.
+fn timeouts(flags: &GlobalArgs) -> Result<Timeouts, CommandError> {
+    let wrong = |name: &str, error: &TimeoutError| {
+        CommandError::usage(format!("`{name}` cannot be used: {error}."))
+    };
+    let mut all = Timeouts::default();
+    if let Some(text) = variable("HOMESTAK_CONFIRM") {
+        let set = seconds(Limit::Confirm, &text).and_then(|n| all.set(Limit::Confirm, n));
+        set.map_err(|error| wrong("HOMESTAK_CONFIRM", &error))?;
+    }
+    if let Some(text) = variable("HOMESTAK_TIMEOUTS") {
+        let set = Timeouts::parse(&text).map_err(|error| wrong("HOMESTAK_TIMEOUTS", &error))?;
+        all = all.with(&set);
+    }
+    Ok(flags.timeout.iter().fold(all, |all, set| all.with(set)))
 }
 
 /// Returns how many times faster time goes for the program itself; only tests set it.

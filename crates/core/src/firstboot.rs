@@ -12,7 +12,8 @@ use zeroize::Zeroize as _;
 use crate::observed::GuestUuid;
 use crate::plan::Wanted;
 
-/// The name of a machine's network card.
+/// The name of the entry of a machine's network card. The card itself keeps the name that its
+/// system gives it.
 const CARD: &str = "eth0";
 
 /// Who a node is. There is no `Debug`: it may hold a private key.
@@ -144,10 +145,11 @@ impl Identity {
         data
     }
 
-    /// Matched by MAC, because names of network cards depend on the machine. The name is set all
-    /// the same: one of cloud-init's renderers matches by the entry's own name too.
+    /// Matched by MAC, because names of network cards depend on the machine. The card is not
+    /// renamed: only cloud-init would do so, and it is off from the second boot on. Renderers that
+    /// need a name look up the one that the card with this MAC has.
     fn network_config(&self) -> Json {
-        let mut card = json!({ "match": { "macaddress": self.mac }, "set-name": CARD });
+        let mut card = json!({ "match": { "macaddress": self.mac } });
         match self.address {
             Some((address, prefix)) => {
                 card["addresses"] = json!([format!("{address}/{prefix}")]);
@@ -266,7 +268,9 @@ mod tests {
         assert_eq!(card["addresses"], json!(["10.0.0.7/24"]));
         let route = json!([{ "to": "0.0.0.0/0", "via": "10.0.0.1" }]);
         assert_eq!(card["routes"], route);
-        assert_eq!(card["match"]["macaddress"], "02:00:00:00:00:0a");
+        assert_eq!(card["match"], json!({ "macaddress": "02:00:00:00:00:0a" }));
+        // Nobody would rename it at the next boot.
+        assert_eq!(card.get("set-name"), None);
         let floating = network(&Identity {
             address: None,
             ..identity(None)

@@ -27,7 +27,7 @@ use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::{
     Capabilities, Comparison, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
     Leased, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places,
-    PortError, Power, Provider, Remark, Seed, Seeds,
+    PortError, Power, Provider, Reach, Remark, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -382,8 +382,8 @@ impl Provider for Instantly {
         self.set(guest, Some(true));
         Ok(())
     }
-    async fn address(&self, _: &GuestRef) -> Result<Option<IpAddr>, PortError> {
-        Ok(Some(IpAddr::from([10, 0, 0, 1])))
+    async fn address(&self, _: &GuestRef) -> Result<Reach, PortError> {
+        Ok(Reach::At(IpAddr::from([10, 0, 0, 1])))
     }
     async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
         Ok(())

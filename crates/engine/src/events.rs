@@ -136,6 +136,16 @@ pub trait Observer: Send + Sync {
     fn hear(&self, event: &Event);
 }
 
+tokio::task_local! {
+    /// Node or image that the step of this task is about, for remarks that name no guest.
+    static SUBJECT: String;
+}
+
+/// Does work about a node or an image: what is said meanwhile is about it.
+pub(crate) async fn about<T>(subject: String, work: impl Future<Output = T>) -> T {
+    SUBJECT.scope(subject, work).await
+}
+
 /// Where events are told: it knows the time, the run, and which guest is which node.
 pub struct Hub {
     observer: Arc<dyn Observer>,
@@ -192,7 +202,9 @@ impl Listener for Hub {
         let subject = {
             let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
             let name = guest.and_then(|uuid| now.names.get(uuid));
-            name.cloned().unwrap_or_default()
+            let name = name.cloned();
+            name.or_else(|| SUBJECT.try_with(Clone::clone).ok())
+                .unwrap_or_default()
         };
         match remark {
             // Nobody knows whose wait it is; the step itself says what it does.

@@ -218,6 +218,33 @@ pub struct Leased {
     pub dns: Vec<IpAddr>,
 }
 
+/// Where a guest is reached, or what it still lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reach {
+    /// At this address.
+    At(IpAddr),
+    /// Its agent does not answer, and nobody else knows its address.
+    NoAgent,
+    /// Its network card has no address yet.
+    NoAddress,
+}
+
+impl Reach {
+    /// Returns the address, when there is one.
+    pub fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::At(address) => Some(address),
+            Self::NoAgent | Self::NoAddress => None,
+        }
+    }
+}
+
+impl From<Option<IpAddr>> for Reach {
+    fn from(address: Option<IpAddr>) -> Self {
+        address.map_or(Self::NoAddress, Self::At)
+    }
+}
+
 /// How a guest is brought to a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Halt {
@@ -305,8 +332,8 @@ pub trait Provider: Send + Sync {
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError>;
     /// Starts a guest; one that runs is left alone.
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError>;
-    /// Looks once for the address of a guest's network card; `None` while there is none.
-    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError>;
+    /// Looks once for the address of a guest's network card.
+    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError>;
     /// Takes the first-boot data away, once the guest is ready.
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError>;
     /// Grows the first disk to a size in GiB; a disk that is as large is left alone.

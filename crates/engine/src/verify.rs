@@ -9,7 +9,7 @@ use std::sync::Arc;
 use homestak_core::plan::{Action, NodePlan, NodeRecord, Plan};
 
 use crate::operate::board::Board;
-use crate::ports::{Configurer, Inner, Places, PortError, Power, ssh_ports};
+use crate::ports::{Configurer, Inner, Places, PortError, Power, Reach, ssh_ports};
 use crate::steps::planned;
 
 /// Whether a node is as it should be.
@@ -67,7 +67,14 @@ async fn one(
         return Err(format!("guest {} does not run", there.vmid));
     }
     let address = provider.address(&guest).await.map_err(text)?;
-    let address = address.ok_or_else(|| format!("guest {} has no address", there.vmid))?;
+    let address = match address {
+        Reach::At(address) => address,
+        Reach::NoAgent => {
+            let vmid = there.vmid;
+            return Err(format!("the guest agent of guest {vmid} does not answer"));
+        }
+        Reach::NoAddress => return Err(format!("guest {} has no address", there.vmid)),
+    };
     if ssh {
         let answers = board
             .places()

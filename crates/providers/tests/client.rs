@@ -31,7 +31,7 @@ async fn a_whole_life() {
             (Power::Running, guest.name.as_str())
         );
         assert_eq!(seen.manifest.as_deref(), Some("N1 test"));
-        assert_eq!(pve.address(&at).await.ok().flatten(), None);
+        assert_eq!(pve.address(&at).await.expect("a look").address(), None);
         pve.discard_seed(&at).await.expect("discarded");
         pve.discard_seed(&at).await.expect("discarded twice");
         pve.stop(&at, Halt::Graceful(Duration::from_secs(30)))

@@ -1,4 +1,5 @@
-//! What the simulator is told over the network besides calls of Proxmox VE: to let time pass.
+//! What the simulator is told and asked over the network besides calls of Proxmox VE: to let time
+//! pass, and whether the SSH of a guest answers.
 //!
 //! In: a request under `/sim`. Out: an answer in the form of the others.
 //! Never: anything for those without a token; anything that a client of Proxmox VE would meet.
@@ -28,11 +29,16 @@ async fn act(world: &World, request: &Request) -> Outcome {
     world.authenticate(request)?;
     match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/sim/time") => {}
+        ("GET", "/sim/ssh") => {
+            let address = request.parameters.get("address").map(String::as_str);
+            let address = address.ok_or_else(|| Fail::parameter("address", "an address"))?;
+            return Ok(json!({ "answers": world.ssh_answers(address) }).into());
+        }
         ("POST", "/sim/step") => step(world, request).await?,
         _ => {
             return Err(Fail::new(
                 501,
-                "the simulator has `GET /sim/time` and `POST /sim/step`",
+                "the simulator has `GET /sim/time`, `GET /sim/ssh` and `POST /sim/step`",
             ));
         }
     }

@@ -19,5 +19,5 @@ pub use calls::{Answer, Credentials, Delivery, Request, Upload};
 pub use serve::{Handle, Identity, ServeError, serve, serve_as, serve_inside};
 pub use world::{
     Boots, Builder, Call, Event, Fault, FaultKind, GuestFacts, Kind, Pace, RestoreError, Script,
-    ScriptError, SteppedClock, Timed, Timing, World,
+    ScriptError, Stages, SteppedClock, Timed, Timing, World,
 };

@@ -9,6 +9,7 @@ mod diagnostics;
 mod documents;
 mod environment;
 mod markdown;
+mod timeouts;
 
 use std::path::Path;
 
@@ -64,6 +65,7 @@ fn files() -> Result<Vec<File>> {
         ("diagnostics", diagnostics::page()?),
         ("documents", documents::page()?),
         ("environment", environment::page()),
+        ("timeouts", timeouts::page()),
     ];
     for (name, text) in pages {
         files.push(File::new(&format!("docs/reference/{name}.md"), &text));

@@ -3,6 +3,7 @@
 //! In: events. Out: stderr for a person, stdout for `--events`.
 //! Never: more lines than the terminal has; more than ten pictures a second.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +20,9 @@ use super::{Printer, Shape};
 
 /// Time between two pictures.
 const BETWEEN: SignedDuration = SignedDuration::from_millis(100);
+
+/// How long something is waited for until a line says so.
+const LONG: SignedDuration = SignedDuration::from_secs(2);
 
 /// Time between two lines about an image.
 const BETWEEN_LINES: SignedDuration = SignedDuration::from_secs(5);
@@ -39,6 +43,43 @@ struct Now {
     last: Option<Timestamp>,
     /// When it was last said how far an image is.
     said: Option<Timestamp>,
+    waits: Waits,
+}
+
+/// What each node waits for, since when, and whether a line has said so.
+#[derive(Default)]
+struct Waits(BTreeMap<String, (String, Timestamp, bool)>);
+
+impl Waits {
+    fn hear(&mut self, event: &Event) {
+        match &event.what {
+            What::Waiting { subject, what } => {
+                let same = self.0.get(subject).is_some_and(|(known, ..)| known == what);
+                if !same && !subject.starts_with("image ") {
+                    let wait = (what.clone(), event.at, false);
+                    self.0.insert(subject.clone(), wait);
+                }
+            }
+            What::StepStarted { subject, .. }
+            | What::StepDone { subject, .. }
+            | What::StepFailed { subject, .. }
+            | What::Doing { subject, .. } => _ = self.0.remove(subject),
+            What::RunEnded { .. } => self.0.clear(),
+            What::RunStarted { .. } | What::Warning { .. } | What::RollbackStarted => {}
+        }
+    }
+
+    /// Returns a line about each wait that has become long, once.
+    fn long(&mut self, at: Timestamp) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (subject, (what, since, said)) in &mut self.0 {
+            if !*said && at.duration_since(*since) >= LONG {
+                *said = true;
+                lines.push(format!("{subject}: waits for {what}"));
+            }
+        }
+        lines
+    }
 }
 
 impl Screen {
@@ -77,9 +118,23 @@ impl Screen {
 
     /// Draws anew, because time goes on.
     pub(crate) fn tick(&self, at: Timestamp) {
+        let mut now = self.now();
         if self.live {
-            self.draw(&mut self.now(), at);
+            self.draw(&mut now, at);
+        } else if self.printer.shape.verbose == 0 {
+            for line in now.waits.long(at) {
+                self.line(&now, at, &line);
+            }
         }
+    }
+
+    /// Prints a line with the time of the run before it.
+    fn line(&self, now: &Now, at: Timestamp, text: &str) {
+        let passed = now
+            .begun
+            .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
+        let stamp = format!("[{passed:7.1} s]");
+        self.printer.say(&format!("{} {text}", stamp.dimmed()));
     }
 
     /// Says something between the pictures.
@@ -145,6 +200,7 @@ impl Observer for Screen {
         let mut now = self.now();
         now.begun.get_or_insert(event.at);
         now.chronicle.hear(event);
+        now.waits.hear(event);
         if self.live {
             if matches!(event.what, What::Warning { .. } | What::RunStarted { .. }) {
                 erase(&mut now);
@@ -159,9 +215,6 @@ impl Observer for Screen {
 
 impl Screen {
     fn say(&self, event: &Event, now: &mut Now) {
-        let passed = now
-            .begun
-            .map_or(0.0, |begun| event.at.duration_since(begun).as_secs_f64());
         if let What::RunStarted {
             verb,
             manifest,
@@ -185,8 +238,7 @@ impl Screen {
             }
         }
         if let Some(text) = words(&event.what, more) {
-            let stamp = format!("[{passed:7.1} s]");
-            self.printer.say(&format!("{} {text}", stamp.dimmed()));
+            self.line(now, event.at, &text);
         }
     }
 }
@@ -357,5 +409,48 @@ fn paint(status: Status, text: &str) -> String {
         Status::Running => text.cyan().to_string(),
         Status::Completed | Status::Destroyed => text.green().to_string(),
         Status::Failed | Status::Stuck | Status::Interrupted => text.red().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_engine::journal::RunId;
+
+    use super::*;
+
+    fn event(second: i64, what: What) -> Event {
+        Event {
+            at: at(second),
+            run: RunId(1),
+            what,
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn waiting(what: &str) -> What {
+        What::Waiting {
+            subject: "web".to_owned(),
+            what: what.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_wait_is_said_once_after_two_seconds_and_not_when_it_is_over() {
+        let mut waits = Waits::default();
+        waits.hear(&event(0, waiting("its SSH")));
+        assert!(waits.long(at(1)).is_empty(), "not yet");
+        waits.hear(&event(1, waiting("its SSH")));
+        assert_eq!(waits.long(at(2)), ["web: waits for its SSH"]);
+        assert!(waits.long(at(9)).is_empty(), "once");
+        waits.hear(&event(10, waiting("its API")));
+        let doing = What::Doing {
+            subject: "web".to_owned(),
+            what: "packages".to_owned(),
+        };
+        waits.hear(&event(11, doing));
+        assert!(waits.long(at(20)).is_empty(), "it is over");
     }
 }

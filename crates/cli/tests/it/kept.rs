@@ -325,7 +325,7 @@ fn a_hypervisor_inside_is_reached_while_it_runs_and_is_kept() {
     let seen = block_on(client(&outer).address(&machine)).unwrap();
     assert_eq!(
         first["address"],
-        seen.unwrap().to_string(),
+        seen.address().unwrap().to_string(),
         "found by its address"
     );
     let child = create(&first, &vm("deep", "leaf", 2, "debian-12.qcow2"));

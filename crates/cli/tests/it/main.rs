@@ -32,4 +32,5 @@ mod support;
 mod terminal;
 mod tokens;
 mod two;
+mod waits;
 mod words;

@@ -103,6 +103,7 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
         parallelism: 1,
         verify_ssh: true,
         timeout_buffer: 0,
+        timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: records.iter().map(planned).collect(),
         images: Vec::new(),
         foreign: Vec::new(),

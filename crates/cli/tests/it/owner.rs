@@ -269,6 +269,7 @@ pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
         parallelism: 1,
         verify_ssh: false,
         timeout_buffer: 0,
+        timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: Vec::new(),
         images: Vec::new(),
         foreign: Vec::new(),

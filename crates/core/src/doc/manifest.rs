@@ -7,6 +7,7 @@ use super::address::Address;
 use super::declare::{choice, document};
 use super::decode::Spanned;
 use super::scalar::{Int, Name, NodeName, Seconds, Url, Version, Vmid};
+use super::timeouts::TimeoutSettings;
 use std::net::IpAddr;
 
 choice! {
@@ -109,6 +110,8 @@ document! {
         cleanup_on_failure default "true": bool,
         /// Seconds added to each wait per level of nesting.
         timeout_buffer default "60": Seconds,
+        /// Time limits, in seconds. `--timeout` and `HOMESTAK_TIMEOUTS` come before them.
+        timeouts: TimeoutSettings,
         /// What happens to the rest when a node fails.
         on_error default "stop": OnError,
         /// How many nodes are worked on at once.

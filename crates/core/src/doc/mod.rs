@@ -28,6 +28,7 @@ pub mod site;
 mod size;
 pub mod source;
 pub mod spec;
+pub mod timeouts;
 pub mod tree;
 pub mod yaml;
 

@@ -92,6 +92,7 @@ pub(super) fn empty(
         parallelism: inputs.options.parallelism.unwrap_or(parallelism).max(1),
         verify_ssh: settings.verify_ssh.value,
         timeout_buffer: u64::try_from(settings.timeout_buffer.value).unwrap_or(0),
+        timeouts: settings.limits(),
         nodes,
         images,
         foreign,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{Configured, NodeRecord};
 use crate::converge::Change;
 use crate::doc::scalar::SiteId;
+use crate::doc::timeouts::Timeouts;
 use crate::observed::{GuestKind, GuestRef, GuestUuid, Power};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
@@ -91,6 +92,9 @@ pub struct Plan {
     pub verify_ssh: bool,
     /// Seconds added to each wait per level of nesting.
     pub timeout_buffer: u64,
+    /// Time limits that the manifest sets.
+    #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
+    pub timeouts: Timeouts,
     /// What each node is like, parents before their children.
     pub nodes: Vec<NodePlan>,
     /// Images that nodes are made from.

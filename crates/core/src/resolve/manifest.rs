@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::catalog::Catalog;
 use crate::doc::manifest::{Manifest, Mode, OnError, Pattern};
 use crate::doc::scalar::{NodeName, Vmid};
+use crate::doc::timeouts::{Limit, Timeouts};
 use crate::doc::{Code, Diagnostic, Faults, Severity, Span, Spanned};
 
 use super::node::{ResolvedNode, Scope};
@@ -38,10 +39,25 @@ pub struct ResolvedSettings {
     pub cleanup_on_failure: Valued<bool>,
     /// Seconds added to each wait per level of nesting.
     pub timeout_buffer: Valued<i64>,
+    /// Time limits that are written.
+    pub timeouts: Vec<(Limit, Valued<i64>)>,
     /// What happens to the rest when a node fails.
     pub on_error: Valued<OnError>,
     /// How many nodes are worked on at once.
     pub parallelism: Valued<i64>,
+}
+
+impl ResolvedSettings {
+    /// Returns the time limits that are written.
+    pub fn limits(&self) -> Timeouts {
+        let mut limits = Timeouts::default();
+        for (limit, seconds) in &self.timeouts {
+            let seconds = u64::try_from(seconds.value).unwrap_or(0);
+            // The document was checked when it was read: nothing else gets here.
+            _ = limits.set(*limit, seconds);
+        }
+        limits
+    }
 }
 
 /// A manifest without references.
@@ -183,7 +199,14 @@ fn settings(manifest: &Manifest) -> ResolvedSettings {
         .parallelism
         .as_ref()
         .map(|value| Valued::written(value.0, value.span));
+    let timeouts = written.timeouts.as_ref();
+    let timeouts = timeouts.map(|timeouts| timeouts.value.written());
     ResolvedSettings {
+        timeouts: timeouts
+            .into_iter()
+            .flatten()
+            .map(|(limit, value)| (limit, Valued::written(value.0, value.span)))
+            .collect(),
         verify_ssh: written_or(written.verify_ssh.as_ref(), true),
         cleanup_on_failure: written_or(written.cleanup_on_failure.as_ref(), true),
         timeout_buffer: buffer.unwrap_or_else(|| Valued::built_in(60)),

@@ -142,6 +142,10 @@ impl Resolved {
         sheet.put_valued("settings.verify_ssh", &settings.verify_ssh);
         sheet.put_valued("settings.cleanup_on_failure", &settings.cleanup_on_failure);
         sheet.put_valued("settings.timeout_buffer", &settings.timeout_buffer);
+        for (limit, seconds) in &settings.timeouts {
+            let path = format!("settings.timeouts.{}", limit.word());
+            sheet.put_valued(&path, seconds);
+        }
         sheet.put_text("settings.on_error", &settings.on_error);
         sheet.put_valued("settings.parallelism", &settings.parallelism);
         sheet

@@ -50,6 +50,7 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
         parallelism: 1,
         verify_ssh: false,
         timeout_buffer: 0,
+        timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes,
         images: Vec::new(),
         foreign: Vec::new(),

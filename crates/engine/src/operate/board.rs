@@ -146,7 +146,7 @@ impl Board {
         let guest = guest
             .ok_or_else(|| PortError::bug("open a node", &format!("`{name}` has no guest")))?;
         let provider = Box::pin(self.open(&node.host, &node.place)).await?;
-        let address = provider.address(&guest).await?;
+        let address = provider.address(&guest).await?.address();
         let address = address.ok_or_else(|| PortError {
             class: Class::Unreachable { sent: Sent::No },
             doing: format!("open `{name}`"),

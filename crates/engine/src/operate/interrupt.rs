@@ -1,11 +1,11 @@
 //! A person's wish to stop.
 //!
 //! In: an [`Interrupter`] that is asked. Out: an [`Interrupt`] that says so.
-//! Never: the end of a step that runs.
+//! Never: the end of an act that is under way; only waits are left.
 
 use tokio::sync::watch;
 
-/// Says when to stop: nothing new is begun, what runs is finished.
+/// Says when to stop: nothing new is begun, waits are left, what else runs is finished.
 #[derive(Clone, Debug)]
 pub struct Interrupt(watch::Receiver<bool>);
 
@@ -23,6 +23,11 @@ impl Interrupt {
     /// Tells whether a person asked to stop.
     pub fn is_asked(&self) -> bool {
         *self.0.borrow()
+    }
+
+    /// Returns the wish itself, for those who wait deep inside.
+    pub(crate) fn wish(&self) -> watch::Receiver<bool> {
+        self.0.clone()
     }
 
     /// Waits until a person asks to stop; for ever when nobody can. Cancel-safe.

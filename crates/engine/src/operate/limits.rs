@@ -1,17 +1,20 @@
 //! How often and how long something is tried.
 //!
-//! In: defaults. Out: [`Limits`].
-//! Never: how long a guest may take to boot; the step that waits for it says.
+//! The time limits themselves, with their defaults, are in [`homestak_core::doc::timeouts`].
 
 use std::time::Duration;
+
+use homestak_core::doc::timeouts::Timeouts;
 
 /// How often and how long something is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How often a step is tried when the other side is busy or away.
+    /// How often a step is tried whose answer makes no sense.
     pub tries: u32,
     /// The first pause between two tries; each is twice as long as the one before.
     pub pause: Duration,
+    /// Time limits of flags and the environment; they come before those of the plan.
+    pub timeouts: Timeouts,
 }
 
 impl Default for Limits {
@@ -19,6 +22,7 @@ impl Default for Limits {
         Self {
             tries: 5,
             pause: Duration::from_millis(500),
+            timeouts: Timeouts::default(),
         }
     }
 }

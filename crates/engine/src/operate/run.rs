@@ -77,7 +77,7 @@ impl Work<'_> {
     ) -> Result<Came, JournalError> {
         let mut left = todo.iter().filter(|todo| **todo).count();
         let mut schedule = Schedule::new(&stage.steps, todo, self.way);
-        let worker = Worker::new(self.operator, stage, self.way);
+        let worker = Worker::new(self.operator, stage, self.way, interrupt.clone());
         let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
         // Which step each task is about: one that panics cannot say so itself.
         let mut tasks: BTreeMap<tokio::task::Id, usize> = BTreeMap::new();
@@ -145,6 +145,8 @@ impl Work<'_> {
                             left -= 1;
                             schedule.done(at);
                         }
+                        // Left in a wait, because a person asked to stop.
+                        StepState::Begun | StepState::Undoing => {}
                         _ => failed = true,
                     }
                 }

@@ -5,21 +5,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use homestak_api::runtime::SharedClock;
+use homestak_api::runtime::{LeavableClock, SharedClock, stoppable};
 use homestak_core::doc::scalar::SiteId;
+use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
     Action, Configured, NodePlan, NodeRecord, NodeStatus, Place, Plan, Step, StepKind,
 };
 use tokio::sync::OnceCell;
 
 use super::board::Board;
+use super::interrupt::Interrupt;
 use super::limits::Limits;
 use super::replay::StepState;
 use super::run::Stage;
 use super::schedule::Way;
 use super::{Moment, Operator, Watcher};
-use crate::events::{Hub, What};
+use crate::events::{Hub, What, about};
 use crate::journal::{Entry, Happened, Journal, JournalError, RunId, Scope, Trouble};
 use crate::ports::{Class, Configurer, GuestRef, PortError, Seeds};
 use crate::steps::{self, Task, planned, subject};
@@ -50,13 +53,15 @@ struct Shared {
     watcher: Option<Arc<dyn Watcher>>,
     /// What was recorded before the first guest was created.
     known: OnceCell<Known>,
+    interrupt: Interrupt,
 }
 
 /// Records by host and node.
 type Known = BTreeMap<(String, String), NodeRecord>;
 
 impl Worker {
-    pub(super) fn new(operator: &Operator, stage: &Stage, way: Way) -> Self {
+    pub(super) fn new(operator: &Operator, stage: &Stage, way: Way, interrupt: Interrupt) -> Self {
+        let set = operator.limits.timeouts;
         Self(Arc::new(Shared {
             run: stage.run,
             mark: stage.mark.clone(),
@@ -69,9 +74,13 @@ impl Worker {
             configurer: operator.configurer.clone(),
             hub: operator.hub.clone(),
             clock: operator.clock.clone(),
-            limits: operator.limits,
+            limits: Limits {
+                timeouts: stage.plan.timeouts.with(&set),
+                ..operator.limits
+            },
             watcher: operator.watcher.clone(),
             known: OnceCell::new(),
+            interrupt,
         }))
     }
 
@@ -114,7 +123,7 @@ impl Shared {
             board: self.board.clone(),
             seeds: self.seeds.clone(),
             configurer: self.configurer.clone(),
-            clock: self.clock.clone(),
+            clock: LeavableClock::shared(self.clock.clone()),
             hub: self.hub.clone(),
             limits: self.limits,
             look_first,
@@ -122,7 +131,18 @@ impl Shared {
             changed,
         };
         let begun = self.clock.now();
-        let result = persist(&task, self.way).await;
+        let work = about(task.subject(), persist(&task, self.way));
+        let Some(result) = stoppable(self.interrupt.wish(), work).await else {
+            // Left in a wait: its intent is all that is written, so whoever resumes looks first.
+            let state = match self.way {
+                Way::Forward => StepState::Begun,
+                Way::Back => StepState::Undoing,
+            };
+            return Ok(Ended {
+                state,
+                changed: false,
+            });
+        };
         // Before the result is written: a step without one is done again, and forgets again.
         let result = result.and_then(|came| self.forget(at, &came).map(|()| came));
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
@@ -431,11 +451,22 @@ fn is_discarded(steps: &[Step], ready: usize) -> bool {
     next.is_some_and(|next| next.kind == StepKind::Discard && next.node == steps[ready].node)
 }
 
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest time of a try in vain that counts: a connection and an answer are over by then. A
+/// clock that is set meanwhile must not use up all patience.
+const IN_VAIN: Duration = Duration::from_secs(60);
+
 /// Does or undoes a step, again when the other side is busy or away: every step looks first.
 async fn persist(task: &Task, way: Way) -> Result<steps::Came, PortError> {
-    let mut pause = task.limits.pause;
+    let limits = &task.limits;
+    let mut pause = limits.pause;
     let mut tried = 0;
+    let mut away = Duration::ZERO;
+    let mut busy = Duration::ZERO;
+    let mut said = String::new();
     loop {
+        let begun = task.clock.now();
         let result = match way {
             Way::Forward => forward(task, tried > 0).await,
             Way::Back => task.undo().await,
@@ -445,25 +476,45 @@ async fn persist(task: &Task, way: Way) -> Result<steps::Came, PortError> {
             Ok(came) => return Ok(came),
             Err(error) => error,
         };
+        let took = Duration::try_from(task.clock.now().duration_since(begun)).unwrap_or_default();
+        busy += took;
         let later = match error.class {
-            Class::Busy | Class::Unreachable { .. } | Class::Broken => true,
+            Class::Unreachable { .. } => {
+                away += took.min(IN_VAIN);
+                away < limits.timeouts.of(Limit::Api)
+            }
+            Class::Busy => {
+                away = Duration::ZERO;
+                busy < limits.timeouts.of(Limit::Lock)
+            }
+            Class::Broken => {
+                away = Duration::ZERO;
+                tried < limits.tries
+            }
             Class::Refused | Class::Missing | Class::Bug => false,
         };
         // Waiting until it is reached has a patience of its own.
-        if !later || tried >= task.limits.tries || task.step.kind == StepKind::Ready {
+        if !later || task.step.kind == StepKind::Ready {
             return Err(error);
         }
-        task.hub.tell(What::Waiting {
-            subject: task.subject(),
-            what: format!("another try ({error})"),
-        });
+        let what = match error.class {
+            Class::Unreachable { .. } => format!("an answer ({error})"),
+            _ => format!("another try ({error})"),
+        };
+        if what != said {
+            task.waits_for(what.clone());
+            said = what;
+        }
         task.clock.sleep(pause).await;
-        pause *= 2;
+        (away, busy) = (away + pause, busy + pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
 async fn forward(task: &Task, again: bool) -> Result<steps::Came, PortError> {
+    // Waiting until it is reached looks by itself, with patience.
     if (again || task.look_first)
+        && task.step.kind != StepKind::Ready
         && let Some(came) = task.probe().await?
     {
         return Ok(came);

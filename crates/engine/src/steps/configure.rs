@@ -43,7 +43,7 @@ async fn inner(task: &Task) -> Result<Inner, PortError> {
     let address = match task.board.address(&node.name) {
         Some(address) => address,
         None => {
-            let found = task.provider().await?.address(&guest).await?;
+            let found = task.provider().await?.address(&guest).await?.address();
             found.ok_or_else(|| PortError {
                 class: Class::Unreachable { sent: Sent::No },
                 ..PortError::refused(

@@ -3,17 +3,11 @@
 //! In: a step with its node. Out: whether anything was changed.
 //! Never: a guest switched off that was not asked to end first.
 
-use std::time::Duration;
-
+use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::Action;
 
 use super::{Came, Task, ready};
 use crate::ports::{Class, Halt, ObservedGuest, PortError, Power, Sent};
-
-/// How long a guest may take to end by itself.
-const GRACE: Duration = Duration::from_secs(60);
-/// The same when a run is undone: nobody has used the guest yet.
-const SHORT_GRACE: Duration = Duration::from_secs(10);
 
 /// Looks whether the guest runs, where the plan says it is; `None` when it is gone.
 async fn power(task: &Task) -> Result<Option<Power>, PortError> {
@@ -59,15 +53,16 @@ pub(super) async fn start(task: &Task) -> Result<Came, PortError> {
 
 pub(super) async fn stop(task: &Task) -> Result<Came, PortError> {
     let power = power(task).await?;
-    halt(task, power, GRACE).await
+    halt(task, power, Limit::Shutdown).await
 }
 
-async fn halt(task: &Task, power: Option<Power>, grace: Duration) -> Result<Came, PortError> {
+async fn halt(task: &Task, power: Option<Power>, grace: Limit) -> Result<Came, PortError> {
     task.board.leave(&task.node()?.name);
     if power != Some(Power::Running) {
         return Ok(Came::default());
     }
     let provider = task.provider().await?;
+    let grace = task.limits.timeouts.of(grace);
     provider.stop(&task.guest()?, Halt::Graceful(grace)).await?;
     Ok(Came::changed())
 }
@@ -94,7 +89,7 @@ pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
         Some(_) => task.look(&guest).await?,
         None => task.look_anywhere(&guest).await?,
     };
-    halt(task, known(there)?, SHORT_GRACE).await
+    halt(task, known(there)?, Limit::UndoShutdown).await
 }
 
 /// Starts a guest again that ran before it was stopped, if it is still there. One that others run

@@ -6,11 +6,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Came, Task};
-use crate::ports::{Class, PortError, Sent, ssh_ports};
+use homestak_core::doc::timeouts::Limit;
+use homestak_core::plan::NodePlan;
 
-/// How long a guest may take until it is reached.
-const PATIENCE: Duration = Duration::from_secs(300);
+use super::{Came, Task};
+use crate::ports::{Class, PortError, Reach, Sent, ssh_ports};
+
 /// The first pause between two looks.
 const FIRST: Duration = Duration::from_millis(200);
 /// The longest pause between two looks.
@@ -18,13 +19,6 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// The longest time a look takes that counts: an answer comes within a minute or not at all. A
 /// clock that is set during a wait must not use up all patience.
 const LOOK: Duration = Duration::from_secs(60);
-
-pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
-    Ok(match once(task).await? {
-        Look::Reached(address) => Some(reached(address)),
-        Look::NotYet(_) => None,
-    })
-}
 
 fn reached(address: IpAddr) -> Came {
     Came {
@@ -43,8 +37,10 @@ async fn once(task: &Task) -> Result<Look, PortError> {
     let node = task.node()?;
     let guest = task.guest()?;
     let provider = task.provider().await?;
-    let Some(address) = provider.address(&guest).await? else {
-        return Ok(Look::NotYet("its address"));
+    let address = match provider.address(&guest).await? {
+        Reach::At(address) => address,
+        Reach::NoAgent => return Ok(Look::NotYet("its guest agent")),
+        Reach::NoAddress => return Ok(Look::NotYet("its address")),
     };
     let places = task.board.places();
     let ports = ssh_ports(node, node.config.as_ref());
@@ -69,21 +65,25 @@ async fn once(task: &Task) -> Result<Look, PortError> {
     Ok(Look::Reached(address))
 }
 
+/// Looks until the node is reached. While its host does not answer, the patience with hosts
+/// counts, and not that with the node.
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let node = task.node()?;
+    let limits = &task.limits.timeouts;
     let levels = u32::try_from(node.depth).unwrap_or(u32::MAX);
-    let patience = PATIENCE + Duration::from_secs(task.plan.timeout_buffer) * levels;
+    let patience = limits.of(Limit::Boot) + Duration::from_secs(task.plan.timeout_buffer) * levels;
     let mut waited = Duration::ZERO;
+    let mut away = Duration::ZERO;
     let mut pause = FIRST;
     let mut said = "";
     loop {
         let begun = task.clock.now();
-        let lacks = match once(task).await {
+        let (lacks, lost) = match once(task).await {
             Ok(Look::Reached(address)) => return Ok(reached(address)),
-            Ok(Look::NotYet(what)) => what,
+            Ok(Look::NotYet(what)) => (what, None),
             // A host under load answers later.
             Err(error) if matches!(error.class, Class::Unreachable { .. } | Class::Busy) => {
-                "its host to answer"
+                ("its host to answer", Some(error))
             }
             Err(error) => return Err(error),
         };
@@ -92,19 +92,41 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
             said = lacks;
         }
         let looked = Duration::try_from(task.clock.now().duration_since(begun));
-        waited += looked.unwrap_or_default().min(LOOK);
-        if waited > patience {
-            return Err(PortError {
-                class: Class::Unreachable { sent: Sent::No },
-                doing: format!("reach `{}`", node.name),
-                detail: format!("waited {} s for {lacks}", patience.as_secs()).into(),
-                log: Vec::new(),
-                hint: "look at its console; `homestak manifest resume` goes on from here".into(),
-            });
+        let spent = looked.unwrap_or_default().min(LOOK);
+        match lost {
+            Some(error) if away + spent > limits.of(Limit::Api) => {
+                let seconds = limits.of(Limit::Api).as_secs();
+                return Err(PortError {
+                    detail: format!("no answer for {seconds} s: {}", error.detail).into(),
+                    hint: "`homestak manifest resume` continues from here".into(),
+                    ..error
+                });
+            }
+            Some(_) => away += spent + pause,
+            None => {
+                away = Duration::ZERO;
+                waited += spent;
+                if waited > patience {
+                    return Err(late(node, patience, lacks));
+                }
+                waited += pause;
+            }
         }
         task.clock.sleep(pause).await;
-        waited += pause;
         pause = (pause * 3 / 2).min(LONGEST);
+    }
+}
+
+/// Says what a node still lacked when patience ended.
+fn late(node: &NodePlan, patience: Duration, lacks: &str) -> PortError {
+    PortError {
+        class: Class::Unreachable { sent: Sent::No },
+        doing: format!("reach `{}`", node.name),
+        detail: format!("waited {} s for {lacks}", patience.as_secs()).into(),
+        log: Vec::new(),
+        hint: "look at its console; `homestak manifest resume` continues from here, and \
+               `--timeout boot=SECONDS` waits longer"
+            .into(),
     }
 }
 

@@ -203,7 +203,7 @@ async fn an_undoing_that_died_anywhere_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupted_run_finishes_its_steps_and_goes_on_later() {
+async fn an_interrupted_run_fails_nothing_and_goes_on_later() {
     let case = &CASES[0];
     let lab = case.lab().await;
     let plan = case.plan(&lab).await;
@@ -216,9 +216,8 @@ async fn an_interrupted_run_finishes_its_steps_and_goes_on_later() {
     let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
     assert_eq!(ended.unwrap().1, Ending::Stopped);
     let run = lab.last_run();
-    let begun = |entry: &&Entry| entry.happened == Happened::Intent;
-    let n_begun = run.entries.iter().filter(begun).count();
-    assert_eq!(run.entries.len(), n_begun * 2, "each step has its result");
+    let known = |entry: &Entry| matches!(entry.happened, Happened::Intent | Happened::Done { .. });
+    assert!(run.entries.iter().all(known), "what was left has no result");
     let (_ask, interrupt) = Interrupt::new();
     let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
     assert_eq!(ending, Ending::Done);

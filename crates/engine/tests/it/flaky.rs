@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use homestak_engine::ports::{
     Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, Places, PortError, Provider,
+    Observed, ObservedGuest, Places, PortError, Provider, Reach,
 };
 
 /// When a change fails.
@@ -126,7 +126,7 @@ impl Provider for Door {
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
         self.change(self.whole.start(guest)).await
     }
-    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
         self.whole.address(guest).await
     }
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {

@@ -12,6 +12,7 @@ use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
+use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::firstboot::Identity;
 use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted};
 use homestak_core::resolve::{Request, Resolved, manifest};
@@ -145,8 +146,8 @@ impl Places for Doors {
         "the World".to_owned()
     }
 
-    async fn answers(&self, _: &str, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
-        Ok(true)
+    async fn answers(&self, _: &str, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+        Ok(self.world.ssh_answers(&address.to_string()))
     }
 }
 
@@ -200,6 +201,7 @@ pub struct Lab {
     pub options: Options,
     pub site: SiteId,
     pub watcher: Option<Arc<dyn Watcher>>,
+    pub timeouts: Timeouts,
 }
 
 impl Lab {
@@ -237,6 +239,7 @@ impl Lab {
             options: Options::new(Verb::Apply),
             site: SiteId::from_random([7; 16]),
             watcher: None,
+            timeouts: Timeouts::default(),
         }
     }
 
@@ -251,6 +254,7 @@ impl Lab {
             limits: Limits {
                 tries: 4,
                 pause: Duration::from_secs(2),
+                timeouts: self.timeouts,
             },
             watcher: self.watcher.clone(),
             mark,
@@ -338,6 +342,7 @@ impl Lab {
             options: self.options.clone(),
             site,
             watcher: None,
+            timeouts: self.timeouts,
         }
     }
 

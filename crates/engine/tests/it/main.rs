@@ -24,4 +24,5 @@ mod memory;
 mod owners;
 mod ownership;
 mod steps;
+mod waits;
 mod walks;

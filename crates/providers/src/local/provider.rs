@@ -5,16 +5,20 @@
 //! Never: anything done here but carrying over.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_api::runtime::leavable;
 use homestak_engine::ports::{
     Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
-    NewIdentity, Observed, ObservedGuest, PortError, Provider, Remark,
+    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
 };
 
 use super::{Local, VmEngine, image_name, kvm};
 use crate::image::Images;
 
+/// How long is still waited when a person has asked to stop.
+const ROOM: Duration = Duration::from_millis(500);
 /// How many nodes are changed at once.
 const AT_ONCE: usize = 8;
 
@@ -81,9 +85,10 @@ impl Provider for Local {
         self.off(move |local| local.boot(&guest)).await
     }
 
-    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.reach(&guest)).await
+        let found = self.off(move |local| local.reach(&guest)).await;
+        found.map(Reach::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
@@ -109,7 +114,8 @@ impl Provider for Local {
 
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.end(&guest, halt)).await
+        // A guest that was asked to shut down does so whether or not anyone waits for it.
+        leavable(ROOM, self.off(move |local| local.end(&guest, halt))).await
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
@@ -142,11 +148,15 @@ impl Provider for Local {
         self.realm.claim()?;
         let failed =
             |error: crate::image::ImageError| error.into_port(&format!("make the image `{name}`"));
-        self.images.ensure(name, &say).await.map_err(failed)?;
-        if self.wants_disk(image.kind) {
-            self.images.disk(name, &say).await.map_err(failed)?;
-        }
-        Ok(())
+        let made = async {
+            self.images.ensure(name, &say).await?;
+            if self.wants_disk(image.kind) {
+                self.images.disk(name, &say).await?;
+            }
+            Ok(())
+        };
+        // Cancel safety: a build that is dropped ends at once and leaves nothing.
+        leavable(ROOM, made).await.map_err(failed)
     }
 }
 

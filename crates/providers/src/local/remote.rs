@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use homestak_core::foreign::{ForeignText, escape_json};
 use homestak_engine::ports::{
     Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, PortError, Provider, Sent,
+    Observed, ObservedGuest, PortError, Provider, Reach, Sent,
 };
 
 use super::wire::{Reply, Request};
@@ -105,9 +105,10 @@ impl Provider for Remote {
         self.done(&Request::Start(guest.clone())).await
     }
 
-    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
         let request = Request::Address(guest.clone());
-        expect!(self.ask(&request).await?, Reply::Address)
+        let found = expect!(self.ask(&request).await?, Reply::Address);
+        found.map(Reach::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {

@@ -84,7 +84,7 @@ impl Local {
             Request::Start(guest) => self.start(&guest).await.map(done),
             Request::Address(guest) => {
                 let found = self.address(&guest).await;
-                found.map(Reply::Address)
+                found.map(|found| Reply::Address(found.address()))
             }
             Request::DiscardSeed(guest) => self.discard_seed(&guest).await.map(done),
             Request::GrowDisk(guest, gib) => self.grow_disk(&guest, gib).await.map(done),

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use homestak_engine::ports::{GuestKind, GuestRef};
+use homestak_engine::ports::{GuestKind, GuestRef, Reach};
 use serde_json::Value;
 
 use super::client::{Pve, by_kind};
@@ -16,12 +16,12 @@ use super::requests::{CT_INTERFACES, VM_INTERFACES};
 
 impl Pve {
     /// Looks once for the address of a guest's first network card.
-    pub(super) async fn look_up(&self, guest: &GuestRef) -> Result<Option<IpAddr>, Fault> {
+    pub(super) async fn look_up(&self, guest: &GuestRef) -> Result<Reach, Fault> {
         let leave = match guest.kind {
             GuestKind::Vm => {
                 let now = self.clock.now();
                 let Some(leave) = self.boots.ask(&guest.host, &guest.uuid, now).await else {
-                    return Ok(None);
+                    return Ok(Reach::NoAgent);
                 };
                 Some(leave)
             }
@@ -29,27 +29,29 @@ impl Pve {
             GuestKind::Ct => None,
         };
         let found = self.ask_address(guest).await;
-        if let Some(leave) = leave {
-            leave.came(matches!(found, Ok(Some(_))), self.clock.now());
+        // A host that does not answer says nothing about the guest.
+        if let (Some(leave), Ok(found)) = (leave, &found) {
+            leave.came(*found != Reach::NoAgent, self.clock.now());
         }
         found
     }
 
-    async fn ask_address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, Fault> {
+    async fn ask_address(&self, guest: &GuestRef) -> Result<Reach, Fault> {
         let Found::Ours(located) = self.find(guest).await? else {
-            return Ok(None);
+            return Ok(Reach::NoAddress);
         };
         let Some(mac) = located.config.mac() else {
-            return Ok(None);
+            return Ok(Reach::NoAddress);
         };
         let call = by_kind(located.kind, &VM_INTERFACES, &CT_INTERFACES)
             .at("node", &located.node)
             .at("vmid", located.vmid);
         match self.ask_once(&call).await {
-            Ok(data) => Ok(address_of(located.kind, &data, &mac)),
+            Ok(data) => Ok(address_of(located.kind, &data, &mac).into()),
             // Not yet: off, or its agent has not started.
-            Err(fault) if matches!(fault.reason, Reason::NoAgent | Reason::NotRunning) => Ok(None),
-            Err(fault) if fault.is_passing() => Ok(None),
+            Err(fault) if matches!(fault.reason, Reason::NoAgent | Reason::NotRunning) => {
+                Ok(Reach::NoAgent)
+            }
             Err(fault) => Err(fault),
         }
     }

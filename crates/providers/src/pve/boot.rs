@@ -32,6 +32,8 @@ struct Lane {
     waiting: BTreeMap<GuestUuid, Waiting>,
     /// How long guests of this host take from the first question to an answer.
     usual: Option<Duration>,
+    /// Whether the last guest that was asked answered: what began to boot with it may be up too.
+    hopeful: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -39,6 +41,9 @@ struct Waiting {
     since: Timestamp,
     seen: Timestamp,
     asked: bool,
+    /// Whether it answered when it was last asked. Asking it again costs the host nothing, and
+    /// whoever asks still waits for something else of it.
+    answers: bool,
 }
 
 /// Leave to ask one guest. The next one is asked when it is dropped.
@@ -64,25 +69,30 @@ impl Lane {
             since: now,
             seen: now,
             asked: false,
+            answers: false,
         });
         waiting.seen = now;
         let own = *waiting;
         waiting.asked = true;
         self.waiting
             .retain(|_, waiting| between(waiting.seen, now) < FORGOTTEN);
+        if own.answers {
+            return true;
+        }
         let age = between(own.since, now);
         if age >= self.usual.unwrap_or(OVERDUE) {
             return true;
         }
+        let booting = || self.waiting.iter().filter(|(_, one)| !one.answers);
         // It may have been up for long before anyone asked.
-        if !own.asked && self.waiting.len() == 1 {
+        if !own.asked && booting().count() == 1 {
             return true;
         }
-        // The one that began to boot first answers first; the others follow at its pace.
-        let by_age = self.waiting.iter().map(|(uuid, one)| (one.since, uuid));
+        // The one that began to boot first answers first; the others follow it.
+        let by_age = booting().map(|(uuid, one)| (one.since, uuid));
         let is_oldest = by_age.min().is_some_and(|(_, oldest)| oldest == guest);
         let calm = self.not_before.is_none_or(|from| now >= from);
-        self.usual.is_none() && calm && is_oldest
+        calm && (self.hopeful || is_oldest)
     }
 }
 
@@ -106,6 +116,15 @@ impl Boots {
     }
 }
 
+impl Boots {
+    /// Forgets what is known of a guest: it is started, so its agent is not up.
+    pub(super) fn started(&self, host: &str, guest: &GuestUuid) {
+        if let Some(lane) = locked(&self.0).get_mut(host) {
+            lane.waiting.remove(guest);
+        }
+    }
+}
+
 impl Leave {
     /// Says whether the guest answered.
     pub(super) fn came(&self, answered: bool, now: Timestamp) {
@@ -113,12 +132,15 @@ impl Leave {
         let Some(lane) = lanes.get_mut(&self.host) else {
             return;
         };
-        let waiting = lane.waiting.get(&self.guest).copied();
-        let age = waiting.map_or(Duration::ZERO, |waiting| between(waiting.since, now));
+        lane.hopeful = answered;
+        let Some(waiting) = lane.waiting.get_mut(&self.guest) else {
+            return;
+        };
+        let age = between(waiting.since, now);
+        let answered_before = std::mem::replace(&mut waiting.answers, answered);
         if answered {
-            lane.waiting.remove(&self.guest);
             // What was up already says nothing about booting.
-            if age > PAUSE {
+            if age > PAUSE && !answered_before {
                 let quickest = lane.usual.map_or(age, |usual| usual.min(age));
                 lane.usual = Some(quickest);
             }
@@ -170,6 +192,54 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_that_answered_is_asked_again_at_once_while_others_boot() {
+        let boots = Boots::default();
+        for n in 1..4 {
+            if let Some(leave) = boots.ask("pve1", &guest(n), at(0)).await {
+                leave.came(false, at(3));
+            }
+        }
+        let leave = boots.ask("pve1", &guest(1), at(107)).await.expect("due");
+        leave.came(true, at(107));
+        drop(leave);
+        for second in [108, 110, 112] {
+            let leave = boots.ask("pve1", &guest(1), at(second)).await;
+            leave.expect("still asked").came(true, at(second));
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_is_started_again_is_waited_for_like_any_other() {
+        let boots = Boots::default();
+        let leave = boots.ask("pve1", &guest(1), at(0)).await.expect("alone");
+        leave.came(true, at(0));
+        drop(leave);
+        boots.started("pve1", &guest(1));
+        let leave = boots.ask("pve1", &guest(1), at(10)).await.expect("alone");
+        leave.came(false, at(13));
+        drop(leave);
+        assert!(
+            boots.ask("pve1", &guest(1), at(13)).await.is_none(),
+            "a pause"
+        );
+        assert!(boots.ask("pve1", &guest(1), at(14)).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn guests_that_boot_at_once_are_all_asked_as_soon_as_the_first_answers() {
+        let boots = Boots::default();
+        for n in 1..21 {
+            if let Some(leave) = boots.ask("pve1", &guest(n), at(0)).await {
+                leave.came(false, at(3));
+            }
+        }
+        for n in 1..21 {
+            let leave = boots.ask("pve1", &guest(n), at(40)).await;
+            leave.expect("due").came(true, at(40));
+        }
+    }
+
+    #[tokio::test]
     async fn once_one_answered_the_others_are_asked_after_the_same_time() {
         let boots = Boots::default();
         let first = boots
@@ -187,9 +257,13 @@ mod tests {
             .expect("the oldest");
         first.came(true, at(40));
         drop(first);
-        for n in 2..5 {
+        // They may be up as well; one that is not says enough about the others.
+        let second = boots.ask("pve1", &guest(2), at(45)).await.expect("asked");
+        second.came(false, at(48));
+        drop(second);
+        for n in 3..5 {
             assert!(
-                boots.ask("pve1", &guest(n), at(45)).await.is_none(),
+                boots.ask("pve1", &guest(n), at(49)).await.is_none(),
                 "too early"
             );
         }

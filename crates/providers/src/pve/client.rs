@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use homestak_api::runtime::SharedClock;
+use homestak_api::runtime::{LeavableClock, SharedClock};
 use homestak_engine::ports::{Class, GuestKind, Listener, PortError};
 use serde_json::Value;
 
@@ -71,6 +71,7 @@ pub(super) struct Done {
 impl Pve {
     /// Prepares a client; nothing is sent.
     pub fn new(settings: PveSettings, clock: SharedClock) -> Result<Self, PortError> {
+        let clock = LeavableClock::shared(clock);
         let transport = Transport::new(&settings, clock.clone())
             .map_err(|fault| fault.into_port(format!("set up {}", settings.endpoint.url)))?;
         Ok(Self {

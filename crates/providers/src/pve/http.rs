@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use homestak_api::runtime::SharedClock;
+use homestak_api::runtime::{SharedClock, checkpoint, leavable};
 use homestak_api::trust;
 use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Class, Sent};
@@ -23,6 +23,8 @@ use super::session::{Session, Ticket};
 use super::settings::{Credential, Endpoint, Limits, PveSettings};
 use super::upload::Upload;
 
+/// How long an answer is still waited for when a person has asked to stop; most come sooner.
+const ROOM: Duration = Duration::from_millis(500);
 /// Connections idle longer are dropped by the server (5 s); a request on such a one would be lost.
 const IDLE: Duration = Duration::from_secs(4);
 /// The largest answer that is read; 10,000 guests are about 5 MB.
@@ -261,10 +263,12 @@ impl Transport {
             Method::Put => lane.client.put(url).form(call.params()),
         };
         let _turn = permit(&lane.in_flight).await?;
+        checkpoint().await;
         self.sent.fetch_add(1, Ordering::Relaxed);
         // Cancel safety: dropping this may leave a request that is acted on; callers that are
         // dropped are repeated, and look first.
-        let result = receive(request.headers(headers).timeout(self.limits.answer)).await;
+        let request = request.headers(headers).timeout(self.limits.answer);
+        let result = leavable(ROOM, receive(request)).await;
         let result = lane.judge(result, &self.credential);
         trace(call, &result);
         result

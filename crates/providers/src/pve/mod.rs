@@ -24,6 +24,7 @@ mod remark;
 mod reshape;
 mod session;
 mod settle;
+mod simulated;
 mod task;
 mod upload;
 mod wait;

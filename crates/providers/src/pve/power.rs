@@ -23,6 +23,7 @@ const TRIES: u32 = 4;
 impl Pve {
     /// Starts a guest.
     pub(super) async fn power_on(&self, guest: &GuestRef) -> Result<(), Fault> {
+        self.boots.started(&guest.host, &guest.uuid);
         self.bring_to(guest, Power::Running, |located, _| {
             by_kind(located.kind, &VM_START, &CT_START)
         })

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use homestak_engine::ports::{
     Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, PortError, Provider,
+    Observed, ObservedGuest, PortError, Provider, Reach,
 };
 use serde_json::Value;
 
@@ -105,7 +105,7 @@ impl Provider for Pve {
         })
     }
 
-    async fn address(&self, guest: &GuestRef) -> Result<Option<IpAddr>, PortError> {
+    async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
         describe(about(&guest.uuid, self.look_up(guest)).await, || {
             format!("ask for the address of {}", guest_name(guest))
         })

@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use homestak_api::trust::Trust;
+use homestak_core::doc::timeouts::{Limit, Timeouts};
 
 /// How a Proxmox VE is reached.
 #[derive(Clone)]
@@ -170,7 +171,8 @@ pub struct Limits {
     pub lock: Duration,
     /// How long a task may show no progress.
     pub task_stall: Duration,
-    /// How long a task may be out of reach.
+    /// How long a task may be out of reach, before the step that started it is tried again: the
+    /// patience with hosts is the step's.
     pub task_unreachable: Duration,
     /// How long to look for what became of a request whose answer was lost.
     pub settle: Duration,
@@ -180,21 +182,30 @@ pub struct Limits {
     pub per_storage: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+/// What a lost contact may take until the step itself looks again.
+const LOST_CONTACT: Duration = Duration::from_secs(30);
+
+impl From<&Timeouts> for Limits {
+    fn from(timeouts: &Timeouts) -> Self {
         Self {
             in_flight: 4,
             uploads: 2,
-            connect: Duration::from_secs(10),
-            answer: Duration::from_secs(60),
-            upload_stall: Duration::from_secs(120),
-            lock: Duration::from_secs(300),
-            task_stall: Duration::from_secs(900),
-            task_unreachable: Duration::from_secs(300),
-            settle: Duration::from_secs(600),
+            connect: timeouts.of(Limit::Connect),
+            answer: timeouts.of(Limit::Answer),
+            upload_stall: timeouts.of(Limit::Upload),
+            lock: timeouts.of(Limit::Lock),
+            task_stall: timeouts.of(Limit::Task),
+            task_unreachable: timeouts.of(Limit::Api).min(LOST_CONTACT),
+            settle: timeouts.of(Limit::Settle),
             grace: Duration::from_secs(30),
             per_storage: 2,
         }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::from(&Timeouts::default())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, NewGuest, Sent};
+use homestak_engine::ports::{Class, NewGuest};
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
@@ -68,8 +68,7 @@ impl Pve {
             if passed > limits.settle {
                 let name = name_of(guest.kind, vmid, &guest.host);
                 let detail = format!("{name} is being made since {} s", passed.as_secs());
-                let class = Class::Unreachable { sent: Sent::Maybe };
-                return Err(Fault::new(class, Reason::Stalled, detail)
+                return Err(Fault::new(Class::Busy, Reason::Stalled, detail)
                     .with_hint("repeat later: what is there by then is completed, not doubled"));
             }
             if !said {

@@ -123,11 +123,13 @@ impl Pve {
         let mut said = false;
         let mut ran = Duration::ZERO;
         self.clock.sleep(self.paces.first(&upid.kind)).await;
+        let mut away = false;
         loop {
             let looked = elapsed(started, self.clock.now());
             watch.looks += 1;
             match self.ask_once(&status).await {
                 Ok(data) => {
+                    away = false;
                     watch.reached = self.clock.now();
                     let standing = standing(&data);
                     match &standing {
@@ -154,19 +156,23 @@ impl Pve {
                         None => return Err(Fault::garbage("the task's status makes no sense")),
                     }
                 }
-                Err(fault) => self.tolerate(fault, started, &watch)?,
+                Err(fault) => {
+                    let lost = fault.is_passing();
+                    self.tolerate(fault, started, &watch)?;
+                    if lost && !away {
+                        self.voice.waiting(format!("{} to answer", upid.node));
+                    }
+                    (away, said) = (lost, said && !lost);
+                }
             }
             self.measure(upid, &mut watch).await;
             let now = self.clock.now();
             if elapsed(watch.moved, now) > stall {
                 let detail = format!("task {upid} has not moved for {} s", stall.as_secs());
-                return Err(Fault::new(
-                    Class::Unreachable { sent: Sent::Maybe },
-                    Reason::Stalled,
-                    detail,
-                )
-                .with_log(self.tail(upid).await)
-                .with_hint("it may still end well; look at it on the host before repeating"));
+                // Busy: the time limit has passed, so the step does not wait for it anew.
+                return Err(Fault::new(Class::Busy, Reason::Stalled, detail)
+                    .with_log(self.tail(upid).await)
+                    .with_hint("it may still end well; look at it on the host before repeating"));
             }
             // In proportion to how long it has taken: looks are few, and an end is seen soon, for
             // whoever waits for a turn waits for that too.

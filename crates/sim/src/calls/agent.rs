@@ -46,11 +46,10 @@ pub(crate) async fn ping(context: &Context) -> Outcome {
 
 pub(crate) async fn interfaces(context: &Context) -> Outcome {
     let vmid = reach(context).await?;
+    let now = context.world.now();
     let state = context.world.state();
-    Ok(state
-        .guest(&context.node, Kind::Qemu, vmid)?
-        .interfaces()
-        .into())
+    let guest = state.guest(&context.node, Kind::Qemu, vmid)?;
+    Ok(guest.interfaces_at(now).into())
 }
 
 pub(crate) async fn host_name(context: &Context) -> Outcome {
@@ -87,12 +86,8 @@ pub(crate) fn container_interfaces(context: &Context) -> Outcome {
     let state = context.world.state();
     let guest = state.guest(&context.node, Kind::Lxc, vmid)?;
     // A container that is off has nothing to say, which is no error.
-    let up_for = guest.running.as_ref().map(|running| now - running.since);
-    let shown = match up_for {
-        Some(seconds) => guest.interfaces_after(seconds),
-        None => Value::Null,
-    };
-    Ok(shown.into())
+    let shown = guest.running.as_ref().map(|_| guest.interfaces_at(now));
+    Ok(shown.unwrap_or(Value::Null).into())
 }
 
 pub(crate) fn cloudinit_dump(context: &Context) -> Outcome {

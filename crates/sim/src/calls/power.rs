@@ -16,6 +16,9 @@ use crate::world::state::{Boots, Running};
 /// How long a guest that does not answer is asked before `timeout` begins to count, in seconds.
 const AGENT_PATIENCE: Duration = Duration::from_secs(3);
 
+/// From the start of a container to its addresses, and to its SSH.
+const NETWORK_UP: f64 = 1.5;
+
 fn task_name(kind: Kind, what: &str) -> String {
     match kind {
         Kind::Qemu => format!("qm{what}"),
@@ -144,26 +147,30 @@ fn check_start(job: &Job, kind: Kind, vmid: u32) -> Result<bool, String> {
 }
 
 impl World {
-    /// Marks a guest as running, with an agent that answers after a while if it has one.
+    /// Marks a guest as running: its address, its agent and its SSH come after a while each.
     pub(crate) fn set_running(&self, node: &str, kind: Kind, vmid: u32) -> Result<(), String> {
         let (now, sweep) = (self.now(), self.last_sweep());
         let mut state = self.state();
-        let boot = state.timing.boot.as_secs_f64();
         let jitter = state.random.fraction() * 0.2 + 0.9;
         let pid = state.tasks.next_pid();
+        let name = state.guest(node, kind, vmid)?.name();
+        let (address, agent, ssh) = match kind {
+            Kind::Qemu => state.timing.stages_of(&name, jitter),
+            Kind::Lxc => (NETWORK_UP, 0.0, NETWORK_UP),
+        };
         let guest = state.guest_mut(node, kind, vmid)?;
         guest.touch(now, sweep);
         guest.config.apply_pending();
         state.lease(vmid);
         let guest = state.guest_mut(node, kind, vmid)?;
-        let talks = match guest.boots {
-            Boots::Nothing => false,
-            Boots::System | Boots::Hypervisor => guest.agent_is_enabled(),
-        };
+        let system = kind == Kind::Lxc || guest.boots != Boots::Nothing;
+        let talks = kind == Kind::Qemu && system && guest.agent_is_enabled();
         guest.running = Some(Running {
             pid,
             since: now,
-            agent_from: talks.then_some(now + boot * jitter),
+            address_from: now + address,
+            agent_from: talks.then_some(now + agent),
+            ssh_from: system.then_some(now + ssh),
         });
         Ok(())
     }

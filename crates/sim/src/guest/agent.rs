@@ -85,14 +85,16 @@ impl Guest {
         Some(address.split('/').next().unwrap_or("").to_owned())
     }
 
-    /// Returns interfaces of a container that has run for so many seconds: its network takes a
-    /// moment to come up.
-    pub(crate) fn interfaces_after(&self, seconds: f64) -> Value {
-        /// From the start of a container to its addresses.
-        const NETWORK_UP: f64 = 1.5;
+    /// Returns interfaces as they are now: the network of a guest takes a while to come up.
+    pub(crate) fn interfaces_at(&self, now: f64) -> Value {
         let mut shown = self.interfaces();
-        if seconds < NETWORK_UP {
-            for entry in shown.as_array_mut().into_iter().flatten().skip(1) {
+        let up = self.running.as_ref();
+        if up.is_none_or(|running| now < running.address_from) {
+            let list = match self.kind {
+                Kind::Qemu => &mut shown["result"],
+                Kind::Lxc => &mut shown,
+            };
+            for entry in list.as_array_mut().into_iter().flatten().skip(1) {
                 entry["ip-addresses"] = json!([]);
                 if let Some(object) = entry.as_object_mut() {
                     object.remove("inet");
@@ -101,6 +103,14 @@ impl Guest {
             }
         }
         shown
+    }
+
+    /// Whether SSH answers at an address now.
+    pub(crate) fn ssh_answers(&self, address: &str, now: f64) -> bool {
+        let up = |from: Option<f64>| from.is_some_and(|from| now >= from);
+        let running = self.running.as_ref();
+        running.is_some_and(|running| up(Some(running.address_from)) && up(running.ssh_from))
+            && self.address_of().as_deref() == Some(address)
     }
 
     /// Returns interfaces as the agent of a VM or the tools of a container show them.

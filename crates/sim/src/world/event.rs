@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::World;
 use super::fault::Fault;
+use super::timing::Stages;
 
 /// Something that happens to the World.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,8 @@ pub enum Event {
     StorageFree(String),
     /// Disks copy at so many bytes per second from now on.
     DiskSpeed(u64),
+    /// Virtual machines that start from now on boot in these stages: seconds from their start.
+    Boot(Stages),
 }
 
 /// An event and when it happens.
@@ -129,6 +132,7 @@ impl World {
             Event::StorageFull(storage) => self.set_full(storage, true),
             Event::StorageFree(storage) => self.set_full(storage, false),
             Event::DiskSpeed(speed) => self.set_copy_speed(*speed),
+            Event::Boot(stages) => self.set_stages(stages.clone()),
         }
     }
 }
@@ -144,6 +148,10 @@ mod tests {
         let error = Script::parse(&wrong).unwrap_err();
         assert_eq!(error.to_string(), "entry 2 of the script");
         assert!(Script::parse(&json!({})).is_err());
+        let stages = json!([{ "at": 0, "event": { "boot": { "ssh": 60 } } }]);
+        assert!(Script::parse(&stages).is_ok());
+        let stages = json!([{ "at": 0, "event": { "boot": { "sshd": 60 } } }]);
+        assert!(Script::parse(&stages).is_err());
         let unknown = json!([{ "at": 3, "event": "quorum-lost", "also": 1 }]);
         assert!(Script::parse(&unknown).is_err());
     }

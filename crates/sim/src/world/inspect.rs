@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::fault::Fault;
 use super::state::{Boots, Kind};
+use super::timing::Stages;
 use super::{Builder, World};
 use crate::calls::vm_create::blank;
 use crate::guest::config::Config;
@@ -157,6 +159,49 @@ impl World {
     pub fn set_mounted(&self, storage: &str, mounted: bool) {
         if let Some(storage) = self.state().storages.get_mut(storage) {
             storage.mounted = mounted;
+        }
+    }
+
+    /// Has virtual machines that start from now on boot in these stages: the one of that name, or
+    /// all without stages of their own.
+    pub fn set_stages(&self, stages: Stages) {
+        let timing = &mut self.state().timing;
+        let Some(guest) = stages.guest.clone() else {
+            let seconds = |value: f64| Duration::try_from_secs_f64(value).ok();
+            timing.address = stages.address.and_then(seconds).or(timing.address);
+            timing.boot = stages.agent.and_then(seconds).unwrap_or(timing.boot);
+            timing.ssh = stages.ssh.and_then(seconds).or(timing.ssh);
+            return;
+        };
+        timing.stages.insert(guest, stages);
+    }
+
+    /// Whether SSH answers at an address of this World or of one inside it.
+    pub fn ssh_answers(&self, address: &str) -> bool {
+        self.catch_up();
+        let now = self.now();
+        let inner: Vec<Self> = {
+            let state = self.state();
+            let mut guests = state.guests.values();
+            if guests.any(|guest| guest.ssh_answers(address, now)) {
+                return true;
+            }
+            let running = state
+                .guests
+                .values()
+                .filter(|guest| guest.running.is_some());
+            running.filter_map(|guest| guest.inner.clone()).collect()
+        };
+        inner.iter().any(|world| world.ssh_answers(address))
+    }
+
+    /// Locks a guest, as a backup that was killed leaves it, or takes the lock away.
+    pub fn set_lock(&self, vmid: u32, lock: Option<&str>) {
+        if let Some(guest) = self.state().guests.get_mut(&vmid) {
+            match lock {
+                Some(lock) => guest.config.set("lock", lock),
+                None => _ = guest.config.remove("lock"),
+            }
         }
     }
 

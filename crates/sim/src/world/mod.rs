@@ -39,7 +39,7 @@ pub use fault::{Call, Fault, FaultKind};
 pub use inspect::GuestFacts;
 pub use keep::RestoreError;
 pub use state::{Boots, Kind};
-pub use timing::Timing;
+pub use timing::{Stages, Timing};
 
 use lease::Networks;
 use lock::Locks;

@@ -271,8 +271,14 @@ impl Kind {
 pub(crate) struct Running {
     pub(crate) pid: u64,
     pub(crate) since: f64,
+    /// When it has its address.
+    #[serde(default)]
+    pub(crate) address_from: f64,
     /// When its agent starts to answer.
     pub(crate) agent_from: Option<f64>,
+    /// When its SSH starts to answer.
+    #[serde(default)]
+    pub(crate) ssh_from: Option<f64>,
 }
 
 /// A snapshot.

@@ -43,6 +43,7 @@ pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
         parallelism: 8,
         verify_ssh: true,
         timeout_buffer: 60,
+        timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: (0..nodes).map(node).collect(),
         images: Vec::new(),
         foreign: Vec::new(),

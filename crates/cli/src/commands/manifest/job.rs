@@ -92,6 +92,7 @@ impl<'a> Job<'a> {
             session.expect_id(id, is_new)?;
         }
         let request = request(args, &session)?;
+        session.limit(&resolved.settings.limits());
         let screen = Screen::new(printer.shape, carry.events);
         let engine = carry.vm_engine.map(VmEngineArg::engine);
         let bench = Bench::with_engine(Arc::new(session), settings, screen, engine)?;

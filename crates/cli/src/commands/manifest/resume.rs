@@ -152,6 +152,7 @@ fn require_known_form(run: &Run) -> Result<(), CommandError> {
 fn begin(bench: &Bench, run: &Run) {
     let mut chronicle = Chronicle::of_run(run);
     chronicle.died();
+    bench.session.limit(&run.plan.timeouts);
     bench.screen.begin(chronicle);
 }
 

@@ -1,0 +1,127 @@
+//! Waits of the program itself: shown, ended by a signal, and as long as they are set.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Run, World};
+
+/// A simulator whose machines boot for longer than anyone waits; it ends with the test.
+struct Sim {
+    world: World,
+    server: Child,
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        _ = self.server.kill();
+        _ = self.server.wait();
+    }
+}
+
+fn sim() -> Sim {
+    let world = World::new();
+    world.write(
+        "manifests/one.yaml",
+        "schema_version: 2\nnodes:\n  - {name: web, preset: vm-small, image: debian-12}\n",
+    );
+    world.write(
+        "boot.yaml",
+        "- {at: 0, event: {boot: {address: 5, agent: 900000, ssh: 900000}}}\n",
+    );
+    let state = world.home().join(".local/state/homestak/sim");
+    let mut serve = world.command(&["sim", "serve", "--faults", "site/boot.yaml", "--state"]);
+    let mut server = serve.arg(&state).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("url:"), "{line}");
+    Sim { world, server }
+}
+
+impl Sim {
+    fn run(&self, verb: &str, more: &[&str], limits: Option<&str>) -> Run {
+        let arguments = ["manifest", verb, "-M", "one", "-H", "sim"];
+        let mut command = self.world.command(&[&arguments[..], more].concat());
+        command.env("HOMESTAK_SITE_CONFIG", "site");
+        if let Some(limits) = limits {
+            command.env("HOMESTAK_TIMEOUTS", limits);
+        }
+        command.output().map(Run::from).unwrap()
+    }
+}
+
+#[test]
+fn what_is_waited_for_is_printed_and_one_signal_ends_the_wait() {
+    let sim = sim();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut command = sim
+            .world
+            .command(&["manifest", "apply", "-M", "one", "-H", "sim"]);
+        command.env("HOMESTAK_SITE_CONFIG", "site");
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let shown = lines.find(|line| {
+            let line = line.as_ref().unwrap();
+            line.contains("web: waits for its guest agent")
+        });
+        assert!(shown.is_some(), "without -v, and not on a terminal");
+        let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        let rest: Vec<String> = lines.map(Result::unwrap).collect();
+        // The machine would boot for days: it ends because it was asked to.
+        let code = child.wait().unwrap().code();
+        assert_eq!(code, Some(4), "{rest:#?}");
+        let hint = |line: &String| line.contains("homestak manifest resume");
+        assert!(rest.iter().any(hint), "{rest:#?}");
+    }
+    let resumed = sim.run("resume", &["--timeout", "boot=1"], None);
+    assert_eq!(resumed.code, 1, "{}", resumed.err);
+    assert!(
+        resumed.err.contains("waited 1 s for its guest agent"),
+        "{}",
+        resumed.err
+    );
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_manifest() {
+    let sim = sim();
+    sim.world.write(
+        "manifests/one.yaml",
+        "schema_version: 2\nsettings: {timeouts: {boot: 1}}\n\
+         nodes:\n  - {name: web, preset: vm-small, image: debian-12}\n",
+    );
+    for (flags, environment, waited) in [
+        (vec![], None, "waited 1 s for"),
+        (vec![], Some("lock=9,boot=2"), "waited 2 s for"),
+        (
+            vec!["--timeout", "boot=3"],
+            Some("boot=2"),
+            "waited 3 s for",
+        ),
+    ] {
+        let run = sim.run("apply", &flags, environment);
+        assert_eq!(run.code, 1, "{}", run.err);
+        assert!(run.err.contains(waited), "{}", run.err);
+    }
+}
+
+#[test]
+fn a_wrong_time_limit_is_an_error_wherever_it_is_set() {
+    let world = World::new();
+    let list = ["manifest", "list"];
+    for wrong in ["boot=0", "boot=soon", "boots=3", "boot", "boot=100000"] {
+        let run = world.on_site(&[&list[..], &["--timeout", wrong]].concat());
+        assert_eq!(run.code, 2, "{wrong}: {}", run.err);
+        for (name, value) in [("HOMESTAK_TIMEOUTS", wrong), ("HOMESTAK_CONFIRM", "soon")] {
+            let mut command = world.command(&list);
+            command.env("HOMESTAK_SITE_CONFIG", "site").env(name, value);
+            let run = command.output().map(Run::from).unwrap();
+            assert_eq!(run.code, 2, "{name}={value}: {}", run.err);
+            assert!(run.err.contains(name), "{}", run.err);
+        }
+    }
+}

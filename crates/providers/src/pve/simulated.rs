@@ -1,0 +1,28 @@
+//! What is asked of a simulated Proxmox VE alone: its guests run no SSH that could be reached.
+
+use std::net::IpAddr;
+
+use homestak_engine::ports::PortError;
+
+use super::client::Pve;
+use super::quirks::parse_bool;
+use super::requests::{Call, Method, Request};
+
+/// Not part of the API: only a simulator answers it.
+static SSH: Request = Request {
+    method: Method::Get,
+    path: "/sim/ssh",
+    always: &["address"],
+    sometimes: &[],
+};
+
+impl Pve {
+    /// Asks a simulator whether SSH answers at an address of its guests.
+    pub async fn simulated_ssh(&self, address: IpAddr) -> Result<bool, PortError> {
+        let call = Call::to(&SSH).param("address", address);
+        let answer = self.ask(&call).await;
+        let answer =
+            answer.map_err(|fault| fault.into_port(format!("ask for the SSH of {address}")))?;
+        Ok(answer.get("answers").and_then(parse_bool).unwrap_or(false))
+    }
+}
