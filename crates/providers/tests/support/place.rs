@@ -87,7 +87,6 @@ pub fn abilities() -> Abilities {
     Abilities {
         vms: true,
         containers: true,
-        clones: true,
         downloads: vec!["pve1".to_owned()],
         storages: vec!["local".to_owned()],
         images: vec!["local".to_owned()],

@@ -237,7 +237,6 @@ fn wanted(
         abilities: Abilities {
             vms: true,
             containers,
-            clones: false,
             downloads: Vec::new(),
             storages: vec![datastore.clone()],
             images: vec![IMAGE_STORAGE.to_owned()],
