@@ -1,11 +1,11 @@
 //! A person's wish to stop.
 //!
 //! In: an [`Interrupter`] that is asked. Out: an [`Interrupt`] that says so.
-//! Never: the end of a step that runs.
+//! Never: the end of a step that does something; one that only follows a node ends.
 
 use tokio::sync::watch;
 
-/// Says when to stop: nothing new is begun, what runs is finished.
+/// Says when to stop: nothing new is begun, what runs is finished or no longer followed.
 #[derive(Clone, Debug)]
 pub struct Interrupt(watch::Receiver<bool>);
 

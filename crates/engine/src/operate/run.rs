@@ -94,11 +94,12 @@ impl Work<'_> {
                     // Begun in an earlier life: it may be done, so it is looked at first.
                     let look_first = stage.states[at] != StepState::Untouched;
                     let changed = stage.changed[at];
-                    let worker = worker.clone();
+                    let (worker, asked) = (worker.clone(), interrupt.clone());
                     // Cancel safety: a dropped act is one whose result is not known; its intent
                     // is written, so that it is looked at again.
-                    let task = running
-                        .spawn(async move { (at, worker.work(at, look_first, changed).await) });
+                    let task = running.spawn(async move {
+                        (at, worker.work(at, (look_first, changed), asked).await)
+                    });
                     tasks.insert(task.id(), at);
                     continue;
                 }
@@ -145,6 +146,8 @@ impl Work<'_> {
                             left -= 1;
                             schedule.done(at);
                         }
+                        // It only followed a node, and was interrupted.
+                        StepState::Begun => {}
                         _ => failed = true,
                     }
                 }

@@ -12,6 +12,7 @@ use homestak_core::plan::{
 };
 
 use super::board::Board;
+use super::interrupt::Interrupt;
 use super::limits::Limits;
 use super::replay::StepState;
 use super::run::Stage;
@@ -71,10 +72,10 @@ impl Worker {
     pub(super) async fn work(
         &self,
         at: usize,
-        look_first: bool,
-        changed: Option<bool>,
+        before: (bool, Option<bool>),
+        interrupt: Interrupt,
     ) -> Result<Ended, JournalError> {
-        self.0.work(at, look_first, changed).await
+        self.0.work(at, before, interrupt).await
     }
 
     /// Records that a step ended in a panic. What it did is not known, so it counts as failed:
@@ -95,8 +96,8 @@ impl Shared {
     async fn work(
         &self,
         at: usize,
-        look_first: bool,
-        changed: Option<bool>,
+        (look_first, changed): (bool, Option<bool>),
+        mut interrupt: Interrupt,
     ) -> Result<Ended, JournalError> {
         self.begin(at).await?;
         let task = Task {
@@ -113,7 +114,22 @@ impl Shared {
             changed,
         };
         let begun = self.clock.now();
-        let result = persist(&task, self.way).await;
+        let only_follows = self.way == Way::Forward && task.step.kind == StepKind::Configure;
+        let result = tokio::select! {
+            biased;
+            // Cancel safety: what is dropped here only followed a node that goes on by itself.
+            result = persist(&task, self.way) => result,
+            // Cancel safety: only a flag is waited for. Its intent is written, so that it is looked
+            // at when the run is resumed.
+            () = interrupt.asked(), if only_follows => {
+                self.hub.tell(What::Warning {
+                    subject: task.subject(),
+                    text: "no longer followed: the node goes on configuring itself".to_owned(),
+                });
+                let (state, changed) = (StepState::Begun, false);
+                return Ok(Ended { state, changed });
+            }
+        };
         // Before the result is written: a step without one is done again, and forgets again.
         let result = result.and_then(|came| self.forget(at, &came).map(|()| came));
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
