@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::converge::{Change, Policy, Resource, Step, render, sweep, wanted};
+use homestak_core::converge::{Change, Policy, Resource, Step, UNIT, render, sweep, wanted};
 use homestak_core::doc::{Severity, Sources, node_spec};
 use serde_json::{Value, json};
 
@@ -368,9 +368,12 @@ fn status(json: bool) -> Result<u8, AgentError> {
     let (complete, failed) = state::markers();
     let drift = memory::load_drift();
     let watched = memory::is_watched();
+    // Without a spec that can be read nobody knows what it wants.
+    let unwatched = !watched && run::kept_spec().is_ok_and(|spec| wants_watch(&spec));
     let word = match (&complete, &failed) {
         (_, Some(_)) => "failed",
         (Some(_), None) if watched && run::differs(&drift) => "differs",
+        (Some(_), None) if unwatched => "differs",
         (Some(_), None) => "complete",
         (None, None) => "unknown",
     };
@@ -393,7 +396,19 @@ fn status(json: bool) -> Result<u8, AgentError> {
                 "a fetched spec waits: `homestak config apply` makes this machine what it says\n",
             );
         }
+        if unwatched {
+            ui::data(
+                "not watched, though its spec says so: `systemctl status homestak-agent` tells why\n",
+            );
+        }
         ui::data(&run::summary(&drift, watched));
     }
     Ok(0)
+}
+
+/// Tells whether a spec wants its machine to be watched.
+fn wants_watch(spec: &Spec) -> bool {
+    let is_watch =
+        |resource: &Resource| matches!(resource, Resource::Service { unit, .. } if unit == UNIT);
+    spec.wanted.iter().any(is_watch)
 }

@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use homestak_api::durable::{self, Access};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 
 /// So many links are followed in one path, as the kernel does.
@@ -243,6 +244,9 @@ impl Walk {
             }
             durable::sync(here.as_fd())?;
             opened = here.open(name, DIRECTORY);
+            if let (Keeper::User(user), Ok(fd)) = (here.keeper, &opened) {
+                give_empty(fd, user, here)?;
+            }
         }
         match opened {
             Ok(fd) => {
@@ -276,6 +280,21 @@ impl Walk {
         let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
         self.go(&target)
     }
+}
+
+/// Gives a directory that was just created in a user's directory to that user. One that has
+/// something in it is another that the user put into its place, and stays whose it is.
+fn give_empty(fd: &OwnedFd, user: u32, above: &Directory) -> io::Result<()> {
+    let is_root = rustix::fs::fstat(fd)?.st_uid == 0;
+    let mut entries = Dir::read_from(fd)?;
+    let is_inside = |name: &[u8]| name != b"." && name != b"..";
+    let is_empty =
+        !entries.any(|entry| entry.is_ok_and(|entry| is_inside(entry.file_name().to_bytes())));
+    if is_root && is_empty {
+        let group = rustix::fs::fstat(above)?.st_gid;
+        rustix::fs::fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    }
+    Ok(())
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY

@@ -4,7 +4,7 @@
 //! so, one for each.
 //! Never: a field mended against the policy, or in a fight that nobody wins.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::converge::{Change, Drift, Handling, Open, Since, Step, render};
 use homestak_core::error::chain;
@@ -16,6 +16,9 @@ use crate::command::{self, Spec};
 use crate::error::AgentError;
 use crate::watch::memory;
 use crate::{clock, state, ui, undo};
+
+/// So many fields of a resource are logged one by one; more are counted.
+const LOGGED: usize = 8;
 
 /// Something is left to a person.
 const DIFFERS: u8 = 3;
@@ -96,12 +99,11 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Ro
         changes: look.decision.changes.clone(),
         ..Round::default()
     };
-    for change in &round.changes {
+    let only_named = round.changes.iter().filter(|change| {
         let only_named = change.handling == Handling::Report || charge.mends == Mends::None;
-        if only_named && new.contains(&change.id) {
-            ui::say(&format!("{}: only reported", found(change)));
-        }
-    }
+        only_named && new.contains(&change.id)
+    });
+    tell(only_named, "only reported");
     if charge.mends == Mends::None {
         return Ok(round);
     }
@@ -164,9 +166,7 @@ fn mend(
     let now = clock::both();
     let mended = wanted.iter().filter(|change| !left.contains(&change.id));
     round.mended = mended.clone().map(|change| change.id.clone()).collect();
-    for change in mended {
-        ui::say(&format!("{}: mended", found(change)));
-    }
+    tell(mended, "mended");
     for id in drift.mended(&round.mended, now) {
         let until = drift.until(&id, now);
         ui::say(&format!(
@@ -301,6 +301,24 @@ fn rehearse(json: bool) -> Result<u8, AgentError> {
         ui::data(&format!("would {step}\n"));
     }
     Ok(0)
+}
+
+/// Logs what was done about changes: one line each, or one for a resource of which many differ. A
+/// user who writes many keys does not fill the log.
+fn tell<'a>(changes: impl Iterator<Item = &'a Change>, what: &str) {
+    let mut all: BTreeMap<&str, Vec<&Change>> = BTreeMap::new();
+    for change in changes {
+        all.entry(&change.resource).or_default().push(change);
+    }
+    for (resource, changes) in all {
+        if changes.len() > LOGGED {
+            ui::say(&format!("{resource}: {} fields: {what}", changes.len()));
+            continue;
+        }
+        for change in changes {
+            ui::say(&format!("{}: {what}", found(change)));
+        }
+    }
 }
 
 /// Tells whether something differs that should not, or that is not corrected.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
@@ -248,15 +249,29 @@ impl Configurer for SiteConfigurer {
         let ssh = self.way(&node.guest, node.address, &node.wanted.user);
         let after = ssh.clone().port(node.config.port);
         let ports = node.ports.clone();
-        // Cancel safety: the node goes on by itself; the next who asks finds what it became.
+        // Cancel safety: the node goes on by itself; the next who asks finds what it became. Dropping
+        // the flag ends what follows it here.
+        let dropped = Dropped::default();
+        let is_dropped = dropped.0.clone();
         let done = tokio::task::spawn_blocking(move || {
             let hear = |event: &Event| tell(event, hear.as_ref());
+            let stop = || is_dropped.load(Ordering::Relaxed);
             at_first(&ssh, &ports, |ssh| {
-                pusher.converge(ssh, &after, &text, &hear)
+                pusher.converge(ssh, &after, &text, &hear, &stop)
             })
         });
         let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
         done.map_err(|error| error.at_port(&doing))
+    }
+}
+
+/// Remembers that nobody waits any more.
+#[derive(Default)]
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -275,6 +290,6 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
         Event::Step { words } => hear(Remark::Doing(words.to_string())),
         Event::Confirm { .. } => hear(Remark::Waiting("a new connection to it".to_owned())),
         Event::Reverted { why } => hear(Remark::Warning(format!("it was taken back: {why}"))),
-        Event::End { .. } => {}
+        Event::Alive | Event::End { .. } => {}
     }
 }

@@ -343,6 +343,9 @@ impl Way {
             SshError::TooMuch { .. } => {
                 CommandError::failed(format!("The output of `{name}` is too large: {error}."))
             }
+            SshError::Late { .. } => {
+                CommandError::failed(format!("`{name}` is too slow: {error}."))
+            }
             SshError::Failed { said } => {
                 CommandError::failed(format!("Cannot run anything on `{name}`: {said}."))
             }

@@ -178,7 +178,7 @@ fn inputs(nodes: &[String]) -> Vec<Input> {
         input(
             Kind::Secrets,
             "secrets",
-            "ssh_keys: {b@x: 'ssh-ed25519 B', a@x: 'ssh-ed25519 A'}\n",
+            "ssh_keys: {b@x: 'ssh-ed25519 BBBB', a@x: 'ssh-ed25519 AAAA'}\n",
         ),
     ]
 }

@@ -6,8 +6,11 @@ mod sshd;
 
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use homestak_engine::ports::Sent;
+use homestak_providers::push::{Agent, Limits, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError, Stream, Trust};
 use sshd::{Sshd, client_config, guest, user};
 
@@ -165,4 +168,135 @@ fn a_node_that_prints_without_end_does_not_fill_the_memory() {
     assert_eq!(status.expect("it runs"), 0);
     assert_eq!(longest.into_inner().expect("unpoisoned"), 1 << 20);
     ssh.close();
+}
+
+#[test]
+fn an_answer_that_trickles_in_has_a_deadline() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keyring = keyring(directory.path());
+    let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
+    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let hurried = ssh.clone().within(Duration::from_secs(1));
+    // It prints now and then, nothing at all, or does not read what it is sent.
+    for line in ["while :; do printf .; sleep 0.1; done", "sleep 1000"] {
+        let error = hurried.run(line, &[0; 5_000_000]).expect_err("it is late");
+        assert!(matches!(error, SshError::Late { seconds: 1 }), "{error}");
+    }
+    let output = ssh.run("wc -c", &[0; 5_000_000]).expect("it runs");
+    assert_eq!(output.stdout, b"5000000\n");
+    ssh.close();
+}
+
+#[test]
+fn no_file_is_left_behind_by_a_driver_that_is_killed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keyring = keyring(directory.path());
+    let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
+    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let there = Mutex::new(Vec::new());
+    let hear = |_, _: &str| {
+        let entries = fs_err::read_dir(directory.path().join("ssh")).expect("read");
+        let names = entries.map(|entry| entry.expect("read").file_name());
+        let names = names.map(|name| name.to_string_lossy().into_owned());
+        there.lock().expect("unpoisoned").extend(names);
+    };
+    ssh.follow("echo now", b"", &hear).expect("it runs");
+    ssh.close();
+    let there = there.into_inner().expect("unpoisoned");
+    assert!(!there.is_empty());
+    assert!(!there.iter().any(|name| name.starts_with('.')), "{there:?}");
+}
+
+/// A node whose owner has replaced its agent with a script. `$asked` is what it is asked.
+fn misbehaving(directory: &Path, script: &str) -> (Sshd, Ssh, Pusher) {
+    let keyring = keyring(directory);
+    let sshd = Sshd::start(&keyring, 2, &guest(1), directory);
+    let (file, public) = (
+        directory.join("agent"),
+        keyring.own_file().with_added_extension("pub"),
+    );
+    let script = format!(
+        "cd {}; asked=$SSH_ORIGINAL_COMMAND\n{script}",
+        directory.display()
+    );
+    fs_err::write(&file, script).expect("written");
+    let key = fs_err::read_to_string(&public).expect("read");
+    let forced = format!("command=\"sh {}\" {key}", file.display());
+    fs_err::write(&public, forced).expect("written");
+    let ssh = way(&keyring, &sshd, 1, directory);
+    let agent = Agent::read(&file, &directory.join("agent.json")).expect("read");
+    (sshd, ssh, Pusher::new(agent, 5))
+}
+
+fn converge(ssh: &Ssh, pusher: &Pusher) -> Result<bool, PushError> {
+    let done = pusher.converge(ssh, ssh, "{}", &|_| {}, &|| false);
+    ssh.close();
+    done
+}
+
+#[test]
+fn a_job_is_confirmed_once_however_often_the_node_asks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = r#"
+case "$asked" in
+*confirm\'\ *|*"job' 'confirm"*|*"job confirm"*) echo >>confirms; sleep 1000 ;;
+*) for n in $(seq 200); do
+     echo "{\"n\":$n,\"event\":\"confirm\",\"within\":18446744073709551615}"
+   done
+   until [ -e confirms ]; do sleep 0.1; done; sleep 1
+   echo '{"n":201,"event":"end","success":true,"result":{}}' ;;
+esac"#;
+    let (_sshd, ssh, pusher) = misbehaving(directory.path(), script);
+    assert!(!converge(&ssh, &pusher).expect("it ends"));
+    let confirms = fs_err::read(directory.path().join("confirms")).expect("asked");
+    assert_eq!(confirms.len(), 1, "connections");
+}
+
+#[test]
+fn a_node_that_reports_without_end_is_not_followed_for_ever() {
+    let steps = r#"awk 'BEGIN { while (1) printf "{\"n\":%d,\"event\":\"step\",\"words\":\"s\"}\n", ++n }'"#;
+    let again = r#"echo >>tries; n=$(wc -l <tries); echo "{\"n\":$n,\"event\":\"step\",\"words\":\"s\"}"; exit 255"#;
+    let beats = r#"while :; do echo '{"n":0,"event":"alive"}'; sleep 0.1; done"#;
+    let beats_once = r#"echo '{"n":0,"event":"alive"}'; sleep 1000"#;
+    let short = Duration::from_secs(1);
+    let limits = Limits {
+        tries_in_all: 3,
+        ..Limits::default()
+    };
+    let quick = Limits {
+        silent: short,
+        longest: short * 3,
+        ..limits
+    };
+    let quiet = Limits {
+        silent_without_beats: short,
+        ..limits
+    };
+    for (script, limits, expected) in [
+        (steps, limits, "more than 50000 lines"),
+        ("cat /dev/zero", limits, "more than 16 MiB"),
+        (again, limits, "not reached again in 3 tries"),
+        (beats, quick, "takes more than 3 s"),
+        (beats_once, quick, "has not reported for 1 s"),
+        ("sleep 1000", quiet, "has not reported for 1 s"),
+        ("exit 96", limits, "ended with 96"),
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_sshd, ssh, pusher) = misbehaving(directory.path(), script);
+        let error = converge(&ssh, &pusher.limited(limits)).expect_err(script);
+        assert!(error.to_string().contains(expected), "{script}: {error}");
+    }
+}
+
+#[test]
+fn whoever_does_not_want_to_know_any_more_need_not_wait_for_a_node() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = r#"echo '{"n":1,"event":"step","words":"s"}'; sleep 1000"#;
+    let (_sshd, ssh, pusher) = misbehaving(directory.path(), script);
+    let enough = AtomicBool::new(false);
+    let hear = |_: &_| enough.store(true, Ordering::Relaxed);
+    let stop = || enough.load(Ordering::Relaxed);
+    let error = pusher.converge(&ssh, &ssh, "{}", &hear, &stop);
+    ssh.close();
+    assert!(matches!(error, Err(PushError::Left)), "{error:?}");
 }

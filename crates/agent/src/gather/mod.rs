@@ -7,6 +7,7 @@ mod network;
 mod system;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
 
@@ -83,7 +84,12 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
         }
     }
     for directory in &scope.directories {
-        paths.extend(inside(directory));
+        let (inside, unnamed) = inside(directory);
+        paths.extend(inside);
+        let why = || "its name is not a text".to_owned();
+        facts
+            .refused
+            .extend(unnamed.into_iter().map(|path| (path, why())));
     }
     for path in paths {
         match file(&path, &accounts) {
@@ -113,13 +119,19 @@ fn key_paths(home: &str) -> Vec<String> {
     files.collect()
 }
 
-fn inside(directory: &str) -> Vec<String> {
+/// Returns what is in a directory, and apart from that what has names that are no text.
+fn inside(directory: &str) -> (Vec<String>, Vec<String>) {
     let held = path::directory(Path::new(directory));
     let names = held.ok().and_then(|held| held.names().ok());
-    let names = names.into_iter().flatten();
-    names
-        .filter_map(|name| Some(format!("{directory}/{}", name.to_str()?)))
-        .collect()
+    let (named, unnamed): (Vec<_>, Vec<_>) = names
+        .into_iter()
+        .flatten()
+        .partition(|name| name.to_str().is_some());
+    let path = |name: OsString| format!("{directory}/{}", name.to_string_lossy());
+    (
+        named.into_iter().map(path).collect(),
+        unnamed.into_iter().map(path).collect(),
+    )
 }
 
 /// Looks at a path, and tells whether everyone may get there. `None` when nothing is there.
@@ -161,11 +173,14 @@ fn file(path: &str, accounts: &Accounts) -> Result<(Option<FileFact>, bool), Fau
 /// Reads a file that is a text. What a user makes too large to be kept before it is changed is
 /// refused.
 fn text(path: &str, file: &File, keeper: Keeper) -> std::io::Result<Option<String>> {
-    let keys = Danger::of_path(path) == Some(Danger::Users);
+    let danger = Danger::of_path(path);
+    let keys = danger == Some(Danger::Users);
     let largest = if keys { LARGEST_KEYS } else { LARGEST_FILE };
     match path::read(file, largest)? {
-        // The SSH server reads every line by itself, whatever is in others.
-        Some(bytes) if keys => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        // The SSH server and sudo read every line by itself, whatever is in others.
+        Some(bytes) if danger.is_some_and(Danger::is_protected) => {
+            Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+        }
         Some(bytes) => Ok(String::from_utf8(bytes).ok()),
         None if keys || keeper != Keeper::Root => Err(std::io::Error::other(format!(
             "`{path}` is larger than {} KiB",
@@ -258,6 +273,8 @@ mod tests {
         assert_eq!(found.lines().count(), 2);
         assert!(found.contains("ssh-ed25519 AAAA "));
         assert_eq!(read("/etc/motd", content, 0, Keeper::Root), Ok(None));
+        let rules = read("/etc/sudoers.d/zz", content, 0, Keeper::Root).unwrap();
+        assert_eq!(rules.unwrap().lines().count(), 2);
     }
 
     #[test]

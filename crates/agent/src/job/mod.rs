@@ -21,6 +21,8 @@ use crate::{clock, process, settings, state, ui, undo};
 /// The spec of a job.
 const SPEC: &str = "spec.yaml";
 const TERMS: &str = "terms.json";
+/// How often a driver is shown that it is not waiting in vain, in milliseconds.
+const ALIVE: u64 = 10_000;
 /// How long a worker may take to begin, in hundredths of a second.
 const STARTING: usize = 3_000;
 
@@ -28,8 +30,12 @@ const STARTING: usize = 3_000;
 pub(crate) fn run(command: JobCommand) -> Result<u8, AgentError> {
     require_root()?;
     match command {
-        JobCommand::Run { job, terms } => Ok(run_job(&Place::of(&job.id), &terms)),
+        JobCommand::Run { job, terms } => {
+            stay_alive();
+            Ok(run_job(&Place::of(&job.id), &terms))
+        }
         JobCommand::Follow { job, after } => {
+            stay_alive();
             let place = Place::of(&job.id);
             if !place.is_known() {
                 return Err(AgentError::NoJob(job.id));
@@ -282,6 +288,20 @@ fn code_of(result: &Value) -> u8 {
     u8::try_from(code).unwrap_or(2)
 }
 
+/// Prints every few seconds that this is still at work: a driver tells a job that takes long from a
+/// node that answers no more. It ends with the process.
+fn stay_alive() {
+    std::thread::spawn(|| {
+        let alive = Numbered {
+            n: 0,
+            event: Event::Alive,
+        };
+        while print(&alive) {
+            clock::moment(ALIVE);
+        }
+    });
+}
+
 fn print(event: &Numbered) -> bool {
     serde_json::to_string(event).is_ok_and(|line| ui::line(&line))
 }
@@ -300,7 +320,7 @@ fn tell_progress(event: &Numbered) -> bool {
             "Connect anew and run `homestak-agent config confirm` within {within} s, or everything is taken back."
         )),
         Event::Reverted { why } => ui::say(&format!("taken back: {why}")),
-        Event::Changes { .. } | Event::End { .. } => {}
+        Event::Alive | Event::Changes { .. } | Event::End { .. } => {}
     }
     true
 }

@@ -309,3 +309,14 @@ fn a_directory_that_is_swapped_all_the_time_leads_nowhere_else() {
     assert_eq!(root.owner("etc"), (0, 0o755));
     assert_eq!(fs_err::read_dir(root.at("etc")).unwrap().count(), 1);
 }
+
+#[test]
+fn directories_that_are_created_in_a_home_belong_to_its_user() {
+    let Some(root) = Root::new() else { return };
+    let walk = root.walk(true);
+    walk.parent(Path::new("/home/alice/conf/deep/x")).unwrap();
+    assert_eq!(root.owner("home/alice/conf"), (ALICE, 0o755));
+    assert_eq!(root.owner("home/alice/conf/deep"), (ALICE, 0o755));
+    root.walk(true).parent(Path::new("/etc/new/x")).unwrap();
+    assert_eq!(root.owner("etc/new").0, 0);
+}

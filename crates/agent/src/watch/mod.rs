@@ -17,6 +17,7 @@ use homestak_core::converge::Drift;
 use homestak_core::error::chain;
 
 use self::notify::Notify;
+use self::paths::Aimed;
 use self::sources::Sources;
 use crate::command::{self, Spec};
 use crate::error::{AgentError, PARTLY};
@@ -34,6 +35,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The longest that is waited, and how often is looked while there is no spec.
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
 
+/// How often is looked at least while not everything can be watched.
+const BLIND: Duration = Duration::from_secs(10);
+
 /// How often is looked while the machine is started, and for how long.
 const STARTING: Duration = Duration::from_secs(2);
 const LONGEST_START: Duration = Duration::from_secs(300);
@@ -44,7 +48,7 @@ pub(crate) fn watch() -> Result<u8, AgentError> {
         return Err(AgentError::Watched);
     };
     let mut watch = Watch {
-        sources: Sources::new().map_err(failed)?,
+        sources: Sources::new(),
         notify: Notify::new(),
         program: program(),
         starting: Some(clock::instant()),
@@ -161,7 +165,7 @@ impl Watch {
             }
             Err(error) => return Err(error),
         };
-        let fresh = self.aim(&spec)?;
+        let Aimed { fresh, missed } = self.aim(&spec)?;
         let starts = self.starts();
         let (charge, why) = if starts {
             let why = "this machine is still starting".to_owned();
@@ -170,15 +174,21 @@ impl Watch {
             allowed(&mut spec, cut_off)
         };
         run::round(&spec, drift, charge)?;
+        let sweep = Duration::from_secs(spec.sweep);
         let wait = if fresh {
             // Something may have happened before it was watched.
             Duration::ZERO
         } else if starts {
             STARTING
+        } else if missed.is_some() {
+            sweep.min(BLIND)
         } else {
-            Duration::from_secs(spec.sweep)
+            sweep
         };
-        Ok((wait, why))
+        let missed = missed.map(|error| {
+            format!("not everything can be watched, so that it is looked at every {} s instead: {error}", BLIND.as_secs())
+        });
+        Ok((wait, why.or(missed)))
     }
 
     /// Tells whether the machine is still being started: addresses and units that are on their way
@@ -197,16 +207,13 @@ impl Watch {
         self.starting.is_some()
     }
 
-    fn aim(&mut self, spec: &Spec) -> Result<bool, AgentError> {
+    fn aim(&mut self, spec: &Spec) -> Result<Aimed, AgentError> {
         let heard = self.sources.hears_units();
-        let fresh = self
-            .sources
-            .aim(&spec.wanted, &state::load()?)
-            .map_err(failed)?;
+        let aimed = self.sources.aim(&spec.wanted, &state::load()?);
         if heard && !self.sources.hears_units() {
             ui::say("systemd is not heard, so that units are only seen from time to time");
         }
-        Ok(fresh)
+        Ok(aimed)
     }
 
     /// Tells whether another program is where this one was.

@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
-use crate::path;
+use crate::path::{self, Directory, Keeper};
 
 /// What files are called while they are written beside their places.
 const UNFINISHED: &str = ".homestak-new";
@@ -35,25 +35,48 @@ impl Names {
 
 /// Watches of files and directories.
 pub(super) struct Paths {
-    inotify: OwnedFd,
+    /// Not there while users of this machine have taken all that the kernel gives out.
+    inotify: Option<OwnedFd>,
     watches: BTreeMap<i32, Names>,
 }
 
+/// What came of watching.
+#[derive(Debug, Default)]
+pub(super) struct Aimed {
+    /// Whether something is watched that was not before: something may have happened there.
+    pub(super) fresh: bool,
+    /// Why not everything is watched.
+    pub(super) missed: Option<std::io::Error>,
+}
+
 impl Paths {
-    pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
+    pub(super) fn new() -> Self {
+        Self {
+            inotify: None,
             watches: BTreeMap::new(),
-        })
+        }
     }
 
-    /// Watches exactly these, and tells whether there is a directory among them that was not
-    /// watched before: something may have happened in it.
+    /// Watches exactly these, as far as the kernel lets us: those that only root can change come
+    /// first, so that no user keeps us from watching them.
     pub(super) fn aim(
         &mut self,
         files: &BTreeSet<String>,
         directories: &BTreeSet<String>,
-    ) -> std::io::Result<bool> {
+    ) -> Aimed {
+        let mut aimed = Aimed::default();
+        if self.inotify.is_none() {
+            match inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
+                Ok(inotify) => self.inotify = Some(inotify),
+                Err(error) => {
+                    aimed.missed = Some(error.into());
+                    return aimed;
+                }
+            }
+        }
+        let Some(inotify) = &self.inotify else {
+            return aimed;
+        };
         let flags = WatchFlags::CLOSE_WRITE
             | WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -63,42 +86,48 @@ impl Paths {
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
         let mut watches: BTreeMap<i32, Names> = BTreeMap::new();
-        let mut fresh = false;
-        for (directory, names) in places(files, directories, |path| {
+        let places = places(files, directories, |path| {
             path::directory(Path::new(path)).is_ok()
-        }) {
-            // By the descriptor: no link of a user makes us watch something else.
-            let Ok(held) = path::directory(Path::new(&directory)) else {
-                continue;
-            };
+        });
+        // By the descriptor: no link of a user makes us watch something else.
+        let mut held: Vec<(Directory, Names)> = places
+            .into_iter()
+            .filter_map(|(path, names)| Some((path::directory(Path::new(&path)).ok()?, names)))
+            .collect();
+        held.sort_by_key(|(directory, _)| directory.keeper() != Keeper::Root);
+        for (held, names) in held {
             let at = format!("/proc/self/fd/{}", held.as_fd().as_raw_fd());
-            match inotify::add_watch(&self.inotify, at, flags) {
+            match inotify::add_watch(inotify, at, flags) {
                 Ok(watch) => {
                     // Two ways may lead to one directory.
                     let all = watches.entry(watch).or_default();
                     all.every |= names.every;
                     all.some.extend(names.some);
-                    fresh |= !self.watches.contains_key(&watch);
+                    aimed.fresh |= !self.watches.contains_key(&watch);
                 }
                 // Gone this moment; its parent tells when it is back.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(error) => return Err(error.into()),
+                // Others may be watched already, or be in reach of another limit.
+                Err(error) => aimed.missed = Some(error.into()),
             }
         }
         for watch in self.watches.keys() {
             if !watches.contains_key(watch) {
                 // It may be gone by itself, with its directory.
-                _ = inotify::remove_watch(&self.inotify, *watch);
+                _ = inotify::remove_watch(inotify, *watch);
             }
         }
         self.watches = watches;
-        Ok(fresh)
+        aimed
     }
 
     /// Takes what has happened, and tells whether it is of interest.
     pub(super) fn take(&mut self) -> std::io::Result<bool> {
         let mut room = [MaybeUninit::uninit(); 4096];
-        let mut reader = Reader::new(&self.inotify, &mut room);
+        let Some(inotify) = &self.inotify else {
+            return Ok(false);
+        };
+        let mut reader = Reader::new(inotify, &mut room);
         let mut any = false;
         // Whoever makes events faster than they are read does not keep us from looking.
         for _ in 0..MOST_EVENTS {
@@ -123,9 +152,10 @@ impl Paths {
     }
 }
 
-impl AsFd for Paths {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+impl Paths {
+    /// Returns what can be waited for.
+    pub(super) fn source(&self) -> Option<&OwnedFd> {
+        self.inotify.as_ref()
     }
 }
 
@@ -189,9 +219,9 @@ mod tests {
     fn writes_renames_links_modes_and_removals_are_seen_and_neighbours_are_not() {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name).display().to_string();
-        let mut paths = Paths::new().unwrap();
+        let mut paths = Paths::new();
         let files: BTreeSet<String> = [at("one"), at("deep/er/two")].into();
-        assert!(paths.aim(&files, &BTreeSet::new()).unwrap());
+        assert!(paths.aim(&files, &BTreeSet::new()).fresh);
         let mut sees = |expected: bool, what: &str| {
             assert_eq!(paths.take().unwrap(), expected, "{what}");
         };
@@ -213,16 +243,35 @@ mod tests {
         sees(true, "a link");
         fs_err::create_dir_all(at("deep/er")).unwrap();
         sees(true, "a directory on the way");
-        assert!(paths.aim(&files, &BTreeSet::new()).unwrap());
-        assert!(!paths.aim(&files, &BTreeSet::new()).unwrap());
+        assert!(paths.aim(&files, &BTreeSet::new()).fresh);
+        assert!(!paths.aim(&files, &BTreeSet::new()).fresh);
         fs_err::write(at("deep/er/two"), "x").unwrap();
         assert!(paths.take().unwrap());
         fs_err::rename(at("deep"), at("away")).unwrap();
         assert!(paths.take().unwrap());
-        paths.aim(&files, &BTreeSet::new()).unwrap();
+        assert!(paths.aim(&files, &BTreeSet::new()).missed.is_none());
         _ = paths.take().unwrap();
         // What moved away is watched no more.
         fs_err::write(at("away/er/two"), "y").unwrap();
         assert!(!paths.take().unwrap());
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_let_us_watch_is_said_and_does_not_stop_anything() {
+        let place = tempfile::tempdir().unwrap();
+        let files: BTreeSet<String> = [place.path().join("one").display().to_string()].into();
+        // Adding a watch fails, as it does when all are taken.
+        let other = fs_err::File::open("/dev/null").unwrap().into_file();
+        let mut paths = Paths {
+            inotify: Some(other.into()),
+            ..Paths::new()
+        };
+        let aimed = paths.aim(&files, &BTreeSet::new());
+        assert!(aimed.missed.is_some() && !aimed.fresh);
+        // Once it can be watched, it is.
+        paths.inotify = None;
+        assert!(paths.source().is_none() && !paths.take().unwrap());
+        let aimed = paths.aim(&files, &BTreeSet::new());
+        assert!(aimed.missed.is_none() && aimed.fresh);
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
 use super::bus::Bus;
-use super::paths::Paths;
+use super::paths::{Aimed, Paths};
 use crate::gather::{rows, sysctl_path};
 use crate::state;
 
@@ -43,9 +43,9 @@ pub(super) struct Sources {
 
 impl Sources {
     /// Opens sources that watch nothing but the spec yet.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> Self {
         let mut sources = Self {
-            paths: Paths::new()?,
+            paths: Paths::new(),
             bus: None,
             units: BTreeSet::new(),
             hostname: fs_err::File::open(HOSTNAME)
@@ -54,12 +54,14 @@ impl Sources {
             network: None,
             groups: 0,
         };
-        sources.paths.aim(&own(), &BTreeSet::new())?;
-        Ok(sources)
+        // What cannot be watched is said when everything else is watched as well.
+        sources.paths.aim(&own(), &BTreeSet::new());
+        sources
     }
 
-    /// Watches what these resources are about. Tells whether anything was not watched before.
-    pub(super) fn aim(&mut self, wanted: &[Resource], last: &State) -> std::io::Result<bool> {
+    /// Watches what these resources are about. Tells whether anything was not watched before, and
+    /// why something is not.
+    pub(super) fn aim(&mut self, wanted: &[Resource], last: &State) -> Aimed {
         let scope = Scope::of(wanted, last);
         let mut files = own();
         files.extend(scope.files.iter().cloned());
@@ -68,7 +70,7 @@ impl Sources {
         for home in homes(&scope.users) {
             files.extend(KEY_FILES.iter().map(|name| format!("{home}/{name}")));
         }
-        let mut fresh = self.paths.aim(&files, &scope.directories)?;
+        let mut aimed = self.paths.aim(&files, &scope.directories);
         let mut units = scope.units;
         // Ours says something whenever we do, so that we would never be quiet again.
         units.remove(UNIT);
@@ -76,22 +78,24 @@ impl Sources {
             // Without a bus units are seen when everything is looked at.
             self.bus = Bus::new(&units).ok();
             self.units = units;
-            fresh |= self.bus.is_some();
+            aimed.fresh |= self.bus.is_some();
         }
         let groups = groups(wanted);
         if self.network.is_none() && groups != 0 || self.groups != groups {
             self.network = listen(groups).ok().filter(|_| groups != 0);
             self.groups = groups;
-            fresh |= self.network.is_some();
+            aimed.fresh |= self.network.is_some();
         }
-        Ok(fresh)
+        aimed
     }
 
     /// Waits until something of interest happens, or time is over. Tells which.
     pub(super) fn wait(&mut self, longest: Duration) -> std::io::Result<bool> {
         let mut ready = Vec::new();
         {
-            let mut fds = vec![PollFd::new(&self.paths, PollFlags::IN)];
+            let mut fds = Vec::new();
+            let paths = self.paths.source().into_iter();
+            fds.extend(paths.map(|paths| PollFd::new(paths, PollFlags::IN)));
             // A source that is not there takes the place of one that is: order tells them apart.
             fds.extend(self.bus.iter().map(|bus| PollFd::new(bus, PollFlags::IN)));
             let network = self.network.iter();
@@ -110,7 +114,7 @@ impl Sources {
         }
         let mut ready = ready.into_iter();
         let mut next = |is_there: bool| is_there && ready.next().unwrap_or(false);
-        let mut any = next(true) && self.paths.take()?;
+        let mut any = next(self.paths.source().is_some()) && self.paths.take()?;
         if next(self.bus.is_some()) {
             match self.bus.as_mut().map(Bus::take) {
                 Some(Ok(said)) => any |= said,

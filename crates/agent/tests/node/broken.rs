@@ -109,6 +109,41 @@ const BREAKS: &[(&str, &str, &str)] = &[
         "sed -i /^Include/d /etc/ssh/sshd_config",
         "sshd/PermitRootLogin",
     ),
+    (
+        "sshd",
+        "printf 'Match User bob\\n PasswordAuthentication yes\\n' >>/etc/ssh/sshd_config",
+        "sshd//etc/ssh/sshd_config exceptions",
+    ),
+    (
+        "sshd",
+        "sed -i '1i AuthorizedKeysFile /tmp/k' /etc/ssh/sshd_config",
+        "sshd//etc/ssh/sshd_config exceptions",
+    ),
+    (
+        "sudo_groups",
+        "ln -s /root/rules /etc/sudoers.d/zz",
+        "sudo-groups//etc/sudoers.d/zz rules",
+    ),
+    (
+        "sudo_groups",
+        "echo '@include /root/rules' >/etc/sudoers.d/zz",
+        "sudo-groups//etc/sudoers.d/zz rules",
+    ),
+    (
+        "sudo_groups",
+        "echo 'Defaults:bob !authenticate' >/etc/sudoers.d/a~b",
+        "sudo-groups//etc/sudoers.d/a~b rules",
+    ),
+    (
+        "sudo",
+        "printf '\"bob\" ALL=(ALL) NOPASSWD: ALL\\n# \\377\\n' >/etc/sudoers.d/zz",
+        "sudo:bob/rule",
+    ),
+    (
+        "keys",
+        "sed -i 's/^ssh/command=\"sh\" ssh/' /home/alice/.ssh/authorized_keys",
+        "keys:alice/ssh-ed25519 ...6m9QxkVxg3p2Jq1d with options",
+    ),
     ("fail2ban", "systemctl stop fail2ban", "fail2ban/active"),
     ("fail2ban", "systemctl disable fail2ban", "fail2ban/enabled"),
     (

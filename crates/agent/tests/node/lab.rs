@@ -196,6 +196,10 @@ impl Job {
             return None;
         }
         let event: Value = serde_json::from_str(&line).unwrap();
+        // Heartbeats come whenever they come.
+        if event["event"] == "alive" {
+            return self.next();
+        }
         self.events.push(event.clone());
         Some(event)
     }
@@ -226,7 +230,8 @@ impl Drop for Job {
 pub fn events(text: &str) -> Vec<Value> {
     let lines = text.lines();
     lines
-        .map(|line| serde_json::from_str(line).unwrap())
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|event| event["event"] != "alive")
         .collect()
 }
 

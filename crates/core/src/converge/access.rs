@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::change::Danger;
+use super::change::{Danger, Handling};
 use super::edit;
 use super::facts::{FileFact, UserFact};
 use super::keys::{KeyFiles, key_field, own_text};
@@ -47,6 +47,11 @@ pub(super) fn user(id: &str, name: &str, ledger: &mut Ledger<'_>) {
         Some(user) if CLOSED.contains(&user.shell.as_str()) => "no shell",
         Some(_) | None => "open",
     };
+    if name != "root" && found.as_ref().and_then(|user| user.id) == Some(0) {
+        let why =
+            "its number is 0, so that it is root under another name; `usermod --uid` gives another";
+        ledger.bar(id, "number", why, Some(Danger::Users));
+    }
     // Whoever could not log in before a spec said so cannot when it no longer does.
     let known = ledger.last.managed.users.get(name).copied();
     let ours = known.unwrap_or(false) || found.is_none() || state != "open";
@@ -87,7 +92,7 @@ fn sudo_files(ledger: &Ledger<'_>) -> Vec<String> {
         path.strip_prefix(SUDOERS_D)
             .and_then(|rest| rest.strip_prefix('/'))
             // Sudo itself skips names like these.
-            .is_some_and(|name| !name.contains(['.', '/', '~']))
+            .is_some_and(|name| !name.contains(['.', '/']) && !name.ends_with('~'))
     };
     let more = ledger.facts.files.keys().filter(inside).cloned();
     std::iter::once(SUDOERS.to_owned()).chain(more).collect()
@@ -110,6 +115,13 @@ pub(super) fn sudo(id: &str, user: &str, rule: SudoRule, ledger: &mut Ledger<'_>
     } else {
         SudoRule::Password
     };
+    if rule == SudoRule::None && ROOT_GROUPS.contains(&account.group.as_str()) {
+        let why = format!(
+            "the main group of `{user}` is `{}`, whose members may become root; `usermod --gid` gives another",
+            account.group
+        );
+        ledger.bar(id, "main group", &why, Some(Danger::Sudo));
+    }
     let names = SudoNames::of(user, &account, ledger);
     for path in sudo_files(ledger) {
         let text = ledger.facts.files.get(&path).and_then(FileFact::text);
@@ -182,7 +194,7 @@ impl SudoNames {
         // A name may stand for other names.
         for _ in &given {
             for (name, members) in &given {
-                let is_own = |one: &String| own.contains(one);
+                let is_own = |one: &String| own.contains(&edit::plain(one));
                 if members
                     .iter()
                     .any(|one| is_own(one) || aliases.contains(one))
@@ -198,12 +210,12 @@ impl SudoNames {
     }
 
     fn has(&self, subject: &str) -> bool {
-        self.own.contains(subject) || self.aliases.contains(subject)
+        self.own.contains(&edit::plain(subject)) || self.aliases.contains(subject)
     }
 
     /// Tells whether a name stands for this user alone.
     fn is_only(&self, subject: &str) -> bool {
-        self.own.contains(subject) || self.only.contains(subject)
+        self.own.contains(&edit::plain(subject)) || self.only.contains(subject)
     }
 }
 
@@ -234,11 +246,14 @@ fn drop_rules(id: &str, path: &str, left: String, mended: bool, ledger: &mut Led
 
 /// Takes rules out that let a whole group, or everyone, become root without a password.
 pub(super) fn sudo_groups(id: &str, allowed: bool, ledger: &mut Ledger<'_>) {
+    hidden_rules(id, allowed, ledger);
     if allowed {
         return;
     }
-    let whole =
-        |subject: &str, nopasswd: bool| nopasswd && (subject == "ALL" || subject.starts_with('%'));
+    let whole = |subject: &str, nopasswd: bool| {
+        let subject = edit::plain(subject);
+        nopasswd && (subject == "ALL" || subject.starts_with('%'))
+    };
     let files = sudo_files(ledger).into_iter();
     let lefts: Vec<(String, String)> = files
         .filter_map(|path| {
@@ -254,6 +269,50 @@ pub(super) fn sudo_groups(id: &str, allowed: bool, ledger: &mut Ledger<'_>) {
     };
     if ledger.compare(id, "rules", "none", &found, Some(Danger::Sudo)) {
         for (path, left) in lefts {
+            drop_rules(id, &path, left, true, ledger);
+        }
+    }
+}
+
+/// Takes away what hides rules of sudo from us, or makes every rule one that asks for no password:
+/// files that are links, no text or too large, and lines that read further files or turn passwords
+/// off.
+fn hidden_rules(id: &str, allowed: bool, ledger: &mut Ledger<'_>) {
+    let danger = Some(Danger::Sudo);
+    let refused = ledger.facts.refused.iter();
+    let refused = refused.filter(|(path, _)| Danger::of_path(path) == danger);
+    for (path, why) in refused.map(|(path, why)| (path.clone(), why.clone())) {
+        ledger.bar(id, &path, &why, danger);
+    }
+    let usual = match allowed {
+        true => Handling::Report,
+        false => Handling::Enforce,
+    };
+    for path in sudo_files(ledger) {
+        if ledger.gone.contains_key(&path) {
+            continue;
+        }
+        let (found, left) = match ledger.facts.files.get(&path) {
+            Some(FileFact::Link { .. }) => ("a link", String::new()),
+            Some(FileFact::Regular { content: None, .. }) => {
+                ("not a text that can be read", String::new())
+            }
+            Some(FileFact::Regular { .. }) => {
+                let text = ledger.text(&path).unwrap_or_default();
+                match edit::without_loose_lines(text) {
+                    Some(left) => ("reads further files, or asks for no password", left),
+                    None => continue,
+                }
+            }
+            // What is no file is not read by sudo either.
+            Some(FileFact::Directory { .. } | FileFact::Other) | None => continue,
+        };
+        if path == SUDOERS && left.is_empty() {
+            ledger.bar(id, &path, &format!("it is {found}"), danger);
+            continue;
+        }
+        let (field, expected) = (format!("{path} rules"), "can be read");
+        if ledger.note(id, &field, expected, found, danger, usual) == Handling::Enforce {
             drop_rules(id, &path, left, true, ledger);
         }
     }

@@ -171,6 +171,13 @@ impl Drift {
             };
             self.open.insert(change.id.clone(), open);
         }
+        // Who gets in is never held back for long, and users choose ids of such fields: what is
+        // counted of one is forgotten with it.
+        for (id, open) in before {
+            if open.danger.is_some_and(Danger::is_protected) {
+                self.again.remove(&id);
+            }
+        }
         // What has been quiet for long is no fight any more.
         let quiet = |again: &Again| {
             let last = again.mended_at.last().max(again.held_until.as_ref());
@@ -197,6 +204,10 @@ impl Drift {
                 expected: open.expected,
                 found: open.found,
             });
+            if open.danger.is_some_and(Danger::is_protected) {
+                self.again.remove(id);
+                continue;
+            }
             let again = self.again.entry(id.clone()).or_default();
             again.failed = 0;
             again.held_until = None;
@@ -204,16 +215,14 @@ impl Drift {
                 .mended_at
                 .retain(|at| at.saturating_add(WINDOW) > now.uptime);
             again.mended_at.push(now.uptime);
-            let is_protected = open.danger.is_some_and(Danger::is_protected);
-            if again.mended_at.len() >= ENOUGH && !is_protected {
+            if again.mended_at.len() >= ENOUGH {
                 again.fights += 1;
                 again.held_until = Some(now.uptime + doubled(FIRST_HOLD, again.fights));
                 again.mended_at = vec![now.uptime];
                 fights.push(id.clone());
             }
         }
-        let old = self.recent.len().saturating_sub(RECENT);
-        self.recent.drain(..old);
+        forget(&mut self.recent);
         fights
     }
 
@@ -233,6 +242,22 @@ impl Drift {
                 open.why = Some(shorten(why));
             }
         }
+    }
+}
+
+/// Forgets the oldest of the kind of which most are remembered: a user whose many keys are removed
+/// does not make anyone forget what else was corrected.
+fn forget(recent: &mut Vec<Mended>) {
+    while recent.len() > RECENT {
+        let kind = |mended: &Mended| mended.id.split([':', '/']).next().map(str::to_owned);
+        let mut counts: BTreeMap<Option<String>, usize> = BTreeMap::new();
+        for mended in recent.iter() {
+            *counts.entry(kind(mended)).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        let most = most.map(|(kind, _)| kind).unwrap_or_default();
+        let oldest = recent.iter().position(|mended| kind(mended) == most);
+        recent.remove(oldest.unwrap_or_default());
     }
 }
 
@@ -364,6 +389,33 @@ mod tests {
                 assert!(drift.mended(&ids(&["a"]), at(n)).is_empty());
             }
         }
+    }
+
+    #[test]
+    fn what_users_name_is_not_remembered_for_ever_and_hides_nothing_else() {
+        let stolen = |id: &str| Change {
+            danger: Some(Danger::Users),
+            ..change(id)
+        };
+        let mut drift = Drift::default();
+        let rule = change("sudo:alice/rule");
+        drift.see(std::slice::from_ref(&rule), at(0));
+        drift.mended(&ids(&[&rule.id]), at(0));
+        for n in 0..100 {
+            let keys: Vec<Change> = (0..64)
+                .map(|key| stolen(&format!("keys:alice/{n} {key}")))
+                .collect();
+            let names: Vec<String> = keys.iter().map(|key| key.id.clone()).collect();
+            drift.see(&keys, at(n));
+            // Some go by themselves before they can be removed.
+            drift.failed(&names[..32], "no way", at(n));
+            drift.mended(&names[32..], at(n));
+        }
+        drift.see(&[], at(100));
+        assert_eq!(drift.again.keys().collect::<Vec<_>>(), ["sudo:alice/rule"]);
+        assert_eq!(drift.recent.len(), 50);
+        assert!(drift.recent.iter().any(|one| one.id == "sudo:alice/rule"));
+        assert_eq!(drift.recent[49].id, "keys:alice/99 63");
     }
 
     #[test]

@@ -108,6 +108,69 @@ pub(super) fn rule(line: &str) -> Option<Rule> {
     })
 }
 
+/// Returns a name of a rule as sudo reads it: without quotes and escapes, and numbers without zeros
+/// in front.
+pub(super) fn plain(subject: &str) -> String {
+    let mut name = String::new();
+    let mut rest = subject;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        if c == '\\' {
+            let code = rest.strip_prefix('x').and_then(|rest| rest.get(..2));
+            let code = code.and_then(|code| u8::from_str_radix(code, 16).ok());
+            if let Some(code) = code {
+                name.push(char::from(code));
+                rest = &rest[3..];
+            } else if let Some(c) = rest.chars().next() {
+                name.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+        } else if c != '"' {
+            name.push(c);
+        }
+    }
+    for sign in ["%#", "#"] {
+        if let Some(number) = name
+            .strip_prefix(sign)
+            .and_then(|one| one.parse::<u64>().ok())
+        {
+            return format!("{sign}{number}");
+        }
+    }
+    name
+}
+
+/// Takes lines out of a sudoers file that read other files than those of its directory, or that make
+/// sudo ask for no password. `None` when there are none.
+pub(super) fn without_loose_lines(text: &str) -> Option<String> {
+    let lines = logical_lines(text);
+    let is_loose = |line: &&String| {
+        let line = line.replace("\\\n", " ");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [word, path, ..] if is_include(word) => !is_usual(word, path),
+            [word, rest @ ..] if word.starts_with("Defaults") => {
+                let rest: String = rest.concat();
+                rest.contains("!authenticate") || rest.contains("exempt_group")
+            }
+            _ => false,
+        }
+    };
+    let is_any = lines.iter().any(|line| is_loose(&line));
+    let left = lines.iter().filter(|line| !is_loose(line));
+    is_any.then(|| left.map(|line| format!("{line}\n")).collect())
+}
+
+fn is_include(word: &str) -> bool {
+    let word = word.strip_prefix(['@', '#']);
+    word.is_some_and(|word| word == "include" || word == "includedir")
+}
+
+/// Tells whether a line is the one with which Debian reads the directory.
+fn is_usual(word: &str, path: &str) -> bool {
+    word.ends_with("includedir") && path.trim_matches('"').trim_end_matches('/') == "/etc/sudoers.d"
+}
+
 fn is_number(word: &str) -> bool {
     let rest = word.strip_prefix('#').unwrap_or_default();
     rest.starts_with(|c: char| c.is_ascii_digit())
@@ -230,14 +293,14 @@ pub(super) fn is_idle(text: &str) -> bool {
 }
 
 /// Comments settings out of a part of the SSH server's configuration that say otherwise. Settings
-/// for some users or addresses (`Match`) stay.
+/// for some users or addresses (`Match`) are looked at by themselves.
 pub(super) fn sshd(text: &str, settings: &BTreeMap<String, String>) -> String {
     let mut lines = Vec::new();
     let mut general = true;
     for line in text.lines() {
         let bare = line.trim().replacen('=', " ", 1);
         let mut words = bare.split_whitespace();
-        let name = words.next().unwrap_or_default();
+        let name = words.next().unwrap_or_default().trim_matches('"');
         if name.eq_ignore_ascii_case("match") {
             general = false;
         }
@@ -257,6 +320,53 @@ pub(super) fn sshd(text: &str, settings: &BTreeMap<String, String>) -> String {
     } else {
         joined
     }
+}
+
+/// Where the server finds keys of users unless it is told otherwise.
+const USUAL_KEYS: &[&str] = &[
+    ".ssh/authorized_keys",
+    ".ssh/authorized_keys2",
+    "%h/.ssh/authorized_keys",
+    "%h/.ssh/authorized_keys2",
+];
+
+/// Comments lines out of a part of the SSH server's configuration that let others in than the
+/// settings say: exceptions from settings for some users or addresses (`Match`), other sources of
+/// keys, and files in other places. Returns what is left, and those lines.
+pub(super) fn sshd_exceptions(
+    text: &str,
+    settings: &BTreeMap<String, String>,
+) -> (String, Vec<String>) {
+    let (mut left, mut out) = (String::new(), Vec::new());
+    let mut general = true;
+    for line in text.lines() {
+        let bare = line.trim().replacen('=', " ", 1);
+        let words: Vec<&str> = bare
+            .split_whitespace()
+            .map(|word| word.trim_matches('"'))
+            .collect();
+        let (name, values) = words.split_first().unwrap_or((&"", &[]));
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        general &= !is("match");
+        let value = values.first().copied().unwrap_or_default();
+        let differs = settings
+            .iter()
+            .any(|(setting, wanted)| is(setting) && !same_setting(value, wanted));
+        let is_command = is("AuthorizedKeysCommand") || is("TrustedUserCAKeys");
+        let is_out = !general && differs
+            || is_command && !value.eq_ignore_ascii_case("none")
+            || is("AuthorizedKeysFile") && values.iter().any(|path| !USUAL_KEYS.contains(path))
+            || is("Include") && values != ["/etc/ssh/sshd_config.d/*.conf"];
+        if is_out {
+            left += "#homestak: ";
+            out.push(line.trim().to_owned());
+        }
+        left += &format!("{line}\n");
+    }
+    if !text.ends_with('\n') {
+        left.pop();
+    }
+    (left, out)
 }
 
 /// Puts the line in front that makes the server read its directory.
@@ -315,6 +425,12 @@ pub(super) fn key_body(line: &str) -> Option<String> {
         None => kind.to_owned(),
     };
     (!body.is_empty()).then(|| format!("{kind} {body}"))
+}
+
+/// Tells whether options come before a key: a command that is run instead of a shell, or that whoever
+/// has the key decides about others.
+pub(super) fn has_options(line: &str) -> bool {
+    !is_key_type(line.trim_start_matches([' ', '\t']))
 }
 
 fn is_key_type(line: &str) -> bool {

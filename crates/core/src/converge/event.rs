@@ -24,6 +24,9 @@ pub struct Numbered {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// Whoever follows a job is still there, and so is the node. It is not part of the job, and its
+    /// number is 0.
+    Alive,
     /// What differs, before anything is done.
     Changes {
         /// By id.

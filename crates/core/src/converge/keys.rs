@@ -88,6 +88,8 @@ struct Foreign {
     n_named: usize,
     /// What is done about those that are only counted.
     further: Handling,
+    /// Keys of the spec with options in front of them, and what is done about those.
+    altered: BTreeMap<String, Handling>,
 }
 
 impl Wish<'_> {
@@ -106,6 +108,7 @@ impl Wish<'_> {
         Foreign {
             n_named: 0,
             further,
+            altered: BTreeMap::new(),
         }
     }
 
@@ -117,6 +120,14 @@ impl Wish<'_> {
         foreign: &mut Foreign,
         ledger: &mut Ledger<'_>,
     ) -> Handling {
+        if self.ours.contains_key(body) {
+            let (field, danger) = (format!("{} with options", key_field(body)), Danger::Users);
+            let note = || {
+                let usual = Handling::Enforce;
+                ledger.note(self.id, &field, "absent", "present", Some(danger), usual)
+            };
+            return *foreign.altered.entry(body.to_owned()).or_insert_with(note);
+        }
         let label = line.split_whitespace().last().unwrap_or_default();
         let usual = if self.before.contains(body) {
             Handling::Enforce
@@ -130,6 +141,11 @@ impl Wish<'_> {
         let found = format!("present ({label})");
         let danger = Some(Danger::Users);
         ledger.note(self.id, &key_field(body), "absent", &found, danger, usual)
+    }
+
+    /// Tells whether a line is a key of the spec, and nothing but that.
+    fn has(&self, body: &str, line: &str) -> bool {
+        self.ours.contains_key(body) && !edit::has_options(line)
     }
 
     /// Takes foreign keys out of the second file. Keys of the spec that are there do no harm.
@@ -158,7 +174,7 @@ impl Wish<'_> {
         let mut mended = false;
         let mut foreign = self.count(path, &text, ledger);
         for line in text.lines() {
-            let body = edit::key_body(line).filter(|body| !self.ours.contains_key(body));
+            let body = edit::key_body(line).filter(|body| !self.has(body, line));
             if let Some(body) = body
                 && self.foreign(&body, line, &mut foreign, ledger) == Handling::Enforce
             {
@@ -227,7 +243,7 @@ pub(super) fn keys(
             kept.push(line);
             continue;
         };
-        if ours.contains_key(&body) {
+        if wish.has(&body, line) {
             if present.insert(body) {
                 kept.push(line);
             }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::change::Danger;
+use super::change::{Danger, Handling};
 use super::edit;
 use super::facts::FileFact;
 use super::ledger::Ledger;
@@ -53,11 +53,27 @@ pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut L
         })
         .cloned()
         .collect();
+    let refused = ledger.facts.refused.iter();
+    let refused = refused.filter(|(path, _)| path.starts_with(SSHD_D));
+    for (path, why) in refused.map(|(path, why)| (path.clone(), why.clone())) {
+        ledger.bar(id, &path, &why, Some(Danger::Sshd));
+    }
     for path in others {
-        let Some(text) = ledger.text(&path) else {
+        let Some(text) = ledger.text(&path).map(str::to_owned) else {
+            unreadable(id, &path, ledger);
             continue;
         };
-        let mut right = edit::sshd(text, &ours);
+        let mut right = edit::sshd(&text, &ours);
+        let (left, exceptions) = edit::sshd_exceptions(&right, settings);
+        if !exceptions.is_empty() {
+            let (found, danger) = (exceptions.join("\n"), Some(Danger::Sshd));
+            let usual = Handling::Enforce;
+            let field = format!("{path} exceptions");
+            if ledger.note(id, &field, "none", &found, danger, usual) == usual {
+                ledger.need(&path);
+                right = left;
+            }
+        }
         if path == SSHD && !ours.is_empty() {
             right = edit::sshd_include(&right);
         }
@@ -67,6 +83,26 @@ pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut L
             }
             ledger.edit(id, &path, right, Vec::new());
         }
+    }
+}
+
+/// Removes a file of the server's directory in which settings could be hidden: a link, or no text.
+fn unreadable(id: &str, path: &str, ledger: &mut Ledger<'_>) {
+    let danger = Some(Danger::Sshd);
+    let found = match ledger.facts.files.get(path) {
+        Some(FileFact::Link { .. }) => "a link",
+        Some(FileFact::Regular { .. }) => "not a text that can be read",
+        Some(FileFact::Directory { .. } | FileFact::Other) | None => return,
+    };
+    if path == SSHD {
+        ledger.bar(id, path, &format!("it is {found}"), danger);
+        return;
+    }
+    let usual = Handling::Enforce;
+    let field = format!("{path} settings");
+    if ledger.note(id, &field, "can be read", found, danger, usual) == usual {
+        ledger.need(path);
+        ledger.delete(id, path, Vec::new());
     }
 }
 

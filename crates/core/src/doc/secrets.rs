@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 use super::code::Code;
 use super::declare::document;
 use super::decode::{Context, Decode, Spanned};
+use super::node_config::PublicKey;
 use super::scalar::Version;
 use super::schema::Definitions;
 use super::tree::Value;
@@ -82,13 +83,6 @@ document! {
     }
 }
 
-/// Tells whether a line names a type of key and something behind it. Options may come first.
-fn is_public_key(line: &str) -> bool {
-    const TYPES: &[&str] = &["ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-sha2-"];
-    let mut words = line.split_whitespace();
-    words.any(|word| TYPES.iter().any(|kind| word.starts_with(kind))) && words.next().is_some()
-}
-
 impl SecretsFile {
     /// Checks what can be checked without saying what it is.
     pub fn check(&self, cx: &mut Context<'_>) {
@@ -116,7 +110,7 @@ impl SecretsFile {
                     format!("`ssh_keys.{id}` is a private key"),
                     "put the public key here (the line of the `.pub` file) and replace the private key: it was stored",
                 );
-            } else if !key.expose().is_empty() && !is_public_key(key.expose()) {
+            } else if !key.expose().is_empty() && PublicKey::parse(key.expose()).is_none() {
                 cx.error(
                     Code::Malformed,
                     key.span,

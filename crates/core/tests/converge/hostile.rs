@@ -306,8 +306,170 @@ fn a_key_behind_options_is_seen_whatever_the_options_say() {
 }
 
 #[test]
+fn a_key_of_the_spec_with_options_is_not_the_key_of_the_spec() {
+    let altered = format!("cert-authority,command=\"sh\" {KEY}\n");
+    let (first, second) = (
+        "/home/alice/.ssh/authorized_keys",
+        "/home/alice/.ssh/authorized_keys2",
+    );
+    for foreign in ["remove", "report"] {
+        let mut spec = spec(false);
+        spec["config"] = json!({ "converge": { "foreign_keys": foreign } });
+        let mut facts = facts();
+        // However many there are, it is one difference.
+        put(&mut facts, first, &altered.repeat(3), "alice", 0o600);
+        put(&mut facts, second, &altered, "alice", 0o600);
+        let decision = decide(&read(&spec), &facts, &State::default());
+        let found = |end: &str| {
+            let is_one = |id: &&str| id.starts_with("keys:alice/ssh-ed25519") && id.ends_with(end);
+            let ids = decision.changes.iter().map(|change| change.id.as_str());
+            ids.filter(is_one).count()
+        };
+        assert_eq!(
+            (found("with options"), found("AAAAone")),
+            (1, 1),
+            "{foreign}"
+        );
+        assert_eq!(text(&decision, first), Some(format!("{KEY}\n").as_str()));
+        let path = second.to_owned();
+        assert!(decision.steps.contains(&Step::Delete { path }), "{foreign}");
+    }
+}
+
+fn found<'a>(decision: &'a Decision, id: &str) -> Option<&'a str> {
+    let change = decision.changes.iter().find(|change| change.id == id)?;
+    Some(change.found.as_str())
+}
+
+#[test]
+fn no_file_hides_rules_of_sudo() {
+    let rule = "eve ALL=(ALL) NOPASSWD: ALL\n";
+    let loose = "reads further files, or asks for no password";
+    let regular = |content: Option<&str>| FileFact::Regular {
+        content: content.map(str::to_owned),
+        mode: 0o440,
+        owner: "root".to_owned(),
+        group: "root".to_owned(),
+    };
+    let link = FileFact::Link {
+        target: "/root/rules".to_owned(),
+    };
+    let included = format!("{rule}@include /root/rules\n");
+    for (name, file, expected, left) in [
+        ("zz", link, Some("a link"), None),
+        (
+            "zz",
+            regular(None),
+            Some("not a text that can be read"),
+            None,
+        ),
+        ("zz", regular(Some(&included)), Some(loose), Some(rule)),
+        (
+            "a~b",
+            regular(Some("#includedir /srv\n")),
+            Some(loose),
+            None,
+        ),
+        (
+            "zz",
+            regular(Some("Defaults:eve !authenticate\n")),
+            Some(loose),
+            None,
+        ),
+        (
+            "zz",
+            regular(Some("Defaults env_reset, \\\n !authenticate\n")),
+            Some(loose),
+            None,
+        ),
+        // Sudo does not read these.
+        (
+            "old~",
+            regular(Some("Defaults !authenticate\n")),
+            None,
+            None,
+        ),
+        ("a.b", regular(None), None, None),
+    ] {
+        let path = format!("/etc/sudoers.d/{name}");
+        let mut facts = facts();
+        facts.files.insert(path.clone(), file);
+        let decision = decide(&read(&spec(false)), &facts, &State::default());
+        let id = format!("sudo-groups/{path} rules");
+        assert_eq!(found(&decision, &id), expected, "{path}");
+        assert_eq!(text(&decision, &path), left, "{path}");
+        let deleted = Step::Delete { path };
+        let is_deleted = expected.is_some() && left.is_none();
+        assert_eq!(decision.steps.contains(&deleted), is_deleted);
+    }
+    // What cannot be taken away is said.
+    let mut facts = facts();
+    let usual = "Defaults env_reset\nDefaults secure_path=\"/bin\"\n%sudo ALL=(ALL:ALL) ALL\n@includedir /etc/sudoers.d\n";
+    put(&mut facts, "/etc/sudoers", usual, "root", 0o440);
+    let unnamed = "/etc/sudoers.d/\u{fffd}".to_owned();
+    facts
+        .refused
+        .insert(unnamed.clone(), "its name is not a text".to_owned());
+    let bob = facts.users.get_mut("bob").unwrap();
+    (bob.id, bob.group) = (Some(0), "sudo".to_owned());
+    let decision = decide(&read(&spec(false)), &facts, &State::default());
+    let refused: Vec<&str> = decision.refused.keys().map(String::as_str).collect();
+    let unnamed = format!("sudo-groups/{unnamed}");
+    assert_eq!(
+        refused,
+        [unnamed.as_str(), "sudo:bob/main group", "user:bob/number"]
+    );
+    assert!(!touched(&decision).contains(&"/etc/sudoers"));
+}
+
+#[test]
+fn no_exception_of_the_ssh_server_lets_others_in() {
+    let usual = "Include /etc/ssh/sshd_config.d/*.conf\nAuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys2\nMatch User git\n  X11Forwarding no\n";
+    let path = "/etc/ssh/sshd_config.d/zz.conf";
+    for line in [
+        "AuthorizedKeysFile /tmp/k",
+        "authorizedkeyscommand=/tmp/k",
+        "TrustedUserCAKeys /tmp/ca",
+        "Include /tmp/more",
+        "Match User bob\n  \"PasswordAuthentication\" yes",
+        "Match Address 10.0.0.0/8\n  PermitRootLogin yes",
+    ] {
+        let mut facts = facts();
+        facts.sshd = Some([].into());
+        put(&mut facts, "/etc/ssh/sshd_config", usual, "root", 0o644);
+        put(&mut facts, path, &format!("{line}\n"), "root", 0o644);
+        let decision = decide(&read(&spec(false)), &facts, &State::default());
+        let last = line.lines().last().unwrap();
+        assert_eq!(
+            found(&decision, &format!("sshd/{path} exceptions")),
+            Some(last.trim())
+        );
+        let right = text(&decision, path).unwrap();
+        assert!(right.ends_with(&format!("#homestak: {last}\n")), "{right}");
+        assert_eq!(
+            found(&decision, "sshd//etc/ssh/sshd_config exceptions"),
+            None
+        );
+    }
+    let mut facts = facts();
+    facts.sshd = Some([].into());
+    let target = "/root/zz".to_owned();
+    facts
+        .files
+        .insert(path.to_owned(), FileFact::Link { target });
+    let decision = decide(&read(&spec(false)), &facts, &State::default());
+    let path = path.to_owned();
+    assert!(decision.steps.contains(&Step::Delete { path }));
+}
+
+#[test]
 fn rules_of_sudo_by_number_alias_and_own_group_count_and_go() {
     for (rules, left) in [
+        ("\"alice\" ALL=(ALL) NOPASSWD: ALL\n", None),
+        ("al\\x69ce ALL=(ALL) NOPASSWD: ALL\n", None),
+        ("al\\ice ALL=(ALL) NOPASSWD: ALL\n", None),
+        ("#0001001 ALL=(ALL) NOPASSWD: ALL\n", None),
+        ("%#0001001 ALL=(ALL) NOPASSWD: ALL\n", None),
         ("#1001 ALL=(ALL) NOPASSWD: ALL\n", None),
         ("%alice ALL=(ALL) NOPASSWD: ALL\n", None),
         ("%#1001 ALL=(ALL) NOPASSWD: ALL\n", None),

@@ -98,7 +98,7 @@ impl Work<'_> {
                     // Cancel safety: a dropped act is one whose result is not known; its intent
                     // is written, so that it is looked at again.
                     let task = running
-                        .spawn(async move { (at, worker.work(at, look_first, changed).await) });
+                        .spawn(async move { (at, worker.work(at, (look_first, changed)).await) });
                     tasks.insert(task.id(), at);
                     continue;
                 }

@@ -88,10 +88,9 @@ impl Worker {
     pub(super) async fn work(
         &self,
         at: usize,
-        look_first: bool,
-        changed: Option<bool>,
+        before: (bool, Option<bool>),
     ) -> Result<Ended, JournalError> {
-        self.0.work(at, look_first, changed).await
+        self.0.work(at, before).await
     }
 
     /// Records that a step ended in a panic. What it did is not known, so it counts as failed:
@@ -112,8 +111,7 @@ impl Shared {
     async fn work(
         &self,
         at: usize,
-        look_first: bool,
-        changed: Option<bool>,
+        (look_first, changed): (bool, Option<bool>),
     ) -> Result<Ended, JournalError> {
         let earlier = self.earlier(at).await?;
         self.begin(at).await?;
@@ -132,7 +130,22 @@ impl Shared {
         };
         let begun = self.clock.now();
         let work = about(task.subject(), persist(&task, self.way));
-        let Some(result) = stoppable(self.interrupt.wish(), work).await else {
+        let only_follows = self.way == Way::Forward && task.step.kind == StepKind::Configure;
+        let mut interrupt = self.interrupt.clone();
+        let result = tokio::select! {
+            biased;
+            // Cancel safety: what is dropped here only followed a node that goes on by itself.
+            result = stoppable(self.interrupt.wish(), work) => result,
+            // Cancel safety: only a flag is waited for.
+            () = interrupt.asked(), if only_follows => {
+                self.hub.tell(What::Warning {
+                    subject: task.subject(),
+                    text: "no longer followed: the node goes on configuring itself".to_owned(),
+                });
+                None
+            }
+        };
+        let Some(result) = result else {
             // Left in a wait: its intent is all that is written, so whoever resumes looks first.
             let state = match self.way {
                 Way::Forward => StepState::Begun,

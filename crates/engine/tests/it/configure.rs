@@ -1,5 +1,7 @@
 //! Nodes are made inside what their specs say.
 
+use std::time::Duration;
+
 use homestak_core::plan::{Action, Plan, StepKind};
 use homestak_engine::events::What;
 use homestak_engine::journal::Ending;
@@ -111,6 +113,29 @@ async fn a_node_that_cannot_be_configured_fails_and_is_tried_again_when_resumed(
     let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
     assert_eq!(ending, Ending::Done);
     assert_eq!(*lab.insides.converged.lock().unwrap(), ["inner", "leaf"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_run_does_not_wait_for_a_node_that_configures_itself() {
+    let lab = Lab::new();
+    let endless = &lab.insides.endless;
+    endless.lock().unwrap().insert("one".to_owned());
+    let plan = lab.plan(PEERS).await;
+    let (ask, interrupt) = Interrupt::new();
+    let operator = lab.operator();
+    let asking = async {
+        lab.clock.sleep(Duration::from_secs(600)).await;
+        ask.ask();
+    };
+    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, Ending::Stopped);
+    endless.lock().unwrap().clear();
+    let (_ask, interrupt) = Interrupt::new();
+    let run = lab.last_run();
+    let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+    assert_eq!(ending, Ending::Done);
+    let converged = lab.insides.converged.lock().unwrap().clone();
+    assert!(converged.contains(&"one".to_owned()), "{converged:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

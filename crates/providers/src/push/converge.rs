@@ -9,11 +9,9 @@ use std::time::Duration;
 use homestak_core::converge::{Event, Numbered};
 
 use super::fault::PushError;
-use super::{Pusher, agent};
-use crate::ssh::{Output, Ssh, SshError, Stream};
+use super::{Limits, Pusher, agent};
+use crate::ssh::{Output, Ssh, SshError, Stream, monotonic};
 
-/// How often in a row a node may be tried in vain while it works; each try takes up to 10 s.
-const TRIES: u32 = 60;
 /// How often a node is tried while another job works on it: for ten minutes and more.
 const OTHERS: u32 = 600;
 /// The pause between tries to reach it again.
@@ -22,7 +20,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LOST: i32 = 255;
 
 /// What is known of the work so far.
-#[derive(Default)]
 struct Known {
     /// Number of the last event.
     last: u64,
@@ -30,58 +27,155 @@ struct Known {
     differed: bool,
     reverted: bool,
     ended: Option<(bool, serde_json::Value)>,
+    /// Whether someone confirms it, or did.
+    confirms: bool,
+    /// Whether nobody follows it any more.
+    left: bool,
+    /// Whether the node sends heartbeats.
+    beats: bool,
+    n_lines: usize,
+    n_bytes: usize,
+    begun: Duration,
+    /// When it said something.
+    heard: Duration,
+}
+
+impl Known {
+    fn new() -> Self {
+        Self {
+            last: 0,
+            differed: false,
+            reverted: false,
+            ended: None,
+            confirms: false,
+            left: false,
+            beats: false,
+            n_lines: 0,
+            n_bytes: 0,
+            begun: monotonic(),
+            heard: monotonic(),
+        }
+    }
+
+    /// Returns why there is no use in following a node any longer.
+    fn is_useless(&self, limits: &Limits) -> Option<PushError> {
+        let now = monotonic();
+        let silent = if self.beats {
+            limits.silent
+        } else {
+            limits.silent_without_beats
+        };
+        if now.saturating_sub(self.heard) >= silent {
+            let seconds = silent.as_secs();
+            return Some(PushError::Silent { seconds });
+        }
+        let what = if self.n_lines > limits.lines {
+            format!("it printed more than {} lines", limits.lines)
+        } else if self.n_bytes > limits.bytes {
+            format!("it printed more than {} MiB", limits.bytes >> 20)
+        } else if now.saturating_sub(self.begun) >= limits.longest {
+            format!("it takes more than {} s", limits.longest.as_secs())
+        } else {
+            return None;
+        };
+        Some(PushError::Endless { what })
+    }
+}
+
+/// A job that is followed.
+struct Job<'a> {
+    id: &'a str,
+    known: &'a Mutex<Known>,
+    /// Begins to confirm it within so many seconds.
+    confirm: &'a (dyn Fn(u64) + Sync),
+    hear: &'a (dyn Fn(&Event) + Sync),
+    /// Tells whether nobody wants to know any more.
+    stop: &'a (dyn Fn() -> bool + Sync),
+    limits: Limits,
 }
 
 impl Pusher {
     /// Makes a node what a spec says. `after` is the way to it afterwards, when that is another.
-    /// Returns whether anything was changed.
+    /// Returns whether anything was changed. It is followed until `stop` says that nobody wants to
+    /// know any more; the node goes on by itself.
     pub fn converge(
         &self,
         ssh: &Ssh,
         after: &Ssh,
         spec: &str,
         hear: &(dyn Fn(&Event) + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
         let waiting = || {
             let words = "wait: an earlier job still converges this node".into();
             hear(&Event::Step { words });
         };
-        match after_others(PAUSE, waiting, || self.once(ssh, after, spec, hear)) {
+        let once = || self.once(ssh, after, spec, hear, stop);
+        match after_others(PAUSE, waiting, stop, once) {
             // A driver that is gone left it so.
             Err(PushError::Agent { word, .. }) if word == "unconfirmed" => {
                 self.confirm_last(after)?;
-                self.once(ssh, after, spec, hear)
+                self.once(ssh, after, spec, hear, stop)
             }
             done => done,
         }
     }
 
+    /// Begins a job and follows it. Whatever comes of that, nobody confirms it any more afterwards.
     fn once(
         &self,
         ssh: &Ssh,
         after: &Ssh,
         spec: &str,
         hear: &(dyn Fn(&Event) + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
-        let id = new_id();
+        let (id, known) = (new_id(), Mutex::new(Known::new()));
+        std::thread::scope(|scope| {
+            let confirm = |within: u64| {
+                let (known, id) = (&known, &id);
+                scope.spawn(move || self.confirm(after, id, within, known));
+            };
+            let job = Job {
+                id: &id,
+                known: &known,
+                confirm: &confirm,
+                hear,
+                stop,
+                limits: self.limits,
+            };
+            let done = self.follow_to_the_end(ssh, after, spec, &job);
+            locked(&known).left = true;
+            done
+        })
+    }
+
+    fn follow_to_the_end(
+        &self,
+        ssh: &Ssh,
+        after: &Ssh,
+        spec: &str,
+        job: &Job<'_>,
+    ) -> Result<bool, PushError> {
+        let (id, known) = (job.id, job.known);
         let confirm = self.confirm_within.to_string();
-        let begin = self.line(&["job", "run", "--id", &id, "--confirm", &confirm]);
-        let known = Mutex::new(Known::default());
-        let mut tried = 0;
+        let begin = self.line(&["job", "run", "--id", id, "--confirm", &confirm]);
+        let limits = &self.limits;
+        let (mut tried, mut tried_in_all, mut is_installed) = (0, 0, false);
         let mut way = ssh;
         loop {
-            let last = locked(&known).last;
+            let last = locked(known).last;
             let line = match last {
                 0 => begin.clone(),
                 last => {
                     let last = last.to_string();
-                    self.line(&["job", "follow", "--id", &id, "--after", &last])
+                    self.line(&["job", "follow", "--id", id, "--after", &last])
                 }
             };
             // The same work is not begun twice, so the spec may be sent again.
             let stdin = if last == 0 { spec } else { "" };
-            let followed = self.follow(way, after, &line, stdin, (&known, &id), hear);
-            let known = locked(&known);
+            let followed = job.follow(way, &line, stdin);
+            let known = locked(known);
             if let Some((success, result)) = &known.ended {
                 return ending(*success, result, &known);
             }
@@ -90,84 +184,103 @@ impl Pusher {
             }
             drop(known);
             match followed {
-                Ok(output) if output.status == agent::MISSING => self.agent.install(way)?,
+                Ok(output) if output.status == agent::MISSING && !is_installed => {
+                    self.agent.install(way)?;
+                    is_installed = true;
+                    continue;
+                }
                 Ok(output) if output.status != LOST => return Err(PushError::of_output(&output)),
                 Err(PushError::Ssh(error)) if !may_come_back(&error, last) => {
                     return Err(error.into());
                 }
-                Err(error @ (PushError::NoAgent { .. } | PushError::Broken)) => return Err(error),
-                _ => {
-                    tried += 1;
-                    if tried > TRIES {
-                        return Err(PushError::Lost { tries: TRIES });
-                    }
-                    // It may listen elsewhere by now, or have gone back.
-                    way = if std::ptr::eq(way, ssh) { after } else { ssh };
-                    std::thread::sleep(PAUSE);
-                }
+                Err(
+                    error @ (PushError::NoAgent { .. }
+                    | PushError::Broken
+                    | PushError::Left
+                    | PushError::Endless { .. }
+                    | PushError::Silent { .. }),
+                ) => return Err(error),
+                _ => {}
             }
+            tried += 1;
+            tried_in_all += 1;
+            if tried > limits.tries || tried_in_all > limits.tries_in_all {
+                return Err(PushError::Lost {
+                    tries: tried_in_all - 1,
+                });
+            }
+            // It may listen elsewhere by now, or have gone back.
+            way = if std::ptr::eq(way, ssh) { after } else { ssh };
+            std::thread::sleep(PAUSE);
         }
     }
 
-    /// Follows the work until the line ends.
-    fn follow(
-        &self,
-        ssh: &Ssh,
-        after: &Ssh,
-        line: &str,
-        stdin: &str,
-        (known, id): (&Mutex<Known>, &str),
-        hear: &(dyn Fn(&Event) + Sync),
-    ) -> Result<Output, PushError> {
+    /// Reaches the node on a new connection, which is all that is to be shown, and says so. The node
+    /// was given a time, so that it cannot ask for a longer one.
+    fn confirm(&self, after: &Ssh, id: &str, within: u64, known: &Mutex<Known>) {
+        let line = self.line(&["job", "confirm", "--id", id]);
+        let until = monotonic() + Duration::from_secs(within.min(self.confirm_within));
+        let is_over = || {
+            let known = locked(known);
+            known.left || known.reverted || known.ended.is_some() || monotonic() >= until
+        };
+        let after = after.clone().anew().within(super::ANSWER);
+        while !is_over() {
+            match after.run_until(&line, b"", &is_over) {
+                Ok(Some(output)) if output.status != LOST => return,
+                _ => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Follows the work until the line ends, or there is no use in it.
+    fn follow(&self, ssh: &Ssh, line: &str, stdin: &str) -> Result<Output, PushError> {
         let words = Mutex::new(Vec::new());
-        let status = std::thread::scope(|scope| {
-            let heard = |stream: Stream, text: &str| {
-                let event = match stream {
-                    Stream::Out => serde_json::from_str::<Numbered>(text).ok(),
-                    Stream::Err => None,
-                };
-                let Some(Numbered { n, event }) = event else {
+        locked(self.known).heard = monotonic();
+        let heard = |stream: Stream, text: &str| {
+            let event = match stream {
+                Stream::Out => serde_json::from_str::<Numbered>(text).ok(),
+                Stream::Err => None,
+            };
+            let is_new = {
+                let mut known = locked(self.known);
+                known.heard = monotonic();
+                known.n_bytes = known.n_bytes.saturating_add(text.len());
+                known.n_lines = known.n_lines.saturating_add(1);
+                event.as_ref().is_some_and(|event| note(&mut known, event))
+            };
+            match event {
+                Some(Numbered { event, .. }) if is_new => {
+                    if let Event::Confirm { within } = event
+                        && !std::mem::replace(&mut locked(self.known).confirms, true)
+                    {
+                        (self.confirm)(within);
+                    }
+                    (self.hear)(&event);
+                }
+                Some(_) => {}
+                None => {
                     let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
                     // Only its end matters, and only to a person.
                     if words.len() < crate::ssh::LARGEST {
                         words.extend_from_slice(format!("{text}\n").as_bytes());
                     }
-                    return;
-                };
-                if !note(&mut locked(known), n, &event) {
-                    return;
                 }
-                if let Event::Confirm { within } = event {
-                    scope.spawn(move || self.confirm(after, id, within, known));
-                }
-                hear(&event);
-            };
-            ssh.follow(line, stdin.as_bytes(), &heard)
-        })?;
+            }
+        };
+        let is_useless = || (self.stop)() || locked(self.known).is_useless(&self.limits).is_some();
+        let status = ssh.follow_until(line, stdin.as_bytes(), &heard, &is_useless)?;
+        let Some(status) = status else {
+            let why = locked(self.known).is_useless(&self.limits);
+            return Err(why.unwrap_or(PushError::Left));
+        };
         Ok(Output {
             status,
             stdout: Vec::new(),
             stderr: words.into_inner().unwrap_or_else(PoisonError::into_inner),
         })
-    }
-
-    /// Reaches the node on a new connection, which is all that is to be shown, and says so.
-    fn confirm(&self, after: &Ssh, id: &str, within: u64, known: &Mutex<Known>) {
-        let line = self.line(&["job", "confirm", "--id", id]);
-        // The node knows best how long it waits; this only ends some day.
-        for _ in 0..within {
-            let over = {
-                let known = locked(known);
-                known.reverted || known.ended.is_some()
-            };
-            if over {
-                return;
-            }
-            match after.clone().anew().run(&line, b"") {
-                Ok(output) if output.status != LOST => return,
-                _ => std::thread::sleep(PAUSE),
-            }
-        }
     }
 }
 
@@ -176,6 +289,7 @@ impl Pusher {
 fn after_others<T>(
     pause: Duration,
     told: impl Fn(),
+    stop: &(dyn Fn() -> bool + Sync),
     mut work: impl FnMut() -> Result<T, PushError>,
 ) -> Result<T, PushError> {
     for tried in 0..OTHERS {
@@ -185,6 +299,9 @@ fn after_others<T>(
         }
         if tried == 0 {
             told();
+        }
+        if stop() {
+            break;
         }
         std::thread::sleep(pause);
     }
@@ -196,16 +313,19 @@ fn locked(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
 }
 
 /// Notes an event; returns whether it is new.
-fn note(known: &mut Known, n: u64, event: &Event) -> bool {
-    if n <= known.last {
+fn note(known: &mut Known, Numbered { n, event }: &Numbered) -> bool {
+    if *event == Event::Alive {
+        known.beats = true;
+    }
+    if *n <= known.last {
         return false;
     }
-    known.last = n;
+    known.last = *n;
     match event {
         Event::Changes { changes } => known.differed |= !changes.is_empty(),
         Event::Reverted { .. } => known.reverted = true,
         Event::End { success, result } => known.ended = Some((*success, result.clone())),
-        Event::Step { .. } | Event::Confirm { .. } => {}
+        Event::Alive | Event::Step { .. } | Event::Confirm { .. } => {}
     }
     true
 }
@@ -240,7 +360,8 @@ fn may_come_back(error: &SshError, last: u64) -> bool {
         SshError::NotInstalled
         | SshError::HostKeyDiffers
         | SshError::HostKeyUnknown
-        | SshError::TooMuch { .. } => false,
+        | SshError::TooMuch { .. }
+        | SshError::Late { .. } => false,
     }
 }
 
@@ -272,10 +393,15 @@ mod tests {
             }
             Ok("done")
         };
-        let done = after_others(Duration::ZERO, || told.set(told.get() + 1), work);
+        let done = after_others(Duration::ZERO, || told.set(told.get() + 1), &|| false, work);
         assert_eq!(done.unwrap(), "done");
         assert_eq!((told.get(), tried.get()), (1, 20));
-        let failed = after_others(Duration::ZERO, || (), || Err::<(), _>(agent("packages")));
+        let failed = after_others(
+            Duration::ZERO,
+            || (),
+            &|| false,
+            || Err::<(), _>(agent("packages")),
+        );
         assert!(matches!(failed, Err(PushError::Agent { word, .. }) if word == "packages"));
     }
 }

@@ -43,6 +43,21 @@ pub enum PushError {
         /// How often it was tried.
         tries: u32,
     },
+    /// Nobody wants to know any more.
+    #[error("it is no longer followed; the node goes on by itself")]
+    Left,
+    /// It goes on without an end.
+    #[error("the job is not followed any longer: {what}")]
+    Endless {
+        /// What there is too much of.
+        what: String,
+    },
+    /// It is connected, and says nothing.
+    #[error("the node is connected, and its agent has not reported for {seconds} s")]
+    Silent {
+        /// How long.
+        seconds: u64,
+    },
     /// Nobody expected that.
     #[error("the agent ended with {status}: {said}")]
     Strange {
@@ -80,10 +95,9 @@ impl PushError {
                 "the driver's user needs a rule `NOPASSWD: ALL` of sudo on the node",
             ),
             Self::Agent { word, .. } => of_word(word),
-            Self::Lost { .. } => (
-                Class::Unreachable { sent: Sent::Maybe },
-                "the node goes on by itself; `homestak manifest resume` learns what came of it",
-            ),
+            Self::Lost { .. } => (Class::Unreachable { sent: Sent::Maybe }, LEARN),
+            // Another try would take as long.
+            Self::Left | Self::Endless { .. } | Self::Silent { .. } => (Class::Refused, LEARN),
         };
         PortError {
             class,
@@ -94,6 +108,9 @@ impl PushError {
         }
     }
 }
+
+/// What to do about a job whose end is not known.
+const LEARN: &str = "the node goes on by itself; `homestak manifest resume` learns what came of it";
 
 /// What can be done about an error of the agent.
 fn of_word(word: &str) -> (Class, &'static str) {

@@ -10,18 +10,60 @@ mod fault;
 pub use agent::Agent;
 pub use fault::PushError;
 
+use std::time::Duration;
+
 use homestak_core::converge::Change;
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::Comparison;
 use serde::Deserialize;
 
-use crate::ssh::{Output, Ssh, quote};
+use crate::ssh::{LARGEST, Output, Ssh, quote};
+
+/// How long a node may take to answer a question. Looking takes it less than a second.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// How long a job is followed: a node that misbehaves must not keep its driver for ever.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How often in a row it may be tried in vain while it works; each try takes up to 10 s.
+    pub tries: u32,
+    /// How often in all, whatever it reports in between.
+    pub tries_in_all: u32,
+    /// How many lines it may print in all, heartbeats included.
+    pub lines: usize,
+    /// How many bytes it may print in all.
+    pub bytes: usize,
+    /// How long it may be silent once it has sent a heartbeat.
+    pub silent: Duration,
+    /// How long it may be silent otherwise: an agent of an older driver says nothing while packages
+    /// are installed.
+    pub silent_without_beats: Duration,
+    /// How long a job may take.
+    pub longest: Duration,
+}
+
+impl Default for Limits {
+    /// Far more than any job has needed.
+    fn default() -> Self {
+        Self {
+            tries: 60,
+            tries_in_all: 300,
+            lines: 50_000,
+            bytes: LARGEST,
+            // Six heartbeats.
+            silent: Duration::from_secs(60),
+            silent_without_beats: Duration::from_secs(3_600),
+            longest: Duration::from_secs(6 * 3_600),
+        }
+    }
+}
 
 /// Someone who carries specs to nodes.
 #[derive(Clone, Debug)]
 pub struct Pusher {
     agent: Agent,
     confirm_within: u64,
+    limits: Limits,
 }
 
 /// What a node said when it was asked what differs.
@@ -49,7 +91,15 @@ impl Pusher {
         Self {
             agent,
             confirm_within,
+            limits: Limits::default(),
         }
+    }
+
+    /// Follows jobs within other limits.
+    #[must_use]
+    pub fn limited(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Asks a node what differs from a spec.
@@ -88,12 +138,13 @@ impl Pusher {
     /// Runs the agent on a node, which gets it first when it has not.
     fn run(&self, ssh: &Ssh, words: &[&str], stdin: &str) -> Result<Output, PushError> {
         let line = self.line(words);
-        let output = ssh.run(&line, stdin.as_bytes())?;
+        let asked = ssh.clone().within(ANSWER);
+        let output = asked.run(&line, stdin.as_bytes())?;
         if output.status != agent::MISSING {
             return Ok(output);
         }
         self.agent.install(ssh)?;
-        Ok(ssh.run(&line, stdin.as_bytes())?)
+        Ok(asked.run(&line, stdin.as_bytes())?)
     }
 
     /// Returns the line that runs the agent as root, and ends with a code of its own when it is not

@@ -4,14 +4,17 @@
 //! Never: a host key taken on trust; a password asked for where nobody is there to answer.
 
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::io::{BufRead as _, BufReader, Read};
 use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::fault::SshError;
 use super::keyring::Keyring;
+use super::limit::{Bounded, Limit};
 use super::{process, share};
 
 /// How long a connection may take to come about, in seconds.
@@ -25,6 +28,9 @@ const PERSIST: u32 = 60;
 pub const LARGEST: usize = 16 << 20;
 /// How long a line may be, in bytes. A longer one is passed on in parts.
 const LONGEST: u64 = 1 << 20;
+/// How long a command may take whose output is read as a whole, unless its caller knows better: a
+/// host inside a node creates guests in one.
+const LATEST: Duration = Duration::from_secs(3_600);
 /// The code with which `ssh` itself fails.
 const OWN: i32 = 255;
 
@@ -48,6 +54,7 @@ pub struct Ssh {
     config: Option<PathBuf>,
     port: Option<u16>,
     shared: bool,
+    limit: Duration,
 }
 
 /// What a command printed, and how it ended.
@@ -83,6 +90,7 @@ impl Ssh {
             config: None,
             port: None,
             shared: true,
+            limit: LATEST,
         }
     }
 
@@ -178,42 +186,80 @@ impl Ssh {
         all
     }
 
+    /// Ends commands that take longer than this.
+    #[must_use]
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// Runs a line of the node's shell, with something on its stdin. Output that is larger than any
-    /// answer should be is an error, and the rest of it is not read.
+    /// answer should be is an error, and the rest of it is not read. So is an answer that is not
+    /// whole in time.
     pub fn run(&self, line: &str, stdin: &[u8]) -> Result<Output, SshError> {
-        let read = |from: Box<dyn Read + Send>| {
+        let output = self.run_until(line, stdin, &|| false)?;
+        output.ok_or_else(|| self.late())
+    }
+
+    /// Does as [`Self::run`] unless `stop` says that nobody wants the answer any more: then it
+    /// ends at once, with `None`.
+    pub fn run_until(
+        &self,
+        line: &str,
+        stdin: &[u8],
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Output>, SshError> {
+        let read = |from: &mut dyn Read| {
             let mut bytes = Vec::new();
             _ = from.take(LARGEST as u64 + 1).read_to_end(&mut bytes);
             bytes
         };
-        let (status, stdout, stderr) = self.start(line, stdin, read, read)?;
+        let limit = Limit::new(self.limit, stop);
+        let Some((status, stdout, stderr)) = self.start(line, stdin, &limit, read, read)? else {
+            return Ok(None);
+        };
         if stdout.len().max(stderr.len()) > LARGEST {
             return Err(SshError::TooMuch {
                 mebibytes: LARGEST >> 20,
             });
         }
-        Ok(Output {
+        Ok(Some(Output {
             status,
             stdout,
             stderr,
-        })
+        }))
     }
 
     /// Runs a line of the node's shell with something on its stdin, and hands out what it prints
-    /// line by line. Returns its exit code.
+    /// line by line, for as long as it runs. Returns its exit code.
     pub fn follow(
         &self,
         line: &str,
         stdin: &[u8],
         hear: &(dyn Fn(Stream, &str) + Sync),
     ) -> Result<i32, SshError> {
-        let (status, (), ()) = self.start(
+        let status = self.follow_until(line, stdin, hear, &|| false)?;
+        status.ok_or_else(|| self.late())
+    }
+
+    /// Does as [`Self::follow`] until `stop` says that it is enough: then it ends at once, with
+    /// `None`.
+    pub fn follow_until(
+        &self,
+        line: &str,
+        stdin: &[u8],
+        hear: &(dyn Fn(Stream, &str) + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<i32>, SshError> {
+        let limit = Limit::new(Duration::MAX, stop);
+        let ended = self.start(
             line,
             stdin,
+            &limit,
             |from| each_line(from, |text| hear(Stream::Out, text)),
             |from| each_line(from, |text| hear(Stream::Err, text)),
         )?;
-        Ok(status)
+        Ok(ended.map(|(status, (), ())| status))
     }
 
     /// Ends the connection that commands share.
@@ -221,24 +267,31 @@ impl Ssh {
         share::close(self.keyring.directory(), &self.alias);
     }
 
+    fn late(&self) -> SshError {
+        SshError::Late {
+            seconds: self.limit.as_secs(),
+        }
+    }
+
+    /// Returns `None` when the limit says that it is enough.
     fn start<A: Send, B: Send>(
         &self,
         line: &str,
         stdin: &[u8],
-        out: impl FnOnce(Box<dyn Read + Send>) -> A + Send,
-        err: impl FnOnce(Box<dyn Read + Send>) -> B + Send,
-    ) -> Result<(i32, A, B), SshError> {
+        limit: &Limit<'_>,
+        out: impl FnOnce(&mut dyn Read) -> A + Send,
+        err: impl FnOnce(&mut dyn Read) -> B + Send,
+    ) -> Result<Option<(i32, A, B)>, SshError> {
         let failed = |error: std::io::Error| SshError::Failed {
             said: error.to_string().into(),
         };
         // What `ssh` says itself goes to a file, so that nobody takes it for the command's words.
-        let log = tempfile::Builder::new()
-            .prefix(".log-")
-            .tempfile_in(self.keyring.directory())
-            .map_err(failed)?;
+        // It has no name, so that none is left behind by a driver that is killed.
+        let mut log = tempfile::tempfile_in(self.keyring.directory()).map_err(failed)?;
+        let own = std::process::id();
         let mut child = process::ssh()
             .arg("-E")
-            .arg(log.path())
+            .arg(format!("/proc/{own}/fd/{}", log.as_raw_fd()))
             .arg("-T")
             .args(self.all_arguments(false))
             .arg("--")
@@ -253,24 +306,30 @@ impl Ssh {
         let heard = Mutex::new((None, None));
         std::thread::scope(|scope| {
             let heard = &heard;
-            if let Some(output) = output {
+            if let Some(pipe) = output {
                 scope.spawn(move || {
-                    let read = out(Box::new(output));
+                    let read = out(&mut Bounded { pipe, limit });
                     heard.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(read);
                 });
             }
-            if let Some(errors) = errors {
+            if let Some(pipe) = errors {
                 scope.spawn(move || {
-                    let read = err(Box::new(errors));
+                    let read = err(&mut Bounded { pipe, limit });
                     heard.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(read);
                 });
             }
-            if let Some(mut input) = input {
+            if let Some(input) = input {
                 // A command that does not read to the end is no fault.
-                _ = input.write_all(stdin);
+                _ = limit.write(input, stdin);
             }
         });
-        let ended = child.wait().map_err(failed)?;
+        let Some(ended) = limit.wait(&mut child).map_err(failed)? else {
+            return if limit.is_stopped() {
+                Ok(None)
+            } else {
+                Err(self.late())
+            };
+        };
         let heard = heard.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (Some(out), Some(err)) = heard else {
             let said = "nothing could be read".into();
@@ -281,17 +340,18 @@ impl Ssh {
             return Err(SshError::Failed { said });
         };
         if status == OWN {
-            let said = fs_err::read(log.path()).unwrap_or_default();
+            let mut said = Vec::new();
+            _ = log.read_to_end(&mut said);
             if let Some(error) = SshError::judge(&String::from_utf8_lossy(&said)) {
                 return Err(error);
             }
         }
-        Ok((status, out, err))
+        Ok(Some((status, out, err)))
     }
 }
 
 /// Hands out lines as they come; what is no text is replaced.
-fn each_line(from: Box<dyn Read + Send>, mut hear: impl FnMut(&str)) {
+fn each_line(from: &mut dyn Read, mut hear: impl FnMut(&str)) {
     let mut reader = BufReader::new(from);
     let mut line = Vec::new();
     while (&mut reader)

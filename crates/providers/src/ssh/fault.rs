@@ -38,6 +38,12 @@ pub enum SshError {
         /// How much is read at most.
         mebibytes: usize,
     },
+    /// It was reached, and did not answer in time.
+    #[error("it did not answer completely within {seconds} s")]
+    Late {
+        /// How long was waited.
+        seconds: u64,
+    },
     /// Something else.
     #[error("{said}")]
     Failed {
@@ -115,6 +121,7 @@ impl SshError {
             | Self::HostKeyDiffers
             | Self::HostKeyUnknown
             | Self::TooMuch { .. }
+            | Self::Late { .. }
             | Self::Failed { .. } => false,
         }
     }
@@ -129,7 +136,9 @@ impl SshError {
             }
             // One that has just booted may not have made its user yet.
             Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, ""),
-            Self::Failed { .. } => (Class::Unreachable { sent: Sent::Maybe }, ""),
+            Self::Late { .. } | Self::Failed { .. } => {
+                (Class::Unreachable { sent: Sent::Maybe }, "")
+            }
         };
         PortError {
             class,

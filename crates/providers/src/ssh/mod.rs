@@ -7,6 +7,7 @@
 mod client;
 mod fault;
 mod keyring;
+mod limit;
 mod process;
 mod quote;
 mod share;
@@ -14,6 +15,7 @@ mod share;
 pub use client::{LARGEST, Output, Ssh, Stream, Trust};
 pub use fault::SshError;
 pub use keyring::Keyring;
+pub(crate) use limit::monotonic;
 pub use quote::{quote, shell_line};
 
 /// What installs OpenSSH's client.
