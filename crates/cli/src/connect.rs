@@ -20,7 +20,7 @@ use crate::session::Session;
 pub(crate) fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, CommandError> {
     let document = session.catalog.nodes.get(name).ok_or_else(|| {
         if session.catalog.has_host(name) {
-            return CommandError::failed(format!("The host `{name}` has no API of Proxmox VE."))
+            return CommandError::failed(format!("The host `{name}` has no `nodes/{name}.yaml`."))
                 .hint("hosts with an API are the files in `nodes/` of the site");
         }
         CommandError::unknown("host", name, session.catalog.host_names())

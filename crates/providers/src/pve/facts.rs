@@ -125,10 +125,11 @@ impl Pve {
     async fn fetch_hosts(&self, wanted: &Wanted, facts: &mut Facts) {
         for need in &wanted.storages {
             let key = (need.host.clone(), need.storage.clone());
-            if !facts.rooms.contains_key(&key) {
-                let state = self.storage_state(&need.host, &need.storage).await;
-                facts.rooms.insert(key, Fetched::from(state));
+            if facts.rooms.contains_key(&key) {
+                continue;
             }
+            let state = self.storage_state(&need.host, &need.storage).await;
+            facts.rooms.insert(key, Fetched::from(state));
         }
         for image in &wanted.images {
             let key = (
