@@ -22,6 +22,7 @@ mod nodes;
 mod on_sim;
 mod operate;
 mod owner;
+mod results;
 mod runs;
 mod secrets;
 mod site;

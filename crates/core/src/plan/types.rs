@@ -99,8 +99,11 @@ pub struct Plan {
     pub foreign: Vec<Foreign>,
     /// What cannot be done; a plan with any is not carried out.
     pub refusals: Vec<Refusal>,
-    /// How long it will take, in seconds.
-    pub estimate: f64,
+    /// How long it will take, in seconds; `None` when steps like these were never measured.
+    pub estimate: Option<f64>,
+    /// Whether all of that was measured on the same hosts.
+    #[serde(default)]
+    pub measured: bool,
 }
 
 impl Plan {
@@ -114,16 +117,28 @@ impl Plan {
         self.nodes.iter().all(|node| !node.action.changes())
     }
 
-    /// Tells whether carrying it out removes anything.
+    /// Tells whether carrying it out removes guests.
     pub fn removes(&self) -> bool {
         let removal = |action| matches!(action, Action::Replace | Action::Destroy);
         self.nodes.iter().any(|node| removal(node.action))
     }
 
+    /// Tells whether carrying it out removes accounts, packages or files inside nodes, as far as
+    /// that was seen.
+    pub fn removes_inside(&self) -> bool {
+        let nodes = self.nodes.iter().filter(|node| node.action.changes());
+        let configs = nodes.filter_map(|node| node.config.as_ref());
+        let mut changes = configs
+            .filter_map(|config| config.found.as_ref())
+            .flat_map(|found| &found.changes);
+        changes.any(Change::is_removal)
+    }
+
     /// Tells whether two plans do the same, whatever they expect of time.
     pub fn same_work(&self, other: &Self) -> bool {
         let still = |plan: &Self| Self {
-            estimate: 0.0,
+            estimate: None,
+            measured: false,
             foreign: Vec::new(),
             ..plan.clone()
         };

@@ -40,11 +40,34 @@ impl Pusher {
         spec: &str,
         hear: &(dyn Fn(&Event) + Sync),
     ) -> Result<bool, PushError> {
-        match self.once(ssh, after, spec, hear) {
+        self.work(ssh, after, &["run"], spec, hear)
+    }
+
+    /// Makes a node again what its spec before said, which the node has kept. `from` and `to` are
+    /// the digests of both. Returns whether anything was changed.
+    pub fn revert(
+        &self,
+        ssh: &Ssh,
+        after: &Ssh,
+        (from, to): (&str, &str),
+        hear: &(dyn Fn(&Event) + Sync),
+    ) -> Result<bool, PushError> {
+        self.work(ssh, after, &["undo", "--from", from, "--to", to], "", hear)
+    }
+
+    fn work(
+        &self,
+        ssh: &Ssh,
+        after: &Ssh,
+        job: &[&str],
+        spec: &str,
+        hear: &(dyn Fn(&Event) + Sync),
+    ) -> Result<bool, PushError> {
+        match self.once(ssh, after, job, spec, hear) {
             // A driver that is gone left it so.
             Err(PushError::Agent { word, .. }) if word == "unconfirmed" => {
                 self.confirm_last(after)?;
-                self.once(ssh, after, spec, hear)
+                self.once(ssh, after, job, spec, hear)
             }
             done => done,
         }
@@ -54,12 +77,14 @@ impl Pusher {
         &self,
         ssh: &Ssh,
         after: &Ssh,
+        job: &[&str],
         spec: &str,
         hear: &(dyn Fn(&Event) + Sync),
     ) -> Result<bool, PushError> {
         let id = new_id();
         let confirm = self.confirm_within.to_string();
-        let begin = self.line(&["job", "run", "--id", &id, "--confirm", &confirm]);
+        let terms = ["--id", &id, "--confirm", &confirm];
+        let begin = self.line(&[&["job"], job, &terms].concat());
         let known = Mutex::new(Known::default());
         let mut tried = 0;
         let mut way = ssh;

@@ -21,10 +21,8 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
     let options = options(&args.wish);
     let plan = block_on(job.plan(&options))??;
     if let Some(out) = &args.out {
-        let text = serde_json::to_string_pretty(&plan_file::write(&plan, &job.request, &options))
-            .map_err(|error| {
-            CommandError::failed(format!("Cannot write the plan: {error}."))
-        })?;
+        let text = serde_json::to_string_pretty(&plan_file::write(&plan, &job.manifest, &options))
+            .map_err(|error| CommandError::failed(format!("Cannot write the plan: {error}.")))?;
         // It says what is on nodes.
         durable::write(out, format!("{text}\n").as_bytes(), Access::PRIVATE)
             .map_err(|error| CommandError::file("write", out, &error))?;
@@ -40,7 +38,7 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
 pub(super) fn show(plan: &Plan, job: &Job<'_>, options: &Options) -> Outcome {
     let printer = job.printer;
     if printer.shape.json {
-        printer.raw_json(&plan_file::write(plan, &job.request, options));
+        printer.raw_json(&plan_file::write(plan, &job.manifest, options));
     } else {
         printer.data(&picture::render(plan, printer.shape.verbose > 0));
     }

@@ -3,13 +3,13 @@
 //! In: a plan. Out: JSON, and back; and what two plans differ in.
 //! Never: a plan of a form that is not known.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan};
-use homestak_core::resolve::Request;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
+use crate::args::{ManifestArgs, ModeArg};
 use crate::error::CommandError;
 use crate::ui::with_kind;
 
@@ -19,6 +19,15 @@ pub(super) struct Made {
     /// `-H`.
     #[serde(default)]
     pub(super) host: Option<String>,
+    /// The manifest's file, when it is not one of the site.
+    #[serde(default)]
+    pub(super) file: Option<PathBuf>,
+    /// The manifest itself, when it was given as JSON.
+    #[serde(default)]
+    pub(super) json: Option<String>,
+    /// `--mode`.
+    #[serde(default)]
+    pub(super) mode: Option<ModeArg>,
     /// `--prune`.
     #[serde(default)]
     pub(super) prune: bool,
@@ -34,9 +43,14 @@ pub(super) struct Made {
 }
 
 /// Turns a plan into what is written.
-pub(super) fn write(plan: &Plan, request: &Request, options: &Options) -> Json {
+pub(super) fn write(plan: &Plan, manifest: &ManifestArgs, options: &Options) -> Json {
+    let file = manifest.manifest_file.as_deref();
     let made = Made {
-        host: request.host.clone(),
+        host: manifest.host.clone(),
+        // It is applied from wherever one is then.
+        file: file.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned())),
+        json: manifest.manifest_json.clone(),
+        mode: manifest.mode,
         prune: options.prune,
         depth: options.depth,
         on_error: options.on_error,
