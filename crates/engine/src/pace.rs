@@ -4,7 +4,7 @@ use homestak_core::plan::{StepKind, steps};
 
 use crate::journal::{Happened, Run};
 
-/// Returns kind and seconds of each step of a run that was done and changed something.
+/// Returns kind and seconds of each step of a run that was done.
 pub fn durations(run: &Run) -> Vec<(StepKind, f64)> {
     let steps = steps(&run.plan);
     let mut begun = vec![None; steps.len()];
@@ -15,7 +15,8 @@ pub fn durations(run: &Run) -> Vec<(StepKind, f64)> {
         };
         match &entry.happened {
             Happened::Intent => *begun = Some(entry.at),
-            Happened::Done { changed: true } => {
+            // An image that is there already, and waiting until a node is reached, change nothing.
+            Happened::Done { .. } => {
                 let seconds = begun.map(|begun| entry.at.duration_since(begun).as_secs_f64());
                 taken.extend(
                     seconds
@@ -24,8 +25,7 @@ pub fn durations(run: &Run) -> Vec<(StepKind, f64)> {
                 );
                 *begun = None;
             }
-            Happened::Done { changed: false }
-            | Happened::Failed(_)
+            Happened::Failed(_)
             | Happened::UndoIntent
             | Happened::Undone { .. }
             | Happened::UndoFailed(_)

@@ -134,12 +134,25 @@ impl Plan {
         changes.any(Change::is_removal)
     }
 
-    /// Tells whether two plans do the same, whatever they expect of time.
+    /// Tells whether two plans do the same, whatever they expect of time and whichever lines of the
+    /// documents say so.
     pub fn same_work(&self, other: &Self) -> bool {
+        let refusals = |plan: &Self| -> Vec<Refusal> {
+            let bare = |refusal: &Refusal| Refusal {
+                reason: Reason {
+                    source: None,
+                    ..refusal.reason.clone()
+                },
+                ..refusal.clone()
+            };
+            plan.refusals.iter().map(bare).collect()
+        };
         let still = |plan: &Self| Self {
             estimate: None,
             measured: false,
             foreign: Vec::new(),
+            nodes: plan.nodes.iter().map(NodePlan::without_reasons).collect(),
+            refusals: refusals(plan),
             ..plan.clone()
         };
         still(self) == still(other)
@@ -229,6 +242,17 @@ pub struct NodePlan {
     /// The identity it gets, and what the journal knows of it, for a node that is reidentified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reidentified: Option<Reidentified>,
+}
+
+impl NodePlan {
+    /// Returns what is done to the node, without why.
+    #[must_use]
+    pub fn without_reasons(&self) -> Self {
+        Self {
+            reasons: Vec::new(),
+            ..self.clone()
+        }
+    }
 }
 
 /// A guest that gets an identity of this site.

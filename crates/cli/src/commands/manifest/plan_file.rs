@@ -95,7 +95,9 @@ pub(super) fn differences(then: &Plan, now: &Plan) -> Vec<String> {
     for node in &then.nodes {
         match now.node(&node.name) {
             None => said.push(format!("`{}` is not in it any more", node.name)),
-            Some(other) if other != node => said.push(difference(node, other)),
+            Some(other) if other.without_reasons() != node.without_reasons() => {
+                said.push(difference(node, other));
+            }
             Some(_) => {}
         }
     }
@@ -131,5 +133,5 @@ fn difference(then: &NodePlan, now: &NodePlan) -> String {
     if then.wanted != now.wanted {
         return format!("`{name}`: what it should be changed since");
     }
-    format!("`{name}`: the reasons changed since")
+    format!("`{name}`: what it becomes inside changed since")
 }
