@@ -378,7 +378,8 @@ fn status(json: bool) -> Result<u8, AgentError> {
         (None, None) => "unknown",
     };
     let fetched = state::place(state::FETCHED).exists();
-    let is_known = complete.is_some() || failed.is_some();
+    let spec = state::place(state::SPEC).exists() || state::attempted().is_some();
+    let is_known = spec || complete.is_some() || failed.is_some();
     if json {
         ui::json(
             "status",
