@@ -213,7 +213,7 @@ pub enum ManifestCommand {
         #[arg(long)]
         events: bool,
     },
-    /// Undo everything the last run did
+    /// Undo what the last run did
     ///
     /// Guests that it created are destroyed, changes of hardware and configuration are reverted. What
     /// cannot be undone is listed first, and makes the exit code 1.
