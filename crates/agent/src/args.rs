@@ -36,6 +36,8 @@ pub(crate) enum Command {
     /// 3 something differs that the spec leaves to a person.
     Run(RunArgs),
     /// Show what this machine last became, whether that failed, and what differs since
+    ///
+    /// Exit code: 0 it is shown, 1 no spec was ever applied here, 2 it could not be read.
     Status,
 }
 
@@ -78,6 +80,21 @@ pub(crate) enum JobCommand {
     Run {
         #[command(flatten)]
         job: JobArgs,
+        #[command(flatten)]
+        terms: Terms,
+    },
+    /// Make this machine again what its spec before said, and print events
+    ///
+    /// Exit code: as of `config apply`; 1 when that spec is not recorded here.
+    Undo {
+        #[command(flatten)]
+        job: JobArgs,
+        /// Digest of the spec whose changes are undone
+        #[arg(long, value_name = "DIGEST")]
+        from: String,
+        /// Digest of the spec before it
+        #[arg(long, value_name = "DIGEST")]
+        to: String,
         #[command(flatten)]
         terms: Terms,
     },

@@ -7,7 +7,9 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::converge::{Change, Policy, Resource, Step, UNIT, render, sweep, wanted};
+use homestak_core::converge::{
+    Change, Handling, Policy, Resource, Step, UNIT, render, sweep, wanted,
+};
 use homestak_core::doc::{Severity, Sources, node_spec};
 use serde_json::{Value, json};
 
@@ -168,9 +170,12 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
         .retain(|change| shown.iter().any(|one| one.id == change.id));
     let settled = decision.is_settled();
     if json {
+        let stays = |change: &&Change| change.handling == Handling::Report;
+        let left = decision.changes.iter().filter(stays);
+        let left: Vec<&str> = left.map(|change| change.id.as_str()).collect();
         ui::json(
             "config.check",
-            json!({ "spec": spec.name, "settled": settled, "changes": shown, "refusals": decision.refusals, "refused": decision.refused, "unconfirmed": state::unconfirmed() }),
+            json!({ "spec": spec.name, "settled": settled, "changes": shown, "left": left, "refusals": decision.refusals, "refused": decision.refused, "unconfirmed": state::unconfirmed() }),
         );
     } else {
         ui::data(&render(&shown));
@@ -378,6 +383,8 @@ fn status(json: bool) -> Result<u8, AgentError> {
         (None, None) => "unknown",
     };
     let fetched = state::place(state::FETCHED).exists();
+    let spec = state::place(state::SPEC).exists() || state::attempted().is_some();
+    let is_known = spec || complete.is_some() || failed.is_some();
     if json {
         ui::json(
             "status",
@@ -387,7 +394,10 @@ fn status(json: bool) -> Result<u8, AgentError> {
         let message = failed
             .as_ref()
             .and_then(|failed| failed["message"].as_str());
-        ui::data(&format!("{word}\n"));
+        ui::data(&match is_known {
+            true => format!("{word}\n"),
+            false => "no spec was ever applied to this machine\n".to_owned(),
+        });
         if let Some(message) = message {
             ui::data(&format!("{message}\n"));
         }
@@ -403,7 +413,7 @@ fn status(json: bool) -> Result<u8, AgentError> {
         }
         ui::data(&run::summary(&drift, watched));
     }
-    Ok(0)
+    Ok(u8::from(!is_known))
 }
 
 /// Tells whether a spec wants its machine to be watched.

@@ -98,6 +98,9 @@ pub(crate) enum AgentError {
     /// A job that nobody knows.
     #[error("there is no job `{0}` here")]
     NoJob(String),
+    /// Nothing to go back to.
+    #[error("what this machine was before is not recorded here, or it was configured again since")]
+    NoEarlierSpec,
     /// A job that is not to be confirmed, or not any more.
     #[error("the job `{job}` is not to be confirmed: {why}")]
     NotAsked { job: String, why: &'static str },
@@ -160,6 +163,7 @@ impl AgentError {
             Self::NoSpec { .. }
             | Self::WrongSpec(_)
             | Self::NoJob(_)
+            | Self::NoEarlierSpec
             | Self::NotAsked { .. }
             | Self::NotFetched(_) => 1,
             Self::Fetch(error) => error.code(),
@@ -207,6 +211,7 @@ impl AgentError {
             Self::Unconfirmed { .. } | Self::CutOff(_) => "reverted",
             Self::Waiting(_) => "unconfirmed",
             Self::NoJob(_) => "no_job",
+            Self::NoEarlierSpec => "no_earlier_spec",
             Self::NotAsked { .. } => "not_asked",
             Self::Killed => "killed",
             Self::Remember { .. } => "remember",
@@ -257,6 +262,7 @@ impl AgentError {
             | Self::Unconfirmed { .. }
             | Self::CutOff(_)
             | Self::NoJob(_)
+            | Self::NoEarlierSpec
             | Self::NotAsked { .. } => None,
         }
     }

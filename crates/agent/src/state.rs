@@ -11,6 +11,7 @@ use std::time::Duration;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::durable;
 use homestak_core::converge::{HOME, State};
+use homestak_core::plan::digest;
 use rustix::fs::{Gid, Mode, Uid};
 use serde_json::{Value, json};
 
@@ -206,6 +207,24 @@ pub(crate) fn forget_attempt() -> Result<(), AgentError> {
 /// Returns the spec that was being applied when the last run failed or was cut off.
 pub(crate) fn attempted() -> Option<String> {
     fs_err::read_to_string(place(ATTEMPTED)).ok()
+}
+
+/// Returns the spec from before a run that applied the one with digest `from`, which is known by
+/// its digest `to`. `None` when another run came since, or that spec is not recorded.
+pub(crate) fn earlier_spec(from: &str, to: &str) -> Option<String> {
+    let is = |text: &Option<String>, wanted: &str| {
+        text.as_deref().is_some_and(|text| digest(text) == wanted)
+    };
+    let read = |name: &str| fs_err::read_to_string(place(name)).ok();
+    let (attempted, now) = (attempted(), read(SPEC));
+    if attempted.is_some() && !is(&attempted, from) {
+        return None;
+    }
+    // A spec that could not be applied whole is not kept.
+    if is(&now, to) {
+        return now;
+    }
+    read(BEFORE).filter(|before| is(&now, from) && digest(before) == to)
 }
 
 /// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 pub use image::ImageCommand;
 pub use node::{ExecArgs, LogsArgs, NodeArgs, SshArgs};
 pub use operate::{
-    ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RunArgs, TestArgs, VmEngineArg,
-    WishArgs,
+    ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RollbackArgs, RunArgs, TestArgs,
+    VmEngineArg, WishArgs,
 };
 
 pub use sim::{PaceArg, SimCommand, SimPlaceArgs, SimServeArgs};
@@ -200,10 +200,16 @@ pub enum ManifestCommand {
     /// Apply, verify and destroy, with a report
     Test(Box<TestArgs>),
     /// Show how nodes are doing, and whether a run can be resumed
+    ///
+    /// Hosts are asked whether guests run, and nodes what differs from their specs. What does not
+    /// answer is shown as unknown.
     Status {
         /// Which runs.
         #[command(flatten)]
         which: RunArgs,
+        /// Show what the journal knows, and ask nobody
+        #[arg(long)]
+        offline: bool,
     },
     /// Go on with a run that failed, was interrupted, or died
     Resume {
@@ -217,18 +223,11 @@ pub enum ManifestCommand {
         #[arg(long)]
         events: bool,
     },
-    /// Undo everything the last run did
-    Rollback {
-        /// Which run.
-        #[command(flatten)]
-        which: RunArgs,
-        /// Do not ask
-        #[arg(short, long)]
-        yes: bool,
-        /// Print every event as a line of JSON on stdout
-        #[arg(long)]
-        events: bool,
-    },
+    /// Undo what the last run did
+    ///
+    /// Guests that it created are destroyed, changes of hardware and configuration are reverted. What
+    /// cannot be undone is listed first, and makes the exit code 1.
+    Rollback(RollbackArgs),
     /// List runs, newest first
     History {
         /// Which runs.
@@ -327,7 +326,8 @@ pub struct ManifestArgs {
 }
 
 /// Who starts the configuration.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ModeArg {
     /// The driver, over SSH
     Push,

@@ -14,9 +14,12 @@ use homestak_core::converge::{Event, Handling};
 use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::doc::timeouts::Limit;
-use homestak_core::plan::{Action, ConfigPlan, NodePlan, Plan, Wanted, digest, port, spec_text};
+use homestak_core::plan::{
+    Action, ConfigPlan, Configured, NodePlan, Plan, Wanted, digest, port, spec_text,
+};
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
+use homestak_engine::journal::REPLAN;
 use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark};
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
@@ -105,7 +108,7 @@ impl SiteConfigurer {
             return Err(PortError::refused(
                 doing,
                 format!("the spec `{spec}` or what it names was changed since the plan was made"),
-                "homestak manifest apply makes a new plan",
+                REPLAN,
             ));
         }
         Ok(text)
@@ -156,7 +159,7 @@ impl SiteConfigurer {
         Ok(configs)
     }
 
-    /// Asks every node that runs and would be left alone what differs in it.
+    /// Asks every node that runs and stays what differs in it.
     pub(crate) async fn ask(
         &self,
         plan: &Plan,
@@ -165,11 +168,13 @@ impl SiteConfigurer {
     ) {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
-        for node in plan
-            .nodes
-            .iter()
-            .filter(|node| node.action == Action::Nothing)
-        {
+        let stays = |node: &&NodePlan| {
+            matches!(
+                node.action,
+                Action::Nothing | Action::Change | Action::Start
+            )
+        };
+        for node in plan.nodes.iter().filter(stays) {
             let config = configs.get(&node.name);
             let Some(inner) = config.and_then(|config| inner(node, config)) else {
                 continue;
@@ -258,6 +263,31 @@ impl Configurer for SiteConfigurer {
             let stop = || is_dropped.load(Ordering::Relaxed);
             at_first(&ssh, &ports, |ssh| {
                 pusher.converge(ssh, &after, &text, &hear, &stop)
+            })
+        });
+        let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
+        done.map_err(|error| error.at_port(&doing))
+    }
+
+    async fn revert(
+        &self,
+        node: &Inner,
+        before: &Configured,
+        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError> {
+        let doing = format!("undo the configuration of `{}`", node.node);
+        let pusher = self.pusher(&doing)?;
+        let ssh = self.way(&node.guest, node.address, &node.wanted.user);
+        let after = ssh.clone().port(before.port);
+        let (from, to) = (node.config.digest.clone(), before.digest.clone());
+        // It listens where the spec that is undone says, or where it did before.
+        let mut ports = node.ports.clone();
+        ports.sort_by_key(|port| *port != node.config.port);
+        // Cancel safety: the node goes on by itself; the next who asks finds what it became.
+        let done = tokio::task::spawn_blocking(move || {
+            let hear = |event: &Event| tell(event, hear.as_ref());
+            at_first(&ssh, &ports, |ssh| {
+                pusher.revert(ssh, &after, (&from, &to), &hear)
             })
         });
         let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;

@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
-    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, ids, plan,
+    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, StepKind, Verb,
+    ids, plan, unsupported,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
-use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, Scope};
+use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, RunId, Scope};
 use homestak_engine::look::{look, settled};
-use homestak_engine::operate::{Interrupt, Limits, Operator};
+use homestak_engine::operate::{Interrupt, Limits, Operator, UndoEffect, UndoItem, rollback_plan};
+use homestak_engine::pace::durations;
 use homestak_engine::ports::Places;
 use homestak_providers::local::VmEngine;
 use homestak_providers::ssh::Keyring;
@@ -25,7 +27,7 @@ use crate::commands::require_sound;
 use crate::configure::SiteConfigurer;
 use crate::connect::failed;
 use crate::error::CommandError;
-use crate::local_host::LocalPlace;
+use crate::local_host::{LOCAL, LocalPlace};
 use crate::places::SitePlaces;
 use crate::seeds::{SiteSeeds, keyring};
 use crate::session::Session;
@@ -33,6 +35,10 @@ use crate::settings::Settings;
 use crate::sim_host;
 use crate::ui::Printer;
 use crate::ui::progress::Screen;
+
+/// How many runs on the same hosts are looked at for how long steps take: enough for a median,
+/// few enough to be read in no time.
+const MEASURED: usize = 5;
 
 /// Everything a run needs.
 pub(crate) struct Bench {
@@ -137,6 +143,25 @@ impl Bench {
         Ok(all)
     }
 
+    /// Returns how long steps take: the median of each kind in the newest runs on these hosts.
+    async fn paces(&self, hosts: &[&str]) -> Result<Paces, CommandError> {
+        let mut taken: BTreeMap<StepKind, Vec<f64>> = BTreeMap::new();
+        let runs = self.journal().runs(None).await?;
+        let same = |run: &&RunHead| run.hosts.iter().any(|host| hosts.contains(&host.as_str()));
+        for head in runs.iter().filter(same).take(MEASURED) {
+            let run = self.journal().run(head.id).await?;
+            for (kind, seconds) in run.iter().flat_map(durations) {
+                taken.entry(kind).or_default().push(seconds);
+            }
+        }
+        let median = |(kind, mut seconds): (StepKind, Vec<f64>)| {
+            seconds.sort_by(f64::total_cmp);
+            (kind, seconds[seconds.len() / 2])
+        };
+        let here: Vec<(StepKind, f64)> = taken.into_iter().map(median).collect();
+        Ok(Paces::new(&here, &self.journal().durations().await?))
+    }
+
     /// Looks, and makes a plan from what is there.
     pub(crate) async fn plan(
         &self,
@@ -166,7 +191,7 @@ impl Bench {
             require_sound(printer, &faults, &self.session.catalog.sources)?;
         }
         let again = again.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
-        let paces = Paces::default().measured(&self.journal().durations().await?);
+        let paces = self.paces(&hosts).await?;
         let make = |looks: &BTreeMap<Place, Look>, configs: &BTreeMap<String, ConfigPlan>| {
             plan(&Inputs {
                 site,
@@ -192,7 +217,25 @@ impl Bench {
         let mut configs = self.configurer.configs(&again, &outside)?;
         let told = |text: &str| printer.detail(text);
         self.configurer.ask(&outside, &mut configs, &told).await;
-        Ok(make(&looks, &configs))
+        let mut plan = make(&looks, &configs);
+        let refusals = unsupported(&self.session.catalog, &again, &plan, |host| host == LOCAL);
+        plan.refusals.extend(refusals);
+        Ok(plan)
+    }
+
+    /// Returns what a run that was rolled back did and cannot be undone.
+    pub(crate) async fn lost(
+        &self,
+        ended: Option<Ending>,
+        run: Option<RunId>,
+    ) -> Result<Vec<UndoItem>, CommandError> {
+        let (Some(Ending::RolledBack), Some(id)) = (ended, run) else {
+            return Ok(Vec::new());
+        };
+        let run = self.journal().run(id).await?;
+        let mut items = run.as_ref().map(rollback_plan).unwrap_or_default();
+        items.retain(|item| item.effect == UndoEffect::Lost);
+        Ok(items)
     }
 
     /// Ends earlier runs on the same manifest and hosts that nobody carries out any more.

@@ -175,19 +175,38 @@ impl Session {
 }
 
 impl Session {
-    /// Adds a document from a file, in place of the site's of that name, and returns its name.
+    /// Adds a document from a file, in place of the site's of that name, and returns its name: the
+    /// one that a manifest gives itself, else the file's.
     pub(crate) fn add_file(&mut self, kind: Kind, path: &Path) -> Result<String, CommandError> {
         let bytes = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let (name, shown) = (stem.into_owned(), path.display().to_string());
         let text = homestak_site::load::text(bytes);
-        self.catalog.add(Input {
+        let input = |name: &str| Input {
             kind,
-            name: name.clone(),
-            path: shown,
-            text,
-        });
-        Ok(name)
+            name: name.to_owned(),
+            path: shown.clone(),
+            text: text.clone(),
+        };
+        let of_site = match kind {
+            Kind::Manifest => self.catalog.manifests.remove(&name),
+            _ => None,
+        };
+        self.catalog.add(input(&name));
+        let added = match kind {
+            Kind::Manifest => self.catalog.manifests.get(&name),
+            _ => None,
+        };
+        let written = added.and_then(|document| document.value.as_ref()?.name.as_ref());
+        let Some(written) = written.map(ToString::to_string).filter(|own| *own != name) else {
+            return Ok(name);
+        };
+        self.catalog.manifests.remove(&name);
+        if let Some(of_site) = of_site {
+            self.catalog.manifests.insert(name, of_site);
+        }
+        self.catalog.add(input(&written));
+        Ok(written)
     }
 }
 

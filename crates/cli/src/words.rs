@@ -19,13 +19,17 @@ pub enum Translated {
     },
 }
 
-/// Verbs of earlier versions, and the commands they stand for.
+/// Verbs without a noun, and the commands they stand for: those of earlier versions, then others.
 pub const VERBS: &[(&str, &[&str])] = &[
     ("create", &["manifest", "apply"]),
     ("destroy", &["manifest", "destroy"]),
     ("test", &["manifest", "test"]),
     ("validate", &["manifest", "validate"]),
     ("serve", &["server", "start", "--foreground"]),
+    ("plan", &["manifest", "plan"]),
+    ("apply", &["manifest", "apply"]),
+    ("resume", &["manifest", "resume"]),
+    ("rollback", &["manifest", "rollback"]),
 ];
 
 /// Scenarios that manifests replaced: name, verb, manifest.

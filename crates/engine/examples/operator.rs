@@ -18,7 +18,9 @@ use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
-use homestak_core::plan::{Elsewhere, NodeRecord, Options, Paces, Plan, Verb, Wanted, steps};
+use homestak_core::plan::{
+    Configured, Elsewhere, NodeRecord, Options, Paces, Plan, Verb, Wanted, steps,
+};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer, What};
 use homestak_engine::journal::{Journal, Scope};
@@ -85,6 +87,15 @@ impl Configurer for Plain {
     async fn converge(
         &self,
         _: &Inner,
+        _: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
+    async fn revert(
+        &self,
+        _: &Inner,
+        _: &Configured,
         _: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError> {
         Ok(false)

@@ -28,6 +28,8 @@ pub enum Status {
     Failed,
     /// It is gone.
     Destroyed,
+    /// It was not there, and nothing was done.
+    Absent,
     /// It could not be undone.
     Stuck,
 }
@@ -42,6 +44,7 @@ impl Status {
             Self::Completed => "completed",
             Self::Failed => "failed",
             Self::Destroyed => "destroyed",
+            Self::Absent => "absent",
             Self::Stuck => "stuck",
         }
     }
@@ -141,6 +144,7 @@ impl Chronicle {
                 n_steps,
                 n_done: 0,
                 status: match node.action {
+                    Action::Nothing if removes && found.is_none() => Status::Absent,
                     Action::Nothing if removes => Status::Destroyed,
                     Action::Nothing | Action::Leave => Status::Completed,
                     _ => Status::Pending,
@@ -233,6 +237,13 @@ impl Chronicle {
             if row.status == Status::Running {
                 row.status = Status::Interrupted;
             }
+        }
+    }
+
+    /// Forgets what went wrong: what is done next has errors of its own.
+    pub fn clear_errors(&mut self) {
+        for row in self.nodes.iter_mut().chain(&mut self.images) {
+            row.error = None;
         }
     }
 
@@ -349,6 +360,8 @@ impl Row {
                 self.status = match step {
                     // Without a change it never came to be, or this run did not create it.
                     StepKind::Create if changed => Status::Destroyed,
+                    // The last of a node's steps that is undone says what is left of it.
+                    StepKind::Create => Status::Absent,
                     _ => Status::Pending,
                 };
             }

@@ -107,6 +107,9 @@ pub struct Entry {
     pub record: Option<NodeRecord>,
 }
 
+/// The hint of a step whose documents were changed since the plan was made: it cannot be resumed.
+pub const REPLAN: &str = "homestak manifest apply makes a new plan";
+
 /// An error as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {

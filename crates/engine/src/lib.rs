@@ -8,6 +8,7 @@ pub mod events;
 pub mod journal;
 pub mod look;
 pub mod operate;
+pub mod pace;
 pub mod ports;
 mod steps;
 pub mod verify;

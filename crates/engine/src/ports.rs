@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::foreign::ForeignText;
-use homestak_core::plan::{ConfigPlan, NodePlan, Wanted};
+use homestak_core::plan::{ConfigPlan, Configured, NodePlan, Wanted};
 use serde::{Deserialize, Serialize};
 
 pub use homestak_core::firstboot::{HostKey, Identity};
@@ -451,6 +451,14 @@ pub trait Configurer: Send + Sync {
     async fn converge(
         &self,
         node: &Inner,
+        hear: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError>;
+    /// Makes a node again what it was before its spec was applied, by the node's own record.
+    /// Refused when the node has no such record. Returns whether anything was changed.
+    async fn revert(
+        &self,
+        node: &Inner,
+        before: &Configured,
         hear: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError>;
 }

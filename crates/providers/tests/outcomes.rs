@@ -73,13 +73,10 @@ async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_boot_order_has_no_seed_in_it_whatever_order_the_host_works_in() {
-    let place = support::place::with_template().await;
+    let place = place(|builder| builder).await;
     let pve = place.client();
     for nth in 1..=8 {
-        let guest = pve
-            .create(&support::clone_of(9000, nth))
-            .await
-            .expect("a copy");
+        let guest = pve.create(&support::vm(nth)).await.expect("created");
         let vmid = guest.vmid.expect("an id");
         let boot = |what: &str| {
             let guests = place.world.guests();

@@ -32,7 +32,20 @@ pub(crate) fn run(command: JobCommand) -> Result<u8, AgentError> {
     match command {
         JobCommand::Run { job, terms } => {
             stay_alive();
-            Ok(run_job(&Place::of(&job.id), &terms))
+            Ok(run_job(&Place::of(&job.id), &terms, received))
+        }
+        JobCommand::Undo {
+            job,
+            from,
+            to,
+            terms,
+        } => {
+            stay_alive();
+            let read = || {
+                let earlier = state::earlier_spec(&from, &to);
+                command::parse("-".to_owned(), earlier.ok_or(AgentError::NoEarlierSpec)?)
+            };
+            Ok(run_job(&Place::of(&job.id), &terms, read))
         }
         JobCommand::Follow { job, after } => {
             stay_alive();
@@ -86,16 +99,18 @@ enum Begun {
     Elsewhere,
 }
 
-fn run_job(place: &Place, terms: &Terms) -> u8 {
-    let read = || {
-        let mut text = String::new();
-        let read = std::io::stdin().read_to_string(&mut text);
-        read.map_err(|source| AgentError::NoSpec {
-            path: "-".to_owned(),
-            source,
-        })?;
-        command::parse("-".to_owned(), text)
-    };
+/// Reads the spec that a driver sends.
+fn received() -> Result<Spec, AgentError> {
+    let mut text = String::new();
+    let read = std::io::stdin().read_to_string(&mut text);
+    read.map_err(|source| AgentError::NoSpec {
+        path: "-".to_owned(),
+        source,
+    })?;
+    command::parse("-".to_owned(), text)
+}
+
+fn run_job(place: &Place, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentError>) -> u8 {
     let result = begin(place, read, terms, print).and_then(|begun| match begun {
         Begun::Ended(result) => Ok(result),
         Begun::Elsewhere => follow(place, 0, print),
@@ -144,7 +159,11 @@ fn begin(
 ) -> Result<Begun, AgentError> {
     let mut name = String::new();
     begin_named(place, read, terms, ear, &mut name).map_err(|error| {
-        if !matches!(error, AgentError::Busy | AgentError::Waiting(_)) {
+        let unchanged = matches!(
+            error,
+            AgentError::Busy | AgentError::Waiting(_) | AgentError::NoEarlierSpec
+        );
+        if !unchanged {
             _ = state::fail(&error, &name);
         }
         error

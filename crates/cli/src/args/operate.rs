@@ -155,6 +155,23 @@ pub enum OnErrorArg {
     Continue,
 }
 
+/// What `manifest rollback` takes.
+#[derive(Debug, Clone, Args)]
+pub struct RollbackArgs {
+    /// Which run.
+    #[command(flatten)]
+    pub which: RunArgs,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Show what would be undone, and what cannot be, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print every event as a line of JSON on stdout
+    #[arg(long)]
+    pub events: bool,
+}
+
 /// Which runs are meant.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunArgs {

@@ -17,12 +17,11 @@ const SHOWN: usize = 12;
 
 /// Renders a plan. With `more`, everything that is left alone is listed too.
 pub(crate) fn render(plan: &Plan, more: bool) -> String {
-    let mut text = format!(
-        "{} `{}` on {}\n",
-        plan.verb.word(),
-        plan.manifest,
-        plan.hosts.join(", ")
-    );
+    let on = match plan.hosts.is_empty() {
+        true => String::new(),
+        false => format!(" on {}", plan.hosts.join(", ")),
+    };
+    let mut text = format!("{} `{}`{on}\n", plan.verb.word(), plan.manifest);
     let mut inside: BTreeMap<&str, Vec<&NodePlan>> = BTreeMap::new();
     let mut roots = Vec::new();
     for node in &plan.nodes {
@@ -139,8 +138,17 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
     let Some(found) = &config.found else {
         return match node.action {
             Action::Nothing => String::new(),
-            _ => format!(
+            Action::Create | Action::Replace => format!(
                 "{indent}    then becomes what its spec `{}` says\n",
+                config.spec
+            ),
+            Action::Start
+            | Action::Change
+            | Action::Configure
+            | Action::Destroy
+            | Action::Reidentify
+            | Action::Leave => format!(
+                "{indent}    then becomes what its spec `{}` says; what that changes inside could not be seen\n",
                 config.spec
             ),
         };
@@ -163,7 +171,15 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
 }
 
 fn still(plan: &Plan, node: &NodePlan) -> String {
+    let inside = node
+        .config
+        .as_ref()
+        .and_then(|config| config.found.as_ref());
+    let differs = inside.is_some_and(|found| !found.changes.is_empty());
     match (&node.found, &node.place) {
+        (Some(found), _) if differs || !node.reasons.is_empty() => {
+            format!("{} stays as it is", guest(found))
+        }
         (Some(found), _) => format!("{} is as it should be", guest(found)),
         (None, Place::Inside(parent)) if goes(plan, parent) => {
             format!("is not known; what is in `{parent}` is destroyed with it")
@@ -261,11 +277,17 @@ pub(crate) fn summary(plan: &Plan) -> String {
             parts.push(format!("{number} {word}"));
         }
     }
-    let seconds = plan.estimate.round();
     if plan.is_empty() {
         return format!("{}.", parts.join(", "));
     }
-    format!("{}; about {}", parts.join(", "), duration(seconds))
+    let takes = match (plan.estimate, plan.measured) {
+        (Some(seconds), true) => format!("about {}", duration(seconds)),
+        (Some(seconds), false) => {
+            format!("roughly {}, as measured on other hosts", duration(seconds))
+        }
+        (None, _) => "how long it takes was not measured yet".to_owned(),
+    };
+    format!("{}; {takes}", parts.join(", "))
 }
 
 /// Says how long, for a person.

@@ -347,9 +347,12 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
         let text = format!("{:indent$}{:<width$}  {}", "", row.name, state(row, at));
         lines.push((row.status, text));
     }
-    let n_done = rows
-        .iter()
-        .filter(|row| matches!(row.status, Status::Completed | Status::Destroyed));
+    let n_done = rows.iter().filter(|row| {
+        matches!(
+            row.status,
+            Status::Completed | Status::Destroyed | Status::Absent
+        )
+    });
     let passed = now
         .begun
         .map_or(0.0, |begun| at.duration_since(begun).as_secs_f64());
@@ -405,7 +408,7 @@ fn state(row: &Row, at: Timestamp) -> String {
 
 fn paint(status: Status, text: &str) -> String {
     match status {
-        Status::Pending => text.dimmed().to_string(),
+        Status::Pending | Status::Absent => text.dimmed().to_string(),
         Status::Running => text.cyan().to_string(),
         Status::Completed | Status::Destroyed => text.green().to_string(),
         Status::Failed | Status::Stuck | Status::Interrupted => text.red().to_string(),

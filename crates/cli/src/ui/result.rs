@@ -5,7 +5,7 @@
 
 use homestak_core::plan::StepKind;
 use homestak_engine::chronicle::{Chronicle, Row};
-use homestak_engine::journal::{Ending, Trouble};
+use homestak_engine::journal::{Ending, REPLAN, Trouble};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
@@ -86,6 +86,22 @@ pub(crate) fn nodes_json(chronicle: &Chronicle) -> Json {
     chronicle.nodes.iter().map(node).collect::<Vec<_>>().into()
 }
 
+/// Turns images that were fetched, or could not be, into JSON.
+fn images_json(chronicle: &Chronicle) -> Json {
+    let told = chronicle
+        .images
+        .iter()
+        .filter(|row| row.changed || row.error.is_some());
+    let image = |row: &Row| {
+        let mut json = json!({ "name": row.name, "status": row.status.word() });
+        if let Some(error) = &row.error {
+            json["error"] = error.message.as_str().into();
+        }
+        json
+    };
+    told.map(image).collect::<Vec<_>>().into()
+}
+
 /// Turns what came of a run into JSON.
 pub(crate) fn json(verb: &str, chronicle: &Chronicle, success: bool) -> Json {
     let (ending, seconds) = match chronicle.ended {
@@ -97,6 +113,7 @@ pub(crate) fn json(verb: &str, chronicle: &Chronicle, success: bool) -> Json {
         "success": success,
         "duration_seconds": rounded(seconds),
         "nodes": nodes_json(chronicle),
+        "images": images_json(chronicle),
         "run": chronicle.run.map(|run| run.0),
         "ending": ending,
     })
@@ -130,11 +147,22 @@ fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
 }
 
 /// Says how a run ended, and the way on.
-pub(crate) fn ending(ending: Ending, manifest: &str, host: &str, printer: &Printer) {
+pub(crate) fn ending(
+    ending: Ending,
+    chronicle: &Chronicle,
+    (manifest, host): (&str, &str),
+    printer: &Printer,
+) {
     let hint = "hint:".cyan().bold().to_string();
     let with = format!("-M {manifest} -H {host}");
     match ending {
         Ending::Done => {}
+        Ending::Failed if chronicle.troubles().any(|(_, one)| one.hint == REPLAN) => {
+            printer.say("Failed; what is there stays.");
+            printer.say(&format!(
+                "{hint} homestak manifest apply {with} makes a new plan and continues from what is there; homestak manifest rollback {with} undoes this run"
+            ));
+        }
         Ending::Failed => {
             printer.say("Failed; what is there stays.");
             printer.say(&format!(

@@ -23,6 +23,7 @@ mod on_sim;
 mod operate;
 mod owner;
 mod polls;
+mod results;
 mod runs;
 mod secrets;
 mod site;

@@ -108,7 +108,8 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
         images: Vec::new(),
         foreign: Vec::new(),
         refusals: Vec::new(),
-        estimate: 0.0,
+        estimate: None,
+        measured: false,
     };
     let at = Timestamp::UNIX_EPOCH;
     let runtime = tokio::runtime::Builder::new_current_thread()

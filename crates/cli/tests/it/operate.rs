@@ -105,7 +105,7 @@ fn a_plan_is_shown_with_reasons_and_changes_nothing() {
         .good();
     assert!(plan.contains("+ test-vm"), "{plan}");
     assert!(plan.contains("manifests/single-node.yaml:5:"), "{plan}");
-    assert!(plan.contains("1 to create; about"), "{plan}");
+    assert!(plan.contains("1 to create;"), "{plan}");
     let dry = father
         .run(&[
             "manifest",

@@ -274,7 +274,8 @@ pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
         images: Vec::new(),
         foreign: Vec::new(),
         refusals: Vec::new(),
-        estimate: 0.0,
+        estimate: None,
+        measured: false,
     }
 }
 

@@ -27,6 +27,7 @@ mod owner;
 mod private;
 mod qemu;
 mod readme;
+mod undo;
 
 /// Returns where the program is.
 fn program() -> std::path::PathBuf {

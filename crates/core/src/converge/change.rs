@@ -35,6 +35,17 @@ pub struct Change {
     pub handling: Handling,
 }
 
+impl Change {
+    /// Tells whether correcting it takes an account, a package or a file away.
+    pub fn is_removal(&self) -> bool {
+        let kind = self.resource.split(':').next().unwrap_or_default();
+        let is_data = matches!(kind, "user" | "package" | "file");
+        let goes = &*self.expected == "absent" && &*self.found != "absent";
+        let closes = self.field == "login" && &*self.expected == "closed";
+        self.handling == Handling::Enforce && is_data && (goes || closes)
+    }
+}
+
 /// What has changed since the node last converged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -192,6 +192,8 @@ codes! {
         "Nothing was named and the site has no default, so the built-in one is used."
     UnpinnedImage "SK0920" "image that can change"
         "The image has no checksum, or its address names the latest one: what is fetched can change from day to day, and is not compared with anything. Name a dated release and its checksum."
+    NoEffect "SK0921" "value without effect"
+        "The value is read and kept, and nothing acts on it in this version."
     NameAssumed "SK0911" "name taken from the file"
         "The manifest has no `name`; the file's name is used."
 }

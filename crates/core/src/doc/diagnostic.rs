@@ -115,6 +115,20 @@ impl Faults {
         }
     }
 
+    /// Returns the same without the diagnostics of a code.
+    #[must_use]
+    pub fn without(&self, code: Code) -> Self {
+        let mut others = Self {
+            dropped: self.dropped,
+            ..Self::default()
+        };
+        for diagnostic in self.kept.iter().filter(|fault| fault.code != code) {
+            others.push(diagnostic.clone());
+        }
+        others.errors = self.errors;
+        others
+    }
+
     /// Tells whether further diagnostics are counted only, so that no work need go into them.
     pub fn is_full(&self) -> bool {
         self.kept.len() >= MAX_KEPT

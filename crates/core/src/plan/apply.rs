@@ -97,7 +97,8 @@ pub(super) fn empty(
         images,
         foreign,
         refusals,
-        estimate: 0.0,
+        estimate: None,
+        measured: false,
     }
 }
 
@@ -265,6 +266,14 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             | Action::Reidentify
             | Action::Leave => false,
         };
+        let was_running = found
+            .as_ref()
+            .is_some_and(|found| found.power == Power::Running);
+        if action == Action::Change && restarts && was_running {
+            reasons.push(said(
+                "it is restarted: CPUs and memory change while it is stopped",
+            ));
+        }
         let fate = Fate {
             action,
             restarts,
@@ -452,7 +461,17 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 && !parent_is_new
                 && !going.contains(&(node.place.clone(), Some(vmid)))
             {
-                refused.push((node.name.clone(), vmid, holder.name.clone()));
+                let of = match (&holder.manifest, &holder.site) {
+                    (Some(manifest), Some(site)) if site == self.inputs.site => {
+                        format!(" of the manifest `{manifest}`")
+                    }
+                    (Some(manifest), Some(site)) => {
+                        format!(" of the manifest `{manifest}` of the site `{site}`")
+                    }
+                    (Some(manifest), None) => format!(" of the manifest `{manifest}`"),
+                    (None, _) => String::new(),
+                };
+                refused.push((node.name.clone(), vmid, format!("`{}`{of}", holder.name)));
             }
         }
         for (node, vmid, holder) in refused {
@@ -460,7 +479,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             let origin = origin.and_then(|node| Some(node.vmid.as_ref()?.origin.clone()));
             self.refuse(
                 Some(&node),
-                format!("vmid {vmid} belongs to another guest, `{holder}`"),
+                format!("vmid {vmid} belongs to another guest, {holder}"),
                 origin.as_ref(),
                 "write another `vmid`, or leave it out to have one chosen",
             );

@@ -1,5 +1,6 @@
 //! How a node's guest differs from what it should be.
 
+use crate::catalog::Catalog;
 use crate::observed::{GuestRef, ObservedGuest, Power};
 use crate::resolve::{Origin, ResolvedNode};
 
@@ -142,6 +143,11 @@ pub(super) fn judge(
 
 /// Makes a reason, with the line behind it when a document says so.
 pub(super) fn reason(inputs: &Inputs<'_>, text: String, origin: Option<&Origin>) -> Reason {
+    located(inputs.catalog, text, origin)
+}
+
+/// The same, for whoever has the documents only.
+pub(super) fn located(catalog: &Catalog, text: String, origin: Option<&Origin>) -> Reason {
     let span = match origin {
         Some(Origin::Written(span) | Origin::Derived(_, Some(span))) => Some(*span),
         Some(
@@ -151,6 +157,6 @@ pub(super) fn reason(inputs: &Inputs<'_>, text: String, origin: Option<&Origin>)
     };
     Reason {
         text,
-        source: span.map(|span| inputs.catalog.sources.locate(span).to_string()),
+        source: span.map(|span| catalog.sources.locate(span).to_string()),
     }
 }

@@ -42,7 +42,10 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             .entry(place.clone())
             .or_insert_with(|| offer(inputs, &place));
         let (reason, there) = match inputs.looks.get(&place) {
-            None => (gone_with(&place), None),
+            None => {
+                hidden = record.map(remembered);
+                (gone_with(&place), None)
+            }
             Some(Look::Unseen(why)) => {
                 hidden = record.map(remembered);
                 (format!("{why}; {}", gone_with(&place)), None)

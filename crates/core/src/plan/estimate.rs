@@ -1,59 +1,60 @@
-//! How long a plan will take.
+//! How long a plan will take, by how long such steps took before.
 //!
-//! In: a plan, and how long steps took before. Out: seconds.
-//! Never: a promise.
+//! Nothing is guessed: a plan with steps that were never measured has no estimate.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::step::{StepKind, steps};
 use super::types::Plan;
 
-/// How long steps take, in seconds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Paces(Vec<(StepKind, f64)>);
-
-impl Default for Paces {
-    fn default() -> Self {
-        let usual = |kind| match kind {
-            StepKind::Image => 30.0,
-            StepKind::Create => 15.0,
-            StepKind::Ready => 25.0,
-            StepKind::Configure => 20.0,
-            StepKind::Stop => 8.0,
-            StepKind::Start | StepKind::Destroy => 3.0,
-            StepKind::Discard | StepKind::Reshape | StepKind::Grow | StepKind::Reidentify => 1.0,
-        };
-        Self(
-            StepKind::ALL
-                .iter()
-                .map(|kind| (*kind, usual(*kind)))
-                .collect(),
-        )
-    }
+/// How long steps took, in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Paces {
+    here: BTreeMap<StepKind, f64>,
+    elsewhere: BTreeMap<StepKind, f64>,
 }
 
 impl Paces {
-    /// Puts what was measured in the place of what is usual.
-    #[must_use]
-    pub fn measured(mut self, measured: &[(StepKind, f64)]) -> Self {
-        for (kind, seconds) in measured {
-            if let Some(pace) = self.0.iter_mut().find(|(known, _)| known == kind) {
-                pace.1 = *seconds;
-            }
+    /// Takes what was measured on the same hosts, and on any.
+    pub fn new(here: &[(StepKind, f64)], anywhere: &[(StepKind, f64)]) -> Self {
+        let map = |list: &[(StepKind, f64)]| list.iter().copied().collect();
+        Self {
+            here: map(here),
+            elsewhere: map(anywhere),
         }
-        self
     }
 
-    fn of(&self, kind: StepKind) -> f64 {
-        let found = self.0.iter().find(|(known, _)| *known == kind);
-        found.map_or(1.0, |(_, seconds)| *seconds)
+    /// Returns how long a step takes, and whether that was measured on the same hosts.
+    fn of(&self, kind: StepKind) -> Option<(f64, bool)> {
+        if let Some(seconds) = self.here.get(&kind) {
+            return Some((*seconds, true));
+        }
+        if let Some(seconds) = self.elsewhere.get(&kind) {
+            return Some((*seconds, false));
+        }
+        match kind {
+            // Single requests: whatever they take does not matter.
+            StepKind::Discard | StepKind::Reshape | StepKind::Grow | StepKind::Reidentify => {
+                Some((1.0, true))
+            }
+            StepKind::Image
+            | StepKind::Create
+            | StepKind::Start
+            | StepKind::Ready
+            | StepKind::Configure
+            | StepKind::Stop
+            | StepKind::Destroy => None,
+        }
     }
 }
 
-/// Goes through the steps as the operator does, with so many at once.
-pub(super) fn estimate(plan: &Plan, paces: &Paces) -> f64 {
+/// Goes through the steps as the operator does, with so many at once. Returns the seconds, and
+/// whether all steps were measured on the same hosts; `None` when one was never measured.
+pub(super) fn estimate(plan: &Plan, paces: &Paces) -> Option<(f64, bool)> {
     let steps = steps(plan);
+    let known: Option<Vec<(f64, bool)>> = steps.iter().map(|step| paces.of(step.kind)).collect();
+    let known = known?;
     let mut waiting: Vec<usize> = steps.iter().map(|step| step.after.len()).collect();
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     for (at, step) in steps.iter().enumerate() {
@@ -71,12 +72,13 @@ pub(super) fn estimate(plan: &Plan, paces: &Paces) -> f64 {
         while busy < plan.parallelism.max(1)
             && let Some(at) = ready.pop_front()
         {
-            let takes = (paces.of(steps[at].kind).max(0.0) * 1000.0) as u64;
+            let takes = (known[at].0.max(0.0) * 1000.0) as u64;
             running.push(Reverse((now + takes, at)));
             busy += 1;
         }
         let Some(Reverse((end, at))) = running.pop() else {
-            return now as f64 / 1000.0;
+            let measured = known.iter().all(|(_, here)| *here);
+            return Some((now as f64 / 1000.0, measured));
         };
         now = end;
         busy -= 1;

@@ -16,6 +16,7 @@ mod reidentify;
 mod step;
 mod strays;
 mod types;
+mod unsupported;
 mod wanted;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub use types::{
     Plan, Reason, Refusal, Reidentified, Verb, Wanted,
 };
 
+pub use unsupported::unsupported;
 pub use wanted::{USER, correct_sources};
 
 use crate::catalog::Catalog;
@@ -104,6 +106,8 @@ pub fn plan(inputs: &Inputs<'_>) -> Plan {
         Verb::Destroy => destroy::plan(inputs),
         Verb::Reidentify => reidentify::plan(inputs),
     };
-    plan.estimate = estimate::estimate(&plan, inputs.paces);
+    let estimate = estimate::estimate(&plan, inputs.paces);
+    plan.estimate = estimate.map(|(seconds, _)| seconds);
+    plan.measured = estimate.is_some_and(|(_, measured)| measured);
     plan
 }

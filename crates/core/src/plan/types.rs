@@ -103,8 +103,11 @@ pub struct Plan {
     pub foreign: Vec<Foreign>,
     /// What cannot be done; a plan with any is not carried out.
     pub refusals: Vec<Refusal>,
-    /// How long it will take, in seconds.
-    pub estimate: f64,
+    /// How long it will take, in seconds; `None` when steps like these were never measured.
+    pub estimate: Option<f64>,
+    /// Whether all of that was measured on the same hosts.
+    #[serde(default)]
+    pub measured: bool,
 }
 
 impl Plan {
@@ -118,17 +121,42 @@ impl Plan {
         self.nodes.iter().all(|node| !node.action.changes())
     }
 
-    /// Tells whether carrying it out removes anything.
+    /// Tells whether carrying it out removes guests.
     pub fn removes(&self) -> bool {
         let removal = |action| matches!(action, Action::Replace | Action::Destroy);
         self.nodes.iter().any(|node| removal(node.action))
     }
 
-    /// Tells whether two plans do the same, whatever they expect of time.
+    /// Tells whether carrying it out removes accounts, packages or files inside nodes, as far as
+    /// that was seen.
+    pub fn removes_inside(&self) -> bool {
+        let nodes = self.nodes.iter().filter(|node| node.action.changes());
+        let configs = nodes.filter_map(|node| node.config.as_ref());
+        let mut changes = configs
+            .filter_map(|config| config.found.as_ref())
+            .flat_map(|found| &found.changes);
+        changes.any(Change::is_removal)
+    }
+
+    /// Tells whether two plans do the same, whatever they expect of time and whichever lines of the
+    /// documents say so.
     pub fn same_work(&self, other: &Self) -> bool {
+        let refusals = |plan: &Self| -> Vec<Refusal> {
+            let bare = |refusal: &Refusal| Refusal {
+                reason: Reason {
+                    source: None,
+                    ..refusal.reason.clone()
+                },
+                ..refusal.clone()
+            };
+            plan.refusals.iter().map(bare).collect()
+        };
         let still = |plan: &Self| Self {
-            estimate: 0.0,
+            estimate: None,
+            measured: false,
             foreign: Vec::new(),
+            nodes: plan.nodes.iter().map(NodePlan::without_reasons).collect(),
+            refusals: refusals(plan),
             ..plan.clone()
         };
         still(self) == still(other)
@@ -218,6 +246,17 @@ pub struct NodePlan {
     /// The identity it gets, and what the journal knows of it, for a node that is reidentified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reidentified: Option<Reidentified>,
+}
+
+impl NodePlan {
+    /// Returns what is done to the node, without why.
+    #[must_use]
+    pub fn without_reasons(&self) -> Self {
+        Self {
+            reasons: Vec::new(),
+            ..self.clone()
+        }
+    }
 }
 
 /// A guest that gets an identity of this site.

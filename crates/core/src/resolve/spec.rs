@@ -378,6 +378,28 @@ pub fn check(catalog: &Catalog, name: &str, faults: &mut Faults) {
     check_posture(catalog, spec, whole, faults);
     check_keys(catalog, spec, faults);
     check_services(spec, faults);
+    check_trigger(spec, faults);
+}
+
+/// Only a schedule makes a node act by itself.
+fn check_trigger(spec: &Spec, faults: &mut Faults) {
+    use crate::doc::spec::Trigger;
+    let trigger = spec.run.as_ref().and_then(|run| run.trigger.as_ref());
+    let Some(trigger) = trigger else { return };
+    match trigger.value {
+        Trigger::Schedule | Trigger::Manual => {}
+        Trigger::Webhook | Trigger::Git => faults.push(
+            Diagnostic::notice(
+                Code::NoEffect,
+                trigger.span,
+                format!(
+                    "`trigger: {}` is not implemented yet: it acts like `manual`",
+                    trigger.value
+                ),
+            )
+            .hint("write `trigger: schedule` to have the node watched"),
+        ),
+    }
 }
 
 /// A unit cannot be both on and off.

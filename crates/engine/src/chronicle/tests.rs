@@ -55,7 +55,8 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
         images: Vec::new(),
         foreign: Vec::new(),
         refusals: Vec::new(),
-        estimate: 0.0,
+        estimate: None,
+        measured: false,
     }
 }
 

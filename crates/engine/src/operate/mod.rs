@@ -7,6 +7,7 @@ pub(crate) mod board;
 mod interrupt;
 pub(crate) mod limits;
 mod replay;
+mod rollback;
 mod run;
 mod schedule;
 mod worker;
@@ -27,6 +28,7 @@ use schedule::Way;
 pub use interrupt::{Interrupt, Interrupter};
 pub use limits::Limits;
 pub use replay::{Replay, StepState, replay};
+pub use rollback::{UndoEffect, UndoItem, rollback_plan};
 
 /// A moment in the life of a step. Tests kill the program at each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

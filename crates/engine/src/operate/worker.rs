@@ -342,6 +342,7 @@ impl Shared {
             (Way::Forward, StepKind::Stop) if node.is_some_and(|node| node.wanted.is_some()) => {
                 Some(NodeStatus::Made)
             }
+            (Way::Back, StepKind::Configure) if came.changed => Some(NodeStatus::Ready),
             (Way::Forward, StepKind::Destroy) | (Way::Back, StepKind::Create) => {
                 Some(NodeStatus::Destroyed)
             }

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use homestak_core::plan::{Action, Configured, NodePlan};
+
 use super::{Came, Task};
 use crate::events::What;
 use crate::ports::{Class, Inner, PortError, Remark, Sent};
@@ -17,19 +19,46 @@ pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     task.look(&task.guest()?).await?;
     let node = inner(task).await?;
+    let changed = task.configurer.converge(&node, hear(task)).await?;
+    Ok(Came {
+        changed,
+        ..Came::default()
+    })
+}
+
+/// Makes the node again what it was, where that is known. A node that this run created goes as a
+/// whole.
+pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
+    let Some(before) = earlier(task.node()?, task.changed) else {
+        return Ok(Came::default());
+    };
+    let node = inner(task).await?;
+    let changed = task.configurer.revert(&node, before, hear(task)).await?;
+    Ok(Came {
+        changed,
+        ..Came::default()
+    })
+}
+
+/// Returns what a node was inside before the plan, when undoing the plan brings it back.
+pub(crate) fn earlier(node: &NodePlan, changed: Option<bool>) -> Option<&Configured> {
+    if changed == Some(false) || matches!(node.action, Action::Create | Action::Replace) {
+        return None;
+    }
+    let before = node.found.as_ref()?.configured.as_ref()?;
+    let config = node.config.as_ref()?;
+    (before.digest != config.digest).then_some(before)
+}
+
+fn hear(task: &Task) -> Arc<dyn Fn(Remark) + Send + Sync> {
     let (hub, subject) = (task.hub.clone(), task.subject());
-    let hear = move |remark: Remark| {
+    Arc::new(move |remark: Remark| {
         let subject = subject.clone();
         hub.tell(match remark {
             Remark::Warning(text) => What::Warning { subject, text },
             Remark::Waiting(what) => What::Waiting { subject, what },
             Remark::Doing(what) | Remark::Image { what, .. } => What::Doing { subject, what },
         });
-    };
-    let changed = task.configurer.converge(&node, Arc::new(hear)).await?;
-    Ok(Came {
-        changed,
-        ..Came::default()
     })
 }
 

@@ -109,8 +109,7 @@ impl Task {
             StepKind::Start => power::undo_start(self).await,
             // Nothing was changed; first-boot data is of no use to a guest that is up.
             StepKind::Ready | StepKind::Discard => Ok(Came::default()),
-            // A node that was made goes as a whole; one that was there keeps what it became.
-            StepKind::Configure => Ok(Came::default()),
+            StepKind::Configure => configure::undo(self).await,
             StepKind::Reshape => size::undo_reshape(self).await,
             // Disks are never made smaller.
             StepKind::Grow => Ok(Came::default()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use homestak_core::plan::{Action, Plan, StepKind};
 use homestak_engine::events::What;
 use homestak_engine::journal::Ending;
-use homestak_engine::operate::Interrupt;
+use homestak_engine::operate::{Interrupt, UndoEffect, rollback_plan};
 use homestak_engine::ports::Class;
 
 use crate::insides::AWAY;
@@ -155,4 +155,41 @@ async fn a_node_that_is_away_for_a_while_is_tried_again() {
     };
     let (ending, ()) = tokio::join!(lab.carry_out(&plan), failing);
     assert_eq!(ending, Ending::Done);
+}
+
+/// Rolls the last run back, and returns what was said about it before.
+async fn roll_back(lab: &Lab) -> Vec<UndoEffect> {
+    let run = lab.last_run();
+    let effects = rollback_plan(&run).into_iter().map(|item| item.effect);
+    let effects = effects.collect();
+    let (_ask, interrupt) = Interrupt::new();
+    let ending = lab.operator().roll_back(&run, interrupt).await.unwrap();
+    assert_eq!(ending, Ending::RolledBack);
+    effects
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_only_configured_nodes_is_undone_by_their_own_record() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    *lab.insides.digest.lock().unwrap() = "two".to_owned();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    assert_eq!(roll_back(&lab).await, [UndoEffect::Undone; 2]);
+    {
+        let known = lab.insides.known.lock().unwrap();
+        assert!(known.values().all(|(_, digest)| digest == "one"));
+    }
+    *lab.insides.digest.lock().unwrap() = "one".to_owned();
+    assert!(lab.plan(PEERS).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn differences_that_were_corrected_are_not_claimed_to_be_undone() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    lab.insides.known.lock().unwrap().remove("two");
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    assert_eq!(roll_back(&lab).await, [UndoEffect::Lost]);
 }

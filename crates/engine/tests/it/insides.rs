@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use homestak_core::converge::{Change, Handling, Since};
-use homestak_core::plan::ConfigPlan;
+use homestak_core::plan::{ConfigPlan, Configured};
 use homestak_core::resolve::Resolved;
 use homestak_engine::ports::{
     Class, Comparison, Configurer, GuestUuid, Inner, PortError, Remark, Sent,
@@ -117,6 +117,19 @@ impl Configurer for Insides {
         let before = known.insert(node.node.clone(), became.clone());
         self.converged.lock().unwrap().push(node.node.clone());
         Ok(before != Some(became))
+    }
+
+    async fn revert(
+        &self,
+        node: &Inner,
+        before: &Configured,
+        _: Arc<dyn Fn(Remark) + Send + Sync>,
+    ) -> Result<bool, PortError> {
+        self.fails(node)?;
+        let became = (node.guest.clone(), before.digest.clone());
+        let mut known = self.known.lock().unwrap();
+        let now = known.insert(node.node.clone(), became.clone());
+        Ok(now != Some(became))
     }
 }
 

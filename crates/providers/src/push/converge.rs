@@ -106,16 +106,40 @@ impl Pusher {
         hear: &(dyn Fn(&Event) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
+        self.work(ssh, after, (&["run"], spec), hear, stop)
+    }
+
+    /// Makes a node again what its spec before said, which the node has kept. `from` and `to` are
+    /// the digests of both. Returns whether anything was changed.
+    pub fn revert(
+        &self,
+        ssh: &Ssh,
+        after: &Ssh,
+        (from, to): (&str, &str),
+        hear: &(dyn Fn(&Event) + Sync),
+    ) -> Result<bool, PushError> {
+        let undo = ["undo", "--from", from, "--to", to];
+        self.work(ssh, after, (&undo, ""), hear, &|| false)
+    }
+
+    fn work(
+        &self,
+        ssh: &Ssh,
+        after: &Ssh,
+        what: (&[&str], &str),
+        hear: &(dyn Fn(&Event) + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<bool, PushError> {
         let waiting = || {
             let words = "wait: an earlier job still converges this node".into();
             hear(&Event::Step { words });
         };
-        let once = || self.once(ssh, after, spec, hear, stop);
+        let once = || self.once(ssh, after, what, hear, stop);
         match after_others(PAUSE, waiting, stop, once) {
             // A driver that is gone left it so.
             Err(PushError::Agent { word, .. }) if word == "unconfirmed" => {
                 self.confirm_last(after)?;
-                self.once(ssh, after, spec, hear, stop)
+                self.once(ssh, after, what, hear, stop)
             }
             done => done,
         }
@@ -126,7 +150,7 @@ impl Pusher {
         &self,
         ssh: &Ssh,
         after: &Ssh,
-        spec: &str,
+        what: (&[&str], &str),
         hear: &(dyn Fn(&Event) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
@@ -144,7 +168,7 @@ impl Pusher {
                 stop,
                 limits: self.limits,
             };
-            let done = self.follow_to_the_end(ssh, after, spec, &job);
+            let done = self.follow_to_the_end(ssh, after, what, &job);
             locked(&known).left = true;
             done
         })
@@ -154,12 +178,13 @@ impl Pusher {
         &self,
         ssh: &Ssh,
         after: &Ssh,
-        spec: &str,
+        (command, spec): (&[&str], &str),
         job: &Job<'_>,
     ) -> Result<bool, PushError> {
         let (id, known) = (job.id, job.known);
         let confirm = self.confirm_within.to_string();
-        let begin = self.line(&["job", "run", "--id", id, "--confirm", &confirm]);
+        let terms = ["--id", id, "--confirm", &confirm];
+        let begin = self.line(&[&["job"], command, &terms].concat());
         let limits = &self.limits;
         let (mut tried, mut tried_in_all, mut is_installed) = (0, 0, false);
         let mut way = ssh;

@@ -116,6 +116,10 @@ const LEARN: &str = "the node goes on by itself; `homestak manifest resume` lear
 fn of_word(word: &str) -> (Class, &'static str) {
     match word {
         "busy" | "unconfirmed" => (Class::Busy, ""),
+        "no_earlier_spec" => (
+            Class::Refused,
+            "put the spec back in the site, and apply again",
+        ),
         "reverted" => (
             Class::Refused,
             "the node is as it was before; mend the spec, and apply again",

@@ -10,9 +10,10 @@ mod fault;
 pub use agent::Agent;
 pub use fault::PushError;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_core::converge::Change;
+use homestak_core::converge::{Change, Handling};
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::Comparison;
 use serde::Deserialize;
@@ -73,6 +74,9 @@ struct Checked {
     settled: bool,
     #[serde(default)]
     changes: Vec<Change>,
+    /// Ids of what applying the spec leaves as it is; older agents do not say.
+    #[serde(default)]
+    left: Option<BTreeSet<String>>,
     /// The job whose changes nobody has confirmed yet.
     #[serde(default)]
     unconfirmed: Option<String>,
@@ -122,9 +126,19 @@ impl Pusher {
         if checked.unconfirmed.is_some() {
             self.confirm_last(ssh)?;
         }
+        let mut changes = checked.changes;
+        if let Some(left) = checked.left {
+            // What the watch of the node only reports is corrected all the same by whoever applies.
+            for change in &mut changes {
+                change.handling = match left.contains(&change.id) {
+                    true => Handling::Report,
+                    false => Handling::Enforce,
+                };
+            }
+        }
         Ok(Comparison {
             settled: checked.settled,
-            changes: checked.changes,
+            changes,
         })
     }
 

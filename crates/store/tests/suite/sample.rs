@@ -48,7 +48,8 @@ pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
         images: Vec::new(),
         foreign: Vec::new(),
         refusals: Vec::new(),
-        estimate: 61.5,
+        estimate: Some(61.5),
+        measured: true,
     }
 }
 

@@ -62,8 +62,13 @@ fn recall(
         || manifest.manifest_file.is_some()
         || manifest.manifest_json.is_some();
     if !chosen {
-        manifest.manifest = Some(plan.manifest.clone());
+        manifest.manifest_file = made.file;
+        manifest.manifest_json = made.json;
+        if manifest.manifest_file.is_none() && manifest.manifest_json.is_none() {
+            manifest.manifest = Some(plan.manifest.clone());
+        }
     }
+    manifest.mode = manifest.mode.or(made.mode);
     manifest.host = manifest.host.take().or(made.host);
     options.prune |= made.prune;
     options.depth = options.depth.or(made.depth);

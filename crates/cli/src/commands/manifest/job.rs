@@ -11,6 +11,7 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
 use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
+use homestak_engine::operate::UndoItem;
 use homestak_providers::pve::preflight::Severity;
 use homestak_site::Chosen;
 use serde_json::json;
@@ -37,6 +38,8 @@ pub(super) struct Job<'a> {
     pub(super) verb: &'static str,
     pub(super) resolved: Resolved,
     pub(super) request: Request,
+    /// How the manifest was named.
+    pub(super) manifest: ManifestArgs,
     pub(super) bench: Bench,
     pub(super) carry: &'a CarryArgs,
     pub(super) printer: &'a Printer,
@@ -100,6 +103,7 @@ impl<'a> Job<'a> {
             verb,
             resolved,
             request,
+            manifest: args.clone(),
             bench,
             carry,
             printer,
@@ -229,7 +233,7 @@ impl<'a> Job<'a> {
         self.preflight(plan).await?;
         self.take_over(earlier).await?;
         let ended = self.carry_out(plan).await?;
-        self.finish(plan, ended)
+        self.finish(plan, ended).await
     }
 
     /// Returns earlier runs on the same manifest and hosts that were not brought to an end.
@@ -277,10 +281,17 @@ impl<'a> Job<'a> {
 
     /// Asks when something is removed.
     pub(super) fn confirm(&self, plan: &Plan, question: &str) -> Result<(), CommandError> {
-        if self.carry.yes || !plan.removes() {
+        if self.carry.yes {
             return Ok(());
         }
-        self.ask(question)
+        if plan.removes() {
+            return self.ask(question);
+        }
+        if plan.removes_inside() {
+            return self
+                .ask("Carry this out? It removes accounts, packages or files inside nodes.");
+        }
+        Ok(())
     }
 
     /// Asks, whatever it is about.
@@ -290,7 +301,7 @@ impl<'a> Job<'a> {
             Answer::Yes => Ok(()),
             Answer::No => Err(CommandError::refused("Nothing was done.")),
             Answer::Nobody => Err(CommandError::refused(
-                "This removes guests, and there is no terminal to ask at.",
+                "This removes guests, or accounts and data inside them, and there is no terminal to ask at.",
             )
             .hint(format!(
                 "homestak manifest {verb} ... --dry-run shows what goes; --yes agrees"
@@ -389,14 +400,16 @@ impl<'a> Job<'a> {
     }
 
     /// Shows what came of a run, and returns the exit code.
-    pub(super) fn finish(&self, plan: &Plan, ended: Option<Ending>) -> Outcome {
+    pub(super) async fn finish(&self, plan: &Plan, ended: Option<Ending>) -> Outcome {
+        let run = self.bench.screen.chronicle().run;
+        let left = self.bench.lost(ended, run).await?;
         let shown = Shown {
             verb: self.verb,
             manifest: &self.resolved.name,
             hosts: &plan.hosts,
             events: self.carry.events,
         };
-        show_result(&shown, &self.bench, ended, self.printer)
+        show_result(&shown, &self.bench, ended, &left, self.printer)
     }
 }
 
@@ -413,6 +426,7 @@ pub(super) fn show_result(
     shown: &Shown<'_>,
     bench: &Bench,
     ended: Option<Ending>,
+    left: &[UndoItem],
     printer: &Printer,
 ) -> Outcome {
     let chronicle = bench.screen.chronicle();
@@ -421,9 +435,15 @@ pub(super) fn show_result(
         "rollback" => Ending::RolledBack,
         _ => Ending::Done,
     };
-    let success = ended == Some(wanted);
+    let success = ended == Some(wanted) && left.is_empty();
     if printer.shape.json {
-        let body = with_kind(&kind, result::json(shown.verb, &chronicle, success));
+        let mut body = with_kind(&kind, result::json(shown.verb, &chronicle, success));
+        if ended == Some(Ending::RolledBack) {
+            body["not_undone"] = left
+                .iter()
+                .map(|item| json!({ "name": item.subject, "text": item.text }))
+                .collect();
+        }
         if shown.events {
             printer.json_line(&body);
         } else {
@@ -436,7 +456,14 @@ pub(super) fn show_result(
     let host = shown.hosts.first().map_or("", String::as_str);
     match ended {
         Some(ending) => {
-            result::ending(ending, shown.manifest, host, printer);
+            if ending == Ending::RolledBack && !left.is_empty() {
+                printer.say("Undone, except for what cannot be undone:");
+                for item in left {
+                    printer.say(&format!("  `{}`: {}", item.subject, item.text));
+                }
+            } else {
+                result::ending(ending, &chronicle, (shown.manifest, host), printer);
+            }
             Ok(ExitCode::from(result::exit_code(ending)))
         }
         None => {

@@ -7,12 +7,14 @@ mod forget;
 mod graph;
 mod history;
 mod job;
+mod live;
 mod migrate;
 mod plan;
 mod plan_file;
 mod reidentify;
 mod report;
 mod resume;
+mod rollback;
 pub(crate) mod runs;
 pub(super) mod select;
 pub(super) mod show;
@@ -56,15 +58,15 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
         ManifestCommand::Apply(args) => apply::run(&args, settings, printer),
         ManifestCommand::Destroy(args) => destroy::run(&args, settings, printer),
         ManifestCommand::Test(args) => test::run(&args, settings, printer),
-        ManifestCommand::Status { which } => status::run(&which, settings, printer),
+        ManifestCommand::Status { which, offline } => {
+            status::run(&which, offline, settings, printer)
+        }
         ManifestCommand::Resume {
             which,
             settled,
             events,
         } => resume::resume(&which, &settled, events, settings, printer),
-        ManifestCommand::Rollback { which, yes, events } => {
-            resume::rollback(&which, yes, events, settings, printer)
-        }
+        ManifestCommand::Rollback(args) => rollback::run(&args, settings, printer),
         ManifestCommand::History { which } => history::run(&which, settings, printer),
         ManifestCommand::Report {
             run,

@@ -3,13 +3,14 @@
 //! In: a plan. Out: JSON, and back; and what two plans differ in.
 //! Never: a plan of a form that is not known.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::job::Job;
+use crate::args::ModeArg;
 use crate::error::CommandError;
 use crate::ui::with_kind;
 
@@ -19,6 +20,15 @@ pub(super) struct Made {
     /// `-H`.
     #[serde(default)]
     pub(super) host: Option<String>,
+    /// The manifest's file, when it is not one of the site.
+    #[serde(default)]
+    pub(super) file: Option<PathBuf>,
+    /// The manifest itself, when it was given as JSON.
+    #[serde(default)]
+    pub(super) json: Option<String>,
+    /// `--mode`.
+    #[serde(default)]
+    pub(super) mode: Option<ModeArg>,
     /// `--prune`.
     #[serde(default)]
     pub(super) prune: bool,
@@ -38,8 +48,14 @@ pub(super) struct Made {
 
 /// Turns a plan into what is written.
 pub(super) fn write(plan: &Plan, job: &Job<'_>, options: &Options) -> Json {
+    let manifest = &job.manifest;
+    let file = manifest.manifest_file.as_deref();
     let made = Made {
-        host: job.request.host.clone(),
+        host: manifest.host.clone(),
+        // It is applied from wherever one is then.
+        file: file.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned())),
+        json: manifest.manifest_json.clone(),
+        mode: manifest.mode,
         prune: options.prune,
         depth: options.depth,
         on_error: options.on_error,
@@ -85,7 +101,9 @@ pub(super) fn differences(then: &Plan, now: &Plan) -> Vec<String> {
     for node in &then.nodes {
         match now.node(&node.name) {
             None => said.push(format!("`{}` is not in it any more", node.name)),
-            Some(other) if other != node => said.push(difference(node, other)),
+            Some(other) if other.without_reasons() != node.without_reasons() => {
+                said.push(difference(node, other));
+            }
             Some(_) => {}
         }
     }
@@ -121,5 +139,5 @@ fn difference(then: &NodePlan, now: &NodePlan) -> String {
     if then.wanted != now.wanted {
         return format!("`{name}`: what it should be changed since");
     }
-    format!("`{name}`: the reasons changed since")
+    format!("`{name}`: what it becomes inside changed since")
 }

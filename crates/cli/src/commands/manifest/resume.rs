@@ -1,24 +1,28 @@
-//! `homestak manifest resume` and `rollback`: on with a run that did not end well, or back.
+//! `homestak manifest resume`: on with a run that did not end well.
 
 use std::sync::Arc;
 
 use homestak_core::plan::{FORM, correct_sources};
 use homestak_engine::chronicle::Chronicle;
-use homestak_engine::journal::{Ending, Run};
+use homestak_engine::journal::Run;
 
 use super::job::{Shown, show_result};
-use super::runs::{hints, listed, newest, outdated, read, reidentify, unfinished};
+use super::runs::{outdated, read, reidentify, unfinished};
 use crate::args::RunArgs;
-use crate::commands::{Outcome, agree};
+use crate::commands::Outcome;
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::operator::{Bench, hold, scopes_of};
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::ui::Printer;
 use crate::ui::progress::Screen;
-use crate::ui::{Printer, count};
 
-fn bench(events: bool, settings: &Settings, printer: &Printer) -> Result<Bench, CommandError> {
+pub(super) fn bench(
+    events: bool,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<Bench, CommandError> {
     let session = Arc::new(Session::open(settings)?);
     Bench::new(session, settings, Screen::new(printer.shape, events))
 }
@@ -62,82 +66,21 @@ pub(super) fn resume(
                 printer,
             )
             .await?;
-        show("resume", &bench, &run, ended, events, printer)
-    };
-    block_on(work)?
-}
-
-/// Undoes the last run.
-pub(super) fn rollback(
-    which: &RunArgs,
-    yes: bool,
-    events: bool,
-    settings: &Settings,
-    printer: &Printer,
-) -> Outcome {
-    let bench = bench(events, settings, printer)?;
-    let work = async {
-        let site = bench.session.id()?;
-        let run = match which.manifest() {
-            None => unfinished(which, bench.journal(), site).await?,
-            Some(manifest) => {
-                let runs = newest(listed(which, bench.journal(), site).await?);
-                match runs.as_slice() {
-                    [] => {
-                        let none =
-                            CommandError::refused(format!("There is no run of `{manifest}`."));
-                        let hints = hints(which, bench.journal(), site).await?;
-                        return Err(hints.into_iter().fold(none, CommandError::hint));
-                    }
-                    [one] => read(one, bench.journal()).await?,
-                    several => {
-                        let error = CommandError::usage("Which one? It ran on several hosts.");
-                        let hint = |run: &homestak_engine::journal::RunHead| {
-                            format!("-H {}", run.hosts.join(","))
-                        };
-                        return Err(several
-                            .iter()
-                            .fold(error, |error, run| error.hint(hint(run))));
-                    }
-                }
-            }
+        let shown = Shown {
+            verb: "resume",
+            manifest: &run.head.manifest,
+            hosts: &run.head.hosts,
+            events,
         };
-        let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
-        let run = read(&run.head, bench.journal()).await?;
-        require_known_form(&run)?;
-        if let Some((_, Ending::RolledBack)) = run.head.ended {
-            printer.say(&format!("Run {} is undone already.", run.head.id));
-            return Ok(std::process::ExitCode::SUCCESS);
-        }
-        let question = format!(
-            "Undo run {} ({} `{}`, {})? What it made is destroyed.",
-            run.head.id,
-            run.head.verb,
-            run.head.manifest,
-            count(run.plan.nodes.len(), "node")
-        );
-        agree(yes, &question, printer)?;
-        begin(&bench, &run);
-        let operator = &bench.operator;
-        let ended = bench
-            .drive(
-                async |interrupt| operator.roll_back(&run, interrupt).await,
-                printer,
-            )
-            .await?;
-        let code = show("rollback", &bench, &run, ended, events, printer)?;
-        // That it was undone is what was asked for.
-        Ok(match ended {
-            Some(Ending::RolledBack) => std::process::ExitCode::SUCCESS,
-            _ => code,
-        })
+        let left = bench.lost(ended, Some(run.head.id)).await?;
+        show_result(&shown, &bench, ended, &left, printer)
     };
     block_on(work)?
 }
 
 /// Refuses a run of an older homestak: its plan names no site, and its guests carry no proof of
 /// which run created them.
-fn require_known_form(run: &Run) -> Result<(), CommandError> {
+pub(super) fn require_known_form(run: &Run) -> Result<(), CommandError> {
     if run.plan.form == FORM {
         return Ok(());
     }
@@ -154,21 +97,4 @@ fn begin(bench: &Bench, run: &Run) {
     chronicle.died();
     bench.session.limit(&run.plan.timeouts);
     bench.screen.begin(chronicle);
-}
-
-fn show(
-    verb: &str,
-    bench: &Bench,
-    run: &Run,
-    ended: Option<Ending>,
-    events: bool,
-    printer: &Printer,
-) -> Outcome {
-    let shown = Shown {
-        verb,
-        manifest: &run.head.manifest,
-        hosts: &run.head.hosts,
-        events,
-    };
-    show_result(&shown, bench, ended, printer)
 }

@@ -14,7 +14,7 @@ use crate::commands::Outcome;
 use crate::error::CommandError;
 use crate::session::Session;
 use crate::settings::Settings;
-use crate::ui::{Printer, table};
+use crate::ui::{Printer, count, table};
 
 /// What is shown.
 pub(super) struct Options<'a> {
@@ -172,10 +172,8 @@ fn row(node: &ResolvedNode) -> Vec<String> {
         } else {
             format!("{} MiB", size.memory.value)
         };
-        format!(
-            "{} cores, {memory}, {} GiB",
-            size.cores.value, size.disk.value
-        )
+        let cores = count(usize::try_from(size.cores.value).unwrap_or(0), "core");
+        format!("{cores}, {memory}, {} GiB", size.disk.value)
     });
     let image = node.image.as_ref().or(node.template.as_ref());
     vec![
@@ -204,7 +202,7 @@ pub(crate) fn origin_rows(sheet: &Sheet, sources: &Sources) -> Vec<Vec<String>> 
     let rows = sheet.origins().iter().map(|(path, origin)| {
         vec![
             path.clone(),
-            value_at(&json, path),
+            short(value_at(&json, path)),
             origin.describe(sources),
         ]
     });
@@ -219,6 +217,16 @@ pub(crate) fn origins_json(sheet: &Sheet, sources: &Sources) -> Json {
             .map(|(path, origin)| (path.clone(), origin.describe(sources).into()))
             .collect(),
     )
+}
+
+/// Cuts a value that would make the table too wide; JSON has it whole.
+fn short(text: String) -> String {
+    const WIDEST: usize = 40;
+    if text.chars().count() <= WIDEST {
+        return text;
+    }
+    let start: String = text.chars().take(WIDEST - 3).collect();
+    format!("{start}...")
 }
 
 /// Returns the value at a path such as `access.users[0].name`, as short text.

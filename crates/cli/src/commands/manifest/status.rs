@@ -7,19 +7,22 @@ use std::sync::Arc;
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use homestak_engine::chronicle::{Chronicle, Status};
 use homestak_engine::journal::{Ending, Journal, JournalError, RunHead};
+use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use super::history::head_json;
+use super::live::{Live, ask, contacts};
+use super::resume::bench;
 use super::runs::{
     hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read, reidentify,
     word,
 };
 use crate::args::RunArgs;
+use crate::clock;
 use crate::commands::Outcome;
 use crate::connect::block_on;
 use crate::error::CommandError;
-use crate::operator::{journal, scopes_of};
-use crate::session::Session;
+use crate::operator::scopes_of;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
@@ -30,14 +33,25 @@ struct Line {
     vmid: Option<u32>,
     address: Option<String>,
     error: Option<String>,
+    /// How it is now; `None` when nobody asked, or nobody answered.
+    live: Option<Live>,
+    /// When it was last reached.
+    contact: Option<Timestamp>,
 }
 
-/// Shows how nodes are doing.
-pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let session = Session::open(settings)?;
-    let (site, journal) = (session.id()?, journal(settings)?);
+/// Shows how nodes are doing. Hosts are asked, unless `offline`.
+pub(super) fn run(
+    which: &RunArgs,
+    offline: bool,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let bench = bench(false, settings, printer)?;
+    let site = bench.session.id()?;
+    let journal = bench.journal().clone();
     block_on(async {
-        let runs = newest(listed(which, &journal, site).await?);
+        let all = listed(which, &journal, site).await?;
+        let runs = newest(all.clone());
         let open: Vec<RunHead> = runs
             .iter()
             .filter(|run| is_unfinished(run))
@@ -64,7 +78,13 @@ pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Ou
         }
         let mut bodies = Vec::new();
         for head in &chosen {
-            bodies.push(one(head, &journal, printer).await?);
+            let same = |run: &&RunHead| run.manifest == head.manifest && run.hosts == head.hosts;
+            let earlier: Vec<RunHead> = all.iter().filter(same).cloned().collect();
+            let asked = match offline {
+                true => None,
+                false => Some(ask(head, &bench, printer).await),
+            };
+            bodies.push(one((head, &earlier), &journal, asked, printer).await?);
         }
         if printer.shape.json {
             printer.json("manifest.status", json!({ "runs": bodies }));
@@ -91,8 +111,9 @@ fn overview(runs: &[RunHead], printer: &Printer) {
 }
 
 async fn one(
-    head: &RunHead,
+    (head, earlier): (&RunHead, &[RunHead]),
     journal: &Arc<dyn Journal>,
+    asked: Option<Result<BTreeMap<String, Live>, CommandError>>,
     printer: &Printer,
 ) -> Result<Json, CommandError> {
     let run = read(head, journal).await?;
@@ -126,12 +147,45 @@ async fn one(
                 vmid: row.vmid,
                 address: row.address.map(|ip| ip.to_string()),
                 error: row.error.as_ref().map(|error| error.message.clone()),
+                live: None,
+                contact: None,
             },
         );
     }
+    let offline = asked.is_none();
+    let (live, unasked) = match asked {
+        Some(Ok(live)) => (live, None),
+        Some(Err(error)) => (BTreeMap::new(), Some(error.message)),
+        None => (BTreeMap::new(), None),
+    };
+    let contacts = contacts(earlier, journal).await?;
+    for (name, line) in &mut lines {
+        line.live = live.get(name).cloned();
+        if let Some(live) = &mut line.live
+            && live.power == "absent"
+            && matches!(line.status, "destroyed" | "absent")
+        {
+            // That it is gone is what was asked for.
+            (live.differs, live.differences) = (Some(false), Vec::new());
+        }
+        let answered = line.live.as_ref().is_some_and(|live| live.answered);
+        line.contact = match answered {
+            true => Some(clock::shared().now()),
+            false => contacts.get(name).copied(),
+        };
+    }
     let resumable = holder.is_none() && is_resumable(head);
+    if let Some(why) = &unasked {
+        printer.say(&format!("unknown: {why}"));
+    }
     if !printer.shape.json {
-        show(head, &lines, holder.as_deref(), resumable, printer);
+        show(
+            head,
+            (&lines, offline),
+            holder.as_deref(),
+            resumable,
+            printer,
+        );
     }
     let nodes = lines.iter().map(|(name, line)| {
         json!({
@@ -141,12 +195,18 @@ async fn one(
             "vm_id": line.vmid,
             "ip": line.address,
             "error": line.error,
+            "power": if offline { Json::Null } else { power(line).into() },
+            "differs": line.live.as_ref().and_then(|live| live.differs),
+            "differences": line.live.as_ref().map(|live| &live.differences),
+            "last_contact": line.contact.map(|at| at.to_string()),
         })
     });
     let mut body = head_json(head);
     body["nodes"] = nodes.collect();
     body["held_by"] = json!(holder);
     body["resumable"] = resumable.into();
+    body["offline"] = offline.into();
+    body["unknown"] = json!(unasked);
     Ok(body)
 }
 
@@ -163,27 +223,52 @@ fn remembered(record: &NodeRecord) -> Line {
         vmid: record.guest.vmid,
         address: record.address.map(|ip| ip.to_string()),
         error: None,
+        live: None,
+        contact: None,
+    }
+}
+
+/// Says whether a node runs, in a word.
+fn power(line: &Line) -> &'static str {
+    line.live.as_ref().map_or("unknown", |live| live.power)
+}
+
+/// Says whether a node differs from what it should be, in a word.
+fn drift(line: &Line) -> &'static str {
+    match line.live.as_ref().and_then(|live| live.differs) {
+        Some(true) => "differs",
+        Some(false) => "none",
+        None => "unknown",
     }
 }
 
 fn show(
     head: &RunHead,
-    lines: &BTreeMap<String, Line>,
+    (lines, offline): (&BTreeMap<String, Line>, bool),
     holder: Option<&str>,
     resumable: bool,
     printer: &Printer,
 ) {
     let dash = || "-".to_owned();
+    let mut headings = vec!["node", "status", "host", "vmid", "address", "last contact"];
+    if !offline {
+        headings.extend(["power", "drift"]);
+    }
     let rows = lines.iter().map(|(name, line)| {
-        vec![
+        let contact = |at: Timestamp| format!("{at:.0}");
+        let mut cells = vec![
             name.clone(),
             line.status.to_owned(),
             line.host.clone(),
             line.vmid.map_or_else(dash, |id| id.to_string()),
             line.address.clone().unwrap_or_else(dash),
-        ]
+            line.contact.map_or_else(dash, contact),
+        ];
+        if !offline {
+            cells.extend([power(line), drift(line)].map(str::to_owned));
+        }
+        cells
     });
-    let headings = ["node", "status", "host", "vmid", "address"];
     printer.data(&table::render(&headings, rows.collect()));
     for (name, line) in lines {
         if let Some(error) = &line.error {

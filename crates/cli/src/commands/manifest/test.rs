@@ -89,14 +89,14 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
     let mut report = Report::new(job, &plan);
     let ended = create(job, &plan, &mut report).await?;
     let Some(created) = ended else {
-        return job.finish(&plan, None);
+        return job.finish(&plan, None).await;
     };
     if created == Ending::Stopped {
-        return job.finish(&plan, Some(created));
+        return job.finish(&plan, Some(created)).await;
     }
     if created == Ending::Done {
         if !verify_nodes(job, &plan, &mut report).await? {
-            return job.finish(&plan, None);
+            return job.finish(&plan, None).await;
         }
     } else {
         report.skip("verify", "Every node runs and is reached");
@@ -256,7 +256,7 @@ fn finish(
         None => return Ok(ExitCode::from(130)),
         Some(ending) if ending != Ending::Done => {
             let host = report.host();
-            result::ending(ending, &job.resolved.name, host, printer);
+            result::ending(ending, made, (&job.resolved.name, host), printer);
             return Ok(ExitCode::from(result::exit_code(ending)));
         }
         Some(_) => {}

@@ -1,0 +1,122 @@
+//! How the nodes of a run are now, as their hosts and the nodes themselves answer.
+//!
+//! Whatever does not answer is unknown, and never taken for what the journal says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use homestak_core::observed::Power;
+use homestak_core::plan::{Action, NodePlan, Options, StepKind, Verb, steps};
+use homestak_core::resolve::{Request, manifest};
+use homestak_engine::journal::{Happened, Journal, Run, RunHead};
+use jiff::Timestamp;
+
+use crate::error::CommandError;
+use crate::operator::Bench;
+use crate::ui::Printer;
+
+/// How a node is now.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Live {
+    /// `running`, `stopped`, `absent` or `unknown`.
+    pub(super) power: &'static str,
+    /// Whether it differs from its manifest and spec; `None` when that could not be seen.
+    pub(super) differs: Option<bool>,
+    /// In what, in words.
+    pub(super) differences: Vec<String>,
+    /// Whether it answered just now.
+    pub(super) answered: bool,
+}
+
+/// Asks the hosts of a run, and nodes that run. The error says why nothing could be asked.
+pub(super) async fn ask(
+    head: &RunHead,
+    bench: &Bench,
+    printer: &Printer,
+) -> Result<BTreeMap<String, Live>, CommandError> {
+    let request = Request {
+        host: head.hosts.first().cloned(),
+        ..Request::default()
+    };
+    let catalog = &bench.session.catalog;
+    let (resolved, faults) = manifest(catalog, &head.manifest, &request);
+    let Some(resolved) = resolved.filter(|_| faults.errors() == 0) else {
+        return Err(CommandError::failed(format!(
+            "The site has no valid manifest `{}`, so its hosts were not asked.",
+            head.manifest
+        )));
+    };
+    let options = Options::new(Verb::Apply);
+    let plan = bench.plan(&resolved, &request, &options, printer).await?;
+    let nodes = plan.nodes.iter();
+    Ok(nodes.map(|node| (node.name.clone(), live(node))).collect())
+}
+
+fn live(node: &NodePlan) -> Live {
+    let found = node.found.as_ref();
+    let config = node.config.as_ref();
+    let inside = config.and_then(|config| config.found.as_ref());
+    let unseen = config.is_some() && inside.is_none();
+    let power = match found.map(|found| found.power) {
+        Some(Power::Running) => "running",
+        Some(Power::Stopped) => "stopped",
+        Some(Power::Unknown) => "unknown",
+        None => "absent",
+    };
+    let mut differences: Vec<String> = node.reasons.iter().map(|one| one.text.clone()).collect();
+    let changes = inside.iter().flat_map(|found| &found.changes);
+    differences.extend(changes.map(|change| format!("{} differs", change.id)));
+    let differs = match node.action {
+        Action::Nothing if unseen => None,
+        Action::Nothing => Some(false),
+        Action::Configure if unseen => None,
+        Action::Start if power == "unknown" => None,
+        Action::Create
+        | Action::Start
+        | Action::Change
+        | Action::Configure
+        | Action::Replace
+        | Action::Destroy
+        | Action::Reidentify
+        | Action::Leave => Some(true),
+    };
+    Live {
+        power,
+        differs,
+        differences,
+        answered: inside.is_some(),
+    }
+}
+
+/// Returns when nodes were last reached, by the newest runs on the same manifest and hosts.
+pub(super) async fn contacts(
+    runs: &[RunHead],
+    journal: &Arc<dyn Journal>,
+) -> Result<BTreeMap<String, Timestamp>, CommandError> {
+    /// A node that no run of these reached was reached long ago, if ever.
+    const RUNS: usize = 10;
+    let mut last: BTreeMap<String, Timestamp> = BTreeMap::new();
+    for head in runs.iter().take(RUNS) {
+        let Some(run) = journal.run(head.id).await? else {
+            continue;
+        };
+        for (node, at) in reached(&run) {
+            let known = last.entry(node).or_insert(at);
+            *known = at.max(*known);
+        }
+    }
+    Ok(last)
+}
+
+fn reached(run: &Run) -> Vec<(String, Timestamp)> {
+    let steps = steps(&run.plan);
+    let entries = run.entries.iter();
+    let reached = entries.filter_map(|entry| {
+        let step = steps.get(entry.step)?;
+        let is_contact = matches!(step.kind, StepKind::Ready | StepKind::Configure)
+            && matches!(entry.happened, Happened::Done { .. });
+        let node = run.plan.nodes.get(step.node?)?;
+        is_contact.then(|| (node.name.clone(), entry.at))
+    });
+    reached.collect()
+}

@@ -1,0 +1,155 @@
+//! `homestak manifest rollback`: what the last run did is undone, after a plan of that was shown.
+
+use std::process::ExitCode;
+
+use homestak_engine::chronicle::Chronicle;
+use homestak_engine::journal::{Ending, Run};
+use homestak_engine::operate::{UndoEffect, UndoItem, rollback_plan};
+use serde_json::{Value as Json, json};
+
+use super::job::{Shown, show_result};
+use super::resume::{bench, require_known_form};
+use super::runs::{hints, listed, newest, read, unfinished};
+use crate::args::{RollbackArgs, RunArgs};
+use crate::commands::{Outcome, agree};
+use crate::connect::block_on;
+use crate::error::CommandError;
+use crate::operator::{Bench, hold, scopes_of};
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Undoes the last run.
+pub(super) fn run(args: &RollbackArgs, settings: &Settings, printer: &Printer) -> Outcome {
+    let bench = bench(args.events, settings, printer)?;
+    block_on(rollback(args, &bench, printer))?
+}
+
+async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outcome {
+    let run = chosen(&args.which, bench).await?;
+    let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
+    let run = read(&run.head, bench.journal()).await?;
+    require_known_form(&run)?;
+    let items = rollback_plan(&run);
+    if let Some((_, Ending::RolledBack)) = run.head.ended {
+        let text = format!("Run {} is undone already.", run.head.id);
+        return Ok(nothing(&run, &items, &text, printer));
+    }
+    let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
+    let is_done = matches!(run.head.ended, Some((_, Ending::Done)));
+    if is_done && of(UndoEffect::Undone).next().is_none() {
+        if of(UndoEffect::Lost).next().is_none() {
+            let text = format!("Run {} left nothing that could be undone.", run.head.id);
+            return Ok(nothing(&run, &items, &text, printer));
+        }
+        let refused = CommandError::refused(format!(
+            "Nothing of run {} ({} `{}`) can be undone.",
+            run.head.id, run.head.verb, run.head.manifest
+        ));
+        return Err(of(UndoEffect::Lost).fold(refused, |refused, item| {
+            refused.hint(format!("`{}`: {}", item.subject, item.text))
+        }));
+    }
+    let plan = render(&run, &items);
+    if args.dry_run {
+        if printer.shape.json {
+            printer.json("manifest.rollback", body(&run, &items));
+        } else {
+            printer.data(&plan);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    printer.say(plan.trim_end());
+    agree(args.yes, "Undo this?", printer)?;
+    let mut chronicle = Chronicle::of_run(&run);
+    chronicle.died();
+    // Why it failed then says nothing about how undoing it goes now.
+    chronicle.clear_errors();
+    bench.screen.begin(chronicle);
+    let operator = &bench.operator;
+    let ended = bench
+        .drive(
+            async |interrupt| operator.roll_back(&run, interrupt).await,
+            printer,
+        )
+        .await?;
+    let left = bench.lost(ended, Some(run.head.id)).await?;
+    let shown = Shown {
+        verb: "rollback",
+        manifest: &run.head.manifest,
+        hosts: &run.head.hosts,
+        events: args.events,
+    };
+    let code = show_result(&shown, bench, ended, &left, printer)?;
+    // That it was undone is what was asked for.
+    Ok(match ended {
+        Some(Ending::RolledBack) if left.is_empty() => ExitCode::SUCCESS,
+        _ => code,
+    })
+}
+
+/// Returns the newest run of the manifest that is named, or the only one that is unfinished.
+async fn chosen(which: &RunArgs, bench: &Bench) -> Result<Run, CommandError> {
+    let (journal, site) = (bench.journal(), bench.session.id()?);
+    let Some(manifest) = which.manifest() else {
+        return unfinished(which, journal, site).await;
+    };
+    let runs = newest(listed(which, journal, site).await?);
+    match runs.as_slice() {
+        [] => {
+            let none = CommandError::refused(format!("There is no run of `{manifest}`."));
+            let hints = hints(which, journal, site).await?;
+            Err(hints.into_iter().fold(none, CommandError::hint))
+        }
+        [one] => read(one, journal).await,
+        several => {
+            let error = CommandError::usage("Which one? It ran on several hosts.");
+            Err(several.iter().fold(error, |error, run| {
+                error.hint(format!("-H {}", run.hosts.join(",")))
+            }))
+        }
+    }
+}
+
+/// Reports that there is nothing to do.
+fn nothing(run: &Run, items: &[UndoItem], text: &str, printer: &Printer) -> ExitCode {
+    printer.say(text);
+    if printer.shape.json {
+        let mut body = body(run, items);
+        body["success"] = true.into();
+        printer.json("manifest.rollback", body);
+    }
+    ExitCode::SUCCESS
+}
+
+fn body(run: &Run, items: &[UndoItem]) -> Json {
+    let item = |item: &UndoItem| json!({ "name": item.subject, "effect": item.effect.word(), "text": item.text });
+    json!({
+        "verb": "rollback",
+        "run": run.head.id.0,
+        "manifest": run.head.manifest,
+        "hosts": run.head.hosts,
+        "undo": items.iter().map(item).collect::<Vec<_>>(),
+    })
+}
+
+fn render(run: &Run, items: &[UndoItem]) -> String {
+    let mut text = format!(
+        "roll back run {}: {} `{}` on {}\n",
+        run.head.id,
+        run.head.verb,
+        run.head.manifest,
+        run.head.hosts.join(", ")
+    );
+    if items.is_empty() {
+        text += "  nothing was changed by it\n";
+    }
+    for item in items {
+        let mark = match item.effect {
+            UndoEffect::Undone => "  ",
+            UndoEffect::Stays => "  stays: ",
+            UndoEffect::Lost => "  cannot be undone: ",
+        };
+        text += &format!("{mark}{}: {}\n", item.subject, item.text);
+    }
+    text
+}
