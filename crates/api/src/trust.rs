@@ -6,10 +6,14 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 use sha2::{Digest as _, Sha256};
 
 /// Whom to trust.
@@ -17,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 pub enum Trust {
     /// The public authorities that browsers trust.
     WebPki,
-    /// The authorities in this PEM text.
+    /// The authorities in this PEM text, or exactly these certificates where they are a server's.
     Authority(String),
     /// Exactly the certificate with this fingerprint.
     Pinned(Fingerprint),
@@ -98,19 +102,10 @@ pub fn client_config(trust: &Trust) -> Result<ClientConfig, TrustError> {
             };
             builder.with_root_certificates(roots).with_no_client_auth()
         }
-        Trust::Authority(pem) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                let certificate = certificate.map_err(|_| TrustError::BadCertificate)?;
-                roots
-                    .add(certificate)
-                    .map_err(|_| TrustError::BadCertificate)?;
-            }
-            if roots.is_empty() {
-                return Err(TrustError::NoCertificate);
-            }
-            builder.with_root_certificates(roots).with_no_client_auth()
-        }
+        Trust::Authority(pem) => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Named::new(pem)?))
+            .with_no_client_auth(),
         Trust::Pinned(fingerprint) => {
             let verifier = Arc::new(Pin {
                 fingerprint: *fingerprint,
@@ -122,6 +117,94 @@ pub fn client_config(trust: &Trust) -> Result<ClientConfig, TrustError> {
                 .with_no_client_auth()
         }
     })
+}
+
+/// Accepts what the authorities of a file signed, and the certificates of the file themselves:
+/// what `openssl req -x509` makes is an authority by its own words, and still a server's only
+/// certificate. The name is checked in both cases.
+#[derive(Debug)]
+struct Named {
+    signed: Arc<WebPkiServerVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+impl Named {
+    fn new(pem: &str) -> Result<Self, TrustError> {
+        let mut roots = RootCertStore::empty();
+        let mut certificates = Vec::new();
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            let certificate = certificate.map_err(|_| TrustError::BadCertificate)?;
+            roots
+                .add(certificate.clone())
+                .map_err(|_| TrustError::BadCertificate)?;
+            certificates.push(certificate);
+        }
+        if roots.is_empty() {
+            return Err(TrustError::NoCertificate);
+        }
+        let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+        let signed = signed.build().map_err(|_| TrustError::BadCertificate)?;
+        Ok(Self {
+            signed,
+            certificates,
+        })
+    }
+}
+
+/// Tells whether a certificate was refused only because it is an authority's. Its dates are good
+/// then: they are checked before.
+fn is_authority(error: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(other)) = error else {
+        return false;
+    };
+    // The type behind it is not re-exported by rustls.
+    format!("{:?}", other.0) == "CaUsedAsEndEntity"
+}
+
+impl ServerCertVerifier for Named {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let outcome = self
+            .signed
+            .verify_server_cert(end_entity, intermediates, name, ocsp, now);
+        match outcome {
+            Err(error) if is_authority(&error) && self.certificates.contains(end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signed.supported_verify_schemes()
+    }
 }
 
 /// Accepts one certificate, whatever name it carries: the fingerprint says more than a name.
@@ -186,7 +269,44 @@ impl ServerCertVerifier for Pin {
 
 #[cfg(test)]
 mod tests {
-    use super::Fingerprint;
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    /// What `openssl req -x509` makes: signed by itself, and marked as an authority.
+    fn self_signed(expired: bool) -> (CertificateDer<'static>, String) {
+        let mut params = CertificateParams::new(vec!["host.example".to_owned()]).expect("a name");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        if expired {
+            params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+            params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        }
+        let key = KeyPair::generate().expect("a key");
+        let made = params.self_signed(&key).expect("a certificate");
+        (made.der().clone(), made.pem())
+    }
+
+    fn verify(pem: &str, shown: &CertificateDer<'_>, name: &str) -> Result<(), rustls::Error> {
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        let verifier = Named::new(pem).expect("a file with a certificate");
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
+        let outcome = verifier.verify_server_cert(shown, &[], &name, &[], now);
+        outcome.map(|_| ())
+    }
+
+    #[test]
+    fn a_self_signed_certificate_is_accepted_by_itself_and_its_name() {
+        let (shown, pem) = self_signed(false);
+        verify(&pem, &shown, "host.example").expect("that very certificate");
+        verify(&pem, &shown, "other.example").expect_err("another name");
+        let (other, _) = self_signed(false);
+        verify(&pem, &other, "host.example").expect_err("another certificate");
+        let (old, old_pem) = self_signed(true);
+        verify(&old_pem, &old, "host.example").expect_err("expired");
+        assert!(matches!(
+            Named::new("nothing"),
+            Err(TrustError::NoCertificate)
+        ));
+    }
 
     #[test]
     fn a_fingerprint_reads_back_with_and_without_colons() {
