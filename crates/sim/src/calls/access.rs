@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Context, Fail, Outcome};
+use super::{Context, Fail, Outcome, permission};
 use crate::schema::format::split_list;
 use crate::world::access::{Grant, PRIVILEGES, Token, User};
 
@@ -61,7 +61,7 @@ fn capabilities(context: &Context, user: &str) -> Value {
         ("dc", "/", &["SDN.", "Sys.Audit", "Sys.Modify"]),
     ];
     for (area, path, wanted) in areas {
-        let has = state.access.privileges(user, path, None);
+        let has = state.privileges(user, path);
         let listed: Map<String, Value> = has
             .keys()
             .filter(|name| wanted.iter().any(|prefix| name.starts_with(prefix)))
@@ -380,10 +380,20 @@ pub(crate) fn delete_role(context: &Context) -> Outcome {
 
 pub(crate) fn acl(context: &Context) -> Outcome {
     let state = context.world.state();
+    let has =
+        |path: &str, name: &str| context.is_root() || state.allows(&context.identity, path, name);
+    // Those that the caller may change, or all for whoever may audit.
+    let listed = |grant: &&Grant| {
+        has("/access", "Sys.Audit")
+            || permission::modifiers(&grant.path)
+                .iter()
+                .any(|name| has(&grant.path, name))
+    };
     let list: Vec<Value> = state
         .access
         .grants
         .iter()
+        .filter(listed)
         .map(|grant| {
             json!({
                 "path": grant.path,
@@ -398,8 +408,9 @@ pub(crate) fn acl(context: &Context) -> Outcome {
 }
 
 pub(crate) fn change_acl(context: &Context) -> Outcome {
-    let path = normal_path(context.need("path")?)
-        .ok_or_else(|| Fail::parameter("path", "invalid ACL path"))?;
+    let given = context.need("path")?;
+    let path = normal_path(given)
+        .ok_or_else(|| Fail::parameter("path", format!("invalid ACL path '{given}'")))?;
     let propagate = context.text("propagate").is_none_or(|text| text == "1");
     let delete = context.flag("delete");
     let mut state = context.world.state();
@@ -429,7 +440,7 @@ pub(crate) fn change_acl(context: &Context) -> Outcome {
     }
     for role in split_list(context.need("roles")?) {
         if !state.access.roles.contains_key(role) {
-            return Err(format!("role '{role}' does not exist").into());
+            return Err(format!("ACL update failed: role '{role}' does not exist").into());
         }
         for (kind, subject) in &subjects {
             state.access.grants.retain(|grant| {
@@ -484,13 +495,21 @@ pub(crate) fn permissions(context: &Context) -> Outcome {
     ]
     .map(ToOwned::to_owned)
     .to_vec();
-    paths.extend(state.access.grants.iter().map(|grant| grant.path.clone()));
+    // What the access list names, with all that is above it, and what is in a pool.
+    for grant in &state.access.grants {
+        let parts = grant.path.match_indices('/').skip(1);
+        paths.extend(parts.map(|(at, _)| grant.path[..at].to_owned()));
+        paths.push(grant.path.clone());
+    }
+    paths.extend(state.pool_of.keys().map(|vmid| format!("/vms/{vmid}")));
+    let pooled = state.pool_storages.values().flatten();
+    paths.extend(pooled.map(|storage| format!("/storage/{storage}")));
     if let Some(path) = context.text("path") {
         paths = vec![path.to_owned()];
     }
     let mut shown = Map::new();
     for path in paths {
-        let has = state.access.privileges(&identity, &path, None);
+        let has = state.privileges(&identity, &path);
         if has.is_empty() && context.text("path").is_none() {
             continue;
         }

@@ -228,7 +228,7 @@ async fn dump(job: &Job, plan: &Plan, vmid: u32) -> Result<(), String> {
     let mut state = job.world.state();
     let storage = state.storage(&plan.storage)?;
     let path = storage.path_of(&name);
-    if storage.full || storage.available(&job.node) < used {
+    if state.usage(storage, &job.node).available < used {
         return Err(format!("{path}: No space left on device"));
     }
     let boots = backup.boots.clone();

@@ -99,6 +99,7 @@ pub(crate) fn resources(context: &Context) -> Outcome {
             if host.online {
                 shown["cgroup-mode"] = json!(1);
             }
+            only_named(context, &state, &host.name, &mut shown);
             list.push(shown);
         }
     }
@@ -107,11 +108,10 @@ pub(crate) fn resources(context: &Context) -> Outcome {
         list.extend(visible_storages(context));
     }
     let state = context.world.state();
-    let sdn = state
-        .access
-        .privileges(&context.identity, "/sdn/zones/localnetwork", None);
-    if wanted("sdn")
-        && (context.is_root() || sdn.contains_key("SDN.Audit") || sdn.contains_key("SDN.Use"))
+    // Asked for alone, networks are not listed; to use them is not to see them here.
+    if only.is_none()
+        && (context.is_root()
+            || state.allows(&context.identity, "/sdn/zones/localnetwork", "SDN.Audit"))
     {
         for host in state.hosts.values() {
             list.push(json!({
@@ -146,17 +146,15 @@ fn push(text: &mut String, entry: &impl Serialize) {
 fn visible_guests(context: &Context, now: f64, sweep: f64, text: &mut String) {
     let state = context.world.state();
     let all = sees_all_guests(context, &state);
+    let has =
+        |path: &str, name: &str| context.is_root() || state.allows(&context.identity, path, name);
     for guest in state.guests.values() {
-        let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
-        let visible = all || {
-            let path = format!("/vms/{}", guest.vmid);
-            state.access.has(&context.identity, &path, pool, "VM.Audit")
-        };
-        if !visible {
+        if !(all || has(&format!("/vms/{}", guest.vmid), "VM.Audit")) {
             continue;
         }
         let mut shown = guest.resource(now, sweep);
-        shown.pool = pool;
+        let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
+        shown.pool = pool.filter(|pool| has(&format!("/pool/{pool}"), "Pool.Audit"));
         let host = state.hosts.get(&guest.node);
         if host.is_some_and(|host| !host.online) {
             shown.status = "unknown";
@@ -183,11 +181,12 @@ fn visible_storages(context: &Context) -> Vec<Value> {
     let names: Vec<String> = context.world.state().storages.keys().cloned().collect();
     let mut list = Vec::new();
     for name in names {
-        if !may_see_storage(context, &name) {
+        // What may be used may be listed on its host, but only what may be audited is listed here.
+        if !permission::allows(context, &format!("/storage/{name}"), "Datastore.Audit") {
             continue;
         }
         let state = context.world.state();
-        let Some(storage) = state.storages.get(&name) else {
+        let Some(storage) = state.storages.get(&name).filter(|storage| storage.enabled) else {
             continue;
         };
         for host in state
@@ -206,8 +205,10 @@ fn visible_storages(context: &Context) -> Vec<Value> {
                 "status": if host.online { "available" } else { "unknown" },
             });
             if host.online {
-                shown["maxdisk"] = json!(storage.total);
-                shown["disk"] = json!(storage.used(&host.name));
+                // These are of the last sweep, which a storage that went away since is still in.
+                let usage = state.usage(storage, &host.name);
+                shown["maxdisk"] = json!(usage.total);
+                shown["disk"] = json!(usage.used);
             }
             list.push(shown);
         }
@@ -215,7 +216,7 @@ fn visible_storages(context: &Context) -> Vec<Value> {
     list
 }
 
-/// Whether a caller may see a storage at all.
+/// Whether a caller may see a storage on its host.
 pub(crate) fn may_see_storage(context: &Context, name: &str) -> bool {
     let path = format!("/storage/{name}");
     ["Datastore.Audit", "Datastore.AllocateSpace"]
@@ -230,38 +231,37 @@ pub(crate) fn root_disk(state: &State, host: &str) -> (u64, u64) {
         .values()
         .find(|storage| !storage.shared && storage.is_on(host))
         .map_or((1 << 38, 1 << 34), |storage| {
-            (storage.total, storage.used(host))
+            let usage = state.usage(storage, host);
+            (usage.total, usage.used)
         })
+}
+
+/// Takes away what only whoever may audit a host is shown.
+fn only_named(context: &Context, state: &State, host: &str, shown: &mut Value) {
+    let path = format!("/nodes/{host}");
+    let audits = context.is_root() || state.allows(&context.identity, &path, "Sys.Audit");
+    if !audits && let Some(object) = shown.as_object_mut() {
+        object.retain(|key, _| {
+            matches!(
+                key.as_str(),
+                "id" | "type" | "node" | "status" | "level" | "cgroup-mode" | "ssl_fingerprint"
+            )
+        });
+    }
 }
 
 pub(crate) fn nodes(context: &Context) -> Outcome {
     let uptime = context.world.uptime();
-    let audit: Vec<bool> = {
-        let names: Vec<String> = context.world.state().hosts.keys().cloned().collect();
-        names
-            .iter()
-            .map(|name| permission::allows(context, &format!("/nodes/{name}"), "Sys.Audit"))
-            .collect()
-    };
     let state = context.world.state();
     let list: Vec<Value> = state
         .hosts
         .values()
-        .zip(audit)
-        .map(|(host, audit)| {
+        .map(|host| {
             let mut shown = host.entry(uptime, root_disk(&state, &host.name));
             if host.online {
                 shown["ssl_fingerprint"] = json!(fingerprint(&host.name));
             }
-            if !audit && let Some(object) = shown.as_object_mut() {
-                // Without the privilege there is little more than a name.
-                object.retain(|key, _| {
-                    matches!(
-                        key.as_str(),
-                        "id" | "type" | "node" | "status" | "level" | "ssl_fingerprint"
-                    )
-                });
-            }
+            only_named(context, &state, &host.name, &mut shown);
             shown
         })
         .collect();

@@ -81,6 +81,9 @@ impl State {
     }
 }
 
+/// What an empty disk takes, in bytes.
+const EMPTY: u64 = 331_776;
+
 /// What a new disk is to be.
 pub(crate) struct NewDisk<'a> {
     pub(crate) vmid: u32,
@@ -98,11 +101,19 @@ pub(crate) async fn allocate(job: &Job, new: NewDisk<'_>) -> Result<String, Stri
     let _lock = job.lock_storage(new.storage).await?;
     let name = {
         let state = job.world.state();
-        let storage = state.storage_on(&job.node, new.storage)?;
-        if storage.full {
-            return Err("unable to create image: No space left on device".to_owned());
+        let storage = state.active_on(&job.node, new.storage)?;
+        let name = state.free_name(&job.node, new.storage, new.stem, new.vmid, new.format)?;
+        // A disk that is empty takes nothing, so that it can be made where there is no space.
+        if storage.full && new.used > EMPTY {
+            return Err(match (new.content, new.format) {
+                ("rootdir", "raw") => format!(
+                    "command 'mkfs.ext4 -O mmp -E 'root_owner=100000:100000' {}' failed: exit code 1",
+                    storage.path_of(&name)
+                ),
+                _ => "unable to create image: No space left on device".to_owned(),
+            });
         }
-        state.free_name(&job.node, new.storage, new.stem, new.vmid, new.format)?
+        name
     };
     if new.size as f64 > LARGEST || new.size == u64::MAX {
         return Err("unable to create image: Invalid image size specified".to_owned());
@@ -203,7 +214,7 @@ pub(crate) async fn make_drive(
                         stem: "vm",
                         format: &format,
                         size,
-                        used: 331_776.min(size),
+                        used: EMPTY.min(size),
                         content: "images",
                         boots: Boots::Nothing,
                     },

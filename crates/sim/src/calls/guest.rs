@@ -37,10 +37,8 @@ pub(crate) fn list(context: &Context, kind: Kind) -> Outcome {
         if guest.kind != kind || guest.node != context.node {
             continue;
         }
-        let pool = state.pool_of.get(&guest.vmid).map(String::as_str);
         let path = format!("/vms/{}", guest.vmid);
-        let access = &state.access;
-        if !(all || access.has(&context.identity, &path, pool, "VM.Audit")) {
+        if !(all || state.allows(&context.identity, &path, "VM.Audit")) {
             continue;
         }
         let mut shown = guest.list_entry(&Surroundings { now, root });

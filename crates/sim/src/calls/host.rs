@@ -75,13 +75,23 @@ pub(crate) fn network(context: &Context) -> Outcome {
         "iface": "eno1",
         "type": "eth",
         "active": 1,
-        "exists": 1,
         "families": ["inet"],
         "method": "manual",
         "method6": "manual",
         "priority": 3,
     })];
+    // A bridge is listed for whoever may use it or look at it; the card always is.
+    let listed = |bridge: &str| {
+        let path = format!("/sdn/zones/localnetwork/{bridge}");
+        context.is_root()
+            || ["SDN.Use", "SDN.Audit"]
+                .iter()
+                .any(|name| state.allows(&context.identity, &path, name))
+    };
     for (at, bridge) in host.bridges.iter().enumerate() {
+        if !listed(bridge) {
+            continue;
+        }
         let mut shown = json!({
             "iface": bridge,
             "type": "bridge",

@@ -40,14 +40,15 @@ fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bo
             has_any(context, "/access/groups", &wanted)
         }
         "perm-modify" => {
-            has_any(context, "/access", &["Permissions.Modify".to_owned()]) || {
-                let path = list.get(1).and_then(Value::as_str).unwrap_or("/");
-                has_any(
-                    context,
-                    &fill(context, path),
-                    &["Permissions.Modify".to_owned()],
-                )
-            }
+            let path = list.get(1).and_then(Value::as_str).unwrap_or("/");
+            return match require_any(
+                context,
+                &fill(context, path),
+                &modifiers(&fill(context, path)),
+            ) {
+                Err(fail) if outermost => Err(fail),
+                outcome => Ok(outcome.is_ok()),
+            };
         }
         _ => true,
     };
@@ -56,6 +57,19 @@ fn evaluate(context: &Context, expression: &Value, outermost: bool) -> Result<bo
     } else {
         Err(Fail::new(403, "Permission check failed"))
     }
+}
+
+/// Returns the privileges any of which lets a caller change who may do what on a path: whoever
+/// may make a thing may also share it.
+pub(crate) fn modifiers(path: &str) -> Vec<String> {
+    let own = match path.split('/').collect::<Vec<_>>()[..] {
+        ["", "storage", _, ..] => Some("Datastore.Allocate"),
+        ["", "vms", _, ..] => Some("VM.Allocate"),
+        ["", "pool", _, ..] => Some("Pool.Allocate"),
+        _ => None,
+    };
+    let names = ["Permissions.Modify"].into_iter().chain(own);
+    names.map(ToOwned::to_owned).collect()
 }
 
 fn permitted(context: &Context, list: &[Value], outermost: bool) -> Result<bool, Fail> {
@@ -111,13 +125,7 @@ pub(crate) fn allows(context: &Context, path: &str, privilege: &str) -> bool {
         return true;
     }
     let state = context.world.state();
-    let pool = path
-        .strip_prefix("/vms/")
-        .and_then(|vmid| vmid.parse::<u32>().ok())
-        .and_then(|vmid| state.pool_of.get(&vmid).cloned());
-    state
-        .access
-        .has(&context.identity, path, pool.as_deref(), privilege)
+    state.allows(&context.identity, path, privilege)
 }
 
 /// Fails unless the caller has a privilege on a path.

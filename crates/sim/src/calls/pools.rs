@@ -53,13 +53,18 @@ pub(crate) fn read(context: &Context) -> Outcome {
     let sweep = context.world.last_sweep();
     let state = context.world.state();
     let comment = state.pools.get(name).ok_or_else(|| no_pool(name))?;
-    let members: Vec<Value> = state
+    let mut members: Vec<Value> = state
         .guests
         .values()
         .filter(|guest| state.pool_of.get(&guest.vmid).map(String::as_str) == Some(name))
         .map(|guest| guest.resource(now, sweep))
         .map(|entry| json!(entry))
         .collect();
+    for storage in state.pool_storages.get(name).into_iter().flatten() {
+        members.push(
+            json!({ "id": format!("storage/{storage}"), "type": "storage", "storage": storage }),
+        );
+    }
     let mut shown = json!({ "members": members });
     if !comment.is_empty() {
         shown["comment"] = json!(comment);
@@ -84,13 +89,25 @@ pub(crate) fn change(context: &Context) -> Outcome {
             state.pool_of.insert(vmid, name.clone());
         }
     }
+    for storage in split_list(context.text("storage").unwrap_or("")) {
+        state.storage(storage)?;
+        let held = state.pool_storages.entry(name.clone()).or_default();
+        if context.flag("delete") {
+            held.remove(storage);
+        } else {
+            held.insert(storage.to_owned());
+        }
+    }
     Ok(Value::Null.into())
 }
 
 pub(crate) fn delete(context: &Context) -> Outcome {
     let name = context.need("poolid")?;
     let mut state = context.world.state();
-    if state.pool_of.values().any(|pool| pool == name) {
+    let stored = state.pool_storages.get(name);
+    if state.pool_of.values().any(|pool| pool == name)
+        || stored.is_some_and(|storages| !storages.is_empty())
+    {
         return Err(format!("delete pool failed: pool '{name}' is not empty").into());
     }
     state.pools.remove(name).ok_or_else(|| no_pool(name))?;

@@ -147,6 +147,8 @@ impl Answer {
     pub(crate) fn ok(output: Output) -> Self {
         let body = match output {
             Output::Data(data) => Content::Value(json!({ "data": data })),
+            // No total is shown where there is nothing.
+            Output::Page(data, 0) => Content::Value(json!({ "data": data })),
             Output::Page(data, total) => Content::Value(json!({ "data": data, "total": total })),
             Output::Text(data) => Content::Text(format!("{{\"data\":{data}}}"), OnceLock::new()),
         };

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::cluster::may_see_storage;
 use super::{Context, Fail, Outcome, permission};
 use crate::schema::format::split_list;
+use crate::world::Kind;
 use crate::world::state::{State, Storage, Volume};
 
 impl State {
@@ -21,6 +22,13 @@ impl State {
                 "storage '{name}' is not available on node '{host}'"
             ))
         }
+    }
+
+    /// Returns a storage that can be used on a host now, or the fault PVE names.
+    pub(crate) fn active_on(&self, host: &str, name: &str) -> Result<&Storage, String> {
+        let storage = self.storage_on(host, name)?;
+        storage.is_active()?;
+        Ok(storage)
     }
 }
 
@@ -77,8 +85,34 @@ pub(crate) fn define(context: &Context) -> Outcome {
     let mut made = Storage::directory(name, kind, &path, kind != "dir" || context.flag("shared"));
     made.content = content;
     made.hosts = list("nodes").map(|hosts| hosts.collect());
+    made.enabled = !context.flag("disable");
+    made.own_filesystem |= context.flag("is_mountpoint");
     state.storages.insert(name.to_owned(), made);
     Ok(json!({ "storage": name, "type": kind }).into())
+}
+
+/// Changes the definition of a storage.
+pub(crate) fn redefine(context: &Context) -> Outcome {
+    let name = context.need("storage")?;
+    let mut state = context.world.state();
+    let storage = state.storage_mut(name)?;
+    if context.text("disable").is_some() {
+        storage.enabled = !context.flag("disable");
+    }
+    if let Some(kinds) = context.text("content") {
+        storage.content = split_list(kinds).map(ToOwned::to_owned).collect();
+    }
+    if let Some(hosts) = context.text("nodes") {
+        storage.hosts = Some(split_list(hosts).map(ToOwned::to_owned).collect());
+    }
+    for key in split_list(context.text("delete").unwrap_or("")) {
+        match key {
+            "disable" => storage.enabled = true,
+            "nodes" => storage.hosts = None,
+            _ => {}
+        }
+    }
+    Ok(json!({ "storage": name, "type": storage.kind }).into())
 }
 
 /// Forgets a storage; what is on it stays where it was.
@@ -96,11 +130,16 @@ fn definition(storage: &Storage) -> Value {
         "type": storage.kind,
         "content": storage.content.join(","),
         "path": storage.path,
-        "prune-backups": "keep-all=1",
         "digest": "300d12ce8eb3de2d6f4cadc97359aef8b7ea9098",
     });
+    for (key, value) in &storage.options {
+        shown[key] = json!(value);
+    }
     if storage.shared {
         shown["shared"] = json!(1);
+    }
+    if !storage.enabled {
+        shown["disable"] = json!(1);
     }
     if let Some(hosts) = &storage.hosts {
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
@@ -125,51 +164,66 @@ pub(crate) fn list(context: &Context) -> Outcome {
         if !wanted || !storage.is_on(&context.node) {
             continue;
         }
-        let mut shown = facts(storage, &context.node);
+        if context.flag("enabled") && !storage.enabled {
+            continue;
+        }
+        let mut shown = facts(&state, storage, &context.node);
         shown["storage"] = json!(name);
-        let share = storage.used(&context.node) as f64 / storage.total.max(1) as f64;
-        shown["used_fraction"] = json!(share);
+        if storage.is_active().is_ok() {
+            let usage = state.usage(storage, &context.node);
+            shown["used_fraction"] = json!(usage.used as f64 / usage.total.max(1) as f64);
+        }
         list.push(shown);
     }
     Ok(json!(list).into())
 }
 
-fn facts(storage: &Storage, host: &str) -> Value {
+/// Returns the state of a storage. Of one that is not active, no size is known.
+fn facts(state: &State, storage: &Storage, host: &str) -> Value {
+    let active = storage.is_active().is_ok();
+    let usage = state.usage(storage, host);
+    let shown = |bytes: u64| if active { bytes } else { 0 };
     json!({
         "type": storage.kind,
         "content": storage.content.join(","),
-        "active": 1,
-        "enabled": 1,
+        "active": u8::from(active),
+        "enabled": u8::from(storage.enabled),
         "shared": u8::from(storage.shared),
-        "total": storage.total,
-        "used": storage.used(host),
-        "avail": storage.available(host),
+        "total": shown(usage.total),
+        "used": shown(usage.used),
+        "avail": shown(usage.available),
     })
 }
 
 pub(crate) fn status(context: &Context) -> Outcome {
     let state = context.world.state();
     let storage = state.storage_on(&context.node, context.need("storage")?)?;
-    Ok(facts(storage, &context.node).into())
+    Ok(facts(&state, storage, &context.node).into())
 }
 
 pub(crate) fn content(context: &Context) -> Outcome {
     let name = context.need("storage")?;
     let vmid = context.number("vmid").and_then(|id| u32::try_from(id).ok());
     let state = context.world.state();
-    let storage = state.storage_on(&context.node, name)?;
+    let storage = state.active_on(&context.node, name)?;
     let place = storage.place(&context.node);
-    let has = |path: &str, name: &str| {
-        context.is_root() || state.access.has(&context.identity, path, None, name)
-    };
+    let has =
+        |path: &str, name: &str| context.is_root() || state.allows(&context.identity, path, name);
     let path = format!("/storage/{name}");
-    // A backup that may not be restored is not listed, without an error.
+    // What may not be read is not listed, without an error: an empty list proves nothing.
     let listed = |volume: &Volume| {
-        volume.backup.is_none()
-            || has(&path, "Datastore.Allocate")
-            || volume.vmid.is_some_and(|vmid| {
-                has(&path, "Datastore.AllocateSpace") && has(&format!("/vms/{vmid}"), "VM.Backup")
-            })
+        if has(&path, "Datastore.Allocate") {
+            return true;
+        }
+        let owner = volume.vmid.map(|vmid| format!("/vms/{vmid}"));
+        match (content_of(&state, volume), owner) {
+            ("backup", Some(owner)) => {
+                has(&path, "Datastore.AllocateSpace") && has(&owner, "VM.Backup")
+            }
+            ("backup" | "snippets", _) => false,
+            (_, Some(owner)) => has(&path, "Datastore.Audit") && has(&owner, "VM.Config.Disk"),
+            (_, None) => true,
+        }
     };
     let list: Vec<Value> = storage
         .volumes
@@ -179,23 +233,35 @@ pub(crate) fn content(context: &Context) -> Outcome {
         .filter(|(_, volume)| {
             context
                 .text("content")
-                .is_none_or(|kind| volume.content == kind)
+                .is_none_or(|kind| content_of(&state, volume) == kind)
         })
         .filter(|(_, volume)| match (vmid, volume.vmid) {
             (None, _) => true,
             (Some(vmid), Some(of)) => vmid == of,
-            // Images to import belong to no guest and are listed for all of them.
-            (Some(_), None) => volume.content == "import",
+            // These belong to no guest and are listed for all of them.
+            (Some(_), None) => matches!(volume.content, "import" | "snippets"),
         })
-        .map(|((_, volume_name), volume)| entry(name, volume_name, volume))
+        .map(|((_, volume_name), volume)| {
+            entry(name, volume_name, volume, content_of(&state, volume))
+        })
         .collect();
     Ok(json!(list).into())
 }
 
-fn entry(storage: &str, name: &str, volume: &Volume) -> Value {
+/// Returns what a volume is listed as. A disk is a container's while there is that container.
+fn content_of(state: &State, volume: &Volume) -> &'static str {
+    let owner = volume.vmid.and_then(|vmid| state.guests.get(&vmid));
+    match volume.content {
+        "images" | "rootdir" if owner.is_some_and(|guest| guest.kind == Kind::Lxc) => "rootdir",
+        "rootdir" => "images",
+        content => content,
+    }
+}
+
+fn entry(storage: &str, name: &str, volume: &Volume, content: &str) -> Value {
     let mut shown = json!({
         "volid": format!("{storage}:{name}"),
-        "content": volume.content,
+        "content": content,
         "format": volume.format,
         "size": volume.size,
         "ctime": volume.ctime,
@@ -230,8 +296,9 @@ pub(crate) fn volume_of(context: &Context) -> Result<(String, String), Fail> {
 
 pub(crate) fn volume(context: &Context) -> Outcome {
     let (storage, name) = volume_of(context)?;
+    check_access(context, &storage, &name, None)?;
     let state = context.world.state();
-    let storage = state.storage_on(&context.node, &storage)?;
+    let storage = state.active_on(&context.node, &storage)?;
     let Some(volume) = storage.volume(&context.node, &name) else {
         return Err(Fail::new(
             500,
@@ -264,7 +331,7 @@ pub(crate) fn delete_volume(context: &Context) -> Outcome {
     let (storage, name) = volume_of(context)?;
     let owner = owner_of(&name);
     let path = format!("/storage/{storage}");
-    context.world.state().storage_on(&context.node, &storage)?;
+    context.world.state().active_on(&context.node, &storage)?;
     check_name(&name)?;
     match owner {
         Some(vmid) if name.starts_with("backup/") => {

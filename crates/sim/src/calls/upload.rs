@@ -62,7 +62,7 @@ fn arrival(context: &Context, name: &str) -> Result<Arrival, Fail> {
     let content = context.need("content")?;
     let (content, format) = classify(content, name)?;
     let state = context.world.state();
-    let known = state.storage_on(&context.node, &storage)?;
+    let known = state.active_on(&context.node, &storage)?;
     if !known.content.iter().any(|has| has == content) {
         let words = format!("storage '{storage}' is not configured for content-type '{content}'");
         return Err(words.into());
@@ -133,13 +133,14 @@ async fn place(job: &Job, arrival: &Arrival, file: &Upload) -> Result<(), String
     job.copy(&arrival.storage, file.size, None).await?;
     let ctime = job.world.epoch();
     let mut state = job.world.state();
-    let storage = state.storage_mut(&arrival.storage)?;
-    if storage.full || storage.available(&job.node) < file.size {
+    let storage = state.storage(&arrival.storage)?;
+    if state.usage(storage, &job.node).available < file.size {
         return Err(format!(
             "cp: error writing '{}': No space left on device",
             arrival.path
         ));
     }
+    let storage = state.storage_mut(&arrival.storage)?;
     let place = storage.place(&job.node);
     // An image that was known by this name before keeps what it starts.
     let boots = storage
@@ -243,6 +244,8 @@ impl World {
     pub fn put_file(&self, host: &str, storage: &str, name: &str, size: u64, boots: Boots) {
         let ctime = self.epoch();
         let (content, format) = match name.split_once('/') {
+            // Nobody can send one, but there are some.
+            Some(("snippets", _)) => ("snippets", "snippet".to_owned()),
             Some((kind, file)) => match classify(kind, file) {
                 Ok(known) => known,
                 Err(_) => return,

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::transcript::Row;
 use crate::calls::upload::boots_of;
 use crate::guest::drive::{Drive, parse_size, render_size, volumes};
+use crate::world::access::Grant;
 use crate::world::state::{Boots, Volume};
 use crate::world::{Builder, Kind, Pace, World};
 
@@ -87,15 +88,102 @@ pub(crate) fn build(rows: &[Row], start: f64) -> World {
     storages.insert("local".to_owned());
     let named = rows.iter().filter(|row| row.status == 200);
     storages.extend(named.filter_map(|row| row.parameter("storage")));
+    // Those that the recording defines were not there before.
+    for row in rows.iter().filter(|row| row.api_path() == "/storage") {
+        if row.status == 200 && row.method == "POST" {
+            storages.remove(&row.parameter("storage").unwrap_or_default());
+        }
+    }
     for storage in storages {
         builder = builder.storage(&storage);
     }
     builder = users(rows, builder);
     let world = builder.build();
+    definitions(rows, &world);
+    grants(rows, &world);
     files(rows, &world, start);
     tasks(rows, &world, start);
     downloads(rows, &world);
     world
+}
+
+/// Gives storages the settings that lists of them show.
+fn definitions(rows: &[Row], world: &World) {
+    let lists = rows.iter().filter(|row| row.api_path() == "/storage");
+    for entry in lists.filter_map(|row| row.data().as_array()).flatten() {
+        let name = entry["storage"].as_str().unwrap_or("");
+        if let (Some(storage), Some(kept)) = (
+            world.state().storages.get_mut(name),
+            entry["prune-backups"].as_str(),
+        ) {
+            let key = "prune-backups".to_owned();
+            storage.options.insert(key, kept.to_owned());
+        }
+    }
+}
+
+/// Puts the grants in place that a list shows and no row makes.
+fn grants(rows: &[Row], world: &World) {
+    let changes = |row: &&Row| row.api_path() == "/access/acl" && row.method == "PUT";
+    let changed: BTreeSet<String> = rows
+        .iter()
+        .filter(changes)
+        .flat_map(|row| [row.parameter("users"), row.parameter("tokens")])
+        .flatten()
+        .collect();
+    let lists = rows
+        .iter()
+        .filter(|row| row.api_path() == "/access/acl" && row.method == "GET");
+    for entry in lists.filter_map(|row| row.data().as_array()).flatten() {
+        let text = |key: &str| entry[key].as_str().unwrap_or("").to_owned();
+        let kind = match entry["type"].as_str() {
+            Some("token") => "token",
+            Some("user") => "user",
+            _ => continue,
+        };
+        if !changed.contains(&text("ugid")) {
+            let grant = Grant {
+                path: text("path"),
+                kind,
+                subject: text("ugid"),
+                role: text("roleid"),
+                propagate: entry["propagate"] == 1,
+            };
+            world.state().access.grants.push(grant);
+        }
+    }
+}
+
+/// Makes storages as full, as active and as enabled as a row shows them.
+pub(crate) fn put_figures(world: &World, row: &Row) {
+    let parts: Vec<&str> = row.api_path().split('/').skip(1).collect();
+    let name = match parts[..] {
+        ["nodes", _, "storage"] => None,
+        ["nodes", _, "storage", name, "status"] => Some(name),
+        _ => return,
+    };
+    let entries = match row.data() {
+        Value::Array(entries) => entries.iter().collect(),
+        entry => vec![entry],
+    };
+    for entry in entries {
+        let name = name.or(entry["storage"].as_str()).unwrap_or("");
+        let number = |key: &str| entry[key].as_u64();
+        let mut state = world.state();
+        let (Some(storage), Some(total), Some(free)) = (
+            state.storages.get_mut(name),
+            number("total"),
+            number("avail"),
+        ) else {
+            continue;
+        };
+        if entry["enabled"] == 1 {
+            storage.mounted = entry["active"] == 1;
+        }
+        if total > 0 {
+            (storage.total, storage.full) = (total, free == 0);
+        }
+    }
 }
 
 fn users(rows: &[Row], mut builder: Builder) -> Builder {
@@ -391,6 +479,23 @@ pub(crate) fn put_seen(world: &World, seen: &Sighting) {
     if seen.entry["status"] == "running" {
         let _ = world.set_running(&seen.host, seen.kind, seen.vmid);
     }
+}
+
+/// Puts a disk in place that a list shows and whose guest is not there.
+pub(crate) fn put_left(world: &World, host: &str, vmid: u32, entry: &Value) {
+    let kind = match entry["content"].as_str() {
+        Some("images") => Kind::Qemu,
+        Some("rootdir") => Kind::Lxc,
+        _ => return,
+    };
+    let seen = Sighting {
+        vmid,
+        kind,
+        host: host.to_owned(),
+        entry: Value::Null,
+    };
+    let size = entry["size"].as_u64().unwrap_or(0);
+    put_volume(world, &seen, entry["volid"].as_str().unwrap_or(""), size);
 }
 
 fn put_volume(world: &World, seen: &Sighting, volume: &str, size: u64) {

@@ -425,6 +425,9 @@ impl Runner {
         if succeeded && row.method == "POST" {
             before::put_sources(&self.world, &host_of(row.api_path()), &row.parameters());
         }
+        if row.status == 200 {
+            before::put_figures(&self.world, row);
+        }
         if row.status == 200 && row.api_path().ends_with("/content") {
             let host = host_of(row.api_path());
             for entry in row.data().as_array().into_iter().flatten() {
@@ -434,6 +437,12 @@ impl Runner {
                     self.name_archive(&host, entry);
                 } else if !known && entry.get("vmid").is_none() {
                     before::put_listed(&self.world, &host, entry);
+                } else if !known && let Some(vmid) = entry["vmid"].as_u64() {
+                    // A disk whose guest nothing made here was left by one before.
+                    let vmid = u32::try_from(vmid).unwrap_or(0);
+                    if !self.is_made_before(vmid, at) {
+                        before::put_left(&self.world, &host, vmid, entry);
+                    }
                 }
             }
         }

@@ -69,6 +69,9 @@ pub(crate) fn check(format: &str, value: &str) -> Result<(), String> {
         }
         "pve-priv" => (!crate::world::access::is_privilege(value))
             .then(|| format!("invalid privilege '{value}'")),
+        "pve-storage-content" => {
+            (!CONTENTS.contains(&value)).then(|| format!("invalid content type '{value}'"))
+        }
         "pve-bridge-id" => (!is_bridge(value)).then(|| format!("invalid bridge name '{value}'")),
         _ => None,
     };
@@ -77,6 +80,11 @@ pub(crate) fn check(format: &str, value: &str) -> Result<(), String> {
         None => Ok(()),
     }
 }
+
+/// What a storage can hold.
+const CONTENTS: [&str; 8] = [
+    "images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import", "none",
+];
 
 /// Splits a list as PVE does: comma, semicolon, space and NUL all separate.
 pub(crate) fn split_list(text: &str) -> impl Iterator<Item = &str> {

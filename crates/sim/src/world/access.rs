@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::state::State;
 use super::words::Word;
 
 /// Every privilege of this version.
@@ -210,10 +211,16 @@ impl Access {
         user.tokens.insert(name.to_owned(), token);
     }
 
-    /// Returns the privileges of an identity on a path. `pool` is the pool the path's guest is in.
-    pub(crate) fn privileges(&self, identity: &str, path: &str, pool: Option<&str>) -> Privileges {
+    /// Returns the privileges of an identity on a path. `pools` are those that the guest or the
+    /// storage of the path is in.
+    pub(crate) fn privileges<'a>(
+        &self,
+        identity: &str,
+        path: &str,
+        pools: impl IntoIterator<Item = &'a str>,
+    ) -> Privileges {
         let mut all = self.direct(identity, path);
-        if let Some(pool) = pool {
+        for pool in pools {
             for (name, passed) in self.direct(identity, &format!("/pool/{pool}")) {
                 all.entry(name).or_insert(passed);
             }
@@ -222,7 +229,13 @@ impl Access {
     }
 
     /// Whether an identity has a privilege on a path.
-    pub(crate) fn has(&self, identity: &str, path: &str, pool: Option<&str>, name: &str) -> bool {
+    pub(crate) fn has<'a>(
+        &self,
+        identity: &str,
+        path: &str,
+        pools: impl IntoIterator<Item = &'a str>,
+        name: &str,
+    ) -> bool {
         // Asked for every call, and mostly for root, who has all of them.
         let (user, token) = identity.split_once('!').unwrap_or((identity, ""));
         let separated = || {
@@ -233,7 +246,7 @@ impl Access {
         if user == "root@pam" && is_privilege(name) && (token.is_empty() || !separated()) {
             return true;
         }
-        self.privileges(identity, path, pool).contains_key(name)
+        self.privileges(identity, path, pools).contains_key(name)
     }
 
     fn direct(&self, identity: &str, path: &str) -> Privileges {
@@ -316,6 +329,35 @@ impl Access {
             }
         }
         current
+    }
+}
+
+impl State {
+    /// Returns the pools whose privileges count on a path: those of its guest or its storage.
+    fn pools_of(&self, path: &str) -> Vec<&str> {
+        if let Some(vmid) = path.strip_prefix("/vms/") {
+            let pool = vmid.parse().ok().and_then(|vmid| self.pool_of.get(&vmid));
+            return pool.map(String::as_str).into_iter().collect();
+        }
+        let Some(name) = path.strip_prefix("/storage/") else {
+            return Vec::new();
+        };
+        let holds = |storages: &BTreeSet<String>| storages.contains(name);
+        let pools = self.pool_storages.iter();
+        pools
+            .filter(|(_, storages)| holds(storages))
+            .map(|(pool, _)| pool.as_str())
+            .collect()
+    }
+
+    /// Returns the privileges of an identity on a path, those that it has through pools included.
+    pub(crate) fn privileges(&self, identity: &str, path: &str) -> Privileges {
+        self.access.privileges(identity, path, self.pools_of(path))
+    }
+
+    /// Whether an identity has a privilege on a path, by itself or through a pool.
+    pub(crate) fn allows(&self, identity: &str, path: &str, name: &str) -> bool {
+        self.access.has(identity, path, self.pools_of(path), name)
     }
 }
 

@@ -144,7 +144,9 @@ impl Builder {
     #[must_use]
     pub fn storage_size(mut self, bytes: u64) -> Self {
         if let Some(storage) = self.storages.last_mut() {
+            storage.own_filesystem = true;
             storage.total = bytes;
+            storage.reserved = bytes / super::state::RESERVED_SHARE;
             storage.base_used = storage.base_used.min(bytes / 10);
         }
         self
@@ -314,6 +316,7 @@ impl Builder {
             former: BTreeMap::new(),
             pools: BTreeMap::new(),
             pool_of: BTreeMap::new(),
+            pool_storages: BTreeMap::new(),
             access: self.access,
             tasks: Tasks::default(),
             faults: self.faults,

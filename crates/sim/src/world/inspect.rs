@@ -120,6 +120,13 @@ impl World {
         }
     }
 
+    /// Takes the file system of a storage away, or brings it back.
+    pub fn set_mounted(&self, storage: &str, mounted: bool) {
+        if let Some(storage) = self.state().storages.get_mut(storage) {
+            storage.mounted = mounted;
+        }
+    }
+
     /// Makes disks copy at so many bytes per second.
     pub fn set_copy_speed(&self, bytes_per_second: u64) {
         self.state().timing.copy_speed = bytes_per_second;

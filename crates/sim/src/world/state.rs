@@ -104,8 +104,36 @@ pub(crate) struct Storage {
     pub(crate) reserved: u64,
     /// Refuses new data, as a full disk does.
     pub(crate) full: bool,
+    /// Whether it is switched on.
+    #[serde(default = "yes")]
+    pub(crate) enabled: bool,
+    /// Whether it is a file system of its own, instead of a directory beside others.
+    #[serde(default)]
+    pub(crate) own_filesystem: bool,
+    /// Whether that file system is there.
+    #[serde(default = "yes")]
+    pub(crate) mounted: bool,
+    /// Settings of its definition that are only shown.
+    #[serde(default)]
+    pub(crate) options: BTreeMap<String, String>,
     #[serde(with = "words::pairs")]
     pub(crate) volumes: BTreeMap<(String, String), Volume>,
+}
+
+/// The part of a file system that is kept for root, as ext4 does: one in so many.
+pub(crate) const RESERVED_SHARE: u64 = 20;
+
+/// What storages that were kept before these fields existed are.
+fn yes() -> bool {
+    true
+}
+
+/// How full a storage is.
+pub(crate) struct Usage {
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+    /// What can be written, which is less than what is not used.
+    pub(crate) available: u64,
 }
 
 impl Storage {
@@ -124,8 +152,12 @@ impl Storage {
             hosts: None,
             total: 270_553_174_016,
             base_used: 24_000_000_000,
-            reserved: 0,
+            reserved: 270_553_174_016 / RESERVED_SHARE,
             full: false,
+            enabled: true,
+            own_filesystem: shared,
+            mounted: true,
+            options: BTreeMap::new(),
             volumes: BTreeMap::new(),
         }
     }
@@ -147,24 +179,29 @@ impl Storage {
         self.volumes.get(&(self.place(host), name.to_owned()))
     }
 
-    pub(crate) fn used(&self, host: &str) -> u64 {
+    /// Returns the bytes of a host's volumes.
+    fn bytes(&self, host: &str) -> u64 {
         let place = self.place(host);
-        let volumes: u64 = self
-            .volumes
-            .range((place.clone(), String::new())..)
+        let volumes = self.volumes.range((place.clone(), String::new())..);
+        volumes
             .take_while(|((at, _), _)| *at == place)
             .map(|(_, volume)| volume.used)
-            .sum();
-        (self.base_used + volumes).min(self.total)
+            .sum()
     }
 
-    pub(crate) fn available(&self, host: &str) -> u64 {
-        if self.full {
-            return 0;
+    /// Fails when it cannot be used now.
+    pub(crate) fn is_active(&self) -> Result<(), String> {
+        if !self.enabled {
+            return Err(format!("storage '{}' is disabled", self.name));
         }
-        self.total
-            .saturating_sub(self.used(host))
-            .saturating_sub(self.reserved)
+        if !self.mounted {
+            return Err(format!(
+                "unable to activate storage '{}' - directory is expected to be a mount point but \
+                 is not mounted: '{}'",
+                self.name, self.path
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the path of a volume on the host.
@@ -304,6 +341,9 @@ pub(crate) struct State {
     pub(crate) former: BTreeMap<u32, Former>,
     pub(crate) pools: BTreeMap<String, String>,
     pub(crate) pool_of: BTreeMap<u32, String>,
+    /// The storages in each pool.
+    #[serde(default)]
+    pub(crate) pool_storages: BTreeMap<String, BTreeSet<String>>,
     pub(crate) access: Access,
     pub(crate) tasks: Tasks,
     pub(crate) faults: Faults,
@@ -349,6 +389,30 @@ impl State {
         self.storages
             .get(name)
             .ok_or_else(|| format!("storage '{name}' does not exist"))
+    }
+
+    /// Returns how full a storage is. Directories on one file system share its space.
+    pub(crate) fn usage(&self, storage: &Storage, host: &str) -> Usage {
+        let beside = |other: &&Storage| {
+            other.name != storage.name
+                && !other.own_filesystem
+                && !storage.own_filesystem
+                && other.is_on(host)
+        };
+        let others: u64 = self
+            .storages
+            .values()
+            .filter(beside)
+            .map(|other| other.bytes(host))
+            .sum();
+        let total = storage.total;
+        let used = (storage.base_used + storage.bytes(host) + others).min(total);
+        let free = total.saturating_sub(used).saturating_sub(storage.reserved);
+        Usage {
+            total,
+            used,
+            available: if storage.full { 0 } else { free },
+        }
     }
 
     pub(crate) fn storage_mut(&mut self, name: &str) -> Result<&mut Storage, String> {
