@@ -18,9 +18,12 @@ use crate::session::Session;
 
 /// Returns the document of a Proxmox VE host.
 pub(crate) fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, CommandError> {
-    let nodes = &session.catalog.nodes;
-    let document = nodes.get(name).ok_or_else(|| {
-        CommandError::unknown("host", name, nodes.keys().map(String::as_str))
+    let document = session.catalog.nodes.get(name).ok_or_else(|| {
+        if session.catalog.has_host(name) {
+            return CommandError::failed(format!("The host `{name}` has no `nodes/{name}.yaml`."))
+                .hint("hosts with an API are the files in `nodes/` of the site");
+        }
+        CommandError::unknown("host", name, session.catalog.host_names())
             .hint("hosts with an API are the files in `nodes/` of the site")
     })?;
     document

@@ -197,11 +197,12 @@ impl Catalog {
             || BUILT_IN_HOSTS.contains(&name)
     }
 
-    /// Returns every name that can be a host.
+    /// Returns every name that can be a host, each once.
     pub fn host_names(&self) -> impl Iterator<Item = &str> {
+        let others = self.hosts.keys();
         self.nodes
             .keys()
-            .chain(self.hosts.keys())
+            .chain(others.filter(|name| !self.nodes.contains_key(*name)))
             .map(String::as_str)
             .chain(BUILT_IN_HOSTS.iter().copied())
     }

@@ -138,6 +138,7 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
             storage: "local".to_owned(),
             content: "import".to_owned(),
             file: "debian-12.qcow2".to_owned(),
+            source: None,
         }],
         site: SiteWanted {
             gateway: "192.0.2.1".parse().ok(),
@@ -278,7 +279,13 @@ async fn an_image_is_fetched_with_its_checksum() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made() {
-    let place = place(|builder| builder.storage_size(40 << 30)).await;
+    // How much memory a host has is reported to auditors only.
+    let place = place(|builder| {
+        let builder = builder.storage_size(40 << 30).role("Look", &["Sys.Audit"]);
+        let builder = builder.grant("homestak@pve", "/nodes/pve1", "Look");
+        builder.grant("homestak@pve!driver", "/nodes/pve1", "Look")
+    })
+    .await;
     let pve = place.client();
     let before = place.world.volumes();
     let large = NewGuest {

@@ -3,6 +3,8 @@
 use std::io::{BufReader, Read as _};
 use std::process::{Child, Stdio};
 
+use homestak_sim::{Answer, Request};
+
 use crate::support::World;
 
 /// A simulator that ends with the test.
@@ -172,6 +174,20 @@ fn preflight_names_what_is_missing_with_the_command_that_mends_it() {
 }
 
 #[test]
+fn an_image_that_apply_fetches_is_no_failure_of_preflight() {
+    let (world, _simulator) = lab();
+    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let arguments = ["host", "preflight", "lab", "-M", "n1-push", "--json-output"];
+    let json = world.on_site(&arguments).json();
+    let findings = json["findings"].as_array().unwrap();
+    let image = findings.iter().find(|finding| finding["check"] == "image");
+    let image = image.unwrap();
+    assert_eq!(image["outcome"], "good", "{image}");
+    let detail = image["detail"].as_str().unwrap();
+    assert!(detail.contains("apply fetches it from https://"), "{image}");
+}
+
+#[test]
 fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
     let world = World::new();
     let nine = world.on_site(&["host", "role", "father"]);
@@ -189,6 +205,102 @@ fn the_smallest_role_is_printed_and_says_what_was_not_tried() {
     );
 }
 
+/// Carries out the commands that are printed, as root on the host, and returns the token.
+fn run_on_host(
+    host: &homestak_sim::World,
+    ask: impl Fn(Request) -> Answer,
+    lines: &[&str],
+) -> String {
+    let mut granted = String::new();
+    for line in lines {
+        let words: Vec<&str> = line
+            .split(' ')
+            .map(|word| word.trim_matches('\''))
+            .collect();
+        let request = match words[..] {
+            ["pveum", "role", "add", role, "--privs", list] => Request::post("/access/roles")
+                .with("roleid", role)
+                .with("privs", list),
+            ["pveum", "user", "add", user] => Request::post("/access/users").with("userid", user),
+            [
+                "pveum",
+                "user",
+                "token",
+                "add",
+                user,
+                token,
+                "--privsep",
+                "1",
+            ] => Request::post(&format!("/access/users/{user}/token/{token}")).with("privsep", 1),
+            [
+                "pveum",
+                "acl",
+                "modify",
+                path,
+                "--roles",
+                role,
+                "--users",
+                user,
+                "--tokens",
+                token,
+            ] => Request::put("/access/acl")
+                .with("path", path)
+                .with("roles", role)
+                .with("users", user)
+                .with("tokens", token),
+            _ => panic!("{line}"),
+        };
+        let answer = ask(request);
+        assert_eq!(answer.status, 200, "{line}: {}", answer.reason);
+        if let Some(secret) = answer.data()["value"].as_str() {
+            let id = answer.data()["full-tokenid"].as_str().unwrap();
+            granted = format!("{id}={secret}");
+        }
+    }
+    assert!(host.guests().is_empty());
+    granted
+}
+
+#[test]
+fn the_printed_role_is_enough_for_the_first_check_and_the_first_plan() {
+    const ROOT: &str = "root@pam!t=secret";
+    let world = World::new();
+    let host = homestak_sim::World::builder()
+        .host("lab")
+        .token(ROOT)
+        .build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let served = runtime.block_on(homestak_sim::serve(host.clone(), address));
+    world.write(
+        "nodes/lab.yaml",
+        &format!(
+            "api_endpoint: {}\ndatastore: local\n",
+            served.unwrap().url()
+        ),
+    );
+    let json = world
+        .on_site(&["host", "role", "lab", "--json-output"])
+        .json();
+    let lines = json["commands"].as_array().unwrap().clone();
+    let lines: Vec<&str> = lines.iter().map(|line| line.as_str().unwrap()).collect();
+    let ask = |request: Request| runtime.block_on(host.call(request.token(ROOT)));
+    let token = run_on_host(&host, ask, &lines);
+    world.secrets(&format!(
+        "api_tokens:\n  lab: {token}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA ops@desk\n"
+    ));
+    world.on_site(&["host", "trust", "lab", "--yes"]).good();
+    let check = ["host", "preflight", "lab", "-M", "n1-push"];
+    world.on_site(&check).good();
+    let plan = ["manifest", "plan", "-M", "n1-push", "-H", "lab"];
+    let plan = world.on_site(&plan).good();
+    assert!(plan.contains("create"), "{plan}");
+}
+
 #[test]
 fn hosts_are_listed_with_whom_is_trusted_there() {
     let world = World::new();
@@ -200,6 +312,64 @@ fn hosts_are_listed_with_whom_is_trusted_there() {
         .map(|host| host["name"].clone())
         .collect();
     assert_eq!(names, ["father", "local", "sim"]);
+}
+
+#[test]
+fn every_host_that_is_listed_is_shown_and_checked() {
+    let world = World::new();
+    world.write(
+        "hosts/attic.yaml",
+        "host: attic\nip: 127.0.0.1\naccess:\n  ssh_port: 1\n",
+    );
+    let listed = world.on_site(&["host", "list", "--json-output"]).json();
+    let listed = listed["hosts"].as_array().unwrap().clone();
+    let names: Vec<&str> = listed
+        .iter()
+        .map(|host| host["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["father", "attic", "local", "sim"]);
+    for name in names {
+        let shown = world
+            .on_site(&["host", "show", name, "--offline", "--json-output"])
+            .json();
+        assert_eq!(shown["name"], name);
+    }
+    for name in ["attic", "local", "sim"] {
+        let shown = world
+            .on_site(&["host", "show", name, "--json-output"])
+            .json();
+        assert!(shown["says"].is_object(), "{shown}");
+        let run = world.on_site(&["host", "preflight", name, "--json-output"]);
+        let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!(json["host"], name);
+        assert!(!json["findings"].as_array().unwrap().is_empty(), "{json}");
+    }
+    let attic = world.on_site(&["host", "preflight", "attic"]);
+    assert_eq!(attic.code, 1, "guests cannot be created there");
+    assert!(
+        attic.out.contains("127.0.0.1:1 does not answer"),
+        "{}",
+        attic.out
+    );
+    assert_eq!(world.on_site(&["host", "preflight", "sim"]).code, 0);
+}
+
+#[test]
+fn a_hint_names_each_host_once() {
+    let world = World::new();
+    for arguments in [
+        &["host", "show", "nosuchhost"][..],
+        &["host", "preflight", "nosuchhost"],
+        &["manifest", "plan", "-M", "n1-push", "-H", "nosuchhost"],
+    ] {
+        let run = world.on_site(arguments);
+        assert_eq!(run.err.matches("father").count(), 1, "{}", run.err);
+        assert!(
+            run.err.contains("local") && run.err.contains("sim"),
+            "{}",
+            run.err
+        );
+    }
 }
 
 #[test]

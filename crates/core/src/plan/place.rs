@@ -124,15 +124,18 @@ fn wrong(
         .storages
         .iter()
         .find(|one| one.host == host && one.name == storage);
-    let detail = match found {
-        None => format!("`{host}` has no storage `{storage}`"),
-        Some(one) if !one.active => format!("the storage `{storage}` of `{host}` is not active"),
-        Some(_) => return None,
-    };
-    let hint = if named {
-        format!("name another `datastore` in `nodes/{name}.yaml` or `site.yaml`")
-    } else {
-        format!("name a `datastore` in `nodes/{name}.yaml` or `site.yaml`")
-    };
-    Some((detail, hint))
+    let other = if named { "another" } else { "a" };
+    let hint = format!("name {other} `datastore` in `nodes/{name}.yaml` or `site.yaml`");
+    match found {
+        // What a token may not see looks as if it were not there.
+        None => Some((
+            format!("`{host}` lists no storage `{storage}`"),
+            format!("{hint}, or grant Datastore.Audit on /storage/{storage} to the token"),
+        )),
+        Some(one) if !one.active => Some((
+            format!("the storage `{storage}` of `{host}` is not active"),
+            hint,
+        )),
+        Some(_) => None,
+    }
 }

@@ -1,16 +1,74 @@
-//! Whether a guest can fit where it shall be made, by what was observed.
+//! Whether a guest can fit where it shall be made, by what the host and the storage report.
 //!
-//! In: the guest and a look. Out: nothing, or a refusal with figures.
-//! Never: a guess: what the look does not say is no obstacle; memory that others use, for that
-//! may be shared.
+//! Never a guess: what is not reported is no obstacle. Free space is what the storage reports as
+//! available, never its size less its use. Memory that others use does not count, for that may be
+//! shared.
 
 use homestak_engine::ports::{Class, DiskSource, NewGuest, Observed};
+use serde_json::Value;
 
+use super::client::Pve;
 use super::fault::{Fault, Reason};
+use super::quirks::{parse_bool, parse_u64};
+use super::requests::{Call, STORAGE_STATUS};
 
-/// Refuses a guest that cannot fit.
-pub(super) fn check(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
-    let (host, storage) = (&guest.host, &guest.storage);
+/// The state of a storage on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StorageState {
+    /// Whether it is switched on.
+    pub enabled: bool,
+    /// Whether it can be used now.
+    pub active: bool,
+    /// Bytes that can be written, where they are reported.
+    pub available: Option<u64>,
+}
+
+impl StorageState {
+    /// Reads the answer about one storage.
+    pub fn parse(data: &Value) -> Self {
+        let flag = |field: &str| data.get(field).and_then(parse_bool).unwrap_or(false);
+        let active = flag("active");
+        let available = data.get("avail").and_then(parse_u64);
+        Self {
+            enabled: flag("enabled"),
+            active,
+            // Of a storage that is not there, zeros are reported.
+            available: available.filter(|_| active),
+        }
+    }
+}
+
+impl Pve {
+    /// Asks whether a storage can be used on a host, and how much is free.
+    pub(super) async fn storage_state(
+        &self,
+        host: &str,
+        storage: &str,
+    ) -> Result<StorageState, Fault> {
+        let call = Call::to(&STORAGE_STATUS)
+            .at("node", host)
+            .at("storage", storage);
+        Ok(StorageState::parse(&self.ask(&call).await?))
+    }
+
+    /// Refuses a guest that cannot fit.
+    pub(super) async fn check_room(&self, guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
+        check_memory(guest, seen)?;
+        // A linked copy shares what is there.
+        if matches!(guest.source, DiskSource::Clone { full: false, .. }) {
+            return Ok(());
+        }
+        match self.storage_state(&guest.host, &guest.storage).await {
+            Ok(state) => check_storage(guest, state),
+            // Whoever may not look, or named what is not there, is told so by the create call.
+            Err(fault) if matches!(fault.reason, Reason::Permission | Reason::NoStorage) => Ok(()),
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+fn check_memory(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
+    let host = &guest.host;
     let memory = seen
         .hosts
         .iter()
@@ -22,23 +80,38 @@ pub(super) fn check(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
         let detail = format!("{host} has {all} of memory, and the guest wants {wanted}");
         return Err(full(detail, "give it less memory, or choose another host"));
     }
-    // A linked copy shares what is there.
-    if matches!(guest.source, DiskSource::Clone { full: false, .. }) {
-        return Ok(());
+    Ok(())
+}
+
+fn check_storage(guest: &NewGuest, state: StorageState) -> Result<(), Fault> {
+    let (host, storage) = (&guest.host, &guest.storage);
+    if !state.active {
+        let why = if state.enabled {
+            "is not active"
+        } else {
+            "is disabled"
+        };
+        let detail = format!("{storage} on {host} {why}");
+        return Err(Fault::new(Class::Refused, Reason::NoStorage, detail)
+            .with_hint(inactive_fix(host, storage, state)));
     }
-    let free = seen
-        .storages
-        .iter()
-        .find(|row| row.name == *storage && (row.host == *host || row.shared))
-        .and_then(|row| row.available);
     let wanted = guest.disk << 30;
-    if let Some(free) = free.filter(|free| *free < wanted) {
+    if let Some(free) = state.available.filter(|free| *free < wanted) {
         let (free, wanted) = (gibibytes(free), gibibytes(wanted));
         let detail =
             format!("{storage} on {host} has {free} free, and the guest's disk has {wanted}");
         return Err(full(detail, "make room in the storage, or choose another"));
     }
     Ok(())
+}
+
+/// Returns the command that makes a storage active again.
+pub(super) fn inactive_fix(host: &str, storage: &str, state: StorageState) -> String {
+    if state.enabled {
+        format!("pvesm status   # on {host}: is the file system or the server of {storage} there?")
+    } else {
+        format!("pvesm set {storage} --disable 0")
+    }
 }
 
 fn full(detail: String, hint: &str) -> Fault {
@@ -53,7 +126,20 @@ fn gibibytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_is_free_is_what_is_reported_as_available() {
+        let seen = json!({"active": 1, "enabled": 1, "total": 2_040_373_248_u64,
+            "used": 569_344, "avail": 1_915_654_144_u64});
+        let available = StorageState::parse(&seen).available;
+        assert_eq!(available, Some(1_915_654_144));
+        let gone = json!({"active": 0, "enabled": 1, "total": 0, "used": 0, "avail": 0});
+        let gone = StorageState::parse(&gone);
+        assert_eq!((gone.active, gone.available), (false, None));
+    }
 
     #[test]
     fn figures_are_rounded_down() {

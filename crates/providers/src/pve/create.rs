@@ -10,7 +10,6 @@ use homestak_engine::ports::{
     Class, DiskSource, GuestKind, GuestRef, NewGuest, ObservedGuest, Power,
 };
 
-use super::capacity;
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
 use super::finish::marks;
@@ -75,7 +74,7 @@ impl Pve {
             // What is at the id already is found out when it is asked for.
             Found::Anonymous(_) | Found::Nowhere => {}
         }
-        capacity::check(guest, &seen)?;
+        self.check_room(guest, &seen).await?;
         self.ensure_seed(guest).await?;
         for _ in 0..IDS {
             let vmid = match guest.vmid {
@@ -177,6 +176,7 @@ impl Pve {
             DiskSource::Image(_) | DiskSource::Template(_) => (create_call(guest, vmid)?, None),
         };
         let result = self.run(&call).await;
+        let result = result.map_err(|fault| fault.needing(&format!("VM.Allocate on /vms/{vmid}")));
         let went = match &result {
             Err(fault) if fault.reason == Reason::Locked => Went::Congested,
             _ => Went::Well,

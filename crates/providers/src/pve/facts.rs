@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use homestak_engine::ports::{ObservedHost, ObservedStorage};
 use serde_json::Value;
 
+pub use super::capacity::StorageState;
 use super::client::{Pve, Version};
 use super::fault::{Fault, Reason};
 use super::image::Content;
@@ -61,6 +62,8 @@ pub struct Facts {
     pub hosts: Fetched<Vec<ObservedHost>>,
     /// Storages.
     pub storages: Fetched<Vec<ObservedStorage>>,
+    /// What the wanted storages report of themselves, by host and storage.
+    pub rooms: BTreeMap<(String, String), Fetched<StorageState>>,
     /// Whether the cluster can decide.
     pub quorum: Fetched<bool>,
     /// Files by host, storage and kind of content.
@@ -84,6 +87,7 @@ impl Pve {
             privileges: Fetched::NotAsked,
             hosts: Fetched::NotAsked,
             storages: Fetched::NotAsked,
+            rooms: BTreeMap::new(),
             quorum: Fetched::NotAsked,
             files: BTreeMap::new(),
             cpu_flags: BTreeMap::new(),
@@ -119,6 +123,14 @@ impl Pve {
     }
 
     async fn fetch_hosts(&self, wanted: &Wanted, facts: &mut Facts) {
+        for need in &wanted.storages {
+            let key = (need.host.clone(), need.storage.clone());
+            if facts.rooms.contains_key(&key) {
+                continue;
+            }
+            let state = self.storage_state(&need.host, &need.storage).await;
+            facts.rooms.insert(key, Fetched::from(state));
+        }
         for image in &wanted.images {
             let key = (
                 image.host.clone(),

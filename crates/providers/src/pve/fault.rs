@@ -173,6 +173,17 @@ impl Fault {
         self
     }
 
+    /// Names the privileges that are needed, where a refusal does not name what is missing.
+    #[must_use]
+    pub(super) fn needing(self, privileges: &str) -> Self {
+        if self.reason != Reason::Permission || parse_forbidden(&self.detail).is_some() {
+            return self;
+        }
+        self.with_hint(format!(
+            "grant {privileges} to the token and to its user; a token never has more than its user"
+        ))
+    }
+
     /// Tells whether the other side may have done what was asked.
     pub fn may_have_acted(&self) -> bool {
         matches!(

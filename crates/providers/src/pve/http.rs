@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use homestak_api::runtime::SharedClock;
@@ -61,6 +61,8 @@ struct Lane {
     uploads: Semaphore,
     /// Until when it is not tried, in seconds since 1970.
     down_until: AtomicI64,
+    /// Whether it has accepted us, so that a refusal is a change.
+    accepted: AtomicBool,
 }
 
 impl Lane {
@@ -91,7 +93,42 @@ impl Lane {
             in_flight: Semaphore::new(limits.in_flight.max(1)),
             uploads: Semaphore::new(limits.uploads.max(1)),
             down_until: AtomicI64::new(0),
+            accepted: AtomicBool::new(false),
         })
+    }
+
+    /// Says of a refusal that was an acceptance before that it changed since.
+    fn judge(
+        &self,
+        result: Result<Answer, Fault>,
+        credential: &Credential,
+    ) -> Result<Answer, Fault> {
+        let mut fault = match result {
+            Ok(answer) => {
+                self.accepted.store(true, Ordering::Relaxed);
+                return Ok(answer);
+            }
+            Err(fault) => fault,
+        };
+        if !self.accepted.load(Ordering::Relaxed) {
+            return Err(fault);
+        }
+        match (fault.reason, credential) {
+            (Reason::Certificate, _) => {
+                let detail = format!("the host's certificate changed meanwhile: {}", fault.detail);
+                fault.detail = detail.into();
+            }
+            (Reason::Unauthenticated, Credential::Token(_)) => {
+                let detail = format!(
+                    "the host refuses the token that it accepted before: {}",
+                    fault.detail
+                );
+                fault.detail = detail.into();
+                fault.hint = "was the token removed, or did it expire? `pveum user token list USER` on the host shows it".to_owned();
+            }
+            _ => {}
+        }
+        Err(fault)
     }
 }
 
@@ -203,7 +240,7 @@ impl Transport {
         // Cancel safety: dropping the request closes the connection; the server then throws the
         // part it got away. The watch only looks.
         tokio::select! {
-            answer = receive(request) => answer,
+            answer = receive(request) => lane.judge(answer, &self.credential),
             () = progress.wait_for_stall(&self.clock, self.limits.upload_stall) => {
                 Err(lost(format!("the upload stood still for {:?}", self.limits.upload_stall)))
             }
@@ -228,6 +265,7 @@ impl Transport {
         // Cancel safety: dropping this may leave a request that is acted on; callers that are
         // dropped are repeated, and look first.
         let result = receive(request.headers(headers).timeout(self.limits.answer)).await;
+        let result = lane.judge(result, &self.credential);
         trace(call, &result);
         result
     }

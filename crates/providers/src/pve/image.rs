@@ -193,7 +193,10 @@ impl Pve {
                     Err(fault)
                 }
             }
-            Err(fault) => Err(fault),
+            Err(fault) => Err(fault.needing(&format!(
+                "Datastore.AllocateTemplate on /storage/{storage} and Sys.AccessNetwork on \
+                 /nodes/{node}"
+            ))),
         }
     }
 
@@ -252,7 +255,7 @@ impl Pve {
             if elapsed(started, self.clock.now()) > LISTED {
                 let detail = format!("`{}` was sent and is not listed", place.volume(file));
                 return Err(Fault::new(Class::Missing, Reason::NoVolume, detail)
-                    .with_hint("the token may lack Datastore.AllocateSpace on the storage"));
+                    .with_hint("the token may lack Datastore.Audit on the storage"));
             }
             self.clock.sleep(PAUSE).await;
         }

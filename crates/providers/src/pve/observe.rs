@@ -133,23 +133,20 @@ fn host(row: &Value) -> Option<ObservedHost> {
 
 fn storage(row: &Value) -> Option<ObservedStorage> {
     let (name, host) = (text_of(row, "storage"), text_of(row, "node"));
-    let number = |field: &str| row.get(field).and_then(quirks::parse_u64);
     let mut content: Vec<String> = text_of(row, "content")
         .split(',')
         .filter(|kind| !kind.is_empty())
         .map(str::to_owned)
         .collect();
     content.sort();
-    let available = match (number("maxdisk"), number("disk")) {
-        (Some(all), Some(used)) if all > 0 => Some(all.saturating_sub(used)),
-        _ => None,
-    };
     (!name.is_empty()).then(|| ObservedStorage {
         name,
         host,
         active: text_of(row, "status") == "available",
         content,
-        available,
+        // The list has size and use. What is neither used nor available, as blocks kept for root,
+        // is in no list, so what can be written is asked for where it matters.
+        available: None,
         shared: row
             .get("shared")
             .and_then(quirks::parse_bool)
@@ -179,7 +176,7 @@ mod tests {
         let observed = observed(&data).expect("a look");
         assert_eq!(observed.hosts.len(), 2);
         assert!(!observed.hosts[1].online);
-        assert_eq!(observed.storages[0].available, Some(70));
+        assert_eq!(observed.storages[0].available, None, "it is not known");
         assert_eq!(observed.storages[0].content, ["iso", "vztmpl"]);
         let made = &observed.guests[0];
         assert_eq!((made.vmid, made.power), (101, Power::Unknown));

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::capacity::inactive_fix;
 use super::facts::{Facts, Fetched, Privileges};
 use super::fault::{Fault, Reason};
 use super::role::{self, Abilities};
@@ -55,6 +56,8 @@ pub struct FileWanted {
     pub content: String,
     /// Its name.
     pub file: String,
+    /// Where the host fetches it from when it is missing.
+    pub source: Option<String>,
 }
 
 /// What a site must say so that guests get a network and people get in.
@@ -242,7 +245,17 @@ fn privileges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let major = facts.version.known().map_or(9, |version| version.0);
     let (user, token) = split_user(&facts.user);
     let mut findings = Vec::new();
-    for grant in role::grants(major, &wanted.abilities) {
+    let mut abilities = wanted.abilities.clone();
+    let fetched = wanted
+        .images
+        .iter()
+        .filter(|image| is_fetched(facts, image));
+    abilities
+        .downloads
+        .extend(fetched.map(|image| image.host.clone()));
+    abilities.downloads.sort();
+    abilities.downloads.dedup();
+    for grant in role::grants(major, &abilities) {
         let missing: Vec<&str> = grant
             .privileges
             .iter()
@@ -282,21 +295,24 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             .iter()
             .find(|row| row.name == *storage && row.host == *host)
         else {
-            let detail = format!("there is no {at}, or we may not see it");
-            let fix = format!(
-                "pvesm status   # on {host}; it is visible with Datastore.AllocateSpace on /storage/{storage}"
-            );
-            return finding(Severity::Failure, "storage", detail, fix);
+            return hidden_storage(facts, need);
         };
+        let room = facts.rooms.get(&(host.clone(), storage.clone()));
+        if let Some(Fetched::Known(state)) = room
+            && !state.active
+        {
+            let why = if state.enabled {
+                "not active"
+            } else {
+                "disabled"
+            };
+            let fix = inactive_fix(host, storage, *state);
+            return finding(Severity::Failure, "storage", format!("{at} is {why}"), fix);
+        }
         if !found.active {
-            let fix =
-                format!("pvesm set {storage} --disable 0   # and see `pvesm status` on {host}");
-            return finding(
-                Severity::Failure,
-                "storage",
-                format!("{at} is not active"),
-                fix,
-            );
+            let fix = format!("pvesm status   # on {host}");
+            let detail = format!("{at} is not active");
+            return finding(Severity::Failure, "storage", detail, fix);
         }
         let missing: Vec<&str> = need
             .content
@@ -311,7 +327,10 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             let fix = format!("pvesm set {storage} --content {}", all.join(","));
             return finding(Severity::Failure, "storage", detail, fix);
         }
-        match found.available {
+        match room
+            .and_then(Fetched::known)
+            .and_then(|state| state.available)
+        {
             // Disks grow as they fill, so it may still work for a while; the server does not check.
             Some(free) if free < need.bytes => {
                 let detail = format!(
@@ -326,10 +345,56 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
                     "make room, or use another storage",
                 )
             }
-            Some(_) | None => good("storage", format!("{at} can be used")),
+            Some(_) => good("storage", format!("{at} can be used")),
+            None => {
+                let why = match room {
+                    Some(Fetched::Failed(fault)) => fault.detail.as_str(),
+                    _ => "it is not reported",
+                };
+                let detail = format!("{at} can be used; its free space is not known: {why}");
+                finding(Severity::Unknown, "storage", detail, "")
+            }
         }
     };
     wanted.storages.iter().map(check).collect()
+}
+
+/// A storage that is not in the list of everything: not there, disabled, or not to be seen.
+fn hidden_storage(facts: &Facts, need: &StorageWanted) -> Finding {
+    let StorageWanted { host, storage, .. } = need;
+    let at = format!("{storage} on {host}");
+    let audit = format!("Datastore.Audit on /storage/{storage}");
+    let (detail, fix) = match facts.rooms.get(&(host.clone(), storage.clone())) {
+        Some(Fetched::Known(state)) if !state.enabled => (
+            format!("{at} is disabled"),
+            inactive_fix(host, storage, *state),
+        ),
+        Some(Fetched::Known(_)) => (
+            format!("{at} is there, and is not listed: the token lacks {audit}"),
+            format!("grant {audit} to the token and to its user"),
+        ),
+        _ => (
+            format!("there is no {at}, or the token may not see it"),
+            format!("pvesm status   # on {host}; it is listed with {audit}"),
+        ),
+    };
+    finding(Severity::Failure, "storage", detail, fix)
+}
+
+fn key_of(image: &FileWanted) -> (String, String, String) {
+    let FileWanted {
+        host,
+        storage,
+        content,
+        ..
+    } = image;
+    (host.clone(), storage.clone(), content.clone())
+}
+
+/// Tells whether a host has to fetch an image.
+fn is_fetched(facts: &Facts, image: &FileWanted) -> bool {
+    let known = facts.files.get(&key_of(image)).and_then(Fetched::known);
+    image.source.is_some() && known.is_none_or(|files| !files.contains(&image.file))
 }
 
 fn images(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
@@ -339,11 +404,18 @@ fn images(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             storage,
             content,
             file,
+            source,
         } = image;
-        let key = (host.clone(), storage.clone(), content.clone());
-        match facts.files.get(&key) {
+        match facts.files.get(&key_of(image)) {
             Some(Fetched::Known(files)) if files.contains(file) => {
                 good("image", format!("{storage}:{content}/{file} is on {host}"))
+            }
+            Some(Fetched::Known(_)) if source.is_some() => {
+                let detail = format!(
+                    "{storage}:{content}/{file} is not on {host}; apply fetches it from {}",
+                    source.as_deref().unwrap_or_default()
+                );
+                good("image", detail)
             }
             Some(Fetched::Known(_)) => {
                 let fix = format!(
@@ -419,7 +491,9 @@ fn nested(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         Some(Fetched::Failed(fault)) => unknown(
             "nested",
             Some(fault),
-            format!("grep -cE 'vmx|svm' /proc/cpuinfo   # on {host}"),
+            format!(
+                "grep -cE 'vmx|svm' /proc/cpuinfo   # on {host}; or grant Sys.Audit on /nodes/{host}"
+            ),
         ),
         Some(Fetched::NotAsked) | None => unknown("nested", None, ""),
     };

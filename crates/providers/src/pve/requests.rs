@@ -66,8 +66,8 @@ requests! {
     NODES = Get "/nodes" [] [];
     /// One host's CPU.
     NODE_STATUS = Get "/nodes/{node}/status" [] [];
-    /// A host's storages.
-    NODE_STORAGES = Get "/nodes/{node}/storage" [] [];
+    /// Whether a storage can be used on a host, and how much is free.
+    STORAGE_STATUS = Get "/nodes/{node}/storage/{storage}/status" [] [];
     /// A host's network.
     NODE_NETWORK = Get "/nodes/{node}/network" [] [];
     /// Tasks of a host.

@@ -104,6 +104,9 @@ pub fn handle(world: &mut World, call: &Call) -> Reply {
         ("GET", ["cluster", "resources"]) => Reply::data(resources(world)),
         ("GET", ["nodes", _, "tasks"]) => Reply::data(running(world)),
         ("GET", ["nodes", _, "tasks", upid, "status"]) => task_status(world, upid),
+        ("GET", ["nodes", _, "storage", _, "status"]) => {
+            Reply::data(json!({"active": 1, "enabled": 1, "avail": 1_u64 << 40}))
+        }
         ("GET", ["nodes", _, "tasks", _, "log"]) => Reply {
             body: json!({"total": 1, "data": [{"n": 1, "t": "WARN: a line of the log"}]}),
             ..Reply::data(Value::Null)

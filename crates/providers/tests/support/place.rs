@@ -21,6 +21,7 @@ pub struct Place {
     pub url: String,
     pub trust: Trust,
     pub clock: SharedClock,
+    pub handle: homestak_sim::Handle,
 }
 
 /// Serves a World that starts with an image and a template.
@@ -46,21 +47,28 @@ async fn serve(world: World, clock: SharedClock) -> Place {
         url: handle.url(),
         trust: Trust::Pinned(fingerprint),
         clock,
+        handle,
     }
+}
+
+/// Grants the token what the commands would: to its user and to itself, each path its own role.
+pub fn granted(mut builder: Builder, grants: &[role::Grant]) -> Builder {
+    for (at, grant) in grants.iter().enumerate() {
+        let privileges: Vec<&str> = grant.privileges.iter().copied().collect();
+        let name = format!("{}{at}", grant.role);
+        builder = builder.role(&name, &privileges);
+        for subject in ["homestak@pve", "homestak@pve!driver"] {
+            builder = builder.grant(subject, &grant.path, &name);
+        }
+    }
+    builder
 }
 
 /// A World with a token that has the smallest role.
 pub async fn place(prepare: impl FnOnce(Builder) -> Builder) -> Place {
     place_of(|mut builder| {
         builder = builder.separated_token(super::TOKEN);
-        for grant in role::grants(9, &abilities()) {
-            let privileges: Vec<&str> = grant.privileges.iter().copied().collect();
-            builder = builder.role(grant.role, &privileges);
-            for subject in ["homestak@pve", "homestak@pve!driver"] {
-                builder = builder.grant(subject, &grant.path, grant.role);
-            }
-        }
-        prepare(builder)
+        prepare(granted(builder, &role::grants(9, &abilities())))
     })
     .await
 }
@@ -94,6 +102,7 @@ pub fn abilities() -> Abilities {
         clones: true,
         downloads: vec!["pve1".to_owned()],
         storages: vec!["local".to_owned()],
+        images: vec!["local".to_owned()],
     }
 }
 

@@ -17,7 +17,9 @@ pub(super) fn run(command: HostCommand, settings: &Settings, printer: &Printer) 
     let session = Session::open(settings)?;
     match command {
         HostCommand::List => list::run(&session, printer),
-        HostCommand::Show { name, offline } => show::run(&name, offline, &session, printer),
+        HostCommand::Show { name, offline } => {
+            show::run(&name, offline, &session, settings, printer)
+        }
         HostCommand::Trust { name, yes } => trust::run(&name, yes, &session, printer),
         HostCommand::Role {
             name,

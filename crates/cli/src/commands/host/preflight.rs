@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use homestak_core::doc::host::Host;
 use homestak_core::doc::manifest::NodeType;
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_providers::pve::preflight::{
@@ -11,11 +12,13 @@ use homestak_providers::pve::preflight::{
 use homestak_providers::pve::role::Abilities;
 use serde_json::json;
 
+use super::show::{answers, door};
 use crate::commands::local::check_machine;
 use crate::commands::{Outcome, require_sound};
 use crate::connect::{block_on, connect, document};
 use crate::error::CommandError;
 use crate::local_host::{LOCAL, LocalPlace};
+use crate::places::SIM;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, count};
@@ -37,10 +40,54 @@ pub(super) fn run(
     let resolved = wanted_manifest
         .map(|wanted| resolve(wanted, name, session, printer))
         .transpose()?;
+    if name == SIM {
+        let detail = "the simulator has what manifests name, and needs nothing".to_owned();
+        return report(name, &[of(Severity::Good, "sim", detail, "")], printer);
+    }
+    if let Some(host) = session.catalog.hosts.get(name)
+        && !session.catalog.nodes.contains_key(name)
+    {
+        let findings = over_ssh(name, host.value.as_ref())?;
+        return report(name, &findings, printer);
+    }
     let wanted = wanted(name, resolved.as_ref(), session)?;
     printer.detail(&format!("asking {name}"));
     let findings = block_on(findings(name, &wanted, session))??;
     report(name, &findings, printer)
+}
+
+fn of(severity: Severity, check: &'static str, detail: String, fix: &str) -> Finding {
+    Finding {
+        severity,
+        check,
+        detail,
+        fix: fix.to_owned(),
+    }
+}
+
+/// Checks a host that has no API: guests cannot be created on it, whether its SSH answers or not.
+fn over_ssh(name: &str, host: Option<&Host>) -> Result<Vec<Finding>, CommandError> {
+    let ssh = match host.and_then(door) {
+        None => of(
+            Severity::Unknown,
+            "ssh",
+            format!("`hosts/{name}.yaml` has no `ip`"),
+            "write its address there",
+        ),
+        Some(door) if block_on(answers(door))? => {
+            of(Severity::Good, "ssh", format!("{door} answers"), "")
+        }
+        Some(door) => of(
+            Severity::Failure,
+            "ssh",
+            format!("{door} does not answer"),
+            "systemctl status ssh   # there: does it run, is the port open?",
+        ),
+    };
+    let detail = format!("there is no `nodes/{name}.yaml`, so that guests cannot be created there");
+    let fix =
+        "write that file with its `api_endpoint`; `homestak host role` prints the token's commands";
+    Ok(vec![ssh, of(Severity::Failure, "api", detail, fix)])
 }
 
 /// Shows what was found. A failure makes it fail.
@@ -61,20 +108,20 @@ pub(in crate::commands) fn report(name: &str, findings: &[Finding], printer: &Pr
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// Checks a host before a run. Images that the run fetches itself need not be there.
+/// Checks a host before a run.
 pub(in crate::commands) async fn before_a_run(
     name: &str,
     resolved: Option<&Resolved>,
     session: &Session,
 ) -> Result<Vec<Finding>, CommandError> {
-    let mut wanted = wanted(name, resolved, session)?;
-    wanted.images.retain(|file| {
-        let image = file.file.trim_end_matches(".qcow2");
-        let document = session.catalog.image(image);
-        let document = document.and_then(|document| document.value.as_ref());
-        document.is_none_or(|image| image.source.is_none())
-    });
+    let wanted = wanted(name, resolved, session)?;
     findings(name, &wanted, session).await
+}
+
+/// Returns where a run fetches an image from that is missing.
+fn source_of(image: &str, session: &Session) -> Option<String> {
+    let document = session.catalog.image(image)?.value.as_ref()?;
+    document.source.as_ref().map(ToString::to_string)
 }
 
 async fn findings(
@@ -151,12 +198,17 @@ fn wanted(
     };
     let files = here.iter().filter_map(|node| {
         let image = node.image.as_ref()?;
-        let file = format!("{}.qcow2", image.value);
+        let (content, ending) = if node.kind.value == NodeType::Ct {
+            ("vztmpl", "tar.zst")
+        } else {
+            ("import", "qcow2")
+        };
         Some(FileWanted {
             host: host.clone(),
             storage: IMAGE_STORAGE.into(),
-            content: "import".into(),
-            file,
+            content: content.into(),
+            file: format!("{}.{ending}", image.value),
+            source: source_of(&image.value, session),
         })
     });
     let mut files: Vec<FileWanted> = files.collect();
@@ -187,7 +239,8 @@ fn wanted(
             containers,
             clones: false,
             downloads: Vec::new(),
-            storages: vec![datastore.clone(), IMAGE_STORAGE.to_owned()],
+            storages: vec![datastore.clone()],
+            images: vec![IMAGE_STORAGE.to_owned()],
         },
         storages: vec![
             storage(datastore, content, bytes),

@@ -31,8 +31,9 @@ pub(super) fn run(
     let storage = node
         .and_then(|node| node.datastore.as_ref())
         .map(ToString::to_string);
-    let mut storages: Vec<String> = storage.into_iter().chain(["local".to_owned()]).collect();
-    storages.dedup();
+    // Images and first-boot data are on the storage that every Proxmox VE has.
+    let images = vec!["local".to_owned()];
+    let storages = storage.map_or_else(|| images.clone(), |storage| vec![storage]);
     let host = node
         .and_then(|node| node.node.as_ref())
         .map(ToString::to_string)
@@ -40,9 +41,10 @@ pub(super) fn run(
     let abilities = Abilities {
         vms: true,
         containers: true,
-        clones: true,
+        clones: false,
         downloads: host.into_iter().collect(),
         storages,
+        images,
     };
     let commands = render(&grants(version, &abilities), who.user, who.token);
     if commands.is_empty() {

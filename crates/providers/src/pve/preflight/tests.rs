@@ -9,7 +9,7 @@ use homestak_engine::ports::{Class, ObservedHost, ObservedStorage};
 use serde_json::json;
 
 use super::*;
-use crate::pve::facts::{bridges as parse_bridges, cpu_flags, parse_privileges};
+use crate::pve::facts::{StorageState, bridges as parse_bridges, cpu_flags, parse_privileges};
 
 fn wanted() -> Wanted {
     Wanted {
@@ -17,6 +17,7 @@ fn wanted() -> Wanted {
         abilities: Abilities {
             vms: true,
             storages: vec!["local".to_owned()],
+            images: vec!["local".to_owned()],
             ..Abilities::default()
         },
         storages: vec![StorageWanted {
@@ -30,6 +31,7 @@ fn wanted() -> Wanted {
             storage: "local".to_owned(),
             content: "import".to_owned(),
             file: "debian-12.qcow2".to_owned(),
+            source: None,
         }],
         nested: vec!["pve1".to_owned()],
         bridges: vec![("pve1".to_owned(), "vmbr0".to_owned())],
@@ -44,12 +46,20 @@ fn wanted() -> Wanted {
     }
 }
 
+fn state(available: Option<u64>) -> StorageState {
+    StorageState {
+        enabled: true,
+        active: available.is_some(),
+        available,
+    }
+}
+
 fn facts() -> Facts {
     let all = json!({"/": {
         "VM.Allocate": 1, "VM.Audit": 1, "VM.Config.CPU": 1, "VM.Config.Disk": 1, "VM.Config.Memory": 1,
         "VM.Config.Network": 1, "VM.Config.Options": 1, "VM.Config.CDROM": 1, "VM.Config.HWType": 1,
         "VM.PowerMgmt": 1, "VM.GuestAgent.Audit": 1, "Datastore.Allocate": 1,
-        "Datastore.AllocateSpace": 1, "Datastore.AllocateTemplate": 1, "SDN.Use": 1}});
+        "Datastore.AllocateSpace": 1, "Datastore.AllocateTemplate": 1, "Datastore.Audit": 1, "SDN.Use": 1}});
     let files = BTreeSet::from(["debian-12.qcow2".to_owned()]);
     let key = ("pve1".to_owned(), "local".to_owned(), "import".to_owned());
     let flags = cpu_flags(&json!({"cpuinfo": {"flags": "fpu vmx sse"}}));
@@ -71,9 +81,13 @@ fn facts() -> Facts {
             host: "pve1".to_owned(),
             active: true,
             content: vec!["images".to_owned(), "import".to_owned()],
-            available: Some(100),
+            available: None,
             shared: false,
         }]),
+        rooms: BTreeMap::from([(
+            ("pve1".to_owned(), "local".to_owned()),
+            Fetched::Known(state(Some(100))),
+        )]),
         quorum: Fetched::Known(true),
         files: BTreeMap::from([(key, Fetched::Known(files))]),
         cpu_flags: BTreeMap::from([("pve1".to_owned(), Fetched::Known(flags))]),
@@ -107,7 +121,7 @@ fn a_missing_privilege_comes_with_its_command() {
         &json!({"/vms": {"VM.Audit": 1}, "/storage/local": {"Datastore.Audit": 1}}),
     ));
     let findings = bad(&facts, &wanted());
-    assert_eq!(findings.len(), 3);
+    assert_eq!(findings.len(), 4);
     assert!(findings[0].detail.contains("VM.Allocate"), "{findings:?}");
     assert!(!findings[0].detail.contains("VM.Audit"), "{findings:?}");
     assert!(
@@ -182,6 +196,56 @@ fn each_fault_of_a_place_is_one_failure() {
     );
     assert_eq!(change(|_, wanted| wanted.site.gateway = None).check, "site");
     assert_eq!(change(|_, wanted| wanted.site.ssh_keys = 0).check, "site");
+}
+
+#[test]
+fn a_storage_that_is_hidden_or_not_active_is_told_from_one_that_is_not_there() {
+    let key = ("pve1".to_owned(), "local".to_owned());
+    let told = |listed: bool, room: Fetched<StorageState>| {
+        let mut facts = facts();
+        if !listed {
+            facts.storages = Fetched::Known(Vec::new());
+        }
+        facts.rooms = BTreeMap::from([(key.clone(), room)]);
+        let findings = check(&facts, &wanted());
+        let found = findings.iter().find(|finding| finding.check == "storage");
+        found.expect("a finding").clone()
+    };
+    let hidden = told(false, Fetched::Known(state(Some(100))));
+    assert!(
+        hidden.detail.contains("lacks Datastore.Audit"),
+        "{hidden:?}"
+    );
+    let disabled = StorageState {
+        enabled: false,
+        ..state(None)
+    };
+    let off = told(false, Fetched::Known(disabled));
+    assert!(off.fix.contains("--disable 0"), "{off:?}");
+    let gone = told(true, Fetched::Known(state(None)));
+    assert!(gone.detail.contains("not active"), "{gone:?}");
+    let missing = told(false, Fetched::NotAsked);
+    assert!(missing.fix.contains("Datastore.Audit"), "{missing:?}");
+    let unknown = told(true, Fetched::NotAsked);
+    assert_eq!(unknown.severity, Severity::Unknown, "{unknown:?}");
+}
+
+#[test]
+fn an_image_that_is_fetched_is_no_failure_and_needs_the_network_of_its_host() {
+    let (mut facts, mut wanted) = (facts(), wanted());
+    wanted.images[0].file = "new.qcow2".to_owned();
+    wanted.images[0].source = Some("https://example.org/new.qcow2".to_owned());
+    let findings = bad(&facts, &wanted);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(
+        findings[0].detail.contains("Sys.AccessNetwork"),
+        "{findings:?}"
+    );
+    facts.privileges = Fetched::Known(parse_privileges(&json!({"/": {}})));
+    wanted.images[0].file = "debian-12.qcow2".to_owned();
+    let findings = bad(&facts, &wanted);
+    let network = |finding: &Finding| finding.detail.contains("Sys.AccessNetwork");
+    assert!(!findings.iter().any(network), "it is there: {findings:?}");
 }
 
 #[test]

@@ -1,0 +1,63 @@
+//! What a host accepted at the beginning of a run and refuses later is reported as that.
+
+mod support;
+
+use std::time::Duration;
+
+use homestak_engine::ports::{Class, Provider as _};
+use homestak_sim::Request;
+use support::place::{Place, place};
+
+const ROOT: &str = "root@pam!t=secret";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_changes_in_the_middle_of_a_run_is_reported_as_that() {
+    let place = place(|builder| builder).await;
+    let pve = place.client();
+    let guest = pve.create(&support::vm(1)).await.expect("a guest");
+    place.handle.stop();
+    // The same address with another certificate, once the first server has left it.
+    let another = loop {
+        match homestak_sim::serve(place.world.clone(), place.handle.address).await {
+            Ok(another) => break another,
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    assert_ne!(another.fingerprint, place.handle.fingerprint);
+    let error = pve.start(&guest).await.expect_err("another certificate");
+    assert_eq!(error.class, Class::Refused, "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("the host's certificate changed"), "{text}");
+    assert!(text.contains(&another.fingerprint), "{text}");
+    assert!(
+        error.hint.contains("record the new fingerprint"),
+        "{error:?}"
+    );
+    assert!(!place.world.is_running(guest.vmid.expect("an id")));
+}
+
+async fn remove_token(place: &Place) {
+    let request = Request::delete("/access/users/homestak@pve/token/driver").token(ROOT);
+    assert_eq!(place.world.call(request).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_removed_in_the_middle_of_a_run_is_reported_as_that() {
+    let place = place(|builder| builder.token(ROOT)).await;
+    let pve = place.client();
+    let guest = pve.create(&support::vm(1)).await.expect("a guest");
+    remove_token(&place).await;
+    let error = pve.start(&guest).await.expect_err("no token");
+    assert_eq!(error.class, Class::Refused, "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("refuses the token that it accepted before"),
+        "{text}"
+    );
+    assert!(error.hint.contains("token list"), "{error:?}");
+    support::check_secret(&error);
+    // Whoever never was accepted is told another thing.
+    let fresh = place.client();
+    let error = fresh.observe().await.expect_err("no token");
+    assert!(!error.to_string().contains("before"), "{error}");
+}

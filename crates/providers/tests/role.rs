@@ -1,0 +1,219 @@
+//! The role that is printed: it suffices for all that is done, and each privilege is needed.
+//!
+//! The simulator checks every call as a real Proxmox VE does, with disks on one storage, images on
+//! another, and a token that has exactly what the commands grant to it and to its user.
+
+mod support;
+
+use std::time::Duration;
+
+use homestak_engine::ports::{
+    GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, NewIdentity, PortError,
+    Provider as _,
+};
+use homestak_providers::pve::Pve;
+use homestak_providers::pve::preflight::{
+    self, FileWanted, Severity, SiteWanted, StorageWanted, Wanted,
+};
+use homestak_providers::pve::role::{self, Abilities, Grant};
+use support::place::{Place, granted, place_of};
+
+const URL: &str = "https://example.org";
+
+fn abilities() -> Abilities {
+    Abilities {
+        vms: true,
+        containers: true,
+        clones: false,
+        downloads: vec!["pve1".to_owned()],
+        storages: vec!["disks".to_owned()],
+        images: vec!["local".to_owned()],
+    }
+}
+
+async fn place(grants: &[Grant]) -> Place {
+    let place = place_of(|builder| {
+        let builder = builder.storage("disks").separated_token(support::TOKEN);
+        granted(builder, grants)
+    })
+    .await;
+    for file in ["fetched.qcow2", "fetched.tar.zst"] {
+        place
+            .world
+            .offer_download(&format!("{URL}/{file}"), 1 << 20, "");
+    }
+    place
+}
+
+/// Checks before a run, as they are made for a manifest.
+async fn checks(pve: &Pve) -> Result<(), String> {
+    let storage = |storage: &str, content: &[&str]| StorageWanted {
+        host: "pve1".to_owned(),
+        storage: storage.to_owned(),
+        content: content.iter().map(|kind| (*kind).to_owned()).collect(),
+        bytes: 1 << 30,
+    };
+    let wanted = Wanted {
+        hosts: vec!["pve1".to_owned()],
+        abilities: Abilities {
+            downloads: Vec::new(),
+            ..abilities()
+        },
+        storages: vec![
+            storage("disks", &["images", "rootdir"]),
+            storage("local", &["iso", "import", "vztmpl"]),
+        ],
+        images: vec![FileWanted {
+            host: "pve1".to_owned(),
+            storage: "local".to_owned(),
+            content: "import".to_owned(),
+            file: "fetched.qcow2".to_owned(),
+            source: Some(format!("{URL}/fetched.qcow2")),
+        }],
+        bridges: vec![("pve1".to_owned(), "vmbr0".to_owned())],
+        site: SiteWanted {
+            gateway: "192.0.2.1".parse().ok(),
+            dns: vec!["192.0.2.1".parse().expect("an address")],
+            domain: Some("home.arpa".to_owned()),
+            ssh_keys: 1,
+            fixed_addresses: true,
+        },
+        ..Wanted::default()
+    };
+    let findings = preflight::check(&pve.facts(&wanted).await, &wanted);
+    let bad: Vec<String> = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Failure)
+        .map(|finding| finding.detail.to_string())
+        .collect();
+    if bad.is_empty() {
+        Ok(())
+    } else {
+        Err(bad.join("\n"))
+    }
+}
+
+fn image(file: &str, kind: GuestKind) -> ImageWanted {
+    ImageWanted {
+        file: file.to_owned(),
+        kind,
+        host: "pve1".to_owned(),
+        storage: "local".to_owned(),
+        source: ImageSource::Url(format!("{URL}/{file}")),
+        checksum: None,
+    }
+}
+
+fn on_disks(guest: NewGuest) -> NewGuest {
+    NewGuest {
+        storage: "disks".to_owned(),
+        ..guest
+    }
+}
+
+async fn address(pve: &Pve, place: &Place, guest: &GuestRef) -> Result<(), PortError> {
+    while pve.address(guest).await?.is_none() {
+        place.clock.sleep(Duration::from_secs(1)).await;
+    }
+    Ok(())
+}
+
+/// Does everything that is done to guests and images.
+async fn work(pve: &Pve, place: &Place) -> Result<(), PortError> {
+    pve.capabilities().await?;
+    let seen = pve.observe().await?;
+    for storage in ["disks", "local"] {
+        // Plans are refused for storages that are not seen.
+        if !seen.storages.iter().any(|row| row.name == storage) {
+            return Err(PortError::refused("plan", format!("no {storage}"), ""));
+        }
+    }
+    for (file, kind) in [
+        ("fetched.qcow2", GuestKind::Vm),
+        ("fetched.tar.zst", GuestKind::Ct),
+    ] {
+        let image = image(file, kind);
+        pve.ensure_image(&image).await?;
+        assert!(pve.has_image(&image).await?);
+    }
+    for (nth, guest) in [support::vm(1), support::ct(2)].into_iter().enumerate() {
+        let at = pve.create(&on_disks(guest)).await?;
+        pve.start(&at).await?;
+        address(pve, place, &at).await?;
+        pve.discard_seed(&at).await?;
+        pve.grow_disk(&at, 12).await?;
+        pve.stop(&at, Halt::Graceful(Duration::from_secs(60)))
+            .await?;
+        pve.reshape(&at, 1, 512).await?;
+        let to = NewIdentity {
+            uuid: support::uuid(40 + u32::try_from(nth).expect("small")),
+            site: support::site(),
+            manifest: "other".to_owned(),
+        };
+        pve.reidentify(&at, &to).await?;
+        let renamed = GuestRef {
+            uuid: to.uuid,
+            ..at
+        };
+        let seen = pve.inspect(&renamed).await?;
+        assert!(seen.is_some(), "it is there under its new identity");
+        pve.start(&renamed).await?;
+        pve.stop(&renamed, Halt::Now).await?;
+        pve.destroy(&renamed).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_printed_role_suffices_for_everything() {
+    let place = place(&role::grants(9, &abilities())).await;
+    let pve = place.client();
+    checks(&pve).await.expect("the checks pass");
+    work(&pve, &place).await.expect("all of it is done");
+    place.settle().await;
+    assert!(place.world.guests().is_empty());
+    let left: Vec<String> = place
+        .world
+        .volumes()
+        .into_iter()
+        .map(|(_, name)| name)
+        .collect();
+    let files = ["debian-12", "fetched"];
+    let known = |name: &String| files.iter().any(|file| name.contains(file));
+    assert!(
+        left.iter().all(known),
+        "no disk and no seed is left: {left:?}"
+    );
+    assert_eq!(left.len(), 4, "the images stay: {left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_privilege_of_the_printed_role_is_missed_when_it_is_left_out() {
+    let all = role::grants(9, &abilities());
+    let mut tried = 0;
+    for (at, grant) in all.iter().enumerate() {
+        for privilege in &grant.privileges {
+            let mut fewer = all.clone();
+            fewer[at].privileges.remove(privilege);
+            let place = place(&fewer).await;
+            let pve = place.client();
+            let told = checks(&pve).await.expect_err(privilege);
+            assert!(
+                told.contains(privilege) && told.contains(&grant.path),
+                "{privilege} on {}: {told}",
+                grant.path
+            );
+            let Err(error) = work(&pve, &place).await else {
+                panic!("{privilege} on {} is not needed", grant.path);
+            };
+            let text = format!("{error} {}", error.hint);
+            assert!(
+                text.contains(privilege) || error.doing == "plan",
+                "{privilege} on {}: {text}",
+                grant.path
+            );
+            tried += 1;
+        }
+    }
+    assert!(tried >= 18, "{tried}");
+}
