@@ -104,6 +104,12 @@ impl CommandError {
         };
         // A file's name is often typed with its ending.
         let stem = name.strip_suffix(".yaml").unwrap_or(name);
+        if let Some(now) = crate::words::renamed(stem)
+            && what == "manifest"
+            && known.contains(&now)
+        {
+            return error.hint(format!("`{stem}` is now `{now}`"));
+        }
         match closest(stem, known.iter().copied()) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None if known.is_empty() => error.hint(format!(

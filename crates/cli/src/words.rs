@@ -30,21 +30,75 @@ pub const VERBS: &[(&str, &[&str])] = &[
 
 /// Scenarios that manifests replaced: name, verb, manifest.
 pub const RETIRED: &[(&str, &str, &str)] = &[
-    ("vm-constructor", "create", "n1-push"),
+    ("vm-constructor", "apply", "n1-push"),
     ("vm-destructor", "destroy", "n1-push"),
     ("vm-roundtrip", "test", "n1-push"),
-    ("nested-pve-constructor", "create", "n2-tiered"),
+    ("nested-pve-constructor", "apply", "n2-tiered"),
     ("nested-pve-destructor", "destroy", "n2-tiered"),
     ("nested-pve-roundtrip", "test", "n2-tiered"),
-    ("recursive-pve-constructor", "create", "<manifest>"),
+    ("recursive-pve-constructor", "apply", "<manifest>"),
     ("recursive-pve-destructor", "destroy", "<manifest>"),
     ("recursive-pve-roundtrip", "test", "<manifest>"),
-    ("simple-vm-constructor", "create", "n1-push"),
+    ("push-vm-roundtrip", "test", "n1-push"),
+    ("pull-vm-roundtrip", "test", "n1-pull"),
+    ("simple-vm-constructor", "apply", "n1-push"),
     ("simple-vm-destructor", "destroy", "n1-push"),
     ("simple-vm-roundtrip", "test", "n1-push"),
     ("spec-vm-push-roundtrip", "test", "n1-push"),
     ("spec-vm-pull-roundtrip", "test", "n1-pull"),
 ];
+
+/// Manifests that have another name now.
+const RENAMED: &[(&str, &str)] = &[
+    ("n1-basic", "n1-push"),
+    ("n2-quick", "n2-tiered"),
+    ("n3-full", "n3-deep"),
+];
+
+/// Returns the name that a manifest has now.
+pub(crate) fn renamed(manifest: &str) -> Option<&'static str> {
+    let old = manifest.strip_suffix("-v2").unwrap_or(manifest);
+    let found = RENAMED.iter().find(|(before, _)| *before == old);
+    found.map(|(_, now)| *now)
+}
+
+/// Returns what to answer to a command of earlier versions that has no other spelling here:
+/// message and hint.
+pub(crate) fn gone(arguments: &[OsString]) -> Option<(String, &'static str)> {
+    let typed = |at: usize| arguments.get(at).map(|word| word.to_string_lossy());
+    let first = command_position(arguments);
+    if first.and_then(typed).as_deref() == Some("server") {
+        return Some((
+            "This version has no `homestak server` yet.".to_owned(),
+            "homestak manifest apply configures nodes over SSH; a server is not needed for that",
+        ));
+    }
+    let scenario = match scenario_flag(arguments) {
+        Some(name) => name,
+        None if first.and_then(typed).as_deref() == Some("scenario") => {
+            let words = arguments[first? + 1..]
+                .iter()
+                .map(|word| word.to_string_lossy());
+            let mut words = words.filter(|word| !word.starts_with('-') && word != "run");
+            words.next().map(Into::into).unwrap_or_default()
+        }
+        None => return None,
+    };
+    if scenario == "pve-setup" {
+        return Some((
+            "There is no scenario `pve-setup`: this version does not set up hosts.".to_owned(),
+            "homestak host role HOST prints what a host needs, homestak host preflight HOST checks it",
+        ));
+    }
+    let name = match scenario.as_str() {
+        "" => String::new(),
+        name => format!(" `{name}`"),
+    };
+    Some((
+        format!("There is no scenario{name}: manifests replace scenarios."),
+        "homestak manifest list shows the manifests; homestak manifest apply -M NAME -H HOST applies one",
+    ))
+}
 
 /// Global flags that take a value, so that their value is not taken for a command.
 const FLAGS_WITH_VALUE: &[&str] = &["--site"];
@@ -137,7 +191,7 @@ fn scenario_flag(arguments: &[OsString]) -> Option<String> {
 
 fn retired(name: &str) -> Option<Translated> {
     let (_, verb, manifest) = RETIRED.iter().find(|(retired, _, _)| *retired == name)?;
-    let replacement = format!("./run.sh {verb} -M {manifest} -H <host>");
+    let replacement = format!("homestak manifest {verb} -M {manifest} -H <host>");
     Some(Translated::Retired {
         name: name.to_owned(),
         replacement,
@@ -204,7 +258,7 @@ mod tests {
         for (name, verb, manifest) in RETIRED {
             let expected = Translated::Retired {
                 name: (*name).into(),
-                replacement: format!("./run.sh {verb} -M {manifest} -H <host>"),
+                replacement: format!("homestak manifest {verb} -M {manifest} -H <host>"),
             };
             for line in [
                 "{}",

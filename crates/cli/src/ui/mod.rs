@@ -293,6 +293,11 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
             "homestak manifest validate and homestak manifest show work on the same manifest";
         return Printer::new(Shape::guess()).fail(&CommandError::usage(message).hint(hint));
     }
+    if error.use_stderr()
+        && let Some((message, hint)) = words::gone(arguments)
+    {
+        return Printer::new(Shape::guess()).fail(&CommandError::usage(message).hint(hint));
+    }
     _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

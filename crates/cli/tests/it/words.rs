@@ -41,32 +41,41 @@ fn the_verb_serve_says_what_it_stands_for() {
 fn every_retired_scenario_prints_its_replacement_and_exits_1() {
     let world = World::bare();
     let retired = [
-        ("vm-constructor", "./run.sh create -M n1-push -H <host>"),
-        ("vm-destructor", "./run.sh destroy -M n1-push -H <host>"),
-        ("vm-roundtrip", "./run.sh test -M n1-push -H <host>"),
+        (
+            "vm-constructor",
+            "homestak manifest apply -M n1-push -H <host>",
+        ),
+        (
+            "vm-destructor",
+            "homestak manifest destroy -M n1-push -H <host>",
+        ),
+        (
+            "vm-roundtrip",
+            "homestak manifest test -M n1-push -H <host>",
+        ),
         (
             "nested-pve-constructor",
-            "./run.sh create -M n2-tiered -H <host>",
+            "homestak manifest apply -M n2-tiered -H <host>",
         ),
         (
             "nested-pve-destructor",
-            "./run.sh destroy -M n2-tiered -H <host>",
+            "homestak manifest destroy -M n2-tiered -H <host>",
         ),
         (
             "nested-pve-roundtrip",
-            "./run.sh test -M n2-tiered -H <host>",
+            "homestak manifest test -M n2-tiered -H <host>",
         ),
         (
             "recursive-pve-constructor",
-            "./run.sh create -M <manifest> -H <host>",
+            "homestak manifest apply -M <manifest> -H <host>",
         ),
         (
             "recursive-pve-destructor",
-            "./run.sh destroy -M <manifest> -H <host>",
+            "homestak manifest destroy -M <manifest> -H <host>",
         ),
         (
             "recursive-pve-roundtrip",
-            "./run.sh test -M <manifest> -H <host>",
+            "homestak manifest test -M <manifest> -H <host>",
         ),
     ];
     for (name, replacement) in retired {
@@ -79,5 +88,49 @@ fn every_retired_scenario_prints_its_replacement_and_exits_1() {
             assert_eq!(run.code, 1, "{arguments:?}");
             assert!(run.err.contains(replacement), "{arguments:?}: {}", run.err);
         }
+    }
+}
+
+#[test]
+fn commands_of_earlier_versions_get_a_hint_that_helps() {
+    let world = World::new();
+    for (arguments, hint) in [
+        (&["scenario", "run", "pve-setup"][..], "homestak host role"),
+        (
+            &["--scenario", "pve-setup", "--host", "father"],
+            "homestak host role",
+        ),
+        (
+            &["--scenario", "my-own", "--host", "father"],
+            "homestak manifest list",
+        ),
+        (
+            &["scenario", "run", "packer-build"],
+            "homestak manifest list",
+        ),
+        (&["scenario"], "homestak manifest list"),
+        (&["server", "start"], "homestak manifest apply"),
+    ] {
+        let run = world.on_site(arguments);
+        assert_eq!(run.code, 2, "{arguments:?}: {}", run.err);
+        assert!(run.err.contains(hint), "{arguments:?}: {}", run.err);
+        for wrong in ["schema", "secrets", "--version"] {
+            assert!(!run.err.contains(wrong), "{arguments:?}: {}", run.err);
+        }
+    }
+}
+
+#[test]
+fn a_manifest_that_was_renamed_is_named_with_its_new_name() {
+    let world = World::new();
+    for (old, new) in [
+        ("n1-basic", "n1-push"),
+        ("n2-quick", "n2-tiered"),
+        ("n3-full", "n3-deep"),
+    ] {
+        let run = world.on_site(&["manifest", "show", "-M", old]);
+        assert_eq!(run.code, 1, "{}", run.err);
+        let hint = format!("`{old}` is now `{new}`");
+        assert!(run.err.contains(&hint), "{old}: {}", run.err);
     }
 }
