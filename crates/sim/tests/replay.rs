@@ -87,10 +87,11 @@ fn each_flow_of_a_real_proxmox_ve_agrees() {
     println!("{report}");
     let tallies = report.tallies();
     // What differs: calls that are not simulated (move_disk, mtunnel, the console's websocket, the
-    // shell of a host), a container whose network the set-up broke, a copy whose rate limit is in
-    // the words of its failure, one container without swap, and a lock of ten seconds that
-    // something unknown held on the host; how pressure is written, and a bridge that some workers
-    // of the real one remember as a path.
+    // shell of a host, rate limits of a storage), a container whose network the set-up broke, a
+    // copy whose rate limit is in the words of its failure, one container without swap, guests of
+    // another flow whose creation ended at another time, and a lock of ten seconds that something
+    // unknown held on the host; how pressure is written, and a bridge that some
+    // workers of the real one remember as a path.
     for (flow, least) in FLOWS {
         let tally = tallies[flow];
         assert!(tally.compared >= least, "{flow}: {report}");
