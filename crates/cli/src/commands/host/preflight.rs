@@ -31,12 +31,13 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    if name == LOCAL {
-        return report(name, &check_machine(&LocalPlace::new(settings))?, printer);
-    }
     let resolved = wanted_manifest
         .map(|wanted| resolve(wanted, name, session, printer))
         .transpose()?;
+    if name == LOCAL {
+        let findings = check_machine(&LocalPlace::new(settings), resolved.as_ref())?;
+        return report(name, &findings, printer);
+    }
     let wanted = wanted(name, resolved.as_ref(), session)?;
     printer.detail(&format!("asking {name}"));
     let findings = block_on(findings(name, &wanted, session))??;
