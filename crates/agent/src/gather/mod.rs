@@ -85,6 +85,9 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     for directory in &scope.directories {
         paths.extend(inside(directory));
     }
+    for (owner, group) in &scope.owners {
+        facts.missing_owners.extend(accounts.missing(owner, group));
+    }
     for path in paths {
         match file(&path, &accounts) {
             Ok((found, open)) => {
@@ -102,6 +105,9 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     for key in &scope.sysctl {
         if let Some(value) = system::sysctl(key) {
             facts.sysctl.insert(key.clone(), value);
+        }
+        if let Some(why) = system::fixed_sysctl(key) {
+            facts.fixed_sysctl.insert(key.clone(), why);
         }
     }
     Ok(facts)
