@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Where a command is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub(crate) enum Where {
     /// In `it/guides.rs`.
     Simulator,
     /// In `local/guides.rs`.
@@ -18,7 +18,7 @@ pub enum Where {
 
 /// Commands that `it/guides.rs` does not run: page, how the command begins, where it is run instead
 /// and why. All others are run there.
-pub const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
+pub(crate) const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
     (
         "README",
         "sudo ./run.sh manifest test",
@@ -117,16 +117,16 @@ pub const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
 
 /// A command of a page.
 #[derive(Debug)]
-pub struct Command {
-    pub page: String,
+pub(crate) struct Command {
+    pub(crate) page: String,
     /// Number of its line in the page.
-    pub line: usize,
-    pub text: String,
+    pub(crate) line: usize,
+    pub(crate) text: String,
 }
 
 impl Command {
     /// Returns where it is run.
-    pub fn place(&self) -> Where {
+    pub(crate) fn place(&self) -> Where {
         let fits = |(page, start, ..): &&(&str, &str, Where, &str)| {
             self.page == *page && self.text.starts_with(start)
         };
@@ -138,7 +138,7 @@ impl Command {
 }
 
 /// The README, and every guide.
-pub fn pages() -> Vec<PathBuf> {
+pub(crate) fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let guides = std::fs::read_dir(root.join("docs/guides")).unwrap();
     let mut pages: Vec<PathBuf> = guides.map(|entry| entry.unwrap().path()).collect();
@@ -149,7 +149,7 @@ pub fn pages() -> Vec<PathBuf> {
 
 /// Returns the commands of a page, and files that it shows: blocks of YAML that begin with the name
 /// of a file in a comment.
-pub fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
+pub(crate) fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
     let text = std::fs::read_to_string(page).unwrap();
     let name = page.file_stem().unwrap().to_string_lossy().into_owned();
     let (mut commands, mut files) = (Vec::new(), Vec::new());
@@ -197,7 +197,7 @@ pub fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
 
 /// Runs commands in one shell, so that each sees what the ones before it have set, and returns what
 /// was printed, the code of each, and what all of them printed.
-pub fn script(commands: &[(usize, String)]) -> String {
+pub(crate) fn script(commands: &[(usize, String)]) -> String {
     let mut script = "set +e\n".to_owned();
     for (at, command) in commands {
         script += &format!("echo \"== {at}\" >&3\n{command}\necho \"code $?\" >&3\n");
@@ -206,7 +206,7 @@ pub fn script(commands: &[(usize, String)]) -> String {
 }
 
 /// Reads what [`script`] wrote: the code of each command by the number of its line.
-pub fn codes(text: &str) -> Vec<(usize, i32)> {
+pub(crate) fn codes(text: &str) -> Vec<(usize, i32)> {
     let mut codes = Vec::new();
     let mut at = 0;
     for line in text.lines() {
