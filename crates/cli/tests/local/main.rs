@@ -14,6 +14,7 @@
 mod bad;
 #[path = "../../../../tests/support/local/bed.rs"]
 mod bed;
+mod checks;
 mod config;
 mod crash;
 mod equal;
