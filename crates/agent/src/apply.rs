@@ -16,7 +16,8 @@ use crate::error::AgentError;
 use crate::files::Staged;
 use crate::gather::gather;
 use crate::path::{self, Keeper};
-use crate::{clock, packages, settings, state};
+use crate::service::Before;
+use crate::{clock, packages, settings, sound, state};
 
 /// The machine looked at, and what follows.
 pub(crate) struct Look {
@@ -29,7 +30,12 @@ pub(crate) struct Look {
 pub(crate) fn look(wanted: &[Resource]) -> Result<Look, AgentError> {
     let last = state::load()?;
     let facts = facts(wanted, &last)?;
-    let decision = decide(wanted, &facts, &last);
+    let mut decision = decide(wanted, &facts, &last);
+    let faults = sound::faults(&decision.steps)?;
+    if !faults.is_empty() {
+        decision.refusals.extend(faults);
+        decision.steps.clear();
+    }
     Ok(Look {
         facts,
         last,
@@ -136,10 +142,16 @@ pub(crate) fn carry_out(
         // Packages bring files, units and users: everything is looked at again.
         intend(&mut last, &Managed::default(), &[], false)?;
         facts = self::facts(wanted, &last)?;
+        let installed = decision.steps.first().map(Step::words);
         decision = decide(wanted, &facts, &last);
-        require(&decision)?;
+        require(&decision).map_err(|first| AgentError::Halfway {
+            first: Box::new(first),
+            done: installed.into_iter().collect(),
+            left: Vec::new(),
+        })?;
     }
     state::begin()?;
+    let read = Before::of(wanted, &decision.steps, &facts);
     let seen = Seen {
         facts,
         before,
@@ -158,7 +170,9 @@ pub(crate) fn carry_out(
         &mut fuse,
         party,
     );
-    if let Err(first) = walked {
+    let walked = walked.and_then(|()| read.require_running(&decision.steps));
+    if let Err(first) = walked.map_err(|first| read.judge(first)) {
+        done.retain(|step| !first.reverts(step));
         let words = |step: &&Step| !done.contains(*step);
         let left = decision.steps.iter().filter(words).map(Step::words);
         return Err(if done.is_empty() {

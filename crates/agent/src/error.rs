@@ -5,7 +5,7 @@
 
 use std::io::ErrorKind;
 
-use homestak_core::converge::Change;
+use homestak_core::converge::{Change, Step};
 use homestak_core::error::chain;
 use homestak_core::foreign::ForeignText;
 
@@ -57,7 +57,7 @@ pub(crate) enum AgentError {
     #[error("packages: {0}")]
     Packages(String),
     /// A file is not sound.
-    #[error("`{path}` would be unsound, nothing was written: {said}")]
+    #[error("`{path}` would be unsound: {said}")]
     Unsound { path: String, said: String },
     /// A file could not be written.
     #[error("write `{path}`")]
@@ -69,6 +69,17 @@ pub(crate) enum AgentError {
     /// A step failed.
     #[error("{step}: {said}")]
     Step { step: String, said: String },
+    /// A service does not run with what was written for it.
+    #[error("{}", rejected(.unit, .said, .paths, *.runs))]
+    Rejected {
+        unit: String,
+        /// What the service said.
+        said: String,
+        /// Files that were put back.
+        paths: Vec<String>,
+        /// Whether it runs again.
+        runs: bool,
+    },
     /// What was done did not hold.
     #[error("after all steps this still differs: {}", names(.0))]
     Unsettled(Vec<Change>),
@@ -131,25 +142,52 @@ fn names(changes: &[Change]) -> String {
     names.join(", ")
 }
 
+/// Longer lists are cut in a message; events and JSON have all of it.
+const LISTED: usize = 3;
+
+fn few(list: &[String]) -> String {
+    match list.len() {
+        0 => "nothing".to_owned(),
+        n if n > LISTED => {
+            let rest = n - LISTED;
+            format!("{} and {rest} more", list[..LISTED].join(", "))
+        }
+        _ => list.join(", "),
+    }
+}
+
 fn halfway(first: &AgentError, done: &[String], left: &[String]) -> String {
-    let left = if left.is_empty() {
-        "nothing".to_owned()
-    } else {
-        left.join(", ")
+    let first = match first {
+        // Something was changed by now.
+        AgentError::Refused(why) => why.join("; "),
+        first => chain(first),
     };
-    format!(
-        "{}; done before that: {}; not done: {left}",
-        chain(first),
-        done.join(", ")
-    )
+    let mut text = format!("{first}; done before that: {}", few(done));
+    if !left.is_empty() {
+        text += &format!("; not done: {}", few(left));
+    }
+    text
 }
 
 fn taken_back(first: &AgentError, back: &[String], stuck: &[String]) -> String {
-    let mut text = format!("{}; taken back: {}", chain(first), back.join(", "));
+    let mut text = format!("{}; taken back: {}", chain(first), few(back));
     if !stuck.is_empty() {
         text += &format!("; this could not be taken back: {}", stuck.join(", "));
     }
     text + "; packages stay as they are"
+}
+
+fn rejected(unit: &str, said: &str, paths: &[String], runs: bool) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
+    let were = if paths.len() == 1 { "was" } else { "were" };
+    let now = match runs {
+        true => "it runs as before",
+        false => "it does not run",
+    };
+    format!(
+        "{unit} does not run with its new configuration: {said}; {} {were} put back, and {now}",
+        few(&paths)
+    )
 }
 
 fn first_line(text: &str) -> &str {
@@ -179,6 +217,7 @@ impl AgentError {
             | Self::Unsound { .. }
             | Self::Write { .. }
             | Self::Step { .. }
+            | Self::Rejected { .. }
             | Self::Unsettled(_)
             | Self::Unconfirmed { .. }
             | Self::CutOff(_)
@@ -204,6 +243,7 @@ impl AgentError {
             Self::Unsound { .. } => "unsound_file",
             Self::Write { .. } => "write",
             Self::Step { .. } => "step",
+            Self::Rejected { .. } => "rejected",
             Self::Unsettled(_) => "unsettled",
             Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.word(),
             Self::Fetch(error) => error.word(),
@@ -227,6 +267,29 @@ impl AgentError {
         ForeignText::line(&text).into()
     }
 
+    /// Returns the unit that could not be started, if it is about one.
+    pub(crate) fn unit(&self) -> Option<&str> {
+        let Self::Step { step, .. } = self else {
+            return None;
+        };
+        let (verb, unit) = step.split_once(' ')?;
+        matches!(verb, "start" | "restart" | "reload").then_some(unit)
+    }
+
+    /// Tells whether a step that was done is not done any more.
+    pub(crate) fn reverts(&self, step: &Step) -> bool {
+        let Self::Rejected { unit, paths, .. } = self else {
+            return false;
+        };
+        match step {
+            Step::Write { path, .. } => paths.contains(path),
+            Step::Restart { unit: one }
+            | Step::Reload { unit: one }
+            | Step::Start { unit: one } => one == unit,
+            _ => false,
+        }
+    }
+
     fn hint(&self) -> Option<String> {
         match self {
             Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.hint(),
@@ -234,12 +297,7 @@ impl AgentError {
             Self::NotFetched(error) => error.hint(),
             Self::Write { path, source } | Self::Remember { path, source } => io_hint(path, source),
             Self::Packages(said) => packages_hint(said),
-            Self::Step { step, .. } => {
-                let unit = step
-                    .split_once(' ')
-                    .filter(|(verb, _)| matches!(*verb, "start" | "restart" | "reload"));
-                unit.map(|(_, unit)| unit_hint(unit))
-            }
+            Self::Step { .. } => self.unit().map(unit_hint),
             Self::Unsettled(changes) => {
                 let stopped = |change: &&Change| change.field.ends_with("active");
                 let unit = changes.iter().find(stopped)?.resource.split_once(':')?.1;
@@ -259,6 +317,7 @@ impl AgentError {
             | Self::Look { .. }
             | Self::Process(_)
             | Self::Unsound { .. }
+            | Self::Rejected { .. }
             | Self::Unconfirmed { .. }
             | Self::CutOff(_)
             | Self::NoJob(_)

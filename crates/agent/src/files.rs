@@ -185,6 +185,11 @@ fn ids(accounts: &Accounts, owner: &str, group: &str) -> std::io::Result<(u32, u
     accounts.ids(owner, group).ok_or_else(unknown)
 }
 
+/// Deletes a file; one that is gone is fine.
+pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
+    Ok(delete(path)?)
+}
+
 fn delete(path: &Path) -> Result<(), Fault> {
     let (directory, name) = match path::parent(path) {
         Err(fault) if path::is_missing(&fault.source) => return Ok(()),
@@ -236,7 +241,7 @@ fn check_sudoers(files: &[Beside]) -> Result<(), AgentError> {
 }
 
 /// Checks the SSH server's configuration as it will be, in a directory of its own.
-fn check_sshd(texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
+pub(crate) fn check_sshd(texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
     let place = PathBuf::from(format!("/run/homestak-sshd-{}", std::process::id()));
     let result = check_sshd_in(&place, texts);
     _ = fs_err::remove_dir_all(&place);
@@ -279,8 +284,10 @@ fn check_sshd_in(place: &Path, texts: &BTreeMap<String, Option<String>>) -> Resu
     if ended.code == Some(0) {
         return Ok(());
     }
+    let said = ended.said();
+    let said = said.replace(&*parts.to_string_lossy(), SSHD_D);
     Err(AgentError::Unsound {
         path: SSHD.to_owned(),
-        said: ended.said(),
+        said: said.replace(&*main.to_string_lossy(), SSHD),
     })
 }

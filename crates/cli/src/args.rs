@@ -8,6 +8,7 @@ mod node;
 mod operate;
 mod sim;
 mod site;
+mod state;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub use operate::{
 
 pub use sim::{PaceArg, SimCommand, SimPlaceArgs, SimServeArgs};
 pub use site::{HostCommand, SiteCommand};
+pub use state::{RebuildArgs, StateCommand};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use homestak_core::doc::timeouts::Timeouts;
@@ -99,6 +101,9 @@ pub enum Command {
     /// Look at hosts: what they are, whom to trust, what a token needs
     #[command(subcommand)]
     Host(HostCommand),
+    /// Restore what the state directory knows of nodes
+    #[command(subcommand)]
+    State(StateCommand),
     /// A simulated Proxmox VE, to try things without hardware
     #[command(subcommand)]
     Sim(SimCommand),
@@ -155,7 +160,11 @@ pub enum Command {
     /// Print completions for a shell
     Completions {
         /// The shell
-        shell: clap_complete::Shell,
+        #[arg(required_unless_present = "names")]
+        shell: Option<clap_complete::Shell>,
+        /// Print the names that can be written here; completions ask for them
+        #[arg(long, hide = true, value_name = "KIND", conflicts_with = "shell")]
+        names: Option<NamesArg>,
     },
     /// Print the manual page
     Man {
@@ -163,6 +172,17 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+}
+
+/// Names that completions offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NamesArg {
+    /// Manifests of the site.
+    Manifests,
+    /// Hosts that nodes can run on.
+    Hosts,
+    /// Nodes that runs have created.
+    Nodes,
 }
 
 /// What can be done with manifests.

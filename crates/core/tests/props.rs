@@ -155,7 +155,7 @@ fn inputs(nodes: &[String]) -> Vec<Input> {
         input(
             Kind::Spec,
             "base",
-            "schema_version: 1\naccess: {users: [{name: ops}]}\nconfig: {b: 1, a: 2}\n",
+            "schema_version: 1\naccess: {users: [{name: ops}]}\nconfig: {x-b: 1, x-a: 2}\n",
         ),
         input(Kind::Spec, "pve", "schema_version: 1\nconfig: {pve: {}}\n"),
         input(

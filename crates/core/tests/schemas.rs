@@ -100,8 +100,9 @@ const CASES: &[(Kind, bool, &str)] = &[
     (
         Kind::Spec,
         true,
-        "schema_version: 1\nconfig: {timezone: UTC, anything: {at: [all]}}",
+        "schema_version: 1\nconfig: {timezone: UTC, x-anything: {at: [all]}}",
     ),
+    (Kind::Spec, false, "config: {anything: {at: [all]}}"),
     (Kind::Spec, true, "run: {trigger: schedule, interval: 1h}"),
     (
         Kind::Spec,

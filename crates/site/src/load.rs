@@ -158,7 +158,8 @@ impl Loaded {
                 let expected =
                     file.starts_with('.') || file.ends_with(".md") || file.ends_with(".example");
                 if !expected && path.is_file() {
-                    let message = format!("`{file}` is not read: documents end in `.yaml`");
+                    let message =
+                        format!("`{file}` is not read: documents end in `.yaml` or `.yml`");
                     self.notice(
                         &path,
                         Code::UnknownFile,

@@ -100,14 +100,15 @@ impl<'s> Walk<'s> {
             self.row(&path, key, value, target)?;
             self.below(&path, value)?;
         }
-        if target["additionalProperties"] == true {
-            self.rows.push(row(
-                &format!("{prefix}.*"),
-                "anything",
-                "no",
-                "",
-                "Other keys are kept as they are.",
-            ));
+        for pattern in target["patternProperties"]
+            .as_object()
+            .into_iter()
+            .flatten()
+        {
+            let start = pattern.0.trim_start_matches('^');
+            let path = format!("{prefix}.{start}*");
+            let doc = "Data of one's own, kept as written.";
+            self.rows.push(row(&path, "anything", "no", "", doc));
         }
         self.open.pop();
         Ok(())

@@ -91,6 +91,9 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
             .refused
             .extend(unnamed.into_iter().map(|path| (path, why())));
     }
+    for (owner, group) in &scope.owners {
+        facts.missing_owners.extend(accounts.missing(owner, group));
+    }
     for path in paths {
         match file(&path, &accounts) {
             Ok((found, open)) => {
@@ -108,6 +111,9 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     for key in &scope.sysctl {
         if let Some(value) = system::sysctl(key) {
             facts.sysctl.insert(key.clone(), value);
+        }
+        if let Some(why) = system::fixed_sysctl(key) {
+            facts.fixed_sysctl.insert(key.clone(), why);
         }
     }
     Ok(facts)

@@ -169,6 +169,18 @@ impl Accounts {
         Some((number(&self.users, user, 2)?, of_group?))
     }
 
+    /// Returns which of an owner and a group are not here.
+    pub(super) fn missing(&self, owner: &str, group: &str) -> Vec<String> {
+        let mut missing = Vec::new();
+        if self.ids(owner, "").is_none() && self.ids(owner, "root").is_none() {
+            missing.push(format!("user {owner}"));
+        }
+        if !group.is_empty() && self.ids("root", group).is_none() {
+            missing.push(format!("group {group}"));
+        }
+        missing
+    }
+
     pub(super) fn user_name(&self, id: u32) -> String {
         name_of(&self.users, id)
     }
@@ -220,6 +232,20 @@ pub(crate) fn sysctl_path(key: &str) -> Option<String> {
 pub(super) fn sysctl(key: &str) -> Option<String> {
     let text = fs_err::read_to_string(sysctl_path(key)?).ok()?;
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Returns why a kernel setting cannot be changed here, if so. It is opened and not written.
+pub(super) fn fixed_sysctl(key: &str) -> Option<String> {
+    let path = sysctl_path(key)?;
+    let opened = fs_err::OpenOptions::new().write(true).open(path);
+    let why = match opened.err()?.kind() {
+        std::io::ErrorKind::NotFound => return None,
+        std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => {
+            "it belongs to the machine that this node runs on"
+        }
+        _ => "it cannot be written",
+    };
+    Some(why.to_owned())
 }
 
 #[cfg(test)]

@@ -121,8 +121,35 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
     );
     assert!(said.contains("/proc/own"), "{said}");
 
+    // All at once, and known to whoever only asks.
+    let several = with(
+        "/config",
+        json!({
+            "timezone": "Europe/Nowhere",
+            "sysctl": { "no.such.key": 1, "kernel.panic": 77 },
+            "files": [
+                { "path": "/etc/app", "content": "", "owner": "nobody-here" },
+                { "path": "/etc/sudoers.d/own", "content": "nonsense rule here\n", "mode": "0440" },
+            ],
+        }),
+    );
+    let check = lab.agent("config check --json-output", &several);
+    let check: Value = serde_json::from_str(&check.out).unwrap();
+    let refusals = check["refusals"].to_string();
+    let said = refused(&lab, &before, &several, 2);
+    for part in [
+        "no time zone `Europe/Nowhere`",
+        "no setting `no.such.key`",
+        "`kernel.panic` cannot be changed on this node",
+        "no user `nobody-here` to own `/etc/app`",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+        assert!(refusals.contains(part), "{part}: {refusals}");
+    }
+    assert!(said.len() < 500, "{said}");
+
     // Marked once more, and counted.
-    assert_eq!(lab.status()["failed"]["attempts"], 8);
+    assert_eq!(lab.status()["failed"]["attempts"], 9);
 
     // Packages in a bad state.
     lab.root("cp /var/lib/dpkg/status /root/status; sed -i '/^Package: tree$/,/^$/s/^Status: .*/Status: install ok half-configured/' /var/lib/dpkg/status").good();

@@ -165,7 +165,7 @@ impl Lab {
                 "sysctl": { "net.ipv4.ip_forward": 1 },
                 "converge": { "foreign_keys": "remove" },
                 "pve": { "remove_subscription_nag": true },
-                "k3s": { "role": "server" },
+                "x-k3s": { "role": "server" },
             },
             "run": { "trigger": "manual" },
         })

@@ -30,6 +30,7 @@ mod release;
 mod sample;
 #[path = "../fetch/server.rs"]
 mod server;
+mod service;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use homestak_core::resolve::Resolved;
 use homestak_engine::ports::PortError;
 use homestak_providers::finding::Finding;
 use homestak_providers::local::{self, Engine, Local, Node, Reply, Request};
@@ -39,12 +40,26 @@ fn word(error: &PortError) -> CommandError {
 }
 
 /// Checks the machine.
-pub(super) fn check_machine(place: &LocalPlace) -> Result<Vec<Finding>, CommandError> {
-    Ok(local::check(&*place.realm().map_err(|error| word(&error))?))
+pub(super) fn check_machine(
+    place: &LocalPlace,
+    resolved: Option<&Resolved>,
+) -> Result<Vec<Finding>, CommandError> {
+    let realm = place.realm().map_err(|error| word(&error))?;
+    let mut findings = local::check(&realm);
+    let nodes = resolved.iter().flat_map(|resolved| &resolved.nodes);
+    let here = nodes.filter(|node| {
+        let host = node.host.as_ref();
+        node.parent.is_none() && host.is_some_and(|host| host.value == LOCAL)
+    });
+    let asked: Vec<_> = here
+        .filter_map(|node| Some((node.name.as_str(), node.networking.address.value?.ip)))
+        .collect();
+    findings.extend(local::check_addresses(&realm, &asked));
+    Ok(findings)
 }
 
 fn check(place: &LocalPlace, printer: &Printer) -> Outcome {
-    report(LOCAL, &check_machine(place)?, printer)
+    report(LOCAL, &check_machine(place, None)?, printer)
 }
 
 /// Installs what is missing, and says what.

@@ -8,6 +8,7 @@ mod host;
 mod image;
 mod local;
 pub(crate) mod manifest;
+mod names;
 mod node;
 mod pages;
 mod resolve;
@@ -16,6 +17,7 @@ pub(crate) mod secrets;
 mod sim;
 mod site;
 mod spec;
+mod state;
 mod token;
 
 use std::ffi::OsString;
@@ -42,6 +44,7 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Spec(command) => spec::run(command, settings, printer),
         Command::Site(command) => site::run(command, settings, printer),
         Command::Host(command) => host::run(command, settings, printer),
+        Command::State(command) => state::run(&command, settings, printer),
         Command::Sim(command) => sim::run(command, settings, printer),
         Command::Image(command) => image::run(command, settings, printer),
         Command::Local(command) => local::run(&command, settings, printer),
@@ -57,7 +60,11 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
         Command::Status(own) => Ok(own_machine(&["status"], own, printer)),
         Command::Explain { code } => explain::run(code.as_deref(), printer),
         Command::Schema { kind, out } => schema::run(kind.as_deref(), out.as_deref(), printer),
-        Command::Completions { shell } => pages::completions(shell, printer),
+        Command::Completions { shell, names } => match (shell, names) {
+            (_, Some(kind)) => Ok(names::print(kind, settings, printer)),
+            (Some(shell), None) => pages::completions(shell, printer),
+            (None, None) => Ok(ExitCode::from(2)),
+        },
         Command::Man { out } => pages::man(out.as_deref(), printer),
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use super::Outcome;
+use super::{Outcome, names};
 use crate::args::Cli;
 use crate::error::CommandError;
 use crate::ui::Printer;
@@ -14,7 +14,7 @@ use crate::ui::Printer;
 pub(super) fn completions(shell: clap_complete::Shell, printer: &Printer) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "homestak", &mut script);
-    printer.data(&String::from_utf8_lossy(&script));
+    printer.data(&names::add(shell, &String::from_utf8_lossy(&script)));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -207,9 +207,12 @@ fn start(directory: &Path, printer: &Printer) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let shown = directory.display();
+    // It must hold in every directory that one changes to.
+    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     printer.say(&format!(
-        "Wrote {} to {shown}\n\nNext:\n  homestak --site {shown} site validate\n  homestak --site {shown} manifest show n1-push\n  export HOMESTAK_SITE_CONFIG={shown}    # to leave --site out",
+        "Wrote {} to {shown}\n\nNext:\n  homestak --site {shown} site validate\n  homestak --site {shown} manifest show n1-push\n  export HOMESTAK_SITE_CONFIG={}    # to leave --site out",
         count(written.len(), "file"),
+        absolute.display(),
     ));
     Ok(ExitCode::SUCCESS)
 }

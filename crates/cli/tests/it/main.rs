@@ -6,12 +6,16 @@
     reason = "tests make real files and processes, say what they tried, and fail by panicking"
 )]
 
+mod checks;
 mod crash;
 mod damage;
 mod exports;
 mod father;
 mod faults;
 mod flags;
+mod guides;
+#[path = "../../../../tests/support/guides.rs"]
+mod guides_of;
 mod hostile;
 mod hosts;
 mod images;
@@ -23,6 +27,7 @@ mod on_sim;
 mod operate;
 mod owner;
 mod polls;
+mod rebuild;
 mod results;
 mod runs;
 mod secrets;

@@ -1,17 +1,19 @@
-//! What the machine is like: everything that nodes could leave behind.
+//! What is ours on the machine: everything that nodes of one local host could leave behind.
+//!
+//! Other containers, namespaces, links and builds come and go meanwhile; none of them is looked at.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Everything that nodes could leave behind, as lines that can be compared. What is named after
-/// another local host of this machine is left out: it comes and goes as it likes.
+/// Everything that nodes of the local host with this root could leave behind, as lines that can be
+/// compared.
 pub fn picture(root: &Path) -> BTreeSet<String> {
     let own = homestak_providers::local::Realm::at(root).unwrap();
     let own = own.name().to_owned();
     let mut lines = BTreeSet::new();
     let mut add = |kind: &str, text: &str| {
-        let kept = text.lines().filter(|line| !is_others(line, &own));
+        let kept = text.lines().filter(|line| is_ours(line, &own, root));
         lines.extend(kept.map(|line| format!("{kind}: {}", line.trim_end())));
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -58,20 +60,17 @@ pub fn picture(root: &Path) -> BTreeSet<String> {
     lines
 }
 
-/// Tells whether a line names another local host: its parts are called `hs-REALM` and
-/// `homestak-REALM`.
-fn is_others(line: &str, own: &str) -> bool {
-    ["hs-", "homestak-"].iter().any(|before| {
+/// Tells whether a line is about a local host: it has its root, or one of its parts, which are called
+/// `hs-REALM` and `homestak-REALM`.
+fn is_ours(line: &str, own: &str, root: &Path) -> bool {
+    let named = ["hs-", "homestak-"].iter().any(|before| {
         line.match_indices(before).any(|(at, _)| {
             let rest = &line[at + before.len()..];
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric());
-            let name = &rest[..end.unwrap_or(rest.len())];
-            let hashed = name.len() == 7
-                && name.starts_with('r')
-                && name[1..].chars().all(|c| c.is_ascii_hexdigit());
-            (hashed || name == "local") && name != own
+            &rest[..end.unwrap_or(rest.len())] == own
         })
-    })
+    });
+    named || line.contains(&*root.to_string_lossy())
 }
 
 /// Processes that have to do with nodes.
@@ -98,4 +97,31 @@ fn said(program: &str, arguments: &[&str]) -> String {
         .output()
         .unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn only_what_is_named_after_a_local_host_is_compared_with_it() {
+    let root = Path::new("/var/tmp/bed1/root");
+    for line in [
+        "hs-rabc123-101 (id: 7)",
+        "hs-rabc123@if2  UP  02:00:00:00:00:01",
+        "10.77.0.0/20 dev hs-rabc123 proto kernel scope link",
+        "table ip homestak-rabc123",
+        "/ /run/netns/homestak-rabc123",
+        "/overlay /var/tmp/bed1/root/nodes/x/merged",
+    ] {
+        assert!(is_ours(line, "rabc123", root), "{line}");
+    }
+    for line in [
+        "hs-rabc1234-101 (id: 8)",
+        "homestak-local (id: 9)",
+        "veth1234@if5  UP  02:42:00:00:00:01",
+        "docker0  DOWN  172.17.0.1/16",
+        "default via 192.0.2.1 dev eth0",
+        "table ip filter",
+        "/ /run/docker/netns/default",
+        "/overlay /var/tmp/bed2/root/nodes/x/merged",
+    ] {
+        assert!(!is_ours(line, "rabc123", root), "{line}");
+    }
 }

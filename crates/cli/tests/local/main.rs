@@ -1,7 +1,7 @@
 //! Real nodes on this machine, through the real program.
 //!
 //! In: small manifests. Out: Debian systems, and a machine that is as before when they are gone.
-//! Never: two tests at once: each compares the whole machine before and after.
+//! Never: two tests at once: each compares what is ours before and after.
 #![expect(
     unreachable_pub,
     dead_code,
@@ -14,9 +14,13 @@
 mod bad;
 #[path = "../../../../tests/support/local/bed.rs"]
 mod bed;
+mod checks;
 mod config;
 mod crash;
 mod equal;
+mod guides;
+#[path = "../../../../tests/support/guides.rs"]
+mod guides_of;
 mod handy;
 mod isolation;
 mod life;

@@ -68,6 +68,7 @@ pub fn decide(wanted: &[Resource], facts: &Facts, last: &State) -> Decision {
     for resource in wanted {
         one(resource, &mut ledger);
     }
+    platform::files(wanted, &mut ledger);
     access::take_away(wanted, &mut ledger);
     platform::take_away(wanted, &mut ledger);
     ledger.settle();

@@ -38,6 +38,12 @@ pub struct Facts {
     pub sshd_fault: String,
     /// Settings of the kernel.
     pub sysctl: BTreeMap<String, String>,
+    /// Settings of the kernel that cannot be changed here, and why.
+    #[serde(default)]
+    pub fixed_sysctl: BTreeMap<String, String>,
+    /// Users and groups that files are to belong to and that are not here: `user NAME`, `group NAME`.
+    #[serde(default)]
+    pub missing_owners: BTreeSet<String>,
     /// The network.
     pub network: NetworkFact,
 }

@@ -183,6 +183,11 @@ pub(super) fn sysctl(id: &str, settings: &BTreeMap<String, String>, ledger: &mut
             continue;
         };
         if ledger.compare(id, key, value, &found, None) {
+            if let Some(why) = ledger.facts.fixed_sysctl.get(key) {
+                ledger.refuse(format!(
+                    "the setting `{key}` cannot be changed on this node: {why}"
+                ));
+            }
             let (key, value) = (key.clone(), value.clone());
             ledger.steps.insert(Step::Sysctl { key, value });
         }
@@ -192,6 +197,48 @@ pub(super) fn sysctl(id: &str, settings: &BTreeMap<String, String>, ledger: &mut
         .map(|(key, value)| format!("{key} = {value}\n"));
     let content = format!("# Written by homestak.\n{}", lines.collect::<String>());
     ledger.put(id, SYSCTL, content, ROOTS, Vec::new());
+}
+
+/// Refuses files whose owner, or whose units, are not here and do not come with this spec. Packages
+/// may bring both, so that nothing is known while some are to be installed.
+pub(super) fn files(wanted: &[Resource], ledger: &mut Ledger<'_>) {
+    if !ledger.install.is_empty() {
+        return;
+    }
+    let comes = |name: &str| {
+        wanted.contains(&Resource::User {
+            name: name.to_owned(),
+        })
+    };
+    for resource in wanted {
+        let Resource::File {
+            path,
+            owner,
+            group,
+            restart,
+            ..
+        } = resource
+        else {
+            continue;
+        };
+        let id = resource.id();
+        if ledger.ignores(&id, "content") && ledger.ignores(&id, "owner") {
+            continue;
+        }
+        let missing = &ledger.facts.missing_owners;
+        let owners = [("user", owner), ("group", group)];
+        let owners = owners
+            .into_iter()
+            .filter(|(kind, name)| missing.contains(&format!("{kind} {name}")) && !comes(name))
+            .map(|(kind, name)| format!("there is no {kind} `{name}` to own `{path}`"));
+        let units = restart.iter().filter(|unit| {
+            let written = ledger.drafts.contains_key(&format!("{UNITS}/{unit}"));
+            !ledger.facts.units.contains_key(*unit) && !written
+        });
+        let units = units.map(|unit| format!("there is no unit `{unit}` to restart for `{path}`"));
+        let refusals: Vec<String> = owners.chain(units).collect();
+        ledger.refusals.extend(refusals);
+    }
 }
 
 /// Takes away what an earlier spec brought and this one does not want.

@@ -25,6 +25,8 @@ pub struct Scope {
     pub directories: BTreeSet<String>,
     /// Settings of the kernel.
     pub sysctl: BTreeSet<String>,
+    /// Owners and groups of files.
+    pub owners: BTreeSet<(String, String)>,
     /// Whether the network is looked at.
     pub network: bool,
 }
@@ -74,8 +76,15 @@ impl Scope {
             Resource::Service { unit, .. } => {
                 self.units.insert(unit.clone());
             }
-            Resource::File { path, restart, .. } => {
+            Resource::File {
+                path,
+                restart,
+                owner,
+                group,
+                ..
+            } => {
                 self.files.insert(path.clone());
+                self.owners.insert((owner.clone(), group.clone()));
                 self.units.extend(restart.iter().cloned());
             }
             Resource::Sysctl { settings } => self.sysctl.extend(settings.keys().cloned()),

@@ -43,7 +43,7 @@ document! {
         network: HostNetwork,
         /// Its disks.
         storage: HostStorage,
-        /// What it is made of.
+        /// What it is made of. Without effect in this version.
         hardware: HostHardware,
         /// How it is reached.
         access: HostAccess,
@@ -117,7 +117,7 @@ document! {
         host_user old "ssh_user" default "\"root\"": UserName,
         /// Port for SSH.
         ssh_port default "22": Port,
-        /// Keys that may log in, ids under `ssh_keys` in `secrets.yaml`.
+        /// Keys that may log in, ids under `ssh_keys` in `secrets.yaml`. Without effect in this version.
         authorized_keys: Vec<Spanned<SshKeyId>>,
     }
 }

@@ -191,7 +191,7 @@ document! {
         gateway: IpAddr,
         /// Name servers.
         dns: Vec<Spanned<IpAddr>>,
-        /// What a `pve` node must have under it.
+        /// What a `pve` node must have under it. Without effect in this version.
         hardware: Hardware,
         /// How a `pve` node is reached.
         access: NodeAccess,
@@ -222,7 +222,7 @@ document! {
     /// How a `pve` node is reached.
     #[derive(Debug, PartialEq)]
     NodeAccess as "access" {
-        /// Its API.
+        /// Its API. Without effect in this version: a host is described by `nodes/NAME.yaml`.
         api: ApiAccess,
     }
 }
@@ -231,9 +231,9 @@ document! {
     /// The API of a `pve` node.
     #[derive(Debug, PartialEq)]
     ApiAccess as "access.api" {
-        /// Address of the API; found out after the node is up when left out.
+        /// Address of the API.
         endpoint: Url,
-        /// Token, an id under `api_tokens` in `secrets.yaml`; made on the node when left out.
+        /// Token, an id under `api_tokens` in `secrets.yaml`.
         token: String,
         /// Storage for disks of its guests.
         datastore: String,

@@ -16,8 +16,8 @@ pub struct Definitions {
 pub struct MappingSchema {
     properties: Map<String, Json>,
     required: Vec<&'static str>,
-    /// Schema for keys that are not listed; `false` refuses them.
-    additional: bool,
+    /// Pattern of keys that are allowed beside those that are listed.
+    open: Option<&'static str>,
 }
 
 impl Definitions {
@@ -42,7 +42,10 @@ impl Definitions {
         if !mapping.required.is_empty() {
             schema.insert("required".into(), mapping.required.into());
         }
-        schema.insert("additionalProperties".into(), mapping.additional.into());
+        if let Some(pattern) = mapping.open {
+            schema.insert("patternProperties".into(), json!({ pattern: {} }));
+        }
+        schema.insert("additionalProperties".into(), false.into());
         self.named.insert(name.to_owned(), schema.into());
         reference
     }
@@ -100,9 +103,9 @@ impl MappingSchema {
         self.required.retain(|key| *key != new);
     }
 
-    /// Allows keys that are not listed.
-    pub fn open(&mut self) {
-        self.additional = true;
+    /// Allows keys that are not listed when they match a pattern.
+    pub fn open(&mut self, pattern: &'static str) {
+        self.open = Some(pattern);
     }
 }
 

@@ -60,7 +60,7 @@ document! {
         schema_version: Version<1>,
         /// Tokens for Proxmox VE's API, `user@realm!id=secret`, by node.
         api_tokens: SecretMap,
-        /// Password hashes; `vm_root` is root's on first boot.
+        /// Password hashes. `vm_root` is root's, in exports for OpenTofu only: first boot sets no password.
         passwords: SecretMap,
         /// Public SSH keys by id; the id is usually the key's comment.
         ssh_keys: SecretMap,

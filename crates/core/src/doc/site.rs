@@ -55,7 +55,7 @@ document! {
         network: Name,
         /// Address of the server; without one, nodes cannot pull.
         server_url old "spec_server": ServerUrl,
-        /// Release that images are taken from.
+        /// Release that images are taken from. Without effect in this version.
         image_release old "packer_release" default "\"latest\"": String,
         /// Whether the subscription notice of hypervisors is removed.
         pve_remove_subscription_nag default "true": bool,

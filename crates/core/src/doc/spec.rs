@@ -154,7 +154,10 @@ document! {
     }
 }
 
-/// System configuration: a few known keys, and room for more.
+/// How keys begin that hold data of one's own.
+pub const OWN_DATA: &str = "x-";
+
+/// System configuration: a few known keys, and data of one's own under names that begin with `x-`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// Time zone; defaults to the site's.
@@ -167,13 +170,18 @@ pub struct Config {
     pub sysctl: Option<Spanned<BTreeMap<String, Spanned<KernelValue>>>>,
     /// How the machine converges.
     pub converge: Option<Spanned<ConvergeConfig>>,
-    /// Every key but the first two, kept as written.
+    /// Every valid key but the first two, kept as written.
     pub more: Vec<(String, Value)>,
+}
+
+impl Config {
+    /// The keys of this mapping.
+    pub const KEYS: &'static [&'static str] = &["timezone", "pve", "files", "sysctl", "converge"];
 }
 
 impl Decode for Config {
     fn decode(value: &Value, cx: &mut Context<'_>) -> Option<Self> {
-        let entries = cx.mapping(value)?;
+        let entries = cx.keyed(value, Self::KEYS)?;
         let mut this = Self::default();
         for entry in entries {
             match entry.key.text.as_str() {
@@ -182,7 +190,11 @@ impl Decode for Config {
                 "files" => this.files = cx.field(entry),
                 "sysctl" => this.sysctl = cx.field(entry),
                 "converge" => this.converge = cx.field(entry),
-                _ => {}
+                key if key.starts_with(OWN_DATA) => {}
+                _ => {
+                    cx.unknown_key(entry, Self::KEYS);
+                    continue;
+                }
             }
             let key = entry.key.text.as_str();
             if !matches!(key, "timezone" | "pve") {
@@ -195,7 +207,7 @@ impl Decode for Config {
     fn schema(definitions: &mut Definitions) -> serde_json::Value {
         definitions.mapping(
             "Config",
-            &["System configuration; further keys are kept as written."],
+            &["System configuration; keys that begin with `x-` are data of one's own, kept as written."],
             |definitions, mapping| {
                 mapping.key(
                     "timezone",
@@ -232,7 +244,7 @@ impl Decode for Config {
                     false,
                     None,
                 );
-                mapping.open();
+                mapping.open("^x-");
             },
         )
     }

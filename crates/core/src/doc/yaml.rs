@@ -134,7 +134,7 @@ impl<'a> Builder<'a> {
             let (event, span) = match step {
                 Ok(step) => step,
                 Err(error) => {
-                    let at = self.byte(*error.marker());
+                    let at = place_of(error.info(), self.text, self.byte(*error.marker()));
                     let span = Span {
                         file: self.file,
                         start: at,
@@ -498,6 +498,14 @@ impl<'a> Builder<'a> {
             map.merged.extend(sources.into_iter().flatten());
         }
     }
+}
+
+/// Returns where the fault is. The parser reports a tab in the indentation of a line at the start
+/// of the text that goes on there, which is on a line before.
+fn place_of(info: &str, text: &str, at: u32) -> u32 {
+    let rest = text.get(at as usize..).unwrap_or_default();
+    let tab = rest.find('\t').filter(|_| info.contains("found a tab"));
+    at + tab.and_then(|tab| u32::try_from(tab).ok()).unwrap_or(0)
 }
 
 /// Guesses the commonest mistakes from what the parser says and the line it stopped at.

@@ -226,6 +226,11 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             }
         };
         let config = self.inputs.configs.get(name).cloned();
+        let asked = config.as_ref().and_then(|config| config.found.as_ref());
+        for why in asked.iter().flat_map(|asked| &asked.refusals) {
+            let hint = "correct the spec or the node; nothing is changed before";
+            self.refuse(Some(name), why.to_string(), None, hint);
+        }
         let (action, mut reasons) = match &config {
             Some(config) if action == Action::Nothing => inside(config, reasons),
             _ => (action, reasons),

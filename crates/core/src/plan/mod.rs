@@ -11,6 +11,7 @@ pub mod identity;
 mod inside;
 mod owner;
 mod place;
+mod rebuild;
 mod record;
 mod reidentify;
 mod step;
@@ -24,6 +25,7 @@ use std::collections::BTreeMap;
 pub use estimate::Paces;
 pub use inside::{digest, port, spec_text, without_values};
 pub use owner::ids;
+pub use rebuild::{Rebuilt, rebuild, rebuilt_plan};
 pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};
 pub use types::{

@@ -11,6 +11,7 @@ use super::record::{Configured, NodeRecord};
 use crate::converge::Change;
 use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
+use crate::foreign::ForeignText;
 use crate::observed::{GuestKind, GuestRef, GuestUuid, Power};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
@@ -296,6 +297,9 @@ pub struct Comparison {
     pub settled: bool,
     /// What differs. Some of it may only be named, whoever asks.
     pub changes: Vec<Change>,
+    /// Why the node cannot become what its spec says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<ForeignText>,
 }
 
 /// A guest of ours that is there.

@@ -14,6 +14,7 @@ use super::address::{Inputs, Networking, networking};
 use super::manifest::Request;
 use super::origin::{Origin, Valued, written_or};
 use super::reference::dangling;
+use super::site::without_effect;
 use super::topology::{Placed, can_host};
 
 /// How big a node is.
@@ -457,6 +458,8 @@ fn check_type_keys(node: &Node, kind: NodeType, faults: &mut Faults) {
         if let Some(span) = span.filter(|_| !fits) {
             let message = format!("`{key}` is a key of {whose}; this node is a {kind}");
             faults.push(Diagnostic::error(Code::WrongNodeType, span, message).hint(hint));
+        } else if let Some(span) = span.filter(|_| matches!(key, "hardware" | "access.api")) {
+            faults.push(without_effect(key, span));
         }
     }
 }

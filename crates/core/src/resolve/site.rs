@@ -31,6 +31,7 @@ pub fn validate(catalog: &Catalog) -> Faults {
         faults.extend(found.clone());
     }
     notice_images(catalog, &mut faults);
+    notice_unused(catalog, &mut faults);
     let hosts: BTreeSet<&String> = catalog.hosts.keys().chain(catalog.nodes.keys()).collect();
     for name in hosts {
         check_host(catalog, name, &mut faults);
@@ -109,6 +110,48 @@ pub fn check_site(catalog: &Catalog, faults: &mut Faults) {
             template,
             catalog.image_names(),
         ));
+    }
+}
+
+/// Reports a key that is read, and that nothing acts on.
+pub(super) fn without_effect(key: &str, span: Span) -> Diagnostic {
+    let message = format!("`{key}` has no effect in this version");
+    Diagnostic::notice(Code::NoEffect, span, message).hint("it can stay, or be removed")
+}
+
+/// Reports keys of the site and its hosts that nothing acts on.
+fn notice_unused(catalog: &Catalog, faults: &mut Faults) {
+    let release = catalog
+        .defaults()
+        .and_then(|all| all.image_release.as_ref());
+    let mut unused = vec![("image_release", release.map(|key| key.span))];
+    for host in catalog
+        .hosts
+        .values()
+        .filter_map(|document| document.value.as_ref())
+    {
+        let keys = host
+            .access
+            .as_ref()
+            .and_then(|access| access.authorized_keys.as_ref());
+        unused.push(("hardware", host.hardware.as_ref().map(|key| key.span)));
+        unused.push(("access.authorized_keys", keys.map(|key| key.span)));
+    }
+    for (key, span) in unused {
+        if let Some(span) = span {
+            faults.push(without_effect(key, span));
+        }
+    }
+    let secrets = catalog
+        .secrets
+        .as_ref()
+        .and_then(|secrets| secrets.value.as_ref());
+    let passwords = secrets.and_then(|secrets| secrets.passwords.as_ref());
+    let root = passwords.and_then(|passwords| passwords.get("vm_root"));
+    if let Some(root) = root.filter(|root| !root.expose().is_empty()) {
+        let message = "`passwords.vm_root` is set on no node: only `resolve tofu` uses it";
+        let hint = "log in with a key; root has no password on nodes";
+        faults.push(Diagnostic::notice(Code::NoEffect, root.span, message).hint(hint));
     }
 }
 

@@ -10,6 +10,7 @@ mod hostile;
 mod model;
 mod policy;
 mod props;
+mod refused;
 mod shown;
 
 use homestak_core::converge::{Facts, FileFact, Resource, SystemFact, wanted};

@@ -81,7 +81,7 @@ pub fn spec() -> impl Strategy<Value = Value> {
             if sysctl {
                 config["sysctl"] = json!({ "net.ipv4.ip_forward": 1 });
             }
-            config["k3s"] = json!({ "role": "server" });
+            config["x-k3s"] = json!({ "role": "server" });
             spec["config"] = config;
             if fixed {
                 spec["network"] = json!({ "ip": "10.0.0.7/24", "gateway": "10.0.0.1", "dns": ["10.0.0.2"] });

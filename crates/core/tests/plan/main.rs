@@ -14,8 +14,8 @@ use homestak_core::observed::{
     GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
 use homestak_core::plan::{
-    Action, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options, Paces, Place, Plan, Step,
-    StepKind, Verb, identity, plan, steps,
+    Action, Comparison, ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options,
+    Paces, Place, Plan, Step, StepKind, Verb, identity, plan, steps,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use proptest::prelude::*;
@@ -186,6 +186,41 @@ fn apply(text: &str, guests: Vec<ObservedGuest>) -> Plan {
 }
 
 const TWO: &str = "nodes:\n  - {name: a, preset: small}\n  - {name: b, preset: small, vmid: 500}\n";
+
+#[test]
+fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
+    let (catalog, resolved) = documents(TWO);
+    let there = host(vec![ours("a", 200), ours("b", 500)]);
+    let found = Comparison {
+        refusals: vec!["there is no time zone `Europe/Nowhere`".into()],
+        ..Comparison::default()
+    };
+    let config = ConfigPlan {
+        spec: "base".to_owned(),
+        digest: String::new(),
+        port: 22,
+        found: Some(found),
+    };
+    let plan = plan(&Inputs {
+        site: &site(),
+        catalog: &catalog,
+        resolved: &resolved,
+        looks: &[(Place::Host("father".to_owned()), Look::Seen(there))].into(),
+        records: &BTreeMap::new(),
+        elsewhere: &Elsewhere::default(),
+        configs: &[("a".to_owned(), config)].into(),
+        options: &Options::new(Verb::Apply),
+        paces: &Paces::default(),
+    });
+    let [refusal] = &plan.refusals[..] else {
+        panic!("{:?}", plan.refusals)
+    };
+    assert_eq!(refusal.node.as_deref(), Some("a"));
+    assert_eq!(
+        refusal.reason.text,
+        "there is no time zone `Europe/Nowhere`"
+    );
+}
 
 #[test]
 fn nodes_that_are_there_as_written_need_nothing() {

@@ -70,7 +70,7 @@ fn compare(now: Option<&str>, wanted: &str) -> Comparison {
     if now == Some(wanted) {
         return Comparison {
             settled: true,
-            changes: Vec::new(),
+            ..Comparison::default()
         };
     }
     let change = Change {
@@ -84,8 +84,8 @@ fn compare(now: Option<&str>, wanted: &str) -> Comparison {
         handling: Handling::Enforce,
     };
     Comparison {
-        settled: false,
         changes: vec![change],
+        ..Comparison::default()
     }
 }
 

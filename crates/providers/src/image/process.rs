@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::thread::JoinHandle;
@@ -138,6 +139,8 @@ fn attend(
         .env("DEBIAN_FRONTEND", "noninteractive")
         .envs(environment.iter().cloned())
         .current_dir("/")
+        // A group of its own: Ctrl-C is for us, and we end it. Otherwise it would report the signal.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
         .stderr(writer);
@@ -179,4 +182,41 @@ pub(crate) fn ask(name: &str, arguments: &[&str]) -> Option<String> {
         .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Running;
+
+    /// Returns the process group of the process that has a word among its arguments.
+    fn group_of(word: &str) -> Option<i32> {
+        let processes = fs_err::read_dir("/proc").ok()?.flatten();
+        let has_word = |path: &std::path::Path| {
+            let words = fs_err::read(path.join("cmdline")).unwrap_or_default();
+            words
+                .split(|byte| *byte == 0)
+                .any(|one| one == word.as_bytes())
+        };
+        let process = processes
+            .map(|entry| entry.path())
+            .find(|path| has_word(path))?;
+        let stat = fs_err::read_to_string(process.join("stat")).ok()?;
+        let rest = stat.rsplit_once(')')?.1;
+        rest.split_whitespace().nth(2)?.parse().ok()
+    }
+
+    #[test]
+    fn a_program_that_builds_does_not_get_the_interrupts_of_the_terminal() {
+        // Unlike that of any other test: processes of the whole machine are looked at.
+        let word = format!("10{}.5", std::process::id());
+        let running = Running::start(vec!["sleep".into(), word.clone().into()], &[]);
+        let looks = (0..200).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            group_of(&word)
+        });
+        drop(running);
+        let group = looks.expect("it was started");
+        let own = rustix::process::getpgrp().as_raw_nonzero().get();
+        assert_ne!(group, own);
+    }
 }

@@ -38,7 +38,7 @@ use homestak_engine::ports::{
 
 pub use clean::Leftover;
 pub use node::{Engine, FirstBoot, Node};
-pub use preflight::{PACKAGES, check, setup};
+pub use preflight::{PACKAGES, check, check_addresses, setup};
 pub use realm::{ROOT, Realm};
 pub use remote::{Carrier, Remote};
 pub use wire::{Reply, Request};

@@ -86,6 +86,20 @@ pub(super) fn choose(realm: &Realm) -> Result<Network, PortError> {
     let doing = "choose a network";
     // Two local hosts that begin at the same time see each other's choice.
     let _turn = shared_lock(doing)?;
+    let network = free(doing)?;
+    let text = serde_json::to_vec(&network).map_err(|error| PortError::bug(doing, &error))?;
+    durable::write(&realm.network(), &text, Access::PUBLIC)
+        .map_err(|error| fault::io(doing, &error))?;
+    Ok(network)
+}
+
+/// Returns the network of a realm, or the one that would be chosen now.
+pub(super) fn expected(realm: &Realm) -> Result<Network, PortError> {
+    chosen(realm).map_or_else(|| free("look for a network"), Ok)
+}
+
+/// Returns the first network that the machine does not use.
+fn free(doing: &str) -> Result<Network, PortError> {
     let routes = run("ip", &["-4", "-o", "route", "show", "table", "all"])
         .map_err(|error| fault::program(doing, &error))?;
     let taken = networks(&routes);
@@ -95,17 +109,13 @@ pub(super) fn choose(realm: &Realm) -> Result<Network, PortError> {
     };
     // 10.77 first, then on through 10.64 to 10.127.
     let mut candidates = (0..64).map(|n| Network::new(Ipv4Addr::new(10, 64 + (13 + n) % 64, 0, 0)));
-    let Some(network) = candidates.find(free) else {
-        return Err(PortError::refused(
+    candidates.find(free).ok_or_else(|| {
+        PortError::refused(
             doing,
             "the machine has routes to every network between 10.64.0.0 and 10.127.0.0",
             "`ip route` shows them",
-        ));
-    };
-    let text = serde_json::to_vec(&network).map_err(|error| PortError::bug(doing, &error))?;
-    durable::write(&realm.network(), &text, Access::PUBLIC)
-        .map_err(|error| fault::io(doing, &error))?;
-    Ok(network)
+        )
+    })
 }
 
 /// Makes the network, as far as it is not there. The caller holds the realm.

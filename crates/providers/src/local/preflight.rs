@@ -3,9 +3,11 @@
 //! In: the machine as it is. Out: findings, each failure with the command that mends it.
 //! Never: anything installed without being asked.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::cgroup::Hierarchies;
+use super::net;
 use super::realm::Realm;
 use crate::finding::{Finding, Severity};
 use crate::process;
@@ -46,6 +48,31 @@ pub fn check(realm: &Realm) -> Vec<Finding> {
     found.extend(storage(realm));
     found.push(names());
     found
+}
+
+/// Checks that nodes can have the fixed addresses that they ask for.
+pub fn check_addresses(realm: &Realm, asked: &[(&str, IpAddr)]) -> Vec<Finding> {
+    let check = "addresses";
+    if asked.is_empty() {
+        return Vec::new();
+    }
+    let network = match net::expected(realm) {
+        Ok(network) => network,
+        Err(error) => return vec![finding(Severity::Unknown, check, error.to_string(), "")],
+    };
+    let outside = asked.iter().filter(|(_, address)| match address {
+        IpAddr::V4(address) => !network.offers(*address),
+        IpAddr::V6(_) => true,
+    });
+    let outside = outside.map(|(node, address)| {
+        let gateway = network.gateway();
+        let detail = format!(
+            "`{node}` cannot have {address}: the network of the local host is {network}, with {gateway} as gateway"
+        );
+        let fix = "write an address of that network, or leave `ip` out to have one chosen";
+        finding(Severity::Failure, check, detail, fix)
+    });
+    outside.collect()
 }
 
 /// Installs what is missing; returns what was installed.

@@ -117,12 +117,6 @@ impl Pusher {
             let message = checked.message;
             return Err(PushError::Agent { word, message });
         }
-        if !checked.refusals.is_empty() {
-            let refusals: Vec<&str> = checked.refusals.iter().map(|one| &**one).collect();
-            let message = refusals.join("; ").into();
-            let word = "refused".to_owned();
-            return Err(PushError::Agent { word, message });
-        }
         if checked.unconfirmed.is_some() {
             self.confirm_last(ssh)?;
         }
@@ -139,6 +133,7 @@ impl Pusher {
         Ok(Comparison {
             settled: checked.settled,
             changes,
+            refusals: checked.refusals,
         })
     }
 

@@ -34,12 +34,13 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    if name == LOCAL {
-        return report(name, &check_machine(&LocalPlace::new(settings))?, printer);
-    }
     let resolved = wanted_manifest
         .map(|wanted| resolve(wanted, name, session, printer))
         .transpose()?;
+    if name == LOCAL {
+        let findings = check_machine(&LocalPlace::new(settings), resolved.as_ref())?;
+        return report(name, &findings, printer);
+    }
     if name == SIM {
         let detail = "the simulator has what manifests name, and needs nothing".to_owned();
         return report(name, &[of(Severity::Good, "sim", detail, "")], printer);

@@ -53,7 +53,7 @@ pub(super) fn run(
 fn this_machine(offline: bool, settings: &Settings) -> Result<Json, CommandError> {
     let mut body = json!({ "name": LOCAL, "kind": "this machine", "root": settings.local_root });
     if !offline {
-        let findings = check_machine(&LocalPlace::new(settings))?;
+        let findings = check_machine(&LocalPlace::new(settings), None)?;
         let lacks: Vec<&str> = findings
             .iter()
             .filter(|finding| finding.severity == Severity::Failure)

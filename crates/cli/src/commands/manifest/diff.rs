@@ -6,7 +6,7 @@ use homestak_core::converge::render;
 use homestak_core::plan::{Options, Verb};
 use serde_json::json;
 
-use super::job::Job;
+use super::job::{Job, refusals};
 use crate::args::{CarryArgs, ManifestArgs, NodeArgs};
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -53,6 +53,9 @@ pub(in crate::commands) fn run(
         ))
         .hint("-v says what was tried"));
     };
+    if !found.refusals.is_empty() {
+        return refusals(&plan).and(Ok(ExitCode::from(DIFFERS)));
+    }
     let changes = &found.changes;
     if printer.shape.json {
         let body = json!({ "node": name, "spec": config.spec, "changes": changes });

@@ -327,7 +327,7 @@ impl<'a> Job<'a> {
         for host in plan.hosts.iter().filter(|host| *host != SIM) {
             self.printer.detail(&format!("checking {host}"));
             let findings = if host == LOCAL {
-                check_machine(&self.bench.local)?
+                check_machine(&self.bench.local, makes)?
             } else {
                 before_a_run(host, makes, &self.bench.session).await?
             };

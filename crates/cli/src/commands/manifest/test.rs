@@ -55,7 +55,7 @@ fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
         None => error.message,
     };
     install(printer).map_err(word)?;
-    let findings = check_machine(&LocalPlace::new(settings)).map_err(word)?;
+    let findings = check_machine(&LocalPlace::new(settings), None).map_err(word)?;
     let bad = findings
         .iter()
         .filter(|finding| finding.severity == Severity::Failure);

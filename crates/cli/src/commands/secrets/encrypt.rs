@@ -8,7 +8,7 @@ use homestak_secrets::{
 };
 use serde_json::json;
 
-use super::{file, keys, sealed};
+use super::{file, keys, open_sealed, sealed};
 use crate::clock;
 use crate::commands::write_private;
 use crate::error::CommandError;
@@ -55,10 +55,11 @@ pub(super) fn run(
     )?;
     write_private(&path, &text)?;
     let names: Vec<String> = recipients.iter().map(ToString::to_string).collect();
+    let opens = open_sealed(&text, settings).is_ok();
     if printer.shape.json {
         printer.json(
             "secrets.encrypt",
-            json!({ "success": true, "file": path, "recipients": names }),
+            json!({ "success": true, "file": path, "recipients": names, "can_be_opened_here": opens }),
         );
         return Ok(());
     }
@@ -67,6 +68,12 @@ pub(super) fn run(
         path.display(),
         names.join(", ")
     ));
+    if !opens {
+        printer.say("warning: none of your keys opens it: you could not read it again here");
+        printer.hint(
+            "homestak secrets keygen prints your recipient; add it with -r, or in .sops.yaml",
+        );
+    }
     if path != plain.path {
         printer.say(&format!(
             "{} is still there in plain; remove it when you no longer need it.",

@@ -1,0 +1,152 @@
+//! Configuration checked by the programs that read it, before the first change.
+//!
+//! In: steps that write files. Out: what the readers of the files report about them.
+//! Never: a file of the machine changed. What cannot be checked here is not refused: a service that
+//! does not start later is handled then (see `service`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use homestak_api::durable::{self, Access};
+use homestak_core::converge::{SSHD, SUDOERS, Step};
+
+use crate::error::AgentError;
+use crate::{files, process};
+
+/// Programs that check the configuration below a path, and where it is.
+const CHECKS: &[(&str, &[&str])] = &[
+    ("/etc/apache2/", &["/usr/sbin/apache2ctl", "-t"]),
+    ("/etc/bind/", &["/usr/bin/named-checkconf"]),
+    ("/etc/dnsmasq.", &["/usr/sbin/dnsmasq", "--test"]),
+    (
+        "/etc/haproxy/",
+        &[
+            "/usr/sbin/haproxy",
+            "-c",
+            "-q",
+            "-f",
+            "/etc/haproxy/haproxy.cfg",
+        ],
+    ),
+    (
+        "/etc/nftables.conf",
+        &["/usr/sbin/nft", "-c", "-f", "/etc/nftables.conf"],
+    ),
+    ("/etc/nginx/", &["/usr/sbin/nginx", "-t", "-q"]),
+    ("/etc/postfix/", &["/usr/sbin/postfix", "check"]),
+    ("/etc/rsyslog.", &["/usr/sbin/rsyslogd", "-N1"]),
+    ("/etc/unbound/", &["/usr/sbin/unbound-checkconf"]),
+];
+const VISUDO: &str = "/usr/sbin/visudo";
+const SSHD_PROGRAM: &str = "/usr/sbin/sshd";
+/// Runs a check where `/etc` is what it will be. Nobody else sees that: the mount ends with the
+/// process. The code tells that it could not be mounted, as in a container that may not.
+const OVERLAY: &str = "mount -t overlay -o \"lowerdir=/etc,upperdir=$1/etc,workdir=$1/work\" overlay /etc 2>/dev/null || exit 125; shift; exec \"$@\"";
+const NOT_MOUNTED: i32 = 125;
+
+type Texts = BTreeMap<String, Option<String>>;
+
+/// Returns what is wrong with files that the steps write.
+pub(crate) fn faults(steps: &[Step]) -> Result<Vec<String>, AgentError> {
+    let mut texts = Texts::new();
+    for step in steps {
+        match step {
+            Step::Write { path, content, .. } => {
+                texts.insert(path.clone(), Some(content.clone()));
+            }
+            Step::Delete { path } => {
+                texts.insert(path.clone(), None);
+            }
+            _ => {}
+        }
+    }
+    if texts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let place = PathBuf::from(format!("/run/homestak-check-{}", std::process::id()));
+    let found = look(&place, &texts);
+    _ = fs_err::remove_dir_all(&place);
+    found
+}
+
+fn look(place: &Path, texts: &Texts) -> Result<Vec<String>, AgentError> {
+    let mut faults = Vec::new();
+    for (path, text) in texts {
+        if let Some(text) = text
+            && path.starts_with(SUDOERS)
+            && Path::new(VISUDO).exists()
+        {
+            faults.extend(sudoers(place, path, text)?);
+        }
+    }
+    if texts.keys().any(|path| path.starts_with(SSHD)) && Path::new(SSHD_PROGRAM).exists() {
+        match files::check_sshd(texts) {
+            Err(AgentError::Unsound { path, said }) => faults.push(unsound(&path, &said)),
+            checked => checked?,
+        }
+    }
+    for (start, program) in CHECKS {
+        faults.extend(below(place, start, program, texts)?);
+    }
+    Ok(faults)
+}
+
+fn unsound(path: &str, said: &str) -> String {
+    format!("`{path}` would be unsound: {said}")
+}
+
+fn put(to: &Path, text: &str) -> Result<(), AgentError> {
+    let failed = |source| AgentError::Write {
+        path: to.display().to_string(),
+        source,
+    };
+    fs_err::create_dir_all(to.parent().unwrap_or(to)).map_err(failed)?;
+    durable::write(to, text.as_bytes(), Access::PRIVATE).map_err(failed)
+}
+
+fn sudoers(place: &Path, path: &str, text: &str) -> Result<Option<String>, AgentError> {
+    let copy = place.join("sudoers");
+    put(&copy, text)?;
+    let copy = copy.to_string_lossy();
+    let ended = process::run(&[VISUDO, "--check", "--quiet", "--file", &copy])?;
+    let said = || unsound(path, &ended.said().replace(&*copy, path));
+    Ok((ended.code != Some(0)).then(said))
+}
+
+/// Lets a program check what will be below a path.
+fn below(
+    place: &Path,
+    start: &str,
+    program: &[&str],
+    texts: &Texts,
+) -> Result<Option<String>, AgentError> {
+    let mine: Vec<_> = texts
+        .iter()
+        .filter(|(path, _)| path.starts_with(start))
+        .collect();
+    let is_there = program.first().is_some_and(|name| Path::new(name).exists());
+    let Some((first, _)) = mine.first().filter(|_| is_there) else {
+        return Ok(None);
+    };
+    let etc = place.join("etc");
+    for (path, text) in &mine {
+        // What goes cannot be hidden from a program this way.
+        let (Some(text), Ok(inner)) = (text, Path::new(path).strip_prefix("/etc")) else {
+            return Ok(None);
+        };
+        put(&etc.join(inner), text)?;
+    }
+    let failed = |source| AgentError::Write {
+        path: place.display().to_string(),
+        source,
+    };
+    fs_err::create_dir_all(place.join("work")).map_err(failed)?;
+    let where_it_is = place.to_string_lossy();
+    let mut words = vec!["unshare", "--mount", "--propagation", "private", "--"];
+    words.extend(["sh", "-c", OVERLAY, "sh", &*where_it_is]);
+    words.extend(program);
+    let ended = process::run(&words)?;
+    let refused = !matches!(ended.code, Some(0 | NOT_MOUNTED) | None);
+    _ = fs_err::remove_dir_all(place);
+    Ok(refused.then(|| unsound(first, &ended.said())))
+}
