@@ -13,6 +13,7 @@ mod hidden;
 mod judge;
 mod report;
 mod runner;
+mod shown;
 mod transcript;
 
 use std::path::{Path, PathBuf};
