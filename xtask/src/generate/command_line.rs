@@ -50,7 +50,7 @@ pub(super) fn page() -> Result<String> {
         .map(|(name, verb, manifest)| {
             vec![
                 format!("`{name}`"),
-                format!("`homestak {verb} -M {manifest}`"),
+                format!("`homestak manifest {verb} -M {manifest}`"),
             ]
         })
         .collect();

@@ -14,6 +14,7 @@ mod hidden;
 mod judge;
 mod report;
 mod runner;
+mod shown;
 mod transcript;
 
 use std::path::{Path, PathBuf};

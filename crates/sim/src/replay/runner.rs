@@ -439,7 +439,7 @@ impl Runner {
             before::put_sources(&self.world, &host_of(row.api_path()), &row.parameters());
         }
         if row.status == 200 {
-            before::put_figures(&self.world, row);
+            super::shown::put_figures(&self.world, row);
         }
         if row.status == 200 && row.api_path().ends_with("/content") {
             let host = host_of(row.api_path());
