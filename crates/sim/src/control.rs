@@ -14,7 +14,9 @@ use crate::world::World;
 
 /// Whether a request is for the simulator itself.
 pub(crate) fn is_meant(request: &Request) -> bool {
-    request.path == "/sim" || request.path.starts_with("/sim/")
+    // Clients of the API put its prefix before it.
+    let path = request.api_path();
+    path == "/sim" || path.starts_with("/sim/")
 }
 
 /// Answers a request for the simulator itself.
@@ -27,7 +29,7 @@ pub(crate) async fn answer(world: &World, request: &Request) -> Answer {
 
 async fn act(world: &World, request: &Request) -> Outcome {
     world.authenticate(request)?;
-    match (request.method.as_str(), request.path.as_str()) {
+    match (request.method.as_str(), request.api_path()) {
         ("GET", "/sim/time") => {}
         ("GET", "/sim/ssh") => {
             let address = request.parameters.get("address").map(String::as_str);
