@@ -216,6 +216,11 @@ fn what_a_rollback_cannot_undo_is_listed_and_counts() {
         (guests[0].config["memory"].as_str(), guests[0].running),
         ("2048", true)
     );
+    // The disk that stays larger is a difference, so that the node is not called right.
+    father.workers(1, "");
+    let plan = run(&father, "manifest plan -M workers -H father").good();
+    assert!(plan.contains("stays as it is"), "{plan}");
+    assert!(!plan.contains("is as it should be"), "{plan}");
 }
 
 #[test]

@@ -126,3 +126,44 @@ pub enum Handling {
     /// It is not looked at, and not among changes.
     Ignore,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Change, Handling, Since};
+
+    #[test]
+    fn accounts_packages_and_files_that_go_are_removals() {
+        let change = |resource: &str, field: &str, expected: &str, found: &str| Change {
+            id: format!("{resource}/{field}"),
+            resource: resource.to_owned(),
+            field: field.to_owned(),
+            expected: expected.into(),
+            found: found.into(),
+            since: Since::Spec,
+            danger: None,
+            handling: Handling::Enforce,
+        };
+        for (resource, field, expected, found, is_removal) in [
+            ("user:alice", "login", "closed", "open", true),
+            ("file:/etc/note", "state", "absent", "present", true),
+            ("package:tree", "state", "absent", "installed", true),
+            ("package:tree", "state", "installed", "absent", false),
+            ("user:alice", "login", "open", "closed", false),
+            (
+                "service:cron.service",
+                "active",
+                "inactive",
+                "active",
+                false,
+            ),
+        ] {
+            let one = change(resource, field, expected, found);
+            assert_eq!(one.is_removal(), is_removal, "{one:?}");
+            let left = Change {
+                handling: Handling::Report,
+                ..one
+            };
+            assert!(!left.is_removal());
+        }
+    }
+}
