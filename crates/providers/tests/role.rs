@@ -111,7 +111,7 @@ fn on_disks(guest: NewGuest) -> NewGuest {
 }
 
 async fn address(pve: &Pve, place: &Place, guest: &GuestRef) -> Result<(), PortError> {
-    while pve.address(guest).await?.is_none() {
+    while pve.address(guest).await?.address().is_none() {
         place.clock.sleep(Duration::from_secs(1)).await;
     }
     Ok(())

@@ -142,9 +142,10 @@ impl<'a> Owners<'a> {
             // A guest of the first form carries no site.
             unmarked || recorded && guest.site != record.site
         });
-        match decide(carrying, |guest| guest.vmid == vmid) {
-            Match::Absent => edited.map_or(Match::Absent, Match::Edited),
-            other => other,
+        let found = decide(carrying, |guest| guest.vmid == vmid);
+        match edited {
+            Some(guest) if matches!(found, Match::Absent) => Match::Edited(guest),
+            _ => found,
         }
     }
 
