@@ -122,7 +122,7 @@ fn hardship_is_told_and_the_next_apply_ends_well() {
         if unit == "bad" {
             assert!(
                 run.err
-                    .contains("enable bad.service; not done: start bad.service"),
+                    .contains("set up eth0 and 1 more; not done: start bad.service"),
                 "{}",
                 run.err
             );

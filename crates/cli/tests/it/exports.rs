@@ -139,7 +139,7 @@ fn ansible_variables_have_the_documented_keys_and_values() {
     );
     assert_eq!(
         json["ssh_authorized_keys"][0],
-        "ssh-ed25519 AAAA-key-value ops@desk"
+        "ssh-ed25519 AAAAkeyvalue ops@desk"
     );
     let seed = world
         .on_site(&["resolve", "ansible", "--compat", "seed"])

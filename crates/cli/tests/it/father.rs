@@ -52,7 +52,7 @@ impl Father {
             ),
         );
         site.secrets(&format!(
-            "api_tokens:\n  father: {TOKEN}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA-key-value ops@desk\n"
+            "api_tokens:\n  father: {TOKEN}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAAkeyvalue ops@desk\n"
         ));
         Self {
             site,

@@ -37,7 +37,7 @@ impl World {
         );
         world.write("hosts/father.yaml", "host: father\nip: 192.0.2.61\n");
         world.secrets(
-            "api_tokens:\n  father: root@pam!homestak=token-value\npasswords:\n  vm_root: $6$salt$hash-value\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA-key-value ops@desk\nauth:\n  signing_key: \"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\"\n",
+            "api_tokens:\n  father: root@pam!homestak=token-value\npasswords:\n  vm_root: $6$salt$hash-value\nssh_keys:\n  ops@desk: ssh-ed25519 AAAAkeyvalue ops@desk\nauth:\n  signing_key: \"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\"\n",
         );
         world
     }

@@ -83,7 +83,7 @@ impl Rig {
             handles.extend([outer, inner]);
         });
         site.secrets(&format!(
-            "api_tokens:\n  father: {TOKEN}\n  inner: {TOKEN}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAA-key-value ops@desk\n"
+            "api_tokens:\n  father: {TOKEN}\n  inner: {TOKEN}\nssh_keys:\n  ops@desk: ssh-ed25519 AAAAkeyvalue ops@desk\n"
         ));
         let rig = Self {
             world,
