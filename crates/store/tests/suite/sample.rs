@@ -49,7 +49,7 @@ pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
         foreign: Vec::new(),
         refusals: Vec::new(),
         estimate: Some(61.5),
-        measured: true,
+        measured: false,
     }
 }
 

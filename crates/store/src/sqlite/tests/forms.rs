@@ -65,8 +65,6 @@ fn check(journal: &Sqlite, form: usize) {
     let plan = Plan {
         form: u32::try_from(form).unwrap(),
         site: site.clone(),
-        // Plans did not say yet where their estimate came from.
-        measured: false,
         ..sample::plan("edge", 1)
     };
     let record = NodeRecord {
