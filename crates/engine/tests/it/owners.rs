@@ -50,6 +50,8 @@ struct Walk {
 }
 
 type Guests = BTreeMap<u32, GuestFacts>;
+/// Identities and ids that a driver has recorded.
+type Known = BTreeSet<(String, Option<u32>)>;
 
 impl Walk {
     fn new(seed: u64) -> Self {
@@ -273,9 +275,9 @@ impl Walk {
             host: "pve1".to_owned(),
         };
         let records = self.drivers[at].lab.journal.records(&scope).await.unwrap();
-        let known: BTreeSet<String> = records
+        let known: Known = records
             .iter()
-            .map(|record| record.guest.uuid.to_string())
+            .map(|record| (record.guest.uuid.to_string(), record.guest.vmid))
             .collect();
         let plan = self.drivers[at].lab.plan_with(&manifest, &options).await;
         self.note(format!(
@@ -329,7 +331,7 @@ impl Walk {
     }
 
     /// Compares what there was with what there is: a driver changed its own guests only.
-    fn judge(&mut self, at: usize, plan: &Plan, before: &Guests, known: &BTreeSet<String>) {
+    fn judge(&mut self, at: usize, plan: &Plan, before: &Guests, known: &Known) {
         let after = self.guests();
         let site = self.drivers[at].site;
         let named: BTreeSet<Option<u32>> = plan
@@ -353,8 +355,11 @@ impl Walk {
             let allowed = match self.owners[vmid] {
                 Owner::Site(owner) => owner == site,
                 Owner::Forged(owner) => {
-                    let recorded = |uuid: &String| tags.contains(uuid.as_str());
-                    owner == site && !known.iter().any(recorded)
+                    // A driver that had no record of the node may have recorded this guest itself.
+                    let another = |(uuid, id): &(String, Option<u32>)| {
+                        tags.contains(uuid.as_str()) && *id != Some(*vmid)
+                    };
+                    owner == site && !known.iter().any(another)
                 }
                 Owner::Person => false,
             };
