@@ -111,7 +111,8 @@ impl Walk {
             0 | 1 => {
                 let done = self.world().clone_guest(vmid, id, &[]);
                 if done.is_ok() {
-                    self.owners.insert(id, Owner::Person);
+                    let owner = self.copied(id, false);
+                    self.owners.insert(id, owner);
                 }
                 done.map(|()| format!("clone {vmid} to {id}"))
             }
@@ -195,10 +196,29 @@ impl Walk {
         let owner = if id == vmid && (ct || !unique) {
             owner
         } else {
-            Owner::Person
+            self.copied(id, !unique)
         };
         self.owners.insert(id, owner);
         Ok(format!("restore {vmid} as {id}, unique {unique}"))
+    }
+
+    /// Whose a copy is: nobody's, unless it is a copy of a copy that came to the id of the guest that
+    /// the first one was made of, with all that it carried. A clone of a machine has an SMBIOS uuid
+    /// of its own.
+    fn copied(&self, id: u32, keeps_smbios: bool) -> Owner {
+        let copy = &self.guests()[&id];
+        let tags = copy.config.get("tags").map_or("", String::as_str);
+        let tagged = |tag: String| tags.split(';').any(|one| one == tag);
+        let of = |driver: &&Driver| tagged(format!("homestak-s-{}", driver.lab.site));
+        match self.drivers.iter().find(of) {
+            Some(driver)
+                if tagged(format!("homestak-v-{id}"))
+                    && (keeps_smbios || copy.kind == Kind::Lxc) =>
+            {
+                Owner::Forged(driver.site)
+            }
+            _ => Owner::Person,
+        }
     }
 
     /// A tenant gives a guest everything that another carries.
