@@ -91,7 +91,7 @@ impl Before {
         Ok(())
     }
 
-    /// Puts back what the unit of an error reads, and returns what is told of it.
+    /// Puts back what the unit of an error reads, and returns the error to report.
     pub(crate) fn judge(&self, first: AgentError) -> AgentError {
         let Some(unit) = first.unit().map(str::to_owned) else {
             return first;

@@ -194,30 +194,27 @@ async fn refine(
         let Some(Look::Seen(observed)) = looks.get(&node.place) else {
             continue;
         };
-        let Some(found) = &node.found else {
-            // What is at the recorded id may be the guest without its tags.
-            let record = records.get(&node.name).filter(|record| {
-                let unmarked = |guest: &ObservedGuest| {
-                    Some(guest.vmid) == record.guest.vmid && guest.uuid.is_none()
-                };
-                record.host == node.host && observed.guests.iter().any(unmarked)
-            });
-            if let (Some(record), Place::Host(host)) = (record, &node.place) {
-                let (places, slots) = (places.clone(), slots.clone());
-                let (host, place) = (host.clone(), node.place.clone());
-                let guest = record.guest.clone();
-                // Cancel safety: looking changes nothing.
-                asked.spawn(async move {
-                    let _slot = slots.acquire().await;
-                    let seen = async { places.host(&host).await?.inspect(&guest).await };
-                    (place, guest.vmid, seen.await)
-                });
-            }
-            continue;
+        // Without a guest: what is at the recorded id may be the guest without its tags.
+        let unmarked = |record: &&NodeRecord| {
+            let there = |guest: &ObservedGuest| {
+                Some(guest.vmid) == record.guest.vmid && guest.uuid.is_none()
+            };
+            record.host == node.host && observed.guests.iter().any(there)
         };
-        let unknown = found.power == Power::Unknown;
+        let recorded = || records.get(&node.name).filter(unmarked);
+        let (guest, unknown, changes) = match &node.found {
+            Some(found) => (
+                found.guest.clone(),
+                found.power == Power::Unknown,
+                node.action.changes(),
+            ),
+            None => match recorded() {
+                Some(record) => (record.guest.clone(), false, true),
+                None => continue,
+            },
+        };
         let at = match &node.place {
-            Place::Host(host) if unknown || node.action.changes() => (host.clone(), None),
+            Place::Host(host) if unknown || changes => (host.clone(), None),
             // What is inside was looked at through an address that may not answer, and each step
             // looks again before it acts.
             Place::Inside(parent) if unknown => {
@@ -232,7 +229,7 @@ async fn refine(
             Place::Host(_) | Place::Inside(_) => continue,
         };
         let (places, slots) = (places.clone(), slots.clone());
-        let (place, guest) = (node.place.clone(), found.guest.clone());
+        let place = node.place.clone();
         // Cancel safety: looking changes nothing.
         asked.spawn(async move {
             let _slot = slots.acquire().await;

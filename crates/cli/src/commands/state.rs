@@ -242,7 +242,7 @@ async fn find(
                 }
                 Err(error) => return Err(error),
             }
-            // Whoever does not answer has an address all the same; the next apply asks again.
+            // An address that is not known now is found by the next apply.
             let reach = provider.address(&record.guest).await;
             record.address = reach.ok().and_then(Reach::address);
             level.push((node, record));

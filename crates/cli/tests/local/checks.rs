@@ -52,7 +52,7 @@ fn a_plan_reports_what_a_node_cannot_become_and_records_come_back_from_the_machi
         "{json:#}"
     );
     bed.run(&["exec", "web", "--", "true"]).good();
-    // Another driver has no keys for it, and is told what to do.
+    // Another driver has no keys for it, and the output says what to do.
     let other = bed.state().with_file_name("other");
     let mut second = bed.command(&rebuild);
     let second = second.env("HOMESTAK_STATE", &other).output().unwrap();

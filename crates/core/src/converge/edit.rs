@@ -322,7 +322,7 @@ pub(super) fn sshd(text: &str, settings: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// Where the server finds keys of users unless it is told otherwise.
+/// Where the server finds keys of users unless it is configured otherwise.
 const USUAL_KEYS: &[&str] = &[
     ".ssh/authorized_keys",
     ".ssh/authorized_keys2",

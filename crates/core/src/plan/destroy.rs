@@ -67,7 +67,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                     },
                     Match::Guest(guest, others) => {
                         if let Some((detail, hint)) = unusable(name, guest) {
-                            refusals.push(refusal(name, &detail, hint));
+                            refusals.push(Refusal::of(Some(name), (detail, hint)));
                         }
                         copies.extend(copies_of(&place, name, &others));
                         match found(guest, record) {
@@ -79,7 +79,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                         copies.extend(copies_of(&place, name, &others));
                         if others.iter().any(|other| !other.is_copy()) {
                             let (detail, hint) = only_copies(name, record, &others);
-                            refusals.push(refusal(name, &detail, hint));
+                            refusals.push(Refusal::of(Some(name), (detail, hint)));
                         }
                         let guests = named(&others);
                         let reason =
@@ -88,12 +88,12 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                     }
                     Match::Ambiguous(guests) => {
                         let (detail, hint) = ambiguous(name, &guests);
-                        refusals.push(refusal(name, &detail, hint));
+                        refusals.push(Refusal::of(Some(name), (detail.clone(), hint)));
                         (detail, None)
                     }
                     Match::Edited(guest) => {
                         let (detail, hint) = edited(name, inputs.site, guest);
-                        refusals.push(refusal(name, &detail, hint));
+                        refusals.push(Refusal::of(Some(name), (detail.clone(), hint)));
                         (detail, None)
                     }
                 }
@@ -147,14 +147,6 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
 /// Tells whether nobody knows how far a guest came or went.
 fn is_cut_off(record: &NodeRecord) -> bool {
     matches!(record.status, NodeStatus::Creating | NodeStatus::Destroying)
-}
-
-fn refusal(node: &str, detail: &str, hint: String) -> Refusal {
-    Refusal {
-        node: Some(node.to_owned()),
-        reason: said(detail),
-        hint,
-    }
 }
 
 fn gone_with(place: &Place) -> String {

@@ -55,7 +55,9 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
             Match::Edited(guest) => (None, Some(edited(name, inputs.site, guest))),
         };
         if let Some((detail, hint)) = why {
-            rebuilt.refusals.push(refusal(Some(name), &detail, hint));
+            rebuilt
+                .refusals
+                .push(Refusal::of(Some(name), (detail, hint)));
         } else if let Some(guest) = guest
             && let Some(found) = found(guest, None)
         {
@@ -82,14 +84,6 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
 /// Returns the plan under which records are written down: there is nothing to do in it.
 pub fn rebuilt_plan(inputs: &Inputs<'_>, nodes: Vec<NodePlan>) -> Plan {
     empty(inputs, nodes, Vec::new(), Vec::new(), Vec::new())
-}
-
-fn refusal(node: Option<&str>, detail: &str, hint: String) -> Refusal {
-    Refusal {
-        node: node.map(str::to_owned),
-        reason: said(detail),
-        hint,
-    }
 }
 
 /// What was created completely, and whether it can be reached, is found out by the next apply.
@@ -139,7 +133,7 @@ fn unnamed(inputs: &Inputs<'_>, claimed: &BTreeSet<GuestUuid>) -> Vec<Refusal> {
         let hint = format!(
             "homestak manifest plan -M {manifest} lists what the manifest does not name any more"
         );
-        refusal(None, &detail, hint)
+        Refusal::of(None, (detail, hint))
     });
     refused.collect()
 }

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::doc::scalar::SiteId;
 use crate::observed::{Contradiction, GuestUuid, ObservedGuest};
 
-use super::apply::said;
 use super::compare::found;
 use super::owner::{Match, Owners, is_identity_of, named};
 use super::place::{Offer, offer};
@@ -96,22 +95,15 @@ pub(super) fn strays(
                     continue;
                 }
                 Match::Ambiguous(guests) => {
-                    let (detail, hint) = ambiguous(&guest.name, &guests);
-                    strays.refusals.push(Refusal {
-                        node: None,
-                        reason: said(&detail),
-                        hint,
-                    });
+                    let why = ambiguous(&guest.name, &guests);
+                    strays.refusals.push(Refusal::of(None, why));
                     continue;
                 }
             };
-            if let Some((detail, hint)) = unusable(&guest.name, guest) {
-                strays.refusals.push(Refusal {
-                    node: None,
-                    reason: said(&detail),
-                    hint,
-                });
-            }
+            let why = unusable(&guest.name, guest);
+            strays
+                .refusals
+                .extend(why.map(|why| Refusal::of(None, why)));
             let Some(found) = found(guest, None) else {
                 continue;
             };
@@ -206,13 +198,12 @@ pub(super) fn bystanders(nodes: &[NodePlan], foreign: &[Foreign]) -> Vec<Refusal
             .or_default()
             .push(format!("{vmid} ({name})"));
     }
-    let refusal = |(node, guests): (&str, Vec<String>)| Refusal {
-        node: Some(node.to_owned()),
-        reason: said(&format!(
+    let refusal = |(node, guests): (&str, Vec<String>)| {
+        let detail = format!(
             "guests in it that this plan does not remove would be destroyed with it: {}",
             guests.join(", ")
-        )),
-        hint: "move or remove them first".to_owned(),
+        );
+        Refusal::of(Some(node), (detail, "move or remove them first".to_owned()))
     };
     inside.into_iter().map(refusal).collect()
 }

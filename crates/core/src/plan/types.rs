@@ -434,3 +434,17 @@ pub struct Refusal {
     /// What to do about it.
     pub hint: String,
 }
+
+impl Refusal {
+    /// Refuses something for a reason that no line of a document gave.
+    pub(super) fn of(node: Option<&str>, (detail, hint): (String, String)) -> Self {
+        Self {
+            node: node.map(str::to_owned),
+            reason: Reason {
+                text: detail,
+                source: None,
+            },
+            hint,
+        }
+    }
+}
