@@ -55,7 +55,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Link => f.write_str("is a symbolic link that a user can change"),
-            Self::Owner(id) => write!(f, "belongs to another user (id {id})"),
+            Self::Owner(id) => write!(f, "belongs to another user (id {id}); `chown` or remove it"),
             Self::Writable => f.write_str("can be changed by other users"),
             Self::Mount => f.write_str("is a mount point below a user's directory"),
             Self::Detour => f.write_str("leads out of a user's directory"),

@@ -59,11 +59,6 @@ const BREAKS: &[(&str, &str, &str)] = &[
         "keys:alice//home/alice/.ssh/authorized_keys mode",
     ),
     (
-        "keys",
-        "chown root /home/alice/.ssh",
-        "keys:alice//home/alice/.ssh",
-    ),
-    (
         "sudo",
         "rm /etc/sudoers.d/homestak-alice",
         "sudo:alice/rule",
