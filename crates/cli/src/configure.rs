@@ -82,8 +82,7 @@ impl SiteConfigurer {
             return Ok(pusher.clone());
         }
         let agent = Agent::read(&self.agent, &self.memory).map_err(|error| error.at_port(doing))?;
-        let confirm_within = self.session.timeouts().of(Limit::Confirm);
-        let pusher = || Pusher::new(agent, confirm_within.as_secs());
+        let pusher = || Pusher::new(agent, &self.session.timeouts());
         Ok(self.pusher.get_or_init(pusher).clone())
     }
 
@@ -115,7 +114,9 @@ impl SiteConfigurer {
     }
 
     fn way(&self, guest: &GuestUuid, address: IpAddr, user: &str) -> Ssh {
-        Ssh::to(&self.keyring, address, user, guest.as_str()).configured(self.ssh_config.clone())
+        Ssh::to(&self.keyring, address, user, guest.as_str())
+            .connecting(self.session.timeouts().of(Limit::Ssh))
+            .configured(self.ssh_config.clone())
     }
 
     /// Returns what the nodes of a manifest become, as far as they are configured from here.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use homestak_core::doc::timeouts::Limit;
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::{NodeRecord, USER};
 use homestak_engine::journal::{Journal, Scope};
@@ -261,6 +262,7 @@ pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError
     let ssh = Ssh::to(&keyring, address, &user, uuid.as_str())
         .port(port)
         .trusting(trust)
+        .connecting(settings.timeouts.of(Limit::Ssh))
         .configured(settings.ssh_config.clone());
     let way = Way {
         ssh,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_api::runtime::leavable;
 use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::USER;
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
@@ -20,6 +21,7 @@ use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSe
 use homestak_providers::ssh::{Keyring, Ssh};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::clock;
 use crate::connect::{connect, connect_at};
@@ -31,8 +33,8 @@ use crate::sim_host;
 
 /// The host that is simulated.
 pub(crate) const SIM: &str = "sim";
-/// How long SSH may take to say who it is.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long one try to connect may take. A guest that has just got its address answers the next.
+const ONE_TRY: Duration = Duration::from_secs(3);
 
 /// The places of a site.
 pub(crate) struct SitePlaces {
@@ -143,7 +145,8 @@ impl SitePlaces {
             let defaults = self.session.catalog.defaults();
             let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
             let user = user.map_or(USER, |user| user.as_str());
-            let ssh = Ssh::to(&self.keyring, address, user, uuid.as_str());
+            let ssh = Ssh::to(&self.keyring, address, user, uuid.as_str())
+                .connecting(self.session.timeouts().of(Limit::Ssh));
             let carrier = Box::new(OverSsh::new(node, ssh));
             Ok(Arc::new(Remote::new(carrier, outermost)))
         })
@@ -240,10 +243,10 @@ impl Places for SitePlaces {
             return pve.simulated_ssh(address).await;
         }
         for port in ports {
-            let greeted = greets(SocketAddr::new(address, *port));
+            let within = self.session.timeouts().of(Limit::Ssh);
             // Cancel safety: dropping the connection is all that happens.
-            let answer = leavable(Duration::ZERO, tokio::time::timeout(PATIENCE, greeted)).await;
-            if matches!(answer, Ok(Ok(true))) {
+            let greeted = greets(SocketAddr::new(address, *port), within);
+            if matches!(leavable(Duration::ZERO, greeted).await, Ok(true)) {
                 return Ok(true);
             }
         }
@@ -251,11 +254,13 @@ impl Places for SitePlaces {
     }
 }
 
-/// Tells whether SSH greets whoever comes to an address.
-async fn greets(address: SocketAddr) -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect(address).await?;
+/// Tells whether SSH greets whoever comes to an address, within a time once it is connected.
+async fn greets(address: SocketAddr, within: Duration) -> std::io::Result<bool> {
+    // Cancel safety: as the caller's.
+    let connected = timeout(ONE_TRY.min(within), TcpStream::connect(address));
+    let mut stream = connected.await??;
     let mut greeting = [0; 4];
-    stream.read_exact(&mut greeting).await?;
+    timeout(within, stream.read_exact(&mut greeting)).await??;
     Ok(&greeting == b"SSH-")
 }
 
@@ -263,4 +268,30 @@ async fn greets(address: SocketAddr) -> std::io::Result<bool> {
 fn as_port(doing: &str, error: &CommandError) -> PortError {
     let detail = error.message.trim_end_matches('.').to_owned();
     PortError::refused(doing, detail, error.hints.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_greeting_that_takes_longer_than_one_try_to_connect_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::time::sleep(ONE_TRY + Duration::from_millis(200)).await;
+            stream.write_all(b"SSH-2.0-slow\r\n").await.unwrap();
+            let (_silent, _) = listener.accept().await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let client = async {
+            assert!(greets(address, Duration::from_secs(60)).await.unwrap());
+            assert!(greets(address, Duration::from_millis(100)).await.is_err());
+        };
+        tokio::select! { () = server => {}, () = client => {} }
+    }
 }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use homestak_core::doc::timeouts::Timeouts;
 use homestak_engine::ports::Sent;
 use homestak_providers::push::{Agent, Limits, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError, Stream, Trust};
@@ -225,7 +226,11 @@ fn misbehaving(directory: &Path, script: &str) -> (Sshd, Ssh, Pusher) {
     fs_err::write(&public, forced).expect("written");
     let ssh = way(&keyring, &sshd, 1, directory);
     let agent = Agent::read(&file, &directory.join("agent.json")).expect("read");
-    (sshd, ssh, Pusher::new(agent, 5))
+    (
+        sshd,
+        ssh,
+        Pusher::new(agent, &Timeouts::parse("confirm=5").unwrap()),
+    )
 }
 
 fn converge(ssh: &Ssh, pusher: &Pusher) -> Result<bool, PushError> {
@@ -261,13 +266,9 @@ fn a_node_that_reports_without_end_is_not_followed_for_ever() {
     let short = Duration::from_secs(1);
     let limits = Limits {
         tries_in_all: 3,
-        ..Limits::default()
+        ..Limits::from(&Timeouts::default())
     };
-    let quick = Limits {
-        silent: short,
-        longest: short * 3,
-        ..limits
-    };
+    let quick = Limits::from(&Timeouts::parse("silence=1,config=3").unwrap());
     let quiet = Limits {
         silent_without_beats: short,
         ..limits

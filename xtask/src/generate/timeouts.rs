@@ -30,6 +30,11 @@ pub(super) fn page() -> String {
         })
         .collect();
     page.table(&["name", "default", "how long is waited"], &rows);
+    page.paragraph(
+        "Not in the table are pauses between two tries, and how long Proxmox VE is given to show \
+         the effect of what it reported as done (30 s). QEMU on this machine has 2 minutes to save \
+         or restore a machine.",
+    );
     page.finish()
 }
 

@@ -140,7 +140,8 @@ fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
         trouble.message
     )];
     lines.extend(trouble.log.iter().map(|line| format!("  log: {line}")));
-    if !trouble.hint.is_empty() {
+    // How the run ended says that one with its options.
+    if !trouble.hint.is_empty() && trouble.hint != REPLAN {
         lines.push(format!("{} {}", "hint:".cyan().bold(), trouble.hint));
     }
     lines

@@ -86,6 +86,12 @@ limits! {
     Upload upload = "120",
     /// For a node to be reached again, before it reverts a change that could cut it off.
     Confirm confirm = "30",
+    /// For an SSH connection to a node.
+    Ssh ssh = "10",
+    /// For a sign of life from a node that is being configured; it sends one every 10 s.
+    Silence silence = "60",
+    /// For a node to be configured, however much it reports.
+    Config config = "21600",
 }
 
 const fn number(text: &str) -> u64 {

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use homestak_core::converge::{Change, Handling};
+use homestak_core::doc::timeouts::{Limit, Timeouts};
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::Comparison;
 use serde::Deserialize;
@@ -43,18 +44,17 @@ pub struct Limits {
     pub longest: Duration,
 }
 
-impl Default for Limits {
-    /// Far more than any job has needed.
-    fn default() -> Self {
+impl From<&Timeouts> for Limits {
+    /// What has no time limit of its own is far more than any job has needed.
+    fn from(timeouts: &Timeouts) -> Self {
         Self {
             tries: 60,
             tries_in_all: 300,
             lines: 50_000,
             bytes: LARGEST,
-            // Six heartbeats.
-            silent: Duration::from_secs(60),
+            silent: timeouts.of(Limit::Silence),
             silent_without_beats: Duration::from_secs(3_600),
-            longest: Duration::from_secs(6 * 3_600),
+            longest: timeouts.of(Limit::Config),
         }
     }
 }
@@ -89,13 +89,12 @@ struct Checked {
 }
 
 impl Pusher {
-    /// Uses an agent. A change that could cut a node off waits so many seconds for a new
-    /// connection.
-    pub fn new(agent: Agent, confirm_within: u64) -> Self {
+    /// Uses an agent, within time limits.
+    pub fn new(agent: Agent, timeouts: &Timeouts) -> Self {
         Self {
             agent,
-            confirm_within,
-            limits: Limits::default(),
+            confirm_within: timeouts.of(Limit::Confirm).as_secs(),
+            limits: Limits::from(timeouts),
         }
     }
 

@@ -12,13 +12,13 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use homestak_core::doc::timeouts;
+
 use super::fault::SshError;
 use super::keyring::Keyring;
 use super::limit::{Bounded, Limit};
 use super::{process, share};
 
-/// How long a connection may take to come about, in seconds.
-const CONNECT: u32 = 10;
 /// How often a silent node is asked whether it is there, in seconds, and how often in vain.
 const ALIVE: (u32, u32) = (5, 3);
 /// How long a connection is kept for the next command, in seconds.
@@ -54,6 +54,8 @@ pub struct Ssh {
     config: Option<PathBuf>,
     port: Option<u16>,
     shared: bool,
+    /// How long a connection may take to come about.
+    connect: Duration,
     limit: Duration,
 }
 
@@ -90,6 +92,7 @@ impl Ssh {
             config: None,
             port: None,
             shared: true,
+            connect: Duration::from_secs(timeouts::Limit::Ssh.default_seconds()),
             limit: LATEST,
         }
     }
@@ -105,6 +108,13 @@ impl Ssh {
     #[must_use]
     pub fn anew(mut self) -> Self {
         self.shared = false;
+        self
+    }
+
+    /// Waits so long for a connection.
+    #[must_use]
+    pub fn connecting(mut self, limit: Duration) -> Self {
+        self.connect = limit;
         self
     }
 
@@ -153,7 +163,7 @@ impl Ssh {
         option("IdentityFile", quoted(self.keyring.own_file()));
         // An agent with many keys would use up the tries.
         option("IdentitiesOnly", "yes".into());
-        option("ConnectTimeout", CONNECT.to_string().into());
+        option("ConnectTimeout", self.connect.as_secs().to_string().into());
         option("ServerAliveInterval", ALIVE.0.to_string().into());
         option("ServerAliveCountMax", ALIVE.1.to_string().into());
         // A node must not use the person's agent, ports or programs, whatever their configuration
