@@ -27,6 +27,18 @@ pub(crate) const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
     ),
     (
         "README",
+        "make build",
+        Where::Nowhere,
+        "a build for release takes minutes, and these tests are built already",
+    ),
+    (
+        "README",
+        "sudo install",
+        Where::Nowhere,
+        "it would change this machine",
+    ),
+    (
+        "README",
         "make test",
         Where::Nowhere,
         "it would run this very test",

@@ -132,7 +132,7 @@ fn a_journal_that_is_no_database_is_told_and_kept() {
     std::fs::write(&file, "my notes, put here by mistake\n").unwrap();
     for words in [&["manifest", "resume"][..], &["manifest", "status"], &APPLY] {
         let run = father.run(words);
-        assert_says(&run, &father, &["not a database", "by their tags"]);
+        assert_says(&run, &father, &["not a database", "homestak state rebuild"]);
     }
     assert_eq!(father.pve.guests(), before, "nothing was touched");
     let kept = std::fs::read_to_string(&file).unwrap();
@@ -168,7 +168,11 @@ fn a_journal_that_was_cut_off_is_told_and_kept() {
         let left = std::fs::read(&file).unwrap();
         for words in [&["manifest", "resume"][..], &["manifest", "status"], &APPLY] {
             let run = father.run(words);
-            assert_says(&run, &father, &["malformed", "keep them", "by their tags"]);
+            assert_says(
+                &run,
+                &father,
+                &["malformed", "keep them", "homestak state rebuild"],
+            );
         }
         assert_eq!(father.pve.guests(), before, "nothing was touched");
         assert!(
@@ -188,14 +192,14 @@ fn a_journal_that_was_cut_off_in_the_middle_of_a_run_doubles_nothing() {
         // The log may hold all that is needed.
         let run = father.run(&["manifest", "resume"]);
         if run.code == 1 {
-            assert_says(&run, &father, &["keep them", "by their tags"]);
+            assert_says(&run, &father, &["keep them", "homestak state rebuild"]);
             put_away(&father);
         } else {
             run.good();
         }
         let again = father.run(&APPLY);
         if again.code == 1 {
-            assert_says(&again, &father, &["keep them", "by their tags"]);
+            assert_says(&again, &father, &["keep them", "homestak state rebuild"]);
             put_away(&father);
             father.run(&APPLY).good();
         }

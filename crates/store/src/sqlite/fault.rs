@@ -92,8 +92,8 @@ impl Fault {
 const FULL: &str = "is the disk of `FILE` full? free space and NEXT";
 const REFUSED: &str =
     "make `FILE` and its directory writable for yourself, or name another with `HOMESTAK_STATE`";
-const MOVE_AWAY: &str =
-    "move `FILE` and the files beside it away and keep them: guests are found again by their tags";
+const MOVE_AWAY: &str = "move `FILE`, `FILE-wal` and `FILE-shm` away and keep them; then `homestak state rebuild` records \
+     the guests again";
 const BUSY: &str = "another program has `FILE` open and locked: close it and try again";
 const DISK: &str =
     "is the disk of `FILE` full? free space and NEXT; if it is not full, look at `dmesg` first";

@@ -89,7 +89,7 @@ fn a_file_that_is_no_database_is_told_and_kept() {
             "{detail}"
         );
         assert!(
-            hint.contains("move") && hint.contains("by their tags"),
+            hint.contains("move") && hint.contains("homestak state rebuild"),
             "{hint}"
         );
         assert!(
