@@ -3,6 +3,10 @@
 //! In: a row that is about to be sent or was answered. Out: a World that agrees with it on these.
 //! Never: anything a client could have decided.
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
 use super::runner::Runner;
 use super::transcript::Row;
 use crate::calls::Answer;
@@ -127,6 +131,9 @@ impl Runner {
     /// Follows the recording where it shows another state, so that one difference stays one.
     pub(crate) fn realign(&self, row: &Row, answer: &Answer) {
         let parts: Vec<&str> = row.api_path().split('/').skip(1).collect();
+        if let ["nodes", host, "storage", _, "content"] = parts[..] {
+            self.drop_volumes(host, row, answer);
+        }
         let ["nodes", host, "qemu", vmid, ..] = parts[..] else {
             return;
         };
@@ -142,6 +149,27 @@ impl Runner {
         let off = row.is_artifact() && row.data()["status"] == "stopped";
         if off && self.world.is_running(vmid) {
             let _ = self.world.set_stopped(host, crate::world::Kind::Qemu, vmid);
+        }
+    }
+
+    /// A volume that root does not see any more is gone: no row shows who removed it. Backups are
+    /// followed by their names.
+    fn drop_volumes(&self, host: &str, row: &Row, answer: &Answer) {
+        let by_root = row
+            .token
+            .as_deref()
+            .is_some_and(|id| id.starts_with("root@pam"));
+        if row.method != "GET" || row.status != 200 || answer.status != 200 || !by_root {
+            return;
+        }
+        let ids = |list: &Value| -> BTreeSet<String> {
+            let entries = list.as_array().into_iter().flatten();
+            let volumes = entries.filter(|entry| entry["content"] != "backup");
+            let ids = volumes.filter_map(|entry| entry["volid"].as_str());
+            ids.map(str::to_owned).collect()
+        };
+        for gone in ids(answer.data()).difference(&ids(row.data())) {
+            self.world.state().remove_volume(host, gone);
         }
     }
 }
