@@ -187,23 +187,52 @@ impl Settings {
                 .unwrap_or_else(|| "vi".into()),
             local_root: path("HOMESTAK_LOCAL_ROOT")
                 .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
-            vm_engine: match variable("HOMESTAK_VM_ENGINE").as_deref() {
-                Some("qemu") => VmEngine::Qemu,
-                Some("container") => VmEngine::Container,
-                _ => VmEngine::Auto,
-            },
-            cloud_init: variable("HOMESTAK_FIRST_BOOT").is_some_and(|word| word == "cloud-init"),
+            vm_engine: one_of(
+                "HOMESTAK_VM_ENGINE",
+                &[
+                    ("auto", VmEngine::Auto),
+                    ("qemu", VmEngine::Qemu),
+                    ("container", VmEngine::Container),
+                ],
+            )?,
+            cloud_init: one_of(
+                "HOMESTAK_FIRST_BOOT",
+                &[("direct", false), ("cloud-init", true)],
+            )?,
             terminal: variable("TERM").unwrap_or_else(|| "dumb".into()),
             ssh_config: path("HOMESTAK_SSH_CONFIG"),
-            sim_speed: variable("HOMESTAK_SIM_SPEED")
-                .and_then(|text| text.parse().ok())
-                .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
-                .unwrap_or(SIM_SPEED),
+            sim_speed: sim_speed()?,
             debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
             #[cfg(debug_assertions)]
             crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
         })
     }
+}
+
+/// Reads a variable that has one of these words, or the first when it is not set.
+fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T, CommandError> {
+    let text = variable(name);
+    let text = text.as_deref().unwrap_or(words[0].0);
+    let found = words.iter().find(|(word, _)| *word == text);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+        let all = all.join(", ");
+        CommandError::usage(format!("`{name}` cannot be `{text}`: it is one of {all}."))
+    })
+}
+
+fn sim_speed() -> Result<f64, CommandError> {
+    let name = "HOMESTAK_SIM_SPEED";
+    let Some(text) = variable(name) else {
+        return Ok(SIM_SPEED);
+    };
+    let speed = text.parse().ok();
+    let speed = speed.filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
+    speed.ok_or_else(|| {
+        CommandError::usage(format!(
+            "`{name}` cannot be `{text}`: it is a number above 0."
+        ))
+    })
 }
 
 /// Merges the time limits of the environment with those of flags.

@@ -125,3 +125,22 @@ fn a_wrong_time_limit_is_an_error_wherever_it_is_set() {
         }
     }
 }
+
+#[test]
+fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
+    let world = World::new();
+    for (name, wrong, way_out) in [
+        ("HOMESTAK_VM_ENGINE", "kvm", "`auto`, `qemu`, `container`"),
+        ("HOMESTAK_FIRST_BOOT", "cloudinit", "`direct`, `cloud-init`"),
+        ("HOMESTAK_SIM_SPEED", "fast", "a number above 0"),
+        ("HOMESTAK_SIM_SPEED", "0", "a number above 0"),
+    ] {
+        let mut command = world.command(&["manifest", "list"]);
+        command.env("HOMESTAK_SITE_CONFIG", "site").env(name, wrong);
+        let run = command.output().map(Run::from).unwrap();
+        assert_eq!(run.code, 2, "{name}={wrong}: {}", run.err);
+        for words in [name, wrong, way_out] {
+            assert!(run.err.contains(words), "{words}: {}", run.err);
+        }
+    }
+}
