@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
-    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, StepKind, Verb,
-    ids, plan, unsupported,
+    ConfigPlan, Elsewhere, Inputs, Look, Options, Paces, Place, Plan, Records, StepKind, Verb, ids,
+    plan, unsupported,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
@@ -127,18 +127,10 @@ impl Bench {
     }
 
     /// Reads what is remembered of the nodes of a manifest.
-    pub(crate) async fn records(
-        &self,
-        scopes: &[Scope],
-    ) -> Result<BTreeMap<String, NodeRecord>, CommandError> {
-        let mut all = BTreeMap::new();
+    pub(crate) async fn records(&self, scopes: &[Scope]) -> Result<Records, CommandError> {
+        let mut all = Records::default();
         for scope in scopes {
-            let records = self.journal().records(scope).await?;
-            all.extend(
-                records
-                    .into_iter()
-                    .map(|record| (record.name.clone(), record)),
-            );
+            all.extend(self.journal().records(scope).await?);
         }
         Ok(all)
     }

@@ -19,7 +19,7 @@ use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
 use homestak_core::plan::{
-    Configured, Elsewhere, NodeRecord, Options, Paces, Plan, Verb, Wanted, steps,
+    Configured, Elsewhere, Options, Paces, Plan, Records, Verb, Wanted, steps,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer, What};
@@ -179,19 +179,15 @@ fn documents(guests: usize, hosts: usize) -> Result<(Catalog, Resolved), Failure
     Ok((catalog, resolved.ok_or("the manifest has faults")?))
 }
 
-async fn records(
-    journal: &dyn Journal,
-    hosts: usize,
-) -> Result<BTreeMap<String, NodeRecord>, Failure> {
-    let mut records = BTreeMap::new();
+async fn records(journal: &dyn Journal, hosts: usize) -> Result<Records, Failure> {
+    let mut records = Records::default();
     for host in 1..=hosts {
         let scope = Scope {
             site: Some(site()),
             manifest: "m".to_owned(),
             host: format!("pve{host}"),
         };
-        let known = journal.records(&scope).await?;
-        records.extend(known.into_iter().map(|one| (one.name.clone(), one)));
+        records.extend(journal.records(&scope).await?);
     }
     Ok(records)
 }
@@ -199,7 +195,7 @@ async fn records(
 async fn make_plan(
     places: &Arc<dyn Places>,
     documents: &(Catalog, Resolved),
-    records: &BTreeMap<String, NodeRecord>,
+    records: &Records,
 ) -> Result<Plan, Failure> {
     let options = Options {
         parallelism: Some(1024),
@@ -256,7 +252,7 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     let directory = tempfile::tempdir()?;
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(guests, hosts)?;
-    let plan = make_plan(&places, &documents, &BTreeMap::new()).await?;
+    let plan = make_plan(&places, &documents, &Records::default()).await?;
     let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
     let times = Arc::new(Times::default());
@@ -449,7 +445,7 @@ async fn alone(nodes: usize) -> Result<Value, Failure> {
     let directory = tempfile::tempdir()?;
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(nodes, 1)?;
-    let plan = make_plan(&places, &documents, &BTreeMap::new()).await?;
+    let plan = make_plan(&places, &documents, &Records::default()).await?;
     let n_steps = steps(&plan).len();
     let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();

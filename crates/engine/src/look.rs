@@ -5,6 +5,7 @@
 //! Never: a guest agent asked; a place that does not answer taken for empty.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +13,14 @@ use homestak_core::catalog::Catalog;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::Contradiction;
 use homestak_core::plan::{
-    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, Options, Paces, Place, Plan, Verb, plan,
+    ConfigPlan, Elsewhere, Inputs, Look, NodeStatus, Options, Paces, Place, Plan, Records, Verb,
+    plan, site_hosts,
 };
 use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::ports::{Class, ObservedGuest, Places, PortError, Power};
+use crate::ports::{Class, GuestRef, ObservedGuest, Places, PortError, Power};
 
 /// How long a host inside a guest may take to answer; it is only looked at when it does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -29,7 +31,7 @@ const AT_ONCE: usize = 16;
 pub async fn look(
     places: &Arc<dyn Places>,
     resolved: &Resolved,
-    records: &BTreeMap<String, NodeRecord>,
+    records: &Records,
 ) -> Result<BTreeMap<Place, Look>, PortError> {
     let mut looks = BTreeMap::new();
     let mut hosts: Vec<&str> = resolved
@@ -68,6 +70,7 @@ pub async fn look(
         Place::Inside(parent) => Some(parent.as_str()),
         Place::Host(_) => None,
     });
+    let roots = site_hosts(resolved);
     let hosting: BTreeSet<&str> = named.map(|name| name.as_str()).chain(remembered).collect();
     for node in nodes
         .iter()
@@ -82,7 +85,8 @@ pub async fn look(
         };
         let name = node.name.as_str();
         let inside = Place::Inside(name.to_owned());
-        let Some(record) = records.get(name) else {
+        let record = roots.get(name).and_then(|host| records.of(name, host));
+        let Some(record) = record else {
             if !matches!(looks.get(&place), Some(Look::Seen(_))) {
                 looks.insert(inside, Look::Unseen(format!("`{name}` cannot be seen")));
             } else {
@@ -92,8 +96,11 @@ pub async fn look(
             continue;
         };
         let running = match looks.get(&place) {
+            // A copy that runs in its place is another machine, with other guests in it.
             Some(Look::Seen(observed)) => observed.guests.iter().any(|guest| {
-                guest.uuid.as_ref() == Some(&record.guest.uuid) && guest.power == Power::Running
+                guest.uuid.as_ref() == Some(&record.guest.uuid)
+                    && record.guest.vmid.is_none_or(|vmid| vmid == guest.vmid)
+                    && guest.power == Power::Running
             }),
             Some(Look::Unseen(_)) | None => false,
         };
@@ -125,8 +132,8 @@ pub struct Errand<'a> {
     pub catalog: &'a Catalog,
     /// The manifest.
     pub resolved: &'a Resolved,
-    /// What is remembered of nodes, by name.
-    pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What is remembered of nodes.
+    pub records: &'a Records,
     /// What is recorded for other manifests and hosts.
     pub elsewhere: &'a Elsewhere,
     /// What nodes become inside, by name.
@@ -149,7 +156,7 @@ pub async fn survey(places: &Arc<dyn Places>, errand: &Errand<'_>) -> Result<Pla
 pub async fn settled(
     places: &Arc<dyn Places>,
     looks: &mut BTreeMap<Place, Look>,
-    records: &BTreeMap<String, NodeRecord>,
+    records: &Records,
     make: impl Fn(&BTreeMap<Place, Look>) -> Plan,
 ) -> Result<Plan, PortError> {
     let first = make(looks);
@@ -183,38 +190,22 @@ async fn refine(
     places: &Arc<dyn Places>,
     plan: &Plan,
     looks: &mut BTreeMap<Place, Look>,
-    records: &BTreeMap<String, NodeRecord>,
+    records: &Records,
 ) -> Result<bool, PortError> {
     // A step of a removal looks again, and tells a guest that is gone from one that is half-created.
     let removes = plan.verb == Verb::Destroy;
-    let mut asked = JoinSet::new();
-    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    let mut closer = Vec::new();
     for node in &plan.nodes {
         // Only what was seen can be looked at closer.
-        let Some(Look::Seen(observed)) = looks.get(&node.place) else {
+        if !matches!(looks.get(&node.place), Some(Look::Seen(_))) {
+            continue;
+        }
+        let Some(found) = &node.found else {
             continue;
         };
-        // Without a guest: what is at the recorded id may be the guest without its tags.
-        let unmarked = |record: &&NodeRecord| {
-            let there = |guest: &ObservedGuest| {
-                Some(guest.vmid) == record.guest.vmid && guest.uuid.is_none()
-            };
-            record.host == node.host && observed.guests.iter().any(there)
-        };
-        let recorded = || records.get(&node.name).filter(unmarked);
-        let (guest, unknown, changes) = match &node.found {
-            Some(found) => (
-                found.guest.clone(),
-                found.power == Power::Unknown,
-                node.action.changes(),
-            ),
-            None => match recorded() {
-                Some(record) => (record.guest.clone(), false, true),
-                None => continue,
-            },
-        };
+        let unknown = found.power == Power::Unknown;
         let at = match &node.place {
-            Place::Host(host) if unknown || changes => (host.clone(), None),
+            Place::Host(host) if unknown || node.action.changes() => (host.clone(), None),
             // What is inside was looked at through an address that may not answer, and each step
             // looks again before it acts.
             Place::Inside(parent) if unknown => {
@@ -228,8 +219,13 @@ async fn refine(
             }
             Place::Host(_) | Place::Inside(_) => continue,
         };
+        closer.push((node.place.clone(), found.guest.clone(), at));
+    }
+    closer.extend(unlisted(looks, records));
+    let mut asked = JoinSet::new();
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    for (place, guest, at) in closer {
         let (places, slots) = (places.clone(), slots.clone());
-        let place = node.place.clone();
         // Cancel safety: looking changes nothing.
         asked.spawn(async move {
             let _slot = slots.acquire().await;
@@ -255,21 +251,37 @@ async fn refine(
         let mut guests = observed.guests.iter();
         let at = guests.position(|guest| Some(guest.vmid) == vmid);
         let Some(at) = at else {
+            // The list was late.
+            if let Some(guest) = seen? {
+                observed.guests.push(guest);
+                differs = true;
+            }
             continue;
         };
         let seen = match seen {
-            // It is there and not proven to be the guest: the plan refuses it.
-            Err(error) if error.class == Class::Refused => {
+            Ok(seen) => seen,
+            // Whether it runs is unknown, which the plan says already.
+            Err(error)
+                if error.class != Class::Refused
+                    && !removes
+                    && observed.guests[at].power == Power::Unknown =>
+            {
+                continue;
+            }
+            // It is not proven to be the guest, or cannot be seen: the plan refuses it.
+            Err(error) => {
+                let detail = match error.class {
+                    Class::Refused => error.detail.to_string(),
+                    _ => format!("cannot {error}"),
+                };
                 let contested = Some(Contradiction {
-                    detail: error.detail.to_string(),
+                    detail,
                     hint: error.hint.to_string(),
                 });
                 differs |= observed.guests[at].contested != contested;
                 observed.guests[at].contested = contested;
                 continue;
             }
-            Err(_) if removes => continue,
-            seen => seen?,
         };
         match seen {
             None if removes => {}
@@ -292,4 +304,30 @@ async fn refine(
         }
     }
     Ok(differs)
+}
+
+/// A guest to look at closer: where, and through which host or node.
+type Closer = (Place, GuestRef, (String, Option<(String, IpAddr)>));
+
+/// Returns guests that are recorded and not in the list: it may be late, or what is at the recorded
+/// id may be the guest without its tags.
+fn unlisted(looks: &BTreeMap<Place, Look>, records: &Records) -> Vec<Closer> {
+    let mut closer = Vec::new();
+    for record in records.values() {
+        let (Place::Host(host), Some(vmid)) = (&record.place, record.guest.vmid) else {
+            continue;
+        };
+        let Some(Look::Seen(observed)) = looks.get(&record.place) else {
+            continue;
+        };
+        let other = observed.guests.iter().any(|guest| {
+            guest.uuid.as_ref() == Some(&record.guest.uuid)
+                || guest.vmid == vmid && guest.uuid.is_some()
+        });
+        if !other && record.status != NodeStatus::Destroyed {
+            let at = (host.clone(), None);
+            closer.push((record.place.clone(), record.guest.clone(), at));
+        }
+    }
+    closer
 }

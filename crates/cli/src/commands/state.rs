@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use homestak_core::plan::{
-    Elsewhere, Inputs, NodePlan, NodeRecord, Options, Paces, Place, Refusal, Verb, rebuild,
-    rebuilt_plan,
+    Elsewhere, Inputs, NodePlan, NodeRecord, Options, Paces, Place, Records, Refusal, Verb,
+    rebuild, rebuilt_plan,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::journal::{Ending, Entry, Happened};
@@ -195,7 +195,7 @@ async fn restore(
 async fn find(
     bench: &Bench,
     resolved: &Resolved,
-    records: &mut BTreeMap<String, NodeRecord>,
+    records: &mut Records,
     summary: &mut Summary,
 ) -> Result<(homestak_core::plan::Plan, Vec<NodeRecord>), PortError> {
     let site = bench
@@ -251,7 +251,7 @@ async fn find(
             return Ok((rebuilt_plan(&inputs, nodes), new));
         }
         for (node, record) in level {
-            records.insert(record.name.clone(), record.clone());
+            records.insert(record.clone());
             nodes.push(node);
             new.push(record);
         }
@@ -261,12 +261,14 @@ async fn find(
 async fn provider(
     bench: &Bench,
     record: &NodeRecord,
-    records: &BTreeMap<String, NodeRecord>,
+    records: &Records,
 ) -> Result<Arc<dyn Provider>, PortError> {
     match &record.place {
         Place::Host(host) => bench.places().host(host).await,
         Place::Inside(parent) => {
-            let address = records.get(parent).and_then(|parent| parent.address);
+            let address = records
+                .of(parent, &record.host)
+                .and_then(|parent| parent.address);
             let address = address
                 .ok_or_else(|| PortError::bug("look inside a node", &"its address is not known"))?;
             bench.places().inside(&record.host, parent, address).await

@@ -110,7 +110,7 @@ pub(super) fn by_depth(resolved: &Resolved) -> Vec<&ResolvedNode> {
 }
 
 /// Returns the host of the site each node is on, directly or in another node.
-pub(super) fn site_hosts(resolved: &Resolved) -> BTreeMap<&str, &str> {
+pub fn site_hosts(resolved: &Resolved) -> BTreeMap<&str, &str> {
     let mut hosts: BTreeMap<&str, &str> = BTreeMap::new();
     for node in by_depth(resolved) {
         let host = match (&node.parent, &node.host) {
@@ -178,8 +178,7 @@ struct Maker<'i, 'a> {
 impl<'i, 'a: 'i> Maker<'i, 'a> {
     fn node(&mut self, node: &'a ResolvedNode, place: &Place, host: &str, deep: bool) {
         let name = node.name.as_str();
-        let record = self.inputs.records.get(name);
-        let record = record.filter(|record| record.host == host);
+        let record = self.inputs.records.of(name, host);
         let offer = self.offer(place);
         let mut uuid = identity_of(self.inputs, name, host, record);
         let parent = match place {

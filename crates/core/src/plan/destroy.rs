@@ -35,8 +35,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         let (Some(place), Some(host)) = (place(node), roots.get(name)) else {
             continue;
         };
-        let record = inputs.records.get(name);
-        let record = record.filter(|record| record.host == *host);
+        let record = inputs.records.of(name, host);
         let mut hidden = None;
         offers
             .entry(place.clone())

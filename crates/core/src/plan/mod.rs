@@ -22,11 +22,12 @@ mod wanted;
 
 use std::collections::BTreeMap;
 
+pub use apply::site_hosts;
 pub use estimate::Paces;
 pub use inside::{digest, port, spec_text, without_values};
 pub use owner::ids;
 pub use rebuild::{Rebuilt, rebuild, rebuilt_plan};
-pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus};
+pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
 pub use step::{Step, StepKind, steps};
 pub use types::{
     Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
@@ -88,8 +89,8 @@ pub struct Inputs<'a> {
     pub resolved: &'a Resolved,
     /// What was seen. Each root's host is in it; a node that hosts is when it could be asked.
     pub looks: &'a BTreeMap<Place, Look>,
-    /// What is remembered of nodes, by name.
-    pub records: &'a BTreeMap<String, NodeRecord>,
+    /// What is remembered of nodes.
+    pub records: &'a Records,
     /// What is recorded for other manifests and hosts.
     pub elsewhere: &'a Elsewhere,
     /// What nodes become inside, by name, and what of that was seen. Nodes that are left out are not

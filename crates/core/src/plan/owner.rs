@@ -8,7 +8,7 @@ use crate::doc::scalar::{NodeName, SiteId, Vmid};
 use crate::observed::{GuestUuid, ObservedGuest};
 use crate::resolve::Resolved;
 
-use super::record::{NodeRecord, NodeStatus};
+use super::record::{NodeRecord, NodeStatus, Records};
 use super::types::Place;
 use super::{Look, identity};
 
@@ -232,7 +232,7 @@ pub fn ids(
     site: &SiteId,
     resolved: &Resolved,
     looks: &BTreeMap<Place, Look>,
-    records: &BTreeMap<String, NodeRecord>,
+    records: &Records,
 ) -> BTreeMap<NodeName, Vmid> {
     let owners = Owners::new(site, &resolved.name, looks);
     let hosts = super::apply::site_hosts(resolved);
@@ -242,7 +242,7 @@ pub fn ids(
         let (Some(place), Some(host)) = (super::apply::place(node), hosts.get(name)) else {
             continue;
         };
-        let record = records.get(name).filter(|record| record.host == *host);
+        let record = records.of(name, host);
         let vmid = match looks.get(&place) {
             Some(Look::Seen(_)) => match owners.of_node(&place, (host, name), record) {
                 Match::Guest(guest, _) => Some(guest.vmid),

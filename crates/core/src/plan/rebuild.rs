@@ -42,7 +42,7 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
             continue;
         };
         let seen = matches!(inputs.looks.get(&place), Some(Look::Seen(_)));
-        if !seen || inputs.records.contains_key(name) {
+        if !seen || inputs.records.of(name, host).is_some() {
             continue;
         }
         let carrying = owners.of_node(&place, (host, name), None);

@@ -3,6 +3,7 @@
 //! In: results of steps. Out: [`NodeRecord`], the newest of which counts.
 //! Never: what can be observed anew, except where looking would mean waiting.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,43 @@ pub struct NodeRecord {
     /// What it was last made inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<Configured>,
+}
+
+/// What is remembered of the nodes of a manifest. A node that was moved to another host of the site
+/// has a record for each of them.
+#[derive(Clone, Debug, Default)]
+pub struct Records(BTreeMap<(String, String), NodeRecord>);
+
+impl Records {
+    /// Returns what is remembered of a node on a host of the site.
+    pub fn of(&self, name: &str, host: &str) -> Option<&NodeRecord> {
+        self.0.get(&(name.to_owned(), host.to_owned()))
+    }
+
+    /// Returns all of them.
+    pub fn values(&self) -> impl Iterator<Item = &NodeRecord> {
+        self.0.values()
+    }
+
+    /// Remembers a node, in place of what was remembered of it on its host.
+    pub fn insert(&mut self, record: NodeRecord) {
+        self.0
+            .insert((record.name.clone(), record.host.clone()), record);
+    }
+}
+
+impl Extend<NodeRecord> for Records {
+    fn extend<T: IntoIterator<Item = NodeRecord>>(&mut self, records: T) {
+        records.into_iter().for_each(|record| self.insert(record));
+    }
+}
+
+impl FromIterator<NodeRecord> for Records {
+    fn from_iter<T: IntoIterator<Item = NodeRecord>>(records: T) -> Self {
+        let mut all = Self::default();
+        all.extend(records);
+        all
+    }
 }
 
 /// Guests of the site that are recorded for another manifest or host than those a plan is for, each

@@ -15,7 +15,7 @@ use homestak_core::observed::{
 };
 use homestak_core::plan::{
     Action, Comparison, ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options,
-    Paces, Place, Plan, Step, StepKind, Verb, identity, plan, steps,
+    Paces, Place, Plan, Records, Step, StepKind, Verb, identity, plan, steps,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use proptest::prelude::*;
@@ -150,9 +150,7 @@ fn with(
         catalog: &catalog,
         resolved: &resolved,
         looks: &looks,
-        records: &records
-            .map(|record| (record.name.clone(), record))
-            .collect(),
+        records: &records.collect(),
         elsewhere,
         configs: &BTreeMap::new(),
         options,
@@ -206,7 +204,7 @@ fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
         catalog: &catalog,
         resolved: &resolved,
         looks: &[(Place::Host("father".to_owned()), Look::Seen(there))].into(),
-        records: &BTreeMap::new(),
+        records: &Records::default(),
         elsewhere: &Elsewhere::default(),
         configs: &[("a".to_owned(), config)].into(),
         options: &Options::new(Verb::Apply),
@@ -310,7 +308,7 @@ fn a_host_that_is_offline_or_lacks_the_storage_is_refused() {
         catalog: &catalog,
         resolved: &resolved,
         looks: &looks,
-        records: &BTreeMap::new(),
+        records: &Records::default(),
         elsewhere: &Elsewhere::default(),
         configs: &BTreeMap::new(),
         options: &options,

@@ -126,6 +126,24 @@ fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_report
 }
 
 #[test]
+fn a_record_of_the_same_node_on_another_host_decides_nothing() {
+    let guest = ours("a", 200);
+    let copy = ours("a", 201);
+    let here = record(&guest, "a");
+    let moved = NodeRecord {
+        host: "mother".to_owned(),
+        place: Place::Host("mother".to_owned()),
+        ..record(&ours("a", 700), "a")
+    };
+    let there = vec![copy, guest, ours("b", 500)];
+    let options = Options::new(Verb::Destroy);
+    let plan = recorded(TWO, there, &[here, moved], &options);
+    assert_eq!(plan.refusals, []);
+    let found = plan.node("a").and_then(|node| node.found.as_ref());
+    assert_eq!(found.and_then(|found| found.guest.vmid), Some(200));
+}
+
+#[test]
 fn a_copy_is_known_by_the_id_it_was_created_with_when_the_journal_is_lost() {
     let original = ObservedGuest {
         created_as: Some(200),
@@ -456,7 +474,7 @@ fn nested(inside: Option<Vec<ObservedGuest>>, options: &Options) -> Plan {
         catalog: &catalog,
         resolved: &resolved,
         looks: &looks.into(),
-        records: &BTreeMap::new(),
+        records: &homestak_core::plan::Records::default(),
         elsewhere: &Elsewhere::default(),
         configs: &BTreeMap::new(),
         options,

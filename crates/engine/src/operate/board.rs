@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use homestak_core::plan::{NodePlan, NodeRecord, Place, Plan};
 
-use crate::ports::{Class, GuestRef, Places, PortError, Provider, Sent};
+use crate::ports::{Class, GuestRef, Places, PortError, Power, Provider, Sent};
 use crate::steps::planned;
 
 /// What a run knows so far.
@@ -51,6 +51,10 @@ impl Board {
                 known.guests.insert(node.name.clone(), found.guest.clone());
             }
         }
+        let records = records.into_iter().filter(|record| {
+            let node = plan.node(&record.name);
+            node.is_none_or(|node| node.host == record.host)
+        });
         for record in records {
             known
                 .guests
@@ -125,10 +129,7 @@ impl Board {
         let door = match place {
             Place::Host(name) => self.places.host(name).await?,
             Place::Inside(name) => {
-                let address = match self.address(name) {
-                    Some(address) => address,
-                    None => self.find(name).await?,
-                };
+                let address = self.find(name).await?;
                 self.places.inside(host, name, address).await?
             }
         };
@@ -136,7 +137,8 @@ impl Board {
         Ok(door)
     }
 
-    /// Asks for the address of a node that others run on.
+    /// Returns the address of a node that others run on, and that runs: a copy that has its address
+    /// is another machine.
     async fn find(&self, name: &str) -> Result<IpAddr, PortError> {
         let node = self.plan.node(name);
         let node: &NodePlan = node.ok_or_else(|| {
@@ -145,15 +147,27 @@ impl Board {
         let guest = self.guest(name).or_else(|| planned(node));
         let guest = guest
             .ok_or_else(|| PortError::bug("open a node", &format!("`{name}` has no guest")))?;
-        let provider = Box::pin(self.open(&node.host, &node.place)).await?;
-        let address = provider.address(&guest).await?.address();
-        let address = address.ok_or_else(|| PortError {
+        let away = |detail: &str, hint: &str| PortError {
             class: Class::Unreachable { sent: Sent::No },
             doing: format!("open `{name}`"),
-            detail: "it has no address".into(),
+            detail: detail.into(),
             log: Vec::new(),
-            hint: "does it run? its guest agent tells the address".into(),
-        })?;
+            hint: hint.into(),
+        };
+        let provider = Box::pin(self.open(&node.host, &node.place)).await?;
+        let seen = provider.inspect(&guest).await?;
+        if seen.is_none_or(|seen| seen.power != Power::Running) {
+            return Err(away(
+                "it does not run",
+                "start it, or look for a copy of it that runs",
+            ));
+        }
+        if let Some(address) = self.address(name) {
+            return Ok(address);
+        }
+        let address = provider.address(&guest).await?.address();
+        let address = address
+            .ok_or_else(|| away("it has no address", "its guest agent tells the address"))?;
         self.learn(name, None, Some(address));
         Ok(address)
     }

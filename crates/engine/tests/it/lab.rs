@@ -14,7 +14,7 @@ use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::firstboot::Identity;
-use homestak_core::plan::{NodeRecord, Options, Paces, Plan, Verb, Wanted};
+use homestak_core::plan::{Options, Paces, Plan, Records, Verb, Wanted};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer};
 use homestak_engine::journal::{Ending, Journal as _, Run, Scope};
@@ -267,7 +267,7 @@ impl Lab {
 
     pub async fn plan_with(&self, manifest: &str, options: &Options) -> Plan {
         let (catalog, resolved) = documents(manifest);
-        let mut records: BTreeMap<String, NodeRecord> = BTreeMap::new();
+        let mut records = Records::default();
         let mut scopes = Vec::new();
         for host in ["pve1", "pve2"] {
             let scope = Scope {
@@ -275,8 +275,7 @@ impl Lab {
                 manifest: "m".to_owned(),
                 host: host.to_owned(),
             };
-            let known = self.journal.records(&scope).await.unwrap();
-            records.extend(known.into_iter().map(|one| (one.name.clone(), one)));
+            records.extend(self.journal.records(&scope).await.unwrap());
             scopes.push(scope);
         }
         let elsewhere = self.journal.elsewhere(&self.site, &scopes).await.unwrap();

@@ -23,6 +23,7 @@ mod lab;
 mod memory;
 mod owners;
 mod ownership;
+mod seen;
 mod steps;
 mod waits;
 mod walks;

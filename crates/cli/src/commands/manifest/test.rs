@@ -157,7 +157,7 @@ async fn verify_nodes(
 ) -> Result<bool, CommandError> {
     let begun = now(job);
     let records = job.bench.records(&job.scopes()?).await?;
-    let records: Vec<_> = records.into_values().collect();
+    let records: Vec<_> = records.values().cloned().collect();
     let places = job.bench.places();
     let configurer = &job.bench.operator.configurer;
     let verdicts = job
