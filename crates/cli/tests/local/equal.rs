@@ -11,10 +11,19 @@ pub const FACTS: &str = "hostname; hostname -f; getent passwd ops; id ops; sudo 
     sudo sshd -T | grep -i '^passwordauthentication'; sudo passwd -S ops | cut -d' ' -f2; \
     grep -v '^#' /etc/hosts | grep 127.0.1.1; cat /etc/machine-id";
 
-/// Returns the facts without the host key, which is another one when the node before is gone.
+/// Returns the facts without the host key, which is another one when the node before is gone, and
+/// without the network, which is another one when someone else took it meanwhile.
 pub fn without_key(text: &str) -> Vec<String> {
     let mut sums = 0;
-    text.lines()
+    let gateway = text
+        .lines()
+        .find_map(|line| line.strip_prefix("default via "));
+    let network: String = gateway
+        .into_iter()
+        .flat_map(|ip| ip.split_inclusive('.').take(2))
+        .collect();
+    text.replace(&network, "NET.")
+        .lines()
         .filter(|line| {
             let sum = line.len() == 64 && line.chars().all(|c| c.is_ascii_hexdigit());
             sums += u32::from(sum);
