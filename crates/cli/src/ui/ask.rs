@@ -18,7 +18,7 @@ pub(crate) enum Answer {
     Nobody,
 }
 
-/// Asks a person. Only `y` is a yes.
+/// Asks a person. Only `y` and `yes` are a yes.
 pub(crate) fn ask(question: &str, printer: &Printer) -> Answer {
     if !std::io::stdin().is_terminal() {
         return Answer::Nobody;
@@ -26,9 +26,8 @@ pub(crate) fn ask(question: &str, printer: &Printer) -> Answer {
     printer.say(&format!("{question} [y/N]"));
     let mut line = String::new();
     _ = std::io::stdin().lock().read_line(&mut line);
-    if line.trim() == "y" {
-        Answer::Yes
-    } else {
-        Answer::No
+    match line.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Answer::Yes,
+        _ => Answer::No,
     }
 }

@@ -87,7 +87,7 @@ pub(crate) fn nodes_json(chronicle: &Chronicle) -> Json {
 }
 
 /// Turns images that were fetched, or could not be, into JSON.
-fn images_json(chronicle: &Chronicle) -> Json {
+pub(crate) fn images_json(chronicle: &Chronicle) -> Json {
     let told = chronicle
         .images
         .iter()

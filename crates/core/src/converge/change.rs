@@ -36,10 +36,10 @@ pub struct Change {
 }
 
 impl Change {
-    /// Tells whether correcting it takes an account, a package or a file away.
+    /// Tells whether correcting it takes an account, a key, a package or a file away.
     pub fn is_removal(&self) -> bool {
         let kind = self.resource.split(':').next().unwrap_or_default();
-        let is_data = matches!(kind, "user" | "package" | "file");
+        let is_data = matches!(kind, "user" | "keys" | "package" | "file");
         let goes = &*self.expected == "absent" && &*self.found != "absent";
         let closes = self.field == "login" && &*self.expected == "closed";
         self.handling == Handling::Enforce && is_data && (goes || closes)

@@ -88,35 +88,40 @@ fn live(node: &NodePlan) -> Live {
     }
 }
 
-/// Returns when nodes were last reached, by the newest runs on the same manifest and hosts.
+/// Returns when the guests that nodes are now were last reached, by the newest runs on the same
+/// manifest and hosts, the newest first.
 pub(super) async fn contacts(
     runs: &[RunHead],
     journal: &Arc<dyn Journal>,
 ) -> Result<BTreeMap<String, Timestamp>, CommandError> {
     /// A node that no run of these reached was reached long ago, if ever.
     const RUNS: usize = 10;
-    let mut last: BTreeMap<String, Timestamp> = BTreeMap::new();
+    // `None`: the guest before was another.
+    let mut last: BTreeMap<String, Option<Timestamp>> = BTreeMap::new();
     for head in runs.iter().take(RUNS) {
         let Some(run) = journal.run(head.id).await? else {
             continue;
         };
-        for (node, at) in reached(&run) {
-            let known = last.entry(node).or_insert(at);
-            *known = at.max(*known);
+        for (node, reached) in met(&run) {
+            last.entry(node).or_insert(reached);
         }
     }
-    Ok(last)
+    let reached = |(node, at): (String, Option<Timestamp>)| Some((node, at?));
+    Ok(last.into_iter().filter_map(reached).collect())
 }
 
-fn reached(run: &Run) -> Vec<(String, Timestamp)> {
+/// Returns when nodes were reached, or that they were created or removed, the newest first.
+fn met(run: &Run) -> Vec<(String, Option<Timestamp>)> {
     let steps = steps(&run.plan);
-    let entries = run.entries.iter();
-    let reached = entries.filter_map(|entry| {
+    let entries = run.entries.iter().rev();
+    let met = entries.filter_map(|entry| {
         let step = steps.get(entry.step)?;
-        let is_contact = matches!(step.kind, StepKind::Ready | StepKind::Configure)
-            && matches!(entry.happened, Happened::Done { .. });
-        let node = run.plan.nodes.get(step.node?)?;
-        is_contact.then(|| (node.name.clone(), entry.at))
+        let met = match (step.kind, &entry.happened) {
+            (StepKind::Ready | StepKind::Configure, Happened::Done { .. }) => Some(entry.at),
+            (StepKind::Create | StepKind::Destroy, _) => None,
+            _ => return None,
+        };
+        Some((run.plan.nodes.get(step.node?)?.name.clone(), met))
     });
-    reached.collect()
+    met.collect()
 }

@@ -73,6 +73,7 @@ fn report_json(run: &Run) -> Json {
     let chronicle = chronicle(run);
     let mut body = head_json(&run.head);
     body["nodes"] = result::nodes_json(&chronicle);
+    body["images"] = result::images_json(&chronicle);
     let rows = chronicle.images.iter().chain(&chronicle.nodes);
     let phases = rows.flat_map(|row| {
         row.phases.iter().map(|(kind, seconds)| {

@@ -57,6 +57,11 @@ pub(crate) async fn of_others(
     site: Option<&SiteId>,
 ) -> Result<Vec<RunHead>, CommandError> {
     let mut others: Vec<RunHead> = Vec::new();
+    // A site that has runs of its own has not lost its id.
+    let own = |run: &RunHead| site.is_some() && run.site.as_ref() == site;
+    if journal.runs(None).await?.iter().any(own) {
+        return Ok(others);
+    }
     for run in journal.runs(manifest).await? {
         let ours = run.site.is_none() || run.site.as_ref() == site;
         let meant = hosts.is_empty() || run.hosts.iter().any(|host| hosts.contains(&&**host));

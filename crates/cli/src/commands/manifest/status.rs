@@ -24,7 +24,7 @@ use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::operator::scopes_of;
 use crate::settings::Settings;
-use crate::ui::{Printer, table};
+use crate::ui::{Printer, result, table};
 
 /// How one node is doing.
 struct Line {
@@ -130,7 +130,12 @@ async fn one(
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     for scope in scopes_of(head) {
         for record in journal.records(&scope).await? {
-            lines.insert(record.name.clone(), remembered(&record));
+            // A node that was moved has a record for each host.
+            let row = chronicle.nodes.iter().find(|row| row.name == record.name);
+            let is_here = row.is_some_and(|row| row.host == record.host);
+            if is_here || !lines.contains_key(&record.name) {
+                lines.insert(record.name.clone(), remembered(&record));
+            }
         }
     }
     for row in &chronicle.nodes {
@@ -178,6 +183,11 @@ async fn one(
     if let Some(why) = &unasked {
         printer.say(&format!("unknown: {why}"));
     }
+    for row in &chronicle.images {
+        if let Some(error) = &row.error {
+            printer.say(&format!("error: `{}`: {}", row.name, error.message));
+        }
+    }
     if !printer.shape.json {
         show(
             head,
@@ -203,6 +213,7 @@ async fn one(
     });
     let mut body = head_json(head);
     body["nodes"] = nodes.collect();
+    body["images"] = result::images_json(&chronicle);
     body["held_by"] = json!(holder);
     body["resumable"] = resumable.into();
     body["offline"] = offline.into();
