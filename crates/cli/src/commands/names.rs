@@ -24,7 +24,7 @@ _homestak_names() {
         -H|--host) kind=hosts ;;
         *)
             case "${COMP_WORDS[*]:1:COMP_CWORD-1}" in
-                ssh|console|logs|exec) kind=nodes ;;
+                ssh|console|logs|exec|"spec diff"|"manifest forget") kind=nodes ;;
                 "host show"|"host trust"|"host role"|"host preflight") kind=hosts ;;
                 "manifest show"|"manifest validate"|"manifest graph") kind=manifests ;;
             esac ;;
