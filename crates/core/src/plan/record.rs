@@ -3,6 +3,7 @@
 //! In: results of steps. Out: [`NodeRecord`], the newest of which counts.
 //! Never: what can be observed anew, except where looking would mean waiting.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,23 @@ pub struct NodeRecord {
     /// What it was last made inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<Configured>,
+    /// Whether it was created for guests to run on it; `None` in records of older programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts_guests: Option<bool>,
+}
+
+impl NodeRecord {
+    /// Returns how many recorded nodes it runs on, one in another.
+    pub fn depth(&self, records: &BTreeMap<String, Self>) -> usize {
+        let above = |record: &&Self| match &record.place {
+            Place::Inside(parent) => records.get(parent),
+            Place::Host(_) => None,
+        };
+        // Records that are wrong may form a circle.
+        let chain = std::iter::successors(Some(self), above).take(records.len());
+        let nested = |record: &&Self| matches!(record.place, Place::Inside(_));
+        chain.filter(nested).count()
+    }
 }
 
 /// Guests of the site that are recorded for another manifest or host than those a plan is for, each

@@ -396,6 +396,7 @@ impl Shared {
                 address: None,
                 user: None,
                 configured: None,
+                hosts_guests: None,
             });
         }
         records
@@ -455,6 +456,7 @@ impl Shared {
             address: self.board.address(&node.name),
             user: node.wanted.as_ref().map(|wanted| wanted.user.clone()),
             configured,
+            hosts_guests: None,
         })
     }
 }
