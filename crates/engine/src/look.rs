@@ -68,19 +68,30 @@ pub async fn look(
         Place::Inside(parent) => Some(parent.as_str()),
         Place::Host(_) => None,
     });
-    let hosting: BTreeSet<&str> = named.map(|name| name.as_str()).chain(remembered).collect();
-    for node in nodes
-        .iter()
-        .filter(|node| hosting.contains(node.name.as_str()))
-    {
+    let made_to = records
+        .values()
+        .filter(|record| record.hosts_guests == Some(true))
+        .map(|record| record.name.as_str());
+    let hosting: BTreeSet<&str> = named
+        .map(|name| name.as_str())
+        .chain(remembered)
+        .chain(made_to)
+        .collect();
+    let written = nodes.iter().filter_map(|node| {
+        let name = node.name.as_str();
         let place = match &node.parent {
             Some(parent) => Place::Inside(parent.to_string()),
-            None => match &node.host {
-                Some(host) => Place::Host(host.value.clone()),
-                None => continue,
-            },
+            None => Place::Host(node.host.as_ref()?.value.clone()),
         };
-        let name = node.name.as_str();
+        (node.can_host || hosting.contains(name)).then_some((name, place))
+    });
+    let names: BTreeSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let unnamed = hosting.difference(&names);
+    let mut unnamed: Vec<&NodeRecord> = unnamed.filter_map(|name| records.get(*name)).collect();
+    unnamed.sort_by_key(|record| record.depth(records));
+    let unnamed = unnamed.into_iter();
+    let unnamed = unnamed.map(|record| (record.name.as_str(), record.place.clone()));
+    for (name, place) in written.chain(unnamed) {
         let inside = Place::Inside(name.to_owned());
         let Some(record) = records.get(name) else {
             if !matches!(looks.get(&place), Some(Look::Seen(_))) {

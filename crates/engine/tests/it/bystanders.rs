@@ -77,10 +77,8 @@ async fn a_hypervisor_without_children_is_asked_what_runs_in_it() {
     assert_eq!(lab.apply(HYPER).await, Ending::Done);
     lab.rest().await;
     let inner = world_in(&lab.world, "hyper").unwrap();
-    let host = inner.guests().first().map(|guest| guest.host.clone());
-    let host = host.unwrap_or_else(|| inner.hosts().remove(0));
     let config = vec![("name".to_owned(), "tenant".to_owned())];
-    inner.put_guest(&host, Kind::Qemu, 4444, config);
+    inner.put_guest("hyper", Kind::Qemu, 4444, config);
     let destroy = Options::new(Verb::Destroy);
     let plan = lab.plan_with(HYPER, &destroy).await;
     assert!(refused(&plan).contains("4444 (tenant)"), "{plan:#?}");
@@ -97,7 +95,10 @@ async fn a_hypervisor_without_children_is_asked_what_runs_in_it() {
         let hyper = plan.node("hyper").unwrap();
         assert_eq!(hyper.action, Action::Destroy);
         let unseen = |text: &str| text.contains("what runs in it was not seen");
-        assert!(hyper.reasons.iter().any(|why| unseen(&why.text)), "{hyper:#?}");
+        assert!(
+            hyper.reasons.iter().any(|why| unseen(&why.text)),
+            "{hyper:#?}"
+        );
     }
 }
 
@@ -157,4 +158,26 @@ async fn a_guest_that_is_pruned_where_its_node_was_before_is_not_recorded_there_
         assert_eq!(new.status, NodeStatus::Ready);
         assert_eq!(new.guest.vmid, Some(vmid(&lab, "ha")), "died at {moment}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn children_of_a_hypervisor_that_was_replaced_are_recorded_as_gone_until_they_are_created() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(NESTED).await, Ending::Done);
+    lab.rest().await;
+    let text = NESTED.replace("image: pve-9", "image: pve-9, vmid: 7001");
+    let plan = lab.plan(&text).await;
+    assert_eq!(plan.refusals, []);
+    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+    assert_eq!(names(&lab, "pve1").await, ["hyper", "kid", "other"]);
+    let gone = run_entries(&lab, "kid");
+    assert_eq!(gone.first(), Some(&NodeStatus::Destroyed), "{gone:?}");
+}
+
+/// Returns what the last run recorded of a node, in order.
+fn run_entries(lab: &Lab, node: &str) -> Vec<NodeStatus> {
+    let run = lab.last_run();
+    let records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
+    let of = records.filter(|record| record.name == node);
+    of.map(|record| record.status).collect()
 }
