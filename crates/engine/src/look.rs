@@ -13,8 +13,8 @@ use homestak_core::catalog::Catalog;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::Contradiction;
 use homestak_core::plan::{
-    ConfigPlan, Elsewhere, Inputs, Look, NodeStatus, Options, Paces, Place, Plan, Records, Verb,
-    plan, site_hosts,
+    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options, Paces, Place, Plan,
+    Records, Verb, plan, site_hosts,
 };
 use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
@@ -70,22 +70,41 @@ pub async fn look(
         Place::Inside(parent) => Some(parent.as_str()),
         Place::Host(_) => None,
     });
+    let made_to = records
+        .values()
+        .filter(|record| record.hosts_guests == Some(true))
+        .map(|record| record.name.as_str());
+    let hosting: BTreeSet<&str> = named
+        .map(|name| name.as_str())
+        .chain(remembered)
+        .chain(made_to)
+        .collect();
     let roots = site_hosts(resolved);
-    let hosting: BTreeSet<&str> = named.map(|name| name.as_str()).chain(remembered).collect();
-    for node in nodes
-        .iter()
-        .filter(|node| hosting.contains(node.name.as_str()))
-    {
+    let written = nodes.iter().filter_map(|node| {
+        let name = node.name.as_str();
         let place = match &node.parent {
             Some(parent) => Place::Inside(parent.to_string()),
-            None => match &node.host {
-                Some(host) => Place::Host(host.value.clone()),
-                None => continue,
-            },
+            None => Place::Host(node.host.as_ref()?.value.clone()),
         };
-        let name = node.name.as_str();
-        let inside = Place::Inside(name.to_owned());
         let record = roots.get(name).and_then(|host| records.of(name, host));
+        (node.can_host || hosting.contains(name)).then_some((name, place, record))
+    });
+    let names: BTreeSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let is_unnamed = |record: &&NodeRecord| {
+        let name = record.name.as_str();
+        hosting.contains(name) && !names.contains(name)
+    };
+    let mut unnamed: Vec<&NodeRecord> = records.values().filter(is_unnamed).collect();
+    unnamed.sort_by_key(|record| record.depth(records));
+    let unnamed = unnamed.into_iter();
+    let unnamed = unnamed.map(|record| (&*record.name, record.place.clone(), Some(record)));
+    for (name, place, record) in written.chain(unnamed) {
+        let inside = Place::Inside(name.to_owned());
+        if looks.contains_key(&inside) {
+            let why = format!("`{name}` is recorded on several hosts");
+            looks.insert(inside, Look::Unseen(why));
+            continue;
+        }
         let Some(record) = record else {
             if !matches!(looks.get(&place), Some(Look::Seen(_))) {
                 looks.insert(inside, Look::Unseen(format!("`{name}` cannot be seen")));

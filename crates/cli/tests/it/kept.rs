@@ -104,7 +104,7 @@ fn observe(endpoint: &Value) -> Observed {
     block_on(client(endpoint).observe()).unwrap()
 }
 
-fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
+pub(crate) fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
     NewGuest {
         uuid: GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).unwrap(),
         kind: GuestKind::Vm,
@@ -134,7 +134,7 @@ fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
     }
 }
 
-fn create(endpoint: &Value, guest: &NewGuest) -> GuestRef {
+pub(crate) fn create(endpoint: &Value, guest: &NewGuest) -> GuestRef {
     block_on(client(endpoint).create(guest)).unwrap()
 }
 

@@ -6,6 +6,7 @@
     reason = "tests make real files and processes, say what they tried, and fail by panicking"
 )]
 
+mod bystanders;
 mod checks;
 mod crash;
 mod damage;

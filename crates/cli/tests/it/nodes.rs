@@ -64,6 +64,7 @@ impl Lab {
             address: Some([127, 0, 0, u8::try_from(10 + nth).unwrap()].into()),
             user: Some(user()),
             configured: None,
+            hosts_guests: None,
         });
         write_down(self, manifest, host, records.collect());
     }
@@ -143,6 +144,7 @@ fn planned(record: &NodeRecord) -> NodePlan {
         found: None,
         config: None,
         reidentified: None,
+        recorded: None,
     }
 }
 

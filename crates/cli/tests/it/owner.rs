@@ -320,6 +320,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
         address: Some([192, 0, 2, 7].into()),
         user: None,
         configured: None,
+        hosts_guests: None,
     };
     let plan = empty_plan(FORM - 1, None);
     let at = Timestamp::UNIX_EPOCH;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::{GuestUuid, Power};
+use crate::observed::{GuestRef, GuestUuid, Power};
 use crate::resolve::{Origin, Resolved, ResolvedNode};
 
 use super::compare::{found, judge, reason, remembered};
@@ -13,7 +13,7 @@ use super::owner::{Match, Owners};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
 use super::strays::{
-    ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
+    Exact, ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
     unseen_inside, unusable,
 };
 use super::types::{
@@ -30,6 +30,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         inputs,
         owners: Owners::new(inputs.site, &inputs.resolved.name, inputs.looks),
         copies: Vec::new(),
+        again: BTreeSet::new(),
         offers: BTreeMap::new(),
         claimed: BTreeSet::new(),
         actions: BTreeMap::new(),
@@ -55,9 +56,11 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         nodes,
         images,
         mut refusals,
+        offers,
+        again,
         ..
     } = maker;
-    refusals.extend(bystanders(&nodes, &foreign));
+    refusals.extend(bystanders(inputs, &offers, &nodes, &again));
     empty(inputs, nodes, images, foreign, refusals)
 }
 
@@ -166,6 +169,8 @@ struct Maker<'i, 'a> {
     owners: Owners<'i>,
     /// Guests that carry the identity of a node without being its guest.
     copies: Vec<Foreign>,
+    /// Guests of planned nodes that go with the node they run in.
+    again: BTreeSet<Exact>,
     offers: BTreeMap<Place, Offer>,
     claimed: BTreeSet<GuestUuid>,
     /// What happens to each node: children follow their parents.
@@ -185,7 +190,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             Place::Inside(parent) => self.actions.get(parent).copied(),
             Place::Host(_) => None,
         };
-        let seen = self.seen(node, place, host, record, parent);
+        let seen = match parent.filter(|parent| parent.is_new()) {
+            Some(parent) => {
+                let replaced = parent.action == Action::Replace;
+                Seen::Absent(self.with_parent(node, place, host, record, (replaced, deep)))
+            }
+            None => self.seen(node, place, host, record),
+        };
         if let Seen::There(found) = &seen {
             uuid = found.guest.uuid.clone();
         }
@@ -213,7 +224,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 }
                 (action, reasons, Some(found))
             }
-            Seen::Absent(why) => (Action::Create, vec![why], None),
+            Seen::Absent(why) => (Action::Create, why, None),
             Seen::Hidden(why) => {
                 let found = record.map(remembered);
                 let action = if found.is_some() {
@@ -241,7 +252,10 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 Some(true) | None => identity::successor(&uuid),
             };
             self.claimed.insert(uuid.clone());
-            reasons.extend(unseen_inside(self.inputs, name).map(|text| said(&text)));
+            let inside = found
+                .as_ref()
+                .and_then(|found| unseen_inside(self.inputs, (host, name), found, true));
+            reasons.extend(inside.map(|text| said(&text)));
         }
         let want = self.wanted(node, place, host, &offer, uuid);
         if action.changes()
@@ -295,6 +309,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             found,
             config,
             reidentified: None,
+            recorded: None,
         });
     }
 
@@ -324,6 +339,49 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         )
     }
 
+    /// Says why a node is created whose parent is, and which guest of it goes with the old parent.
+    fn with_parent(
+        &mut self,
+        node: &ResolvedNode,
+        place: &Place,
+        host: &str,
+        record: Option<&NodeRecord>,
+        (replaced, deep): (bool, bool),
+    ) -> Vec<Reason> {
+        let name = node.name.as_str();
+        let text = "the manifest names it, and the node it runs on is made".to_owned();
+        let here = Origin::Written(node.span);
+        let mut reasons = vec![reason(self.inputs, text, Some(&here))];
+        let Some((place, Look::Seen(_))) = self.inputs.looks.get_key_value(place) else {
+            let recorded = record.filter(|record| replaced && record.place == *place);
+            reasons.extend(recorded.and_then(|record| {
+                let vmid = record.guest.vmid?;
+                Some(said(&format!(
+                    "guest {vmid}, which is recorded in {place}, is destroyed with it if it is there"
+                )))
+            }));
+            return reasons;
+        };
+        let (guest, copies) = match self.owners.of_node(place, (host, name), record) {
+            Match::Guest(guest, copies) => (Some(guest), copies),
+            Match::Copies(copies) => (None, copies),
+            Match::Absent | Match::Ambiguous(_) | Match::Edited(_) => (None, Vec::new()),
+        };
+        self.copies.extend(copies_of(place, name, &copies));
+        let guest = guest.filter(|guest| !deep && unusable(name, guest).is_none());
+        if let Some(found) = guest.and_then(|guest| found(guest, record))
+            && let Some(vmid) = found.guest.vmid
+        {
+            let text = format!("guest {vmid}, with its disk, is destroyed with {place}");
+            reasons.push(said(&text));
+            let inside = unseen_inside(self.inputs, (host, name), &found, true);
+            reasons.extend(inside.map(|text| said(&text)));
+            let GuestRef { uuid, host, .. } = found.guest;
+            self.again.insert((vmid, uuid, host));
+        }
+        reasons
+    }
+
     /// Finds out what there is of a node.
     fn seen(
         &mut self,
@@ -331,14 +389,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         place: &Place,
         host: &str,
         record: Option<&NodeRecord>,
-        parent: Option<Fate>,
     ) -> Seen {
         let name = node.name.as_str();
         let here = Some(Origin::Written(node.span));
-        let new = |text: &str| Seen::Absent(reason(self.inputs, text.to_owned(), here.as_ref()));
-        if parent.is_some_and(Fate::is_new) {
-            return new("the manifest names it, and the node it runs on is made");
-        }
+        let new = |text: &str| {
+            let why = reason(self.inputs, text.to_owned(), here.as_ref());
+            Seen::Absent(vec![why])
+        };
         let Some((place, look)) = self.inputs.looks.get_key_value(place) else {
             return Seen::Hidden(said(
                 "the node it runs on cannot be asked now; it is kept if it is there",
@@ -414,20 +471,12 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             &mut self.offers,
         );
         for stray in strays.nodes {
-            let mut node = stray.node;
-            let reason = match &stray.unproven {
-                Some(why) => why.as_str(),
-                None if prune => "the manifest does not name it any more",
-                None => "the manifest does not name it any more; --prune removes it",
+            let (action, why) = match &stray.unproven {
+                Some(why) => (Action::Leave, why.clone()),
+                None if prune => (Action::Destroy, stray.why.clone()),
+                None => (Action::Leave, format!("{}; --prune removes it", stray.why)),
             };
-            node.reasons = vec![said(reason)];
-            if prune && stray.unproven.is_none() {
-                node.action = Action::Destroy;
-                let inside = unseen_inside(self.inputs, &node.name);
-                node.reasons.extend(inside.map(|text| said(&text)));
-            }
-            node.found = Some(stray.found);
-            self.nodes.push(node);
+            self.nodes.push(stray.node(self.inputs, action, &why));
         }
         self.copies.extend(strays.copies);
         if prune {
@@ -552,8 +601,8 @@ impl Fate {
 enum Seen {
     /// It is there.
     There(Found),
-    /// It is not.
-    Absent(Reason),
+    /// It is not, and why.
+    Absent(Vec<Reason>),
     /// Its place cannot be seen.
     Hidden(Reason),
 }

@@ -36,6 +36,7 @@ pub(super) fn found(guest: &ObservedGuest, record: Option<&NodeRecord>) -> Optio
         disk: guest.disk.map(|bytes| bytes / GIB),
         address: record.and_then(|record| record.address),
         configured: record.and_then(|record| record.configured.clone()),
+        hosts_guests: record.and_then(|record| record.hosts_guests),
     })
 }
 
@@ -52,6 +53,7 @@ pub(super) fn remembered(record: &NodeRecord) -> Found {
         disk: None,
         address: record.address,
         configured: record.configured.clone(),
+        hosts_guests: record.hosts_guests,
     }
 }
 

@@ -99,7 +99,9 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             }
         };
         let mut reasons = vec![said(&reason)];
-        let inside = there.as_ref().and_then(|_| unseen_inside(inputs, name));
+        let inside = there
+            .as_ref()
+            .and_then(|found| unseen_inside(inputs, (host, name), found, true));
         reasons.extend(inside.map(|text| said(&text)));
         nodes.push(NodePlan {
             name: name.to_owned(),
@@ -116,30 +118,25 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             found: there.or(hidden),
             config: None,
             reidentified: None,
+            recorded: None,
         });
     }
     let strays = strays(inputs, &owners, &claimed, &roots, &mut offers);
     for stray in strays.nodes {
-        let mut node = stray.node;
-        let guest = &stray.found.guest;
-        let reason = match &stray.unproven {
-            Some(why) => why.clone(),
-            None => format!("{guest}; the manifest does not name it any more"),
+        let (action, why) = match &stray.unproven {
+            Some(why) => (Action::Leave, why.clone()),
+            None => {
+                let why = format!("{}; {}", stray.found.guest, stray.why);
+                (Action::Destroy, why)
+            }
         };
-        node.reasons = vec![said(&reason)];
-        if stray.unproven.is_none() {
-            node.action = Action::Destroy;
-            node.reasons
-                .extend(unseen_inside(inputs, &node.name).map(|text| said(&text)));
-        }
-        node.found = Some(stray.found);
-        nodes.push(node);
+        nodes.push(stray.node(inputs, action, &why));
     }
     copies.extend(strays.copies);
     refusals.extend(strays.refusals);
     nodes.sort_by_key(|node| node.depth);
     let foreign = foreign(inputs, &offers, copies, &nodes, &claimed);
-    refusals.extend(bystanders(&nodes, &foreign));
+    refusals.extend(bystanders(inputs, &offers, &nodes, &BTreeSet::new()));
     empty(inputs, nodes, Vec::new(), foreign, refusals)
 }
 

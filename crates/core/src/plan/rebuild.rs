@@ -73,6 +73,7 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
                 found: Some(found),
                 config: None,
                 reidentified: None,
+                recorded: None,
             };
             rebuilt.nodes.push((node, record));
         }
@@ -110,6 +111,7 @@ fn record(
         address: None,
         user: Some(user.map_or_else(|| USER.to_owned(), ToString::to_string)),
         configured: None,
+        hosts_guests: inputs.resolved.node(name).map(|node| node.can_host),
     }
 }
 

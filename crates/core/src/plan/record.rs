@@ -56,6 +56,23 @@ pub struct NodeRecord {
     /// What it was last made inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<Configured>,
+    /// Whether it was created for guests to run on it; `None` in records of older programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts_guests: Option<bool>,
+}
+
+impl NodeRecord {
+    /// Returns how many recorded nodes it runs on, one in another.
+    pub fn depth(&self, records: &Records) -> usize {
+        let above = |record: &&Self| match &record.place {
+            Place::Inside(parent) => records.of(parent, &record.host),
+            Place::Host(_) => None,
+        };
+        // Records that are wrong may form a circle.
+        let chain = std::iter::successors(Some(self), above).take(records.values().count());
+        let nested = |record: &&Self| matches!(record.place, Place::Inside(_));
+        chain.filter(nested).count()
+    }
 }
 
 /// What is remembered of the nodes of a manifest. A node that was moved to another host of the site

@@ -94,5 +94,6 @@ fn node(inputs: &Inputs<'_>, record: &NodeRecord, guest: &ObservedGuest) -> Opti
             uuid: new_identity(inputs, record),
             record: record.clone(),
         }),
+        recorded: None,
     })
 }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::doc::scalar::SiteId;
-use crate::observed::{Contradiction, GuestUuid, ObservedGuest};
+use crate::observed::{Contradiction, GuestKind, GuestUuid, ObservedGuest};
 
+use super::apply::{place as place_of, said};
 use super::compare::found;
 use super::owner::{Match, Owners, is_identity_of, named};
 use super::place::{Offer, offer};
@@ -21,6 +22,27 @@ pub(super) struct Stray {
     pub(super) found: Found,
     /// Why it is not removed: its tags alone do not prove whose it is.
     pub(super) unproven: Option<String>,
+    /// Why the manifest has no such node there.
+    pub(super) why: String,
+    /// What its guest is called, when that is not the recorded name.
+    renamed: Option<String>,
+}
+
+impl Stray {
+    /// Returns its part of the plan.
+    pub(super) fn node(self, inputs: &Inputs<'_>, action: Action, why: &str) -> NodePlan {
+        let mut node = self.node;
+        node.action = action;
+        node.reasons = vec![said(why)];
+        node.reasons.extend(self.renamed.map(|text| said(&text)));
+        if action == Action::Destroy {
+            let of = (node.host.as_str(), node.record_name());
+            let inside = unseen_inside(inputs, of, &self.found, false);
+            node.reasons.extend(inside.map(|text| said(&text)));
+        }
+        node.found = Some(self.found);
+        node
+    }
 }
 
 /// Guests of this manifest that it does not name.
@@ -43,7 +65,6 @@ pub(super) fn strays(
     offers: &mut BTreeMap<Place, Offer>,
 ) -> Strays {
     let mut strays = Strays::default();
-    let mut names: BTreeSet<String> = roots.keys().map(|name| (*name).to_owned()).collect();
     // Guests without a site are known by the journal alone.
     let recorded: BTreeMap<&GuestUuid, &NodeRecord> = inputs
         .records
@@ -56,10 +77,17 @@ pub(super) fn strays(
         };
         let (host, depth) = match place {
             Place::Host(host) => (host.as_str(), 0),
-            Place::Inside(node) => {
-                let depth = inputs.resolved.node(node).map_or(1, |node| node.depth + 1);
-                (roots.get(node.as_str()).copied().unwrap_or_default(), depth)
-            }
+            Place::Inside(node) => match roots.get(node.as_str()) {
+                Some(host) => {
+                    let depth = inputs.resolved.node(node).map_or(1, |node| node.depth + 1);
+                    (*host, depth)
+                }
+                // The node it runs in is not named any more either.
+                None => match inputs.records.values().find(|one| one.name == *node) {
+                    Some(parent) => (parent.host.as_str(), parent.depth(inputs.records) + 1),
+                    None => continue,
+                },
+            },
         };
         let machine = offers
             .entry(place.clone())
@@ -80,7 +108,10 @@ pub(super) fn strays(
             // Elsewhere in the cluster may be guests of this manifest for another host of the site;
             // one that was migrated is known by its record.
             let migrated = record.is_some_and(|record| record.guest.vmid == Some(guest.vmid));
-            let here = guest.host == machine || migrated;
+            let here = match record {
+                Some(record) if record.host != host => false,
+                Some(_) | None => guest.host == machine || migrated,
+            };
             if !ours || !here || is_elsewhere(inputs, host, guest, uuid) || !seen.insert(uuid) {
                 continue;
             }
@@ -104,16 +135,21 @@ pub(super) fn strays(
             strays
                 .refusals
                 .extend(why.map(|why| Refusal::of(None, why)));
-            let Some(found) = found(guest, None) else {
+            let Some(found) = found(guest, record) else {
                 continue;
             };
-            let mut name = guest.name.clone();
-            if name.is_empty() || !names.insert(name.clone()) {
-                name = format!("{}#{}", guest.name, guest.vmid);
-                names.insert(name.clone());
-            }
+            let name = record.map_or(&guest.name, |record| &record.name);
+            let why = match roots.get(name.as_str()) {
+                None => "the manifest does not name it any more".to_owned(),
+                Some(now) if *now != host => {
+                    format!("the manifest names `{name}` on `{now}`, and not on `{host}` any more")
+                }
+                Some(_) => format!("it is not the guest of `{name}` any more"),
+            };
+            let renamed = (*name != guest.name)
+                .then(|| format!("guest {} is called `{}` now", guest.vmid, guest.name));
             let stray = NodePlan {
-                name,
+                name: name.clone(),
                 host: host.to_owned(),
                 place: place.clone(),
                 depth,
@@ -123,10 +159,13 @@ pub(super) fn strays(
                 found: None,
                 config: None,
                 reidentified: None,
+                recorded: record.map(|record| record.name.clone()),
             };
             strays.nodes.push(Stray {
                 node: stray,
                 found,
+                why,
+                renamed,
                 unproven: record
                     .is_none()
                     .then(|| unproven(inputs, host, guest, uuid))
@@ -134,7 +173,27 @@ pub(super) fn strays(
             });
         }
     }
+    // Parents before their children.
+    strays.nodes.sort_by_key(|stray| stray.node.depth);
+    name(&mut strays.nodes, roots);
     strays
+}
+
+/// Gives each stray a name of its own. What is recorded keeps its name before what is only called so.
+fn name(strays: &mut [Stray], roots: &BTreeMap<&str, &str>) {
+    let mut taken: BTreeSet<String> = roots.keys().map(|name| (*name).to_owned()).collect();
+    let (recorded, others): (Vec<&mut Stray>, Vec<&mut Stray>) = strays
+        .iter_mut()
+        .partition(|stray| stray.node.recorded.is_some());
+    for stray in recorded.into_iter().chain(others) {
+        let node = &mut stray.node;
+        if node.name.is_empty() || !taken.insert(node.name.clone()) {
+            let vmid = stray.found.guest.vmid.unwrap_or_default();
+            node.name = format!("{}#{vmid}", node.name);
+            taken.insert(node.name.clone());
+        }
+        node.recorded = node.recorded.take().filter(|known| *known != node.name);
+    }
 }
 
 /// Tells whether a guest is one of another manifest or of another host of the site, whatever its
@@ -164,57 +223,124 @@ fn unproven(
     (!is_identity_of(manifest, host, name, uuid)).then(why)
 }
 
+/// A guest by everything that tells it from others: its id, its identity and its machine.
+pub(super) type Exact = (u32, GuestUuid, String);
+
 /// Refuses to remove nodes with guests in them that the plan does not remove: they would go with
-/// their node.
-pub(super) fn bystanders(nodes: &[NodePlan], foreign: &[Foreign]) -> Vec<Refusal> {
+/// their node. Guests of `again` go too, and their nodes are created again.
+pub(super) fn bystanders(
+    inputs: &Inputs<'_>,
+    offers: &BTreeMap<Place, Offer>,
+    nodes: &[NodePlan],
+    again: &BTreeSet<Exact>,
+) -> Vec<Refusal> {
     let by_name: BTreeMap<&str, &NodePlan> = nodes
         .iter()
         .map(|node| (node.name.as_str(), node))
         .collect();
-    // The innermost node that goes, with the guest in it.
+    let goes = |node: &NodePlan| matches!(node.action, Action::Destroy | Action::Replace);
+    // The innermost node that goes, with the guest in it. Its children may not be in the plan.
     let going = |place: &Place| {
-        let mut place = place;
-        while let Place::Inside(parent) = place {
-            let node = by_name.get(parent.as_str())?;
-            if matches!(node.action, Action::Destroy | Action::Replace) {
-                return Some(node.name.as_str());
-            }
-            place = &node.place;
+        let mut place = place.clone();
+        while let Place::Inside(parent) = &place {
+            place = match by_name.get(parent.as_str()) {
+                Some(node) if goes(node) => return Some(node.name.as_str()),
+                Some(node) => node.place.clone(),
+                None => inputs.resolved.node(parent).and_then(place_of)?,
+            };
         }
         None
     };
-    let foreign = foreign
+    let removed: BTreeSet<Exact> = nodes
         .iter()
-        .filter_map(|guest| Some((going(&guest.place)?, guest.vmid, guest.name.as_str())));
-    let left = nodes.iter().filter_map(|node| {
-        let vmid = node.found.as_ref()?.guest.vmid?;
-        let left = node.action == Action::Leave;
-        Some((going(&node.place)?, vmid, node.name.as_str())).filter(|_| left)
-    });
-    let mut inside: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for (node, vmid, name) in foreign.chain(left) {
-        inside
-            .entry(node)
-            .or_default()
-            .push(format!("{vmid} ({name})"));
+        .filter(|node| goes(node))
+        .filter_map(|node| {
+            let guest = &node.found.as_ref()?.guest;
+            Some((guest.vmid?, guest.uuid.clone(), guest.host.clone()))
+        })
+        .collect();
+    let mut refusals: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (place, look) in inputs.looks {
+        let (Look::Seen(observed), Some(node)) = (look, going(place)) else {
+            continue;
+        };
+        // Guests elsewhere in a cluster stay.
+        let machine = offers.get(place).map(|offer| offer.host.as_str());
+        let machine = machine.filter(|name| observed.hosts.iter().any(|host| host.name == *name));
+        let half_created = |vmid: u32| {
+            let at = |node: &NodePlan| Some(node.found.as_ref()?.guest.vmid? == vmid);
+            let mut here = nodes
+                .iter()
+                .filter(|node| goes(node) && node.place == *place);
+            here.any(|node| at(node) == Some(true))
+        };
+        for guest in &observed.guests {
+            let named = match &guest.uuid {
+                Some(uuid) => {
+                    let exact = (guest.vmid, uuid.clone(), guest.host.clone());
+                    removed.contains(&exact) || again.contains(&exact)
+                }
+                // It is being created, and does not carry its identity yet.
+                None => guest.name.is_empty() && half_created(guest.vmid),
+            };
+            if !named && machine.is_none_or(|machine| machine == guest.host) {
+                let guests = refusals.entry(node).or_default();
+                guests.push(format!("{} ({})", guest.vmid, guest.name));
+            }
+        }
     }
     let refusal = |(node, guests): (&str, Vec<String>)| {
         let detail = format!(
             "guests in it that this plan does not remove would be destroyed with it: {}",
             guests.join(", ")
         );
-        Refusal::of(Some(node), (detail, "move or remove them first".to_owned()))
+        let hint = match inputs.options.depth {
+            Some(_) => {
+                "move or remove them first; without --depth, nodes among them are created again"
+            }
+            None => "move or remove them first",
+        };
+        Refusal::of(Some(node), (detail, hint.to_owned()))
     };
-    inside.into_iter().map(refusal).collect()
+    refusals.into_iter().map(refusal).collect()
 }
 
-/// Says that what runs in a node goes with it unseen.
-pub(super) fn unseen_inside(inputs: &Inputs<'_>, node: &str) -> Option<String> {
+/// Says that what runs in a guest goes with it unseen. Its name is the recorded one; `named` when it
+/// is the manifest's.
+pub(super) fn unseen_inside(
+    inputs: &Inputs<'_>,
+    (host, node): (&str, &str),
+    found: &Found,
+    named: bool,
+) -> Option<String> {
     let inside = Place::Inside(node.to_owned());
-    let hosts = inputs.resolved.node(node).is_some_and(|node| node.can_host)
-        || inputs.records.values().any(|record| record.place == inside);
-    let seen = matches!(inputs.looks.get(&inside), Some(Look::Seen(_)));
-    (hosts && !seen).then(|| "what runs in it was not seen, and is destroyed with it".to_owned())
+    let written = inputs.resolved.node(node);
+    // A look is known by the node's name alone, and then it is the manifest's node.
+    let seen =
+        (named || written.is_none()) && matches!(inputs.looks.get(&inside), Some(Look::Seen(_)));
+    if seen || found.guest.kind == GuestKind::Ct {
+        return None;
+    }
+    let recorded: Vec<&str> = inputs
+        .records
+        .values()
+        .filter(|record| record.place == inside && record.host == host)
+        .map(|record| record.name.as_str())
+        .collect();
+    let hosts = found.hosts_guests == Some(true)
+        || named && written.is_some_and(|node| node.can_host)
+        || !recorded.is_empty();
+    if !hosts {
+        let unknown = !named && found.hosts_guests.is_none();
+        return unknown.then(|| {
+            "whether guests run in it is not known; they are destroyed with it".to_owned()
+        });
+    }
+    let mut text = "what runs in it was not seen, and is destroyed with it".to_owned();
+    if !recorded.is_empty() {
+        text += &format!("; recorded there: `{}`", recorded.join("`, `"));
+    }
+    Some(text)
 }
 
 /// Says why nothing can be done to a guest, whoever's it is.

@@ -247,9 +247,17 @@ pub struct NodePlan {
     /// The identity it gets, and what the journal knows of it, for a node that is reidentified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reidentified: Option<Reidentified>,
+    /// The name that the journal has for it, where that is not `name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<String>,
 }
 
 impl NodePlan {
+    /// Returns the name under which the journal knows it.
+    pub fn record_name(&self) -> &str {
+        self.recorded.as_ref().unwrap_or(&self.name)
+    }
+
     /// Returns what is done to the node, without why.
     #[must_use]
     pub fn without_reasons(&self) -> Self {
@@ -329,6 +337,9 @@ pub struct Found {
     /// What it was last made inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<Configured>,
+    /// Whether it was created for guests to run on it; `None` when nothing is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts_guests: Option<bool>,
 }
 
 /// What a node should be: everything that making it needs, but secrets.

@@ -3,6 +3,7 @@
 //! In: random manifests and worlds. Out: what must hold of every plan.
 //! Never: a provider.
 
+mod bystanders;
 mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -176,6 +177,7 @@ fn record(guest: &ObservedGuest, name: &str) -> NodeRecord {
         address: None,
         user: None,
         configured: None,
+        hosts_guests: None,
     }
 }
 

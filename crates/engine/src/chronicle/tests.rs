@@ -33,9 +33,11 @@ fn node(name: &str, action: Action) -> NodePlan {
             disk: None,
             address: "192.0.2.1".parse().ok(),
             configured: None,
+            hosts_guests: None,
         }),
         config: None,
         reidentified: None,
+        recorded: None,
     }
 }
 

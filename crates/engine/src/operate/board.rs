@@ -51,16 +51,19 @@ impl Board {
                 known.guests.insert(node.name.clone(), found.guest.clone());
             }
         }
-        let records = records.into_iter().filter(|record| {
-            let node = plan.node(&record.name);
-            node.is_none_or(|node| node.host == record.host)
-        });
+        // A node on two hosts, here and where it was before, has two records.
+        let names: BTreeMap<(&str, &str), &String> = plan
+            .nodes
+            .iter()
+            .map(|node| ((node.host.as_str(), node.record_name()), &node.name))
+            .collect();
         for record in records {
-            known
-                .guests
-                .insert(record.name.clone(), record.guest.clone());
+            let Some(name) = names.get(&(record.host.as_str(), record.name.as_str())) else {
+                continue;
+            };
+            known.guests.insert((*name).clone(), record.guest.clone());
             if let Some(address) = record.address {
-                known.addresses.insert(record.name.clone(), address);
+                known.addresses.insert((*name).clone(), address);
             }
         }
         let inside = plan.nodes.iter().filter_map(|node| match &node.place {

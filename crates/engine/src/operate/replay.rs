@@ -55,8 +55,8 @@ pub struct Replay {
     pub was_done: Vec<bool>,
     /// Whether each step changed anything; `None` when it was never done.
     pub changed: Vec<Option<bool>>,
-    /// The newest record of each node, by name.
-    pub records: BTreeMap<String, NodeRecord>,
+    /// The newest record of each node, by host and name.
+    pub records: BTreeMap<(String, String), NodeRecord>,
     /// Whether undoing was begun; such a run is never continued forward.
     pub unwinding: bool,
 }
@@ -71,7 +71,8 @@ pub fn replay(n_steps: usize, entries: &[Entry]) -> Replay {
     };
     for entry in entries {
         if let Some(record) = &entry.record {
-            replay.records.insert(record.name.clone(), record.clone());
+            let key = (record.host.clone(), record.name.clone());
+            replay.records.insert(key, record.clone());
         }
         let Some(state) = replay.states.get_mut(entry.step) else {
             continue;

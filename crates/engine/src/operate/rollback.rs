@@ -76,7 +76,9 @@ fn of_node(
     let open = replay.states[at].needs_undo();
     let changed = replay.changed[at];
     let found = node.found.as_ref();
-    let guest = replay.records.get(&node.name);
+    let guest = replay
+        .records
+        .get(&(node.host.clone(), node.record_name().to_owned()));
     let guest = guest.map_or_else(|| "its guest".to_owned(), |record| record.guest.to_string());
     // What happened to a guest that goes, or that is gone, is of no interest.
     let goes = |kind: StepKind| {

@@ -51,13 +51,23 @@ struct Shared {
     clock: SharedClock,
     limits: Limits,
     watcher: Option<Arc<dyn Watcher>>,
-    /// What was recorded before the first guest was created.
+    /// Nodes of the plan.
+    planned: BTreeMap<Key, usize>,
+    /// What was recorded before the first guest was created or removed.
     known: OnceCell<Known>,
     interrupt: Interrupt,
 }
 
-/// Records by host and node.
-type Known = BTreeMap<(String, String), NodeRecord>;
+/// A node by its host and the name under which it is recorded.
+type Key = (String, String);
+
+/// What is recorded.
+#[derive(Default)]
+struct Known {
+    records: BTreeMap<Key, NodeRecord>,
+    /// What is recorded in each node.
+    inside: BTreeMap<Key, Vec<Key>>,
+}
 
 impl Worker {
     pub(super) fn new(operator: &Operator, stage: &Stage, way: Way, interrupt: Interrupt) -> Self {
@@ -79,6 +89,13 @@ impl Worker {
                 ..operator.limits
             },
             watcher: operator.watcher.clone(),
+            planned: stage
+                .plan
+                .nodes
+                .iter()
+                .enumerate()
+                .map(|(at, node)| ((node.host.clone(), node.record_name().to_owned()), at))
+                .collect(),
             known: OnceCell::new(),
             interrupt,
         }))
@@ -157,7 +174,10 @@ impl Shared {
             });
         };
         // Before the result is written: a step without one is done again, and forgets again.
-        let result = result.and_then(|came| self.forget(at, &came).map(|()| came));
+        let result = match result {
+            Ok(came) => self.forget(at, &came).await?.map(|()| came),
+            Err(error) => Err(error),
+        };
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
         self.moment(Moment::AfterAct);
         let ended = self.record(at, &result, earlier, seconds).await?;
@@ -191,12 +211,20 @@ impl Shared {
         let step = &self.steps[at];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let created = (self.way, step.kind) == (Way::Forward, StepKind::Create);
-        let Some(node) = node.filter(|_| created) else {
+        // What ran in a node that is replaced is gone with it.
+        let gone = |node: &&NodePlan| match &node.place {
+            Place::Inside(parent) => {
+                let parent = self.plan.node(parent);
+                parent.is_some_and(|parent| parent.action == Action::Replace)
+            }
+            Place::Host(_) => false,
+        };
+        let Some(node) = node.filter(|node| created && !gone(node)) else {
             return Ok(None);
         };
         // Read once, before any record is replaced.
         let known = self.known.get_or_try_init(|| self.read()).await?;
-        let record = known.get(&(node.host.clone(), node.name.clone()));
+        let record = known.records.get(&(node.host.clone(), node.name.clone()));
         let same = |record: &&NodeRecord| {
             let planned = planned(node).is_some_and(|guest| guest.uuid == record.guest.uuid);
             planned && record.guest.vmid.is_some()
@@ -205,15 +233,21 @@ impl Shared {
     }
 
     async fn read(&self) -> Result<Known, JournalError> {
-        let mut known = Known::new();
+        let mut known = Known::default();
         for host in &self.plan.hosts {
             let scope = Scope {
                 site: self.plan.site.clone(),
                 manifest: self.plan.manifest.clone(),
                 host: host.clone(),
             };
-            let records = self.journal.records(&scope).await?.into_iter();
-            known.extend(records.map(|record| ((host.clone(), record.name.clone()), record)));
+            for record in self.journal.records(&scope).await? {
+                let key = (host.clone(), record.name.clone());
+                if let Place::Inside(parent) = &record.place {
+                    let parent = (host.clone(), parent.clone());
+                    known.inside.entry(parent).or_default().push(key.clone());
+                }
+                known.records.insert(key, record);
+            }
         }
         Ok(known)
     }
@@ -304,7 +338,7 @@ impl Shared {
         };
         self.append(at, happened.clone(), record).await?;
         if status == Some(NodeStatus::Destroyed) {
-            for record in self.buried(at) {
+            for record in self.buried(at).await? {
                 self.append(at, happened.clone(), Some(record)).await?;
             }
         }
@@ -351,54 +385,49 @@ impl Shared {
     }
 
     /// Forgets what was kept for the guests that a step removed.
-    fn forget(&self, at: usize, came: &steps::Came) -> Result<(), PortError> {
+    async fn forget(
+        &self,
+        at: usize,
+        came: &steps::Came,
+    ) -> Result<Result<(), PortError>, JournalError> {
         if self.status_after(at, came) != Some(NodeStatus::Destroyed) {
-            return Ok(());
+            return Ok(Ok(()));
         }
+        let buried = self.buried(at).await?;
         let gone = self.record_of(at, NodeStatus::Destroyed);
-        for record in gone.iter().chain(&self.buried(at)) {
-            self.seeds.forget(&record.guest.uuid)?;
-        }
-        Ok(())
+        let mut gone = gone.iter().chain(&buried);
+        Ok(gone.try_for_each(|record| self.seeds.forget(&record.guest.uuid)))
     }
 
-    /// What could not be seen in a node is gone with it.
-    fn buried(&self, at: usize) -> Vec<NodeRecord> {
+    /// What is recorded in a guest that was removed is gone with it, as far as the plan has no steps
+    /// for it.
+    async fn buried(&self, at: usize) -> Result<Vec<NodeRecord>, JournalError> {
         let nodes = &self.plan.nodes;
-        let mut records = Vec::new();
         let Some(node) = self.steps[at].node.and_then(|node| nodes.get(node)) else {
-            return records;
+            return Ok(Vec::new());
         };
-        if !self.board.hosts_others(&node.name) {
-            return records;
-        }
-        let mut buried = vec![&node.name];
-        // Parents come before their children.
-        for child in nodes {
-            let Place::Inside(parent) = &child.place else {
-                continue;
-            };
-            if !buried.contains(&parent) || child.action != Action::Nothing {
-                continue;
+        let known = self.known.get_or_try_init(|| self.read()).await?;
+        let mut records: Vec<NodeRecord> = Vec::new();
+        let mut open = vec![node.record_name()];
+        while let Some(parent) = open.pop() {
+            let inside = known.inside.get(&(node.host.clone(), parent.to_owned()));
+            for key in inside.into_iter().flatten() {
+                let planned = self.planned.get(key).and_then(|at| nodes.get(*at));
+                let settled = planned.is_some_and(|node| match self.way {
+                    Way::Forward => matches!(node.action, Action::Destroy | Action::Replace),
+                    Way::Back => node.action.changes(),
+                });
+                let again = records.iter().any(|record| record.name == key.1);
+                if let Some(record) = known.records.get(key).filter(|_| !settled && !again) {
+                    open.push(&record.name);
+                    records.push(NodeRecord {
+                        status: NodeStatus::Destroyed,
+                        ..record.clone()
+                    });
+                }
             }
-            buried.push(&child.name);
-            let Some(found) = &child.found else {
-                continue;
-            };
-            records.push(NodeRecord {
-                name: child.name.clone(),
-                host: child.host.clone(),
-                place: child.place.clone(),
-                site: self.plan.site.clone(),
-                guest: found.guest.clone(),
-                status: NodeStatus::Destroyed,
-                source: None,
-                address: None,
-                user: None,
-                configured: None,
-            });
         }
-        records
+        Ok(records)
     }
 
     /// Returns what a node was last made inside, as far as it is the same guest.
@@ -444,8 +473,16 @@ impl Shared {
             });
         }
         let configured = self.configured(step, node, &guest);
+        // What was created for guests to run on it may still have some, whatever is wanted now.
+        let same = found.filter(|found| found.guest.uuid == guest.uuid);
+        let hosted = same.and_then(|found| found.hosts_guests);
+        let hosts_guests = match (node.wanted.as_ref(), hosted) {
+            (_, Some(true)) => Some(true),
+            (Some(wanted), Some(false) | None) => Some(wanted.hosts_guests),
+            (None, hosted) => hosted,
+        };
         Some(NodeRecord {
-            name: node.name.clone(),
+            name: node.record_name().to_owned(),
             host: node.host.clone(),
             place: node.place.clone(),
             site: self.site_of(node, &guest),
@@ -455,6 +492,7 @@ impl Shared {
             address: self.board.address(&node.name),
             user: node.wanted.as_ref().map(|wanted| wanted.user.clone()),
             configured,
+            hosts_guests,
         })
     }
 }

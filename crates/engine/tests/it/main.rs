@@ -11,6 +11,7 @@
 )]
 
 mod apply;
+mod bystanders;
 mod cases;
 mod clock;
 mod configure;

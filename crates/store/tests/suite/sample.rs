@@ -68,6 +68,7 @@ fn node(number: usize) -> NodePlan {
         found: None,
         config: None,
         reidentified: None,
+        recorded: None,
     }
 }
 
@@ -115,6 +116,7 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
         // Runs of older versions did not write it down.
         user: None,
         configured: None,
+        hosts_guests: None,
     }
 }
 

@@ -1,0 +1,114 @@
+//! Hypervisors that go with guests in them, and names of guests that were removed, on the simulator.
+
+use serde_json::Value;
+
+use crate::father::Father;
+use crate::kept::{create, vm};
+use crate::support::{Run, World};
+
+const HYPER: &str = "  - {name: hyper, type: pve, preset: vm-large, image: pve-9, vmid: 7000}\n";
+const OTHER: &str = "  - {name: other, preset: vm-small, image: debian-12, vmid: 7100}\n";
+const KID: &str =
+    "  - {name: kid, preset: vm-small, image: debian-12, vmid: 7002, parent: hyper}\n";
+
+/// A site on the host `sim`, which ends with the test.
+struct Sim(World);
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.run("sim stop");
+    }
+}
+
+impl Sim {
+    fn with(nodes: &[&str]) -> Self {
+        let sim = Self(World::new());
+        sim.manifest(nodes);
+        sim.run("manifest apply -M u -H sim").good();
+        sim
+    }
+
+    fn manifest(&self, nodes: &[&str]) {
+        let text = format!("schema_version: 2\nname: u\nnodes:\n{}", nodes.concat());
+        self.0.write("manifests/u.yaml", &text);
+    }
+
+    fn run(&self, line: &str) -> Run {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let mut command = self.0.command(&arguments);
+        command
+            .env("HOMESTAK_SITE_CONFIG", "site")
+            .env("HOMESTAK_SIM_SPEED", "200");
+        command.output().map(Run::from).unwrap()
+    }
+
+    /// Creates a guest of someone else in `hyper`.
+    fn tenant(&self) {
+        let file = ".local/state/homestak/sim/endpoint.json";
+        let text = std::fs::read_to_string(self.0.home().join(file)).unwrap();
+        let endpoint: Value = serde_json::from_str(&text).unwrap();
+        let inside = &endpoint["inside"][0];
+        create(inside, &vm("hyper", "tenant", 1, "debian-12.qcow2"));
+    }
+
+    /// Runs a command that must be refused, and returns what it printed.
+    fn refused(&self, line: &str) -> String {
+        let run = self.run(line);
+        assert_eq!(run.code, 3, "{line}\n{}{}", run.out, run.err);
+        run.out + &run.err
+    }
+}
+
+#[test]
+fn a_hypervisor_with_a_guest_of_someone_else_in_it_is_not_removed_by_any_command() {
+    let sim = Sim::with(&[HYPER, OTHER]);
+    sim.tenant();
+    let said = sim.refused("manifest destroy -M u -H sim --yes");
+    assert!(said.contains("99001 (tenant)"), "{said}");
+    sim.manifest(&[OTHER]);
+    for verb in ["destroy", "apply --prune"] {
+        let said = sim.refused(&format!("manifest {verb} -M u -H sim --yes"));
+        assert!(said.contains("99001 (tenant)"), "{said}");
+    }
+}
+
+#[test]
+fn replacing_a_hypervisor_names_the_guests_that_it_loses() {
+    let sim = Sim::with(&[HYPER, KID]);
+    let moved = HYPER.replace("7000", "7001");
+    sim.manifest(&[&moved, KID]);
+    let plan = sim.run("manifest plan -M u -H sim");
+    let said = format!("{}{}", plan.out, plan.err);
+    assert!(said.contains("guest 7002, with its disk"), "{said}");
+    let said = sim.refused("manifest apply -M u -H sim --depth 1 --yes");
+    assert!(said.contains("7002 (kid)"), "{said}");
+    sim.tenant();
+    let said = sim.refused("manifest apply -M u -H sim --yes");
+    assert!(said.contains("99001 (tenant)"), "{said}");
+    assert!(!said.contains("7002 (kid)"), "{said}");
+}
+
+#[test]
+fn a_guest_that_was_renamed_and_pruned_is_known_under_no_name() {
+    let father = Father::quick();
+    father.workers(2, "");
+    let apply = [
+        "manifest", "apply", "-M", "workers", "-H", "father", "--prune", "--yes",
+    ];
+    father.run(&apply).good();
+    let guests = father.pve.guests();
+    let named = |guest: &&homestak_sim::GuestFacts| guest.config["name"] == "worker-2";
+    let vmid = guests.iter().find(named).unwrap().vmid;
+    father.pve.rename_guest(vmid, "zzz").unwrap();
+    father.workers(1, "");
+    let run = father.run(&apply);
+    assert!(run.err.contains("`zzz`"), "{}", run.err);
+    run.good();
+    assert_eq!(father.guests(), ["worker-1"]);
+    let forget = father.run(&["manifest", "forget", "worker-2", "--yes"]);
+    assert!(
+        forget.err.contains("Nothing is remembered"),
+        "{}",
+        forget.err
+    );
+}
