@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 pub use estimate::Paces;
 pub use inside::{digest, port, spec_text, without_values};
 pub use owner::ids;
-pub use rebuild::{Rebuilt, rebuild, rebuilt_plan};
+pub use rebuild::{Rebuilt, rebuild, rebuilt_plan, unknown_manifest};
 pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus};
 pub use step::{Step, StepKind, steps};
 pub use types::{
