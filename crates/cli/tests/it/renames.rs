@@ -167,8 +167,9 @@ fn several_unfinished_runs_are_told_apart_by_flags_that_work() {
     assert_eq!(father.run(&destroy).code, 1);
     let which = father.run(&["manifest", "resume"]);
     assert_eq!(which.code, 2, "{}", which.err);
-    let hints = which.err.lines().filter(|line| line.contains("-M w"));
-    let hint = hints.last().unwrap_or_else(|| panic!("{}", which.err));
+    let mut hints = which.err.lines();
+    let hint = hints.find(|line| line.contains("-M w"));
+    let hint = hint.unwrap_or_else(|| panic!("{}", which.err));
     let flags = &hint[hint.find("-M").unwrap()..];
     protect(&father, "0");
     let words: Vec<&str> = ["manifest", "resume"]
@@ -256,8 +257,10 @@ fn after_a_host_entry_was_renamed_the_refusal_names_the_old_one_and_destroying_t
     assert!(!run.out.contains("leave it out"), "{}", run.out);
     fs::remove_dir_all(father.state()).unwrap();
     fs::rename(&state, father.state()).unwrap();
-    // The way that the guide names: both entries, until the guests are moved.
+    // What the guide names: the old name again, or both entries until the guests are removed.
     rename(&father, "father.kept", "nodes/father.yaml");
+    let again = father.run(&["manifest", "apply", "-M", "m", "-H", "father"]);
+    assert!(again.err.contains("Nothing to do."), "{}", again.err);
     father
         .run(&["manifest", "destroy", "-M", "m", "-H", "father", "--yes"])
         .good();
@@ -275,12 +278,21 @@ fn after_a_manifest_was_renamed_the_refusal_names_the_old_one_and_a_file_of_that
         .run(&["manifest", "apply", "-M", "m", "-H", "father"])
         .good();
     rename(&father, "manifests/m.yaml", "old.yaml");
+    let free = "  - {name: a, preset: vm-small, image: debian-12}\n";
+    father.manifest("mm", "", free);
+    let run = father.run(&["manifest", "plan", "-M", "mm", "-H", "father"]);
+    assert!(run.out.contains("1 to create"), "{}", run.out);
     fixed(&father, "mm", 5001);
     let run = father.run(&["manifest", "plan", "-M", "mm", "-H", "father"]);
     assert_eq!(run.code, 3, "{}", run.out);
     assert!(run.out.contains("of the manifest `m`"), "{}", run.out);
     assert!(run.out.contains("--manifest-file"), "{}", run.out);
     assert!(!run.out.contains("leave it out"), "{}", run.out);
+    // What the guide names: the old name again, or a file of that name.
+    rename(&father, "old.yaml", "manifests/m.yaml");
+    let again = father.run(&["manifest", "apply", "-M", "m", "-H", "father"]);
+    assert!(again.err.contains("Nothing to do."), "{}", again.err);
+    rename(&father, "manifests/m.yaml", "old.yaml");
     father
         .run(&[
             "manifest",

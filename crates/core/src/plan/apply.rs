@@ -496,12 +496,11 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 choose,
             );
         }
-        let recorded = inputs.elsewhere.0.iter();
-        let recorded = recorded.map(|(of, record)| (of.as_str(), record));
-        let recorded = recorded.filter(|(_, record)| record.guest.uuid == *uuid);
+        let mut recorded = inputs.elsewhere.0.iter();
+        let recorded = recorded.find(|(_, record)| record.guest.uuid == *uuid);
         let mut hosts = inputs.catalog.nodes.keys().map(String::as_str);
-        let (manifest, of_host) = match recorded.last() {
-            Some((of, record)) => (of, Some(record.host.as_str())),
+        let (manifest, of_host) = match recorded {
+            Some((of, record)) => (of.as_str(), Some(record.host.as_str())),
             None => {
                 let names = [holder.name.as_str(), node];
                 let is = |host: &&str| {
@@ -519,8 +518,8 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             }
             let hint = format!(
                 "the site has no manifest `{manifest}`: if it was renamed, its guests stay those of `{manifest}`; \
-                 give it that name again, or remove them with homestak manifest destroy \
-                 --manifest-file FILE, where FILE says `name: {manifest}`"
+                 give it that name again (`manifests/{manifest}.yaml`), or remove them with homestak \
+                 manifest destroy --manifest-file FILE, where FILE says `name: {manifest}`"
             );
             return (whose, hint);
         }

@@ -215,7 +215,7 @@ pub fn unknown_manifest(
         Some(name) => (
             format!("of a manifest `{name}`, which the site does not have"),
             format!(
-                "write a manifest with `name: {name}` to have its nodes recorded; a renamed manifest has no nodes of the one before; {OWN}"
+                "if the manifest was renamed, `manifests/{name}.yaml` is the name under which its nodes are recorded; {OWN}"
             ),
         ),
         None => ("of no manifest".to_owned(), OWN.to_owned()),
