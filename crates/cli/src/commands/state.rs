@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use homestak_core::doc::scalar::SiteId;
+use homestak_core::observed::{GuestUuid, ObservedGuest};
 use homestak_core::plan::{
-    Elsewhere, Inputs, NodePlan, NodeRecord, Options, Paces, Place, Records, Refusal, Verb,
-    rebuild, rebuilt_plan,
+    Elsewhere, Inputs, Look, NodePlan, NodeRecord, Options, Paces, Place, Records, Refusal, Verb,
+    rebuild, rebuilt_plan, unknown_manifest,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::journal::{Ending, Entry, Happened};
@@ -14,6 +16,7 @@ use homestak_engine::look::look;
 use homestak_engine::ports::{Class, PortError, Provider, Reach};
 use serde_json::{Value as Json, json};
 
+use super::manifest::runs::lost_id;
 use super::{Outcome, require_sound};
 use crate::args::{RebuildArgs, StateCommand};
 use crate::connect::{block_on, failed};
@@ -35,14 +38,6 @@ pub(super) fn run(command: &StateCommand, settings: &Settings, printer: &Printer
     let StateCommand::Rebuild(args) = command;
     let session = Session::open(settings)?;
     session.id()?;
-    if !session.has_id {
-        return Err(CommandError::refused(
-            "The site has no id, so that no guest can be shown to be its own.",
-        )
-        .hint(
-            "guests carry it in the tag `homestak-s-ID`; homestak site new-id --id ID writes it",
-        ));
-    }
     let manifests = chosen(
         "manifest",
         args.manifest.as_ref(),
@@ -64,9 +59,37 @@ pub(super) fn run(command: &StateCommand, settings: &Settings, printer: &Printer
                 restore(&bench, (name, host), args, &mut summary, printer).await?;
             }
         }
+        // What no manifest of the site names may be on a host that none of them is for.
+        for host in &hosts {
+            if !summary.asked.contains(host) && !summary.lost.contains_key(host) {
+                let seen = async { bench.places().host(host).await?.observe().await };
+                match seen.await {
+                    Ok(observed) => summary.see(&observed.guests),
+                    Err(error) => {
+                        summary.lost.insert(host.clone(), error.to_string());
+                    }
+                }
+            }
+        }
         Ok::<(), CommandError>(())
     })??;
+    summary.strangers(&bench, args)?;
+    if !bench.session.has_id {
+        return Err(without_id(&summary));
+    }
     show(&summary, &bench, (args, had_key), printer)
+}
+
+/// Refuses to record anything for a site without an id, with the ids that guests carry.
+fn without_id(summary: &Summary) -> CommandError {
+    let refused =
+        CommandError::refused("The site has no id, so that no guest can be shown to be its own.");
+    if summary.sites.is_empty() {
+        return refused.hint(
+            "guests carry it in the tag `homestak-s-ID`; homestak site new-id --id ID writes it",
+        );
+    }
+    summary.other_sites().fold(refused, CommandError::hint)
 }
 
 /// Returns the one that is named, or all.
@@ -111,9 +134,59 @@ struct Summary {
     refused: Vec<(String, Refusal)>,
     /// Hosts that could not be asked, and why.
     lost: BTreeMap<String, String>,
+    /// Hosts that were looked at.
+    asked: BTreeSet<String>,
+    /// Guests that carry a site, by where they are.
+    seen: BTreeMap<(String, u32), ObservedGuest>,
+    /// Identities of nodes.
+    claimed: BTreeSet<GuestUuid>,
+    /// Other sites, and manifests of this one whose name their guests carry.
+    sites: BTreeMap<SiteId, BTreeSet<String>>,
 }
 
 impl Summary {
+    fn see(&mut self, guests: &[ObservedGuest]) {
+        for guest in guests.iter().filter(|guest| guest.site.is_some()) {
+            let at = (guest.host.clone(), guest.vmid);
+            self.seen.insert(at, guest.clone());
+        }
+    }
+
+    /// Finds guests of manifests that the site does not have, and guests of other sites with names
+    /// of manifests that nothing was found of: the site may have lost its id.
+    fn strangers(&mut self, bench: &Bench, args: &RebuildArgs) -> Result<(), CommandError> {
+        let (site, catalog) = (bench.session.id()?, &bench.session.catalog);
+        let asked = |name: &str| args.manifest.as_ref().is_none_or(|one| one == name);
+        let found: BTreeSet<String> = self.known.iter().map(|(name, ..)| name.clone()).collect();
+        for guest in std::mem::take(&mut self.seen).into_values() {
+            let claims = |uuid| self.claimed.contains(uuid);
+            let known = |name: &str| catalog.manifests.contains_key(name);
+            let stranger = unknown_manifest(site, &guest, known)
+                .filter(|_| args.manifest.is_none() && !guest.uuid.as_ref().is_some_and(claims));
+            if let Some((manifest, refusal)) = stranger {
+                self.refuse(&manifest, refusal);
+            }
+            if let (Some(other), Some(name)) = (&guest.site, &guest.manifest)
+                && other != site
+                && known(name)
+                && asked(name)
+                && !found.contains(name)
+            {
+                let names = self.sites.entry(other.clone()).or_default();
+                names.insert(name.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which other sites have guests with names of manifests that nothing was found of.
+    fn other_sites(&self) -> impl Iterator<Item = String> {
+        self.sites.iter().map(|(id, names)| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            lost_id(&names.join("`, `"), id)
+        })
+    }
+
     fn refuse(&mut self, manifest: &str, refusal: Refusal) {
         let new = (manifest.to_owned(), refusal);
         if !self.refused.contains(&new) {
@@ -150,12 +223,17 @@ async fn restore(
         return Ok(());
     }
     let _lease = hold(bench.journal(), &scopes).await?;
+    summary.asked.insert(host.to_owned());
     let mut records = bench.records(&scopes).await?;
     for record in records.values() {
         let key = (name.to_owned(), record.host.clone(), record.name.clone());
         summary.known.insert(key);
     }
-    let found = find(bench, &resolved, &mut records, summary).await;
+    let elsewhere = bench
+        .journal()
+        .elsewhere(bench.session.id()?, &scopes)
+        .await?;
+    let found = find(bench, (&resolved, &elsewhere), &mut records, summary).await;
     let (plan, new) = match found {
         Ok(found) => found,
         Err(error) => {
@@ -194,7 +272,7 @@ async fn restore(
 /// Finds guests level by level: those inside a node are seen once the node itself is known.
 async fn find(
     bench: &Bench,
-    resolved: &Resolved,
+    (resolved, elsewhere): (&Resolved, &Elsewhere),
     records: &mut Records,
     summary: &mut Summary,
 ) -> Result<(homestak_core::plan::Plan, Vec<NodeRecord>), PortError> {
@@ -212,12 +290,18 @@ async fn find(
             resolved,
             looks: &looks,
             records,
-            elsewhere: &Elsewhere::default(),
+            elsewhere,
             configs: &BTreeMap::new(),
             options: &options,
             paces: &Paces::default(),
         };
         let rebuilt = rebuild(&inputs);
+        summary.claimed.extend(rebuilt.claimed);
+        for look in looks.values() {
+            if let Look::Seen(observed) = look {
+                summary.see(&observed.guests);
+            }
+        }
         for refusal in rebuilt.refusals {
             summary.refuse(&resolved.name, refusal);
         }
@@ -303,11 +387,17 @@ fn show(
             .iter()
             .map(|(record, lines)| json!({ "node": record.name, "host": record.host, "commands": lines }))
             .collect();
+        let sites: Vec<Json> = summary
+            .sites
+            .iter()
+            .map(|(site, manifests)| json!({ "site": site, "manifests": manifests }))
+            .collect();
         printer.json(
             "state.rebuild",
             json!({
                 "success": code == 0, "dry_run": args.dry_run, "restored": restored, "known": before,
                 "refused": refused, "without_keys": locked, "unreachable": summary.lost,
+                "other_sites": sites,
             }),
         );
         return Ok(ExitCode::from(code));
@@ -330,9 +420,16 @@ fn show(
     }
     for (manifest, refusal) in &summary.refused {
         let node = refusal.node.as_ref();
-        let about = node.map_or_else(|| manifest.clone(), |node| format!("{manifest}/{node}"));
-        printer.say(&format!("refused: {about}: {}", refusal.reason.text));
+        let about = match (manifest.as_str(), node) {
+            ("", _) => String::new(),
+            (manifest, Some(node)) => format!("{manifest}/{node}: "),
+            (manifest, None) => format!("{manifest}: "),
+        };
+        printer.say(&format!("refused: {about}{}", refusal.reason.text));
         printer.hint(&refusal.hint);
+    }
+    for notice in summary.other_sites() {
+        printer.say(&format!("notice: {notice}"));
     }
     for (host, why) in &summary.lost {
         printer.say(&format!("error: {host} could not be asked: {why}"));

@@ -147,27 +147,32 @@ fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
     lines
 }
 
-/// Says how a run ended, and the way on.
+/// Says how a run ended, and the way on: rolling it back only when that would undo anything.
 pub(crate) fn ending(
     ending: Ending,
     chronicle: &Chronicle,
     (manifest, host): (&str, &str),
+    undoable: bool,
     printer: &Printer,
 ) {
     let hint = "hint:".cyan().bold().to_string();
     let with = format!("-M {manifest} -H {host}");
+    let undo = match undoable {
+        true => format!("; homestak manifest rollback {with} undoes this run"),
+        false => String::new(),
+    };
     match ending {
         Ending::Done => {}
         Ending::Failed if chronicle.troubles().any(|(_, one)| one.hint == REPLAN) => {
             printer.say("Failed; what is there stays.");
             printer.say(&format!(
-                "{hint} homestak manifest apply {with} makes a new plan and continues from what is there; homestak manifest rollback {with} undoes this run"
+                "{hint} homestak manifest apply {with} makes a new plan and continues from what is there{undo}"
             ));
         }
         Ending::Failed => {
             printer.say("Failed; what is there stays.");
             printer.say(&format!(
-                "{hint} homestak manifest resume {with} goes on from here; homestak manifest rollback {with} undoes it"
+                "{hint} homestak manifest resume {with} goes on from here{undo}"
             ));
         }
         Ending::Stopped => {

@@ -28,12 +28,35 @@ impl Father {
 
     /// Serves a host.
     pub(crate) fn new(pace: Pace, timing: Timing) -> Self {
-        let builder = homestak_sim::World::builder()
-            .pace(pace)
-            .timing(timing)
-            .host("pve1")
-            .storage("local")
-            .token(TOKEN);
+        let builder = homestak_sim::World::builder().pace(pace).timing(timing);
+        Self::serving(builder.host("pve1"))
+    }
+
+    /// Serves a cluster of two machines: `father` is `pve1`, `mother` is `pve2`.
+    pub(crate) fn cluster() -> Self {
+        let builder = homestak_sim::World::builder().pace(Pace::Accelerated(200.0));
+        let father = Self::serving(builder.host("pve1").host("pve2"));
+        father.host_entry("mother", "pve2");
+        father
+    }
+
+    /// Writes a host entry of the same API for one of its machines, with a token of its own.
+    pub(crate) fn host_entry(&self, name: &str, machine: &str) {
+        let file = self.site.site().join("nodes/father.yaml");
+        let text = std::fs::read_to_string(file).unwrap();
+        self.site.write(
+            &format!("nodes/{name}.yaml"),
+            &text.replace("node: pve1", &format!("node: {machine}")),
+        );
+        let secrets = std::fs::read_to_string(self.site.site().join("secrets.yaml")).unwrap();
+        self.site.secrets(&secrets.replace(
+            "api_tokens:\n",
+            &format!("api_tokens:\n  {name}: {TOKEN}\n"),
+        ));
+    }
+
+    fn serving(builder: homestak_sim::Builder) -> Self {
+        let builder = builder.storage("local").token(TOKEN);
         let pve = stock(builder).build();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

@@ -29,6 +29,7 @@ mod operate;
 mod owner;
 mod polls;
 mod rebuild;
+mod renames;
 mod results;
 mod runs;
 mod secrets;

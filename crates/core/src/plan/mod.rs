@@ -26,7 +26,7 @@ pub use apply::site_hosts;
 pub use estimate::Paces;
 pub use inside::{digest, port, spec_text, without_values};
 pub use owner::ids;
-pub use rebuild::{Rebuilt, rebuild, rebuilt_plan};
+pub use rebuild::{Rebuilt, rebuild, rebuilt_plan, unknown_manifest};
 pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
 pub use step::{Step, StepKind, steps};
 pub use types::{

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use crate::doc::scalar::SiteId;
 use crate::observed::{GuestUuid, ObservedGuest};
 
 use super::apply::{by_depth, empty, place, said, site_hosts};
 use super::compare::found;
-use super::owner::{Match, Owners};
+use super::owner::{Match, Owners, is_identity_of};
+use super::place::offer;
 use super::record::{NodeRecord, NodeStatus};
 use super::strays::{ambiguous, edited, only_copies, unusable};
 use super::types::{Action, NodePlan, Place, Plan, Refusal};
@@ -24,6 +26,8 @@ pub struct Rebuilt {
     pub nodes: Vec<(NodePlan, NodeRecord)>,
     /// Guests that are not recorded, and why.
     pub refusals: Vec<Refusal>,
+    /// Identities of nodes, and of what is recorded: their guests are no strangers.
+    pub claimed: BTreeSet<GuestUuid>,
 }
 
 /// Looks for the guests of nodes that nothing is remembered of.
@@ -41,12 +45,20 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
         let (Some(place), Some(host)) = (place(node), hosts.get(name)) else {
             continue;
         };
-        let seen = matches!(inputs.looks.get(&place), Some(Look::Seen(_)));
-        if !seen || inputs.records.of(name, host).is_some() {
+        if !matches!(inputs.looks.get(&place), Some(Look::Seen(_))) {
             continue;
         }
-        let carrying = owners.of_node(&place, (host, name), None);
+        let known = inputs.records.of(name, host);
+        let carrying = owners.of_node(&place, (host, name), known);
         claimed.extend(carrying.identities());
+        if known.is_some() {
+            // Another driver may have replaced what is recorded.
+            if let Match::Copies(guests) = carrying {
+                let why = only_copies(name, known, &guests);
+                rebuilt.refusals.push(Refusal::of(Some(name), why));
+            }
+            continue;
+        }
         let (guest, why) = match carrying {
             Match::Absent => continue,
             Match::Guest(guest, _) => (Some(guest), unusable(name, guest)),
@@ -79,6 +91,7 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
         }
     }
     rebuilt.refusals.extend(unnamed(inputs, &claimed));
+    rebuilt.claimed = claimed;
     rebuilt
 }
 
@@ -119,23 +132,99 @@ fn record(
 /// may have named them once, or somebody wrote their tags.
 fn unnamed(inputs: &Inputs<'_>, claimed: &BTreeSet<GuestUuid>) -> Vec<Refusal> {
     let manifest = &inputs.resolved.name;
-    let looks = inputs.looks.values().filter_map(|look| match look {
-        Look::Seen(observed) => Some(&observed.guests),
-        Look::Unseen(_) => None,
-    });
-    let says_so = looks.flatten().filter(|guest| {
-        let uuid = guest.uuid.as_ref();
-        guest.belongs_to(inputs.site, manifest) && uuid.is_some_and(|uuid| !claimed.contains(uuid))
-    });
-    let refused = says_so.map(|guest| {
-        let detail = format!(
-            "guest {} ({}) on {} carries the tags of this site and of `{manifest}`, and the identity of none of its nodes",
-            guest.vmid, guest.name, guest.host
-        );
-        let hint = format!(
-            "homestak manifest plan -M {manifest} lists what the manifest does not name any more"
-        );
-        Refusal::of(None, (detail, hint))
-    });
-    refused.collect()
+    let roots = site_hosts(inputs.resolved);
+    let mut refusals = Vec::new();
+    for (place, look) in inputs.looks {
+        let Look::Seen(observed) = look else {
+            continue;
+        };
+        let host = match place {
+            Place::Host(host) => host.as_str(),
+            Place::Inside(node) => roots.get(node.as_str()).copied().unwrap_or_default(),
+        };
+        let machine = offer(inputs, place).host;
+        for guest in &observed.guests {
+            let Some(uuid) = guest.uuid.as_ref().filter(|uuid| !claimed.contains(uuid)) else {
+                continue;
+            };
+            // Of a cluster, each host entry shows the guests of all machines.
+            let here = guest.host == machine;
+            if !guest.belongs_to(inputs.site, manifest)
+                || !here && is_machine_of_another(inputs, host, &guest.host)
+                || is_of_another_host(inputs, host, guest, uuid)
+            {
+                continue;
+            }
+            let detail = format!(
+                "guest {} ({}) on {} carries the tags of this site and of `{manifest}`, and the identity of none of its nodes",
+                guest.vmid, guest.name, guest.host
+            );
+            let hint = match here {
+                true => format!(
+                    "homestak manifest plan -M {manifest} -H {host} lists what the manifest does not name any more; guests of a host entry that was renamed carry its old name"
+                ),
+                false => OWN.to_owned(),
+            };
+            refusals.push(Refusal::of(None, (detail, hint)));
+        }
+    }
+    refusals
+}
+
+/// What there is to do about a guest that is nobody's.
+const OWN: &str = "if it is to stay as a guest of its own, remove its tags `homestak*`";
+
+fn is_machine_of_another(inputs: &Inputs<'_>, host: &str, machine: &str) -> bool {
+    let mut others = inputs.catalog.nodes.keys().filter(|other| *other != host);
+    others.any(|other| offer(inputs, &Place::Host(other.clone())).host == machine)
+}
+
+/// Tells whether a guest is recorded for another manifest or host, or has the identity of a node on
+/// another host of the site. People rename guests, so every name that a node has is tried.
+fn is_of_another_host(
+    inputs: &Inputs<'_>,
+    host: &str,
+    guest: &ObservedGuest,
+    uuid: &GuestUuid,
+) -> bool {
+    let manifest = (inputs.site, inputs.resolved.name.as_str());
+    let nodes = inputs.resolved.nodes.iter().map(|node| node.name.as_str());
+    let names: BTreeSet<&str> = nodes.chain([guest.name.as_str()]).collect();
+    let mut others = inputs.catalog.nodes.keys().filter(|other| *other != host);
+    inputs.elsewhere.has(uuid, guest.vmid)
+        || others.any(|other| {
+            let mut names = names.iter();
+            names.any(|name| is_identity_of(manifest, other, name, uuid))
+        })
+}
+
+/// Says why a guest of the site that no manifest of it names is not recorded, with the manifest that
+/// its tags name.
+pub fn unknown_manifest(
+    site: &SiteId,
+    guest: &ObservedGuest,
+    known: impl Fn(&str) -> bool,
+) -> Option<(String, Refusal)> {
+    if guest.site.as_ref() != Some(site) || guest.uuid.is_none() {
+        return None;
+    }
+    let manifest = guest.manifest.as_deref();
+    if manifest.is_some_and(known) {
+        return None;
+    }
+    let (whose, hint) = match manifest {
+        Some(name) => (
+            format!("of a manifest `{name}`, which the site does not have"),
+            format!(
+                "if the manifest was renamed, `manifests/{name}.yaml` is the name under which its nodes are recorded; {OWN}"
+            ),
+        ),
+        None => ("of no manifest".to_owned(), OWN.to_owned()),
+    };
+    let detail = format!(
+        "guest {} ({}) on {} carries the tags of this site and {whose}",
+        guest.vmid, guest.name, guest.host
+    );
+    let about = manifest.unwrap_or_default().to_owned();
+    Some((about, Refusal::of(None, (detail, hint))))
 }

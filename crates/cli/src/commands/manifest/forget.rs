@@ -1,4 +1,4 @@
-//! `homestak manifest forget`: what is remembered of a node goes; its guest is left alone.
+//! `homestak manifest forget`: what is remembered of a node goes; no host is asked or changed.
 
 use std::process::ExitCode;
 
@@ -56,8 +56,8 @@ pub(super) fn run(
             }
         };
         let question = format!(
-            "Remove the record of `{node}` in `{}`? Its {} stays as it is.",
-            scope.manifest, record.guest
+            "Remove the record of `{node}` in `{}`? `{}` is not asked whether the {} is there, and nothing is changed on it.",
+            scope.manifest, scope.host, record.guest
         );
         agree(yes, &question, printer)?;
         let _lease = hold(&journal, std::slice::from_ref(scope)).await?;
@@ -68,7 +68,10 @@ pub(super) fn run(
                 json!({ "success": true, "node": node, "forgotten": forgotten }),
             );
         } else {
-            printer.say(&format!("Removed. The {} stays as it is.", record.guest));
+            printer.say(&format!(
+                "Removed. `{}` was not asked whether the {} is there, and nothing was changed on it.",
+                scope.host, record.guest
+            ));
         }
         Ok(ExitCode::SUCCESS)
     })?

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
-use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
-use homestak_engine::operate::UndoItem;
+use homestak_engine::journal::{Ending, Lease, RunHead, RunId, Scope};
+use homestak_engine::operate::{UndoEffect, UndoItem, rollback_plan};
 use homestak_providers::pve::preflight::Severity;
 use homestak_site::Chosen;
 use serde_json::json;
 
-use super::runs::{is_unfinished, of_others, whose};
+use super::runs::{is_unfinished, lost_id, of_others, whose};
 use super::select::{Selected, request, select};
 use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, VmEngineArg, WishArgs};
 use crate::commands::Outcome;
@@ -168,38 +168,36 @@ impl<'a> Job<'a> {
         let Self {
             resolved, request, ..
         } = self;
-        if !self.bench.session.has_id {
-            self.notice_others().await?;
-        }
-        self.bench
+        let plan = self
+            .bench
             .plan(resolved, request, options, self.printer)
-            .await
+            .await?;
+        self.notice_other_ids(&plan).await?;
+        Ok(plan)
     }
 
-    /// Says which other sites have runs on the same manifest and hosts.
-    async fn notice_others(&self) -> Result<(), CommandError> {
-        for run in self.of_others().await? {
-            self.printer.say(&format!("notice: {}", whose(&run)));
+    /// Names other sites that this one may be, when it has no id or the plan finds nothing of its
+    /// own: by runs on the same manifest and hosts, and by guests of a manifest of that name.
+    async fn notice_other_ids(&self, plan: &Plan) -> Result<(), CommandError> {
+        let finds_none = plan.nodes.iter().all(|node| node.found.is_none());
+        let removes_none = plan.verb != Verb::Apply && plan.is_empty();
+        let mut named = BTreeSet::new();
+        if !self.bench.session.has_id || removes_none {
+            for run in self.of_others().await? {
+                self.printer.say(&format!("notice: {}", whose(&run)));
+                named.extend(run.site);
+            }
+        }
+        let guests = plan.foreign.iter().filter(|guest| {
+            finds_none && guest.manifest.as_deref() == Some(plan.manifest.as_str())
+        });
+        for id in guests.filter_map(|guest| guest.site.as_ref()) {
+            if named.insert(id.clone()) {
+                let notice = lost_id(&plan.manifest, id);
+                self.printer.say(&format!("notice: {notice}"));
+            }
         }
         Ok(())
-    }
-
-    /// The id of the built-in site is lost with the state directory: says which ids guests of the
-    /// manifest carry.
-    fn notice_lost_state(&self, plan: &Plan) {
-        if self.bench.session.find.chosen != Chosen::Stock {
-            return;
-        }
-        let guests = plan.foreign.iter();
-        let guests = guests.filter(|guest| guest.manifest.as_deref() == Some(&plan.manifest));
-        let sites: BTreeSet<&SiteId> = guests.filter_map(|guest| guest.site.as_ref()).collect();
-        for id in sites {
-            self.printer.say(&format!(
-                "notice: guests of a manifest `{}` carry the site `{id}`; \
-                 homestak site new-id --id {id} if this is that site",
-                plan.manifest
-            ));
-        }
     }
 
     /// Looks, plans, shows the plan, asks when something is removed, and carries it out.
@@ -223,10 +221,6 @@ impl<'a> Job<'a> {
         self.show(plan)?;
         if plan.is_empty() {
             self.take_over(earlier).await?;
-            if plan.verb != Verb::Apply {
-                self.notice_others().await?;
-                self.notice_lost_state(plan);
-            }
             return self.nothing(plan);
         }
         self.confirm(plan, question)?;
@@ -406,10 +400,14 @@ impl<'a> Job<'a> {
         let shown = Shown {
             verb: self.verb,
             manifest: &self.resolved.name,
-            hosts: &plan.hosts,
+            // Which of several hosts a new plan needs is what was said for this one.
+            host: match &self.manifest.host {
+                Some(host) => host,
+                None => first(&plan.hosts),
+            },
             events: self.carry.events,
         };
-        show_result(&shown, &self.bench, ended, &left, self.printer)
+        show_result(&shown, &self.bench, ended, &left, self.printer).await
     }
 }
 
@@ -417,12 +415,27 @@ impl<'a> Job<'a> {
 pub(super) struct Shown<'a> {
     pub(super) verb: &'a str,
     pub(super) manifest: &'a str,
-    pub(super) hosts: &'a [String],
+    pub(super) host: &'a str,
     pub(super) events: bool,
 }
 
+/// Returns the host that a run is named by.
+pub(super) fn first(hosts: &[String]) -> &str {
+    hosts.first().map_or("", String::as_str)
+}
+
+/// Tells whether rolling a run back would undo anything of it.
+async fn is_undoable(bench: &Bench, run: Option<RunId>) -> Result<bool, CommandError> {
+    let Some(id) = run else {
+        return Ok(false);
+    };
+    let run = bench.journal().run(id).await?;
+    let items = run.as_ref().map(rollback_plan).unwrap_or_default();
+    Ok(items.iter().any(|item| item.effect == UndoEffect::Undone))
+}
+
 /// Shows what came of a run, and returns the exit code.
-pub(super) fn show_result(
+pub(super) async fn show_result(
     shown: &Shown<'_>,
     bench: &Bench,
     ended: Option<Ending>,
@@ -453,7 +466,7 @@ pub(super) fn show_result(
         printer.data(&result::render(&chronicle));
     }
     result::troubles(&chronicle, printer);
-    let host = shown.hosts.first().map_or("", String::as_str);
+    let host = shown.host;
     match ended {
         Some(ending) => {
             if ending == Ending::RolledBack && !left.is_empty() {
@@ -462,7 +475,9 @@ pub(super) fn show_result(
                     printer.say(&format!("  `{}`: {}", item.subject, item.text));
                 }
             } else {
-                result::ending(ending, &chronicle, (shown.manifest, host), printer);
+                let undoable = is_undoable(bench, chronicle.run).await?;
+                let names = (shown.manifest, host);
+                result::ending(ending, &chronicle, names, undoable, printer);
             }
             Ok(ExitCode::from(result::exit_code(ending)))
         }

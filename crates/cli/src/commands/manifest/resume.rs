@@ -6,8 +6,8 @@ use homestak_core::plan::{FORM, correct_sources};
 use homestak_engine::chronicle::Chronicle;
 use homestak_engine::journal::Run;
 
-use super::job::{Shown, show_result};
-use super::runs::{outdated, read, reidentify, unfinished};
+use super::job::{Shown, first, show_result};
+use super::runs::{flags, outdated, read, reidentify, unfinished};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -69,11 +69,11 @@ pub(super) fn resume(
         let shown = Shown {
             verb: "resume",
             manifest: &run.head.manifest,
-            hosts: &run.head.hosts,
+            host: first(&run.head.hosts),
             events,
         };
         let left = bench.lost(ended, Some(run.head.id)).await?;
-        show_result(&shown, &bench, ended, &left, printer)
+        show_result(&shown, &bench, ended, &left, printer).await
     };
     block_on(work)?
 }
@@ -84,11 +84,11 @@ pub(super) fn require_known_form(run: &Run) -> Result<(), CommandError> {
     if run.plan.form == FORM {
         return Ok(());
     }
-    let (manifest, hosts) = (&run.head.manifest, run.head.hosts.join(","));
     Err(CommandError::refused(outdated(&run.head))
         .hint(reidentify(&run.head))
         .hint(format!(
-            "homestak manifest apply -M {manifest} -H {hosts} then continues from what is there"
+            "homestak manifest apply {} then continues from what is there",
+            flags(&run.head)
         )))
 }
 

@@ -7,9 +7,9 @@ use homestak_engine::journal::{Ending, Run};
 use homestak_engine::operate::{UndoEffect, UndoItem, rollback_plan};
 use serde_json::{Value as Json, json};
 
-use super::job::{Shown, show_result};
+use super::job::{Shown, first, show_result};
 use super::resume::{bench, require_known_form};
-use super::runs::{hints, listed, newest, read, unfinished};
+use super::runs::{flags, hints, listed, newest, read, unfinished};
 use crate::args::{RollbackArgs, RunArgs};
 use crate::commands::{Outcome, agree};
 use crate::connect::block_on;
@@ -76,10 +76,10 @@ async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outc
     let shown = Shown {
         verb: "rollback",
         manifest: &run.head.manifest,
-        hosts: &run.head.hosts,
+        host: first(&run.head.hosts),
         events: args.events,
     };
-    let code = show_result(&shown, bench, ended, &left, printer)?;
+    let code = show_result(&shown, bench, ended, &left, printer).await?;
     // That it was undone is what was asked for.
     Ok(match ended {
         Some(Ending::RolledBack) if left.is_empty() => ExitCode::SUCCESS,
@@ -103,9 +103,9 @@ async fn chosen(which: &RunArgs, bench: &Bench) -> Result<Run, CommandError> {
         [one] => read(one, journal).await,
         several => {
             let error = CommandError::usage("Which one? It ran on several hosts.");
-            Err(several.iter().fold(error, |error, run| {
-                error.hint(format!("-H {}", run.hosts.join(",")))
-            }))
+            Err(several
+                .iter()
+                .fold(error, |error, run| error.hint(flags(run))))
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::journal::{Ending, Journal, Run, RunHead};
 
+use super::job::first;
 use crate::args::RunArgs;
 use crate::error::CommandError;
 
@@ -43,10 +44,14 @@ pub(super) fn outdated(run: &RunHead) -> String {
 /// Says how guests of a run of an older homestak become the site's.
 pub(super) fn reidentify(run: &RunHead) -> String {
     format!(
-        "homestak manifest reidentify -M {} -H {} gives its guests an identity of this site",
-        run.manifest,
-        run.hosts.join(",")
+        "homestak manifest reidentify {} gives its guests an identity of this site",
+        flags(run)
     )
+}
+
+/// Returns the flags that name a run among the newest ones: no two of a manifest share a host.
+pub(super) fn flags(run: &RunHead) -> String {
+    format!("-M {} -H {}", run.manifest, first(&run.hosts))
 }
 
 /// Returns the newest run of each other site on a manifest and hosts; without them, on any.
@@ -80,6 +85,14 @@ pub(crate) fn whose(run: &RunHead) -> String {
          homestak site new-id --id {id} if this is that site",
         run.manifest,
         run.hosts.join(",")
+    )
+}
+
+/// Says of which site guests are, and how this one gets that id.
+pub(crate) fn lost_id(manifests: &str, id: &SiteId) -> String {
+    format!(
+        "guests of a manifest `{manifests}` carry the site `{id}`; \
+         homestak site new-id --id {id} if this is that site"
     )
 }
 
@@ -150,9 +163,9 @@ pub(super) async fn unfinished(
         [one] => read(one, journal).await,
         several => {
             let error = CommandError::usage("Which one? Several runs are unfinished.");
-            Err(several.iter().fold(error, |error, run| {
-                error.hint(format!("-M {} -H {}", run.manifest, run.hosts.join(",")))
-            }))
+            Err(several
+                .iter()
+                .fold(error, |error, run| error.hint(flags(run))))
         }
     }
 }

@@ -14,8 +14,8 @@ use super::history::head_json;
 use super::live::{Live, ask, contacts};
 use super::resume::bench;
 use super::runs::{
-    hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read, reidentify,
-    word,
+    flags, hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read,
+    reidentify, word,
 };
 use crate::args::RunArgs;
 use crate::clock;
@@ -287,7 +287,7 @@ fn show(
         }
     }
     let last = format!("Run {} ({} `{}`)", head.id, head.verb, head.manifest);
-    let with = format!("-M {} -H {}", head.manifest, head.hosts.join(","));
+    let with = flags(head);
     match (holder, head.ended) {
         (Some(holder), _) => printer.say(&format!("{last} is being carried out by {holder}.")),
         (None, _) if is_outdated(head) => {

@@ -256,7 +256,7 @@ fn finish(
         None => return Ok(ExitCode::from(130)),
         Some(ending) if ending != Ending::Done => {
             let host = report.host();
-            result::ending(ending, made, (&job.resolved.name, host), printer);
+            result::ending(ending, made, (&job.resolved.name, host), true, printer);
             return Ok(ExitCode::from(result::exit_code(ending)));
         }
         Some(_) => {}
