@@ -18,6 +18,7 @@ run() { "$@"; }
 if [ "$split" != - ]; then
     # Version 2 alone: processes and groups do not mix in one group.
     mkdir -p "$split/keeper" "$split/node"
+    echo 64 >"$split/cgroup.max.depth"
     echo 0 >"$split/keeper/cgroup.procs" || exit 1
     run() { sh -c 'echo 0 >"$0/node/cgroup.procs" && exec "$@"' "$split" "$@"; }
 fi
