@@ -71,6 +71,25 @@ fn a_user_who_fills_directories_in_memory_does_not_end_the_node() {
 }
 
 #[test]
+fn a_node_that_ends_because_a_user_took_all_its_memory_starts_again() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("taken", 1);
+    bed.apply("taken");
+    // A file without a name, in memory: no process is larger for it, so that others are ended first.
+    let take = "perl -e 'my $name = \"x\"; open(my $file, \">&=\", syscall(319, $name, 0));
+                my $part = \"x\" x 1048576; for (1 .. 600) { syswrite($file, $part) }'";
+    let said = bed.inside("peer-1", take);
+    assert_ne!(said.code, 0, "{}{}", said.out, said.err);
+    let reached = (0..60).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        bed.nodes()[0]["running"] == true && bed.inside("peer-1", "true").code == 0
+    });
+    assert!(reached, "{}", bed.run(&["logs", "peer-1"]).out);
+    bed.destroy("taken");
+    bed.is_as_before();
+}
+
+#[test]
 fn a_user_who_starts_processes_without_end_leaves_some_for_root() {
     let Some(bed) = Bed::new() else { return };
     bed.peers("burst", 1);

@@ -40,8 +40,17 @@ if [ -e "$dir/first-boot" ]; then
     rm "$dir/first-boot"
 fi
 [ "$ids" = - ] || kill "$holder"
+# A node whose first process was killed, which one user can bring about by taking all its memory, is
+# started again. nspawn ends with 1 then, and also where it cannot start one, so that it gives up.
+uptime() { cut -d. -f1 /proc/uptime; }
+tries=0
 while :; do
+    begun=$(uptime)
     run systemd-nspawn "$@" 9>&-
     end=$?
-    [ "$end" = 133 ] || exit "$end"
+    [ "$end" = 133 ] && continue
+    [ $(($(uptime) - begun)) -lt 60 ] || tries=0
+    tries=$((tries + 1))
+    [ "$end" = 1 ] && [ "$tries" -le 3 ] || exit "$end"
+    echo "the node is started again"
 done
