@@ -164,7 +164,7 @@ fn a_node_reaches_no_service_of_the_machine_that_is_not_meant_for_it() {
     let port = service.local_addr().unwrap().port();
     let line = format!(
         "way=$(ip -4 route show default | cut -d' ' -f3)\n\
-         ping -q -c1 -W5 $way >/dev/null && echo pings\n\
+         sudo ping -q -c1 -W5 $way >/dev/null && echo pings\n\
          timeout 5 bash -c \"exec 3<>/dev/tcp/$way/{port}\" && echo reaches\n\
          true"
     );
