@@ -176,11 +176,12 @@ fn read(from: Option<impl io::Read>) -> Vec<u8> {
 pub(crate) fn follow(
     program: &str,
     arguments: &[OsString],
+    stdin: Stdio,
     hear: &(dyn Fn(bool, &str) + Sync),
 ) -> io::Result<ExitStatus> {
     let mut child = command(program)
         .args(arguments)
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;

@@ -173,11 +173,20 @@ fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
             }
         }
     }
+    // One that cannot be removed does not keep the others.
+    let mut failed = None;
     for (node, _) in &nodes {
         printer.say(&format!("Removing {}.", node.name));
-        local.remove(node).map_err(|error| word(&error))?;
+        if let Err(error) = local.remove(node) {
+            let error = word(&error);
+            printer.say(&format!("{}: {}", node.name, error.message));
+            failed.get_or_insert(error);
+        }
     }
     let gone = local.clean().map_err(|error| word(&error))?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
     done(nodes.len(), gone.len().max(found.len()), printer)
 }
 

@@ -86,7 +86,7 @@ fn a_console_at_a_terminal_has_a_terminal_of_the_node() {
     bed.peers("one", 1);
     bed.apply("one");
     let program = env!("CARGO_BIN_EXE_homestak");
-    let line = format!("{program} console peer-1");
+    let line = format!("stty rows 33 cols 99; exec {program} console peer-1");
     let mut command = std::process::Command::new("script");
     command
         .args(["--quiet", "--return", "--command", &line, "/dev/null"])
@@ -100,11 +100,11 @@ fn a_console_at_a_terminal_has_a_terminal_of_the_node() {
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin
-        .write_all(b"echo at $(tty) in $(hostname); exit 9\n")
+        .write_all(b"echo at $(tty) in $(hostname) of $(stty size); exit 9\n")
         .unwrap();
     let said = Run::from(child.wait_with_output().unwrap());
     assert!(said.out.contains("at /dev/pts/"), "{}", said.out);
-    assert!(said.out.contains("in peer-1"), "{}", said.out);
+    assert!(said.out.contains("in peer-1 of 33 99"), "{}", said.out);
     assert_eq!(said.code, 9, "{}", said.out);
     drop(stdin);
     bed.destroy("one");

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::bed::{Bed, Run};
 
 /// Runs something as root in a node, without SSH.
-fn as_root(bed: &Bed, node: &str, line: &str) -> Run {
+pub(crate) fn as_root(bed: &Bed, node: &str, line: &str) -> Run {
     use std::io::Write as _;
     let mut child = bed
         .command(&["console", node])

@@ -1,6 +1,7 @@
 //! What a node uses too much of is its own loss.
 
 use crate::bed::Bed;
+use crate::isolation::as_root;
 
 #[test]
 fn memory_beyond_the_limit_ends_a_process_inside_and_nothing_outside() {
@@ -37,6 +38,73 @@ fn a_burst_of_processes_is_stopped_at_the_nodes_own_limit() {
         said.err
     );
     assert_eq!(bed.run(&["local", "show"]).code, 0);
+    bed.destroy("burst");
+    bed.is_as_before();
+}
+
+#[test]
+fn a_user_who_fills_directories_in_memory_does_not_end_the_node() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("full", 1);
+    bed.apply("full");
+    let boot = |bed: &Bed| as_root(bed, "peer-1", "stat -c %Z /proc/1; pgrep -x sshd").good();
+    let before = boot(&bed);
+    // More than the node has memory, in two places.
+    for place in ["/dev/shm", "/tmp"] {
+        let fill = format!("dd if=/dev/zero of={place}/x bs=1M count=600 2>&1");
+        let said = bed.inside("peer-1", &fill);
+        assert!(
+            said.out.contains("No space left"),
+            "{} {}",
+            said.out,
+            said.err
+        );
+    }
+    assert_eq!(boot(&bed), before);
+    // They are what they were otherwise.
+    let line = "stat -c %a:%U /tmp /dev/shm | sort -u; \\
+                findmnt -n -o OPTIONS /tmp | grep -v nosuid.*nodev; \\
+                findmnt -n -o OPTIONS /dev/shm | grep -v nosuid.*nodev; true";
+    assert_eq!(bed.inside("peer-1", line).good(), "1777:root\n");
+    bed.destroy("full");
+    bed.is_as_before();
+}
+
+#[test]
+fn a_node_that_ends_because_a_user_took_all_its_memory_starts_again() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("taken", 1);
+    bed.apply("taken");
+    // A file without a name, in memory: no process is larger for it, so that others are ended first.
+    let take = "perl -e 'my $name = \"x\"; open(my $file, \">&=\", syscall(319, $name, 0));
+                my $part = \"x\" x 1048576; for (1 .. 600) { syswrite($file, $part) }'";
+    let said = bed.inside("peer-1", take);
+    assert_ne!(said.code, 0, "{}{}", said.out, said.err);
+    let reached = (0..60).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        bed.nodes()[0]["running"] == true && bed.inside("peer-1", "true").code == 0
+    });
+    assert!(reached, "{}", bed.run(&["logs", "peer-1"]).out);
+    bed.destroy("taken");
+    bed.is_as_before();
+}
+
+#[test]
+fn a_user_who_starts_processes_without_end_leaves_some_for_root() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("burst", 1);
+    bed.apply("burst");
+    let burst =
+        "nohup perl -e 'while (defined(my $child = fork)) { unless ($child) { sleep 60; exit } }
+                 print STDERR \"no more\"; sleep 60' >/tmp/said 2>&1 </dev/null &
+                 until grep -q 'no more' /tmp/said; do sleep 0.2; done";
+    bed.inside("peer-1", burst).good();
+    let said = as_root(
+        &bed,
+        "peer-1",
+        "for n in $(seq 100); do sleep 1 & done; wait; echo done",
+    );
+    assert_eq!((said.out.as_str(), said.err.as_str()), ("done\n", ""));
     bed.destroy("burst");
     bed.is_as_before();
 }

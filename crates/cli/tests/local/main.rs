@@ -22,6 +22,7 @@ mod guides;
 #[path = "../../../../tests/support/guides.rs"]
 mod guides_of;
 mod handy;
+mod hostile;
 mod isolation;
 mod life;
 mod limits;

@@ -293,7 +293,7 @@ fn unit_text() -> String {
         "# Written by homestak.\n[Unit]\nDescription=Keep this machine as its spec says\n\
          After=dbus.service network.target\n\
          StartLimitIntervalSec=0\n\n[Service]\nType=notify\nExecStart={AGENT} run --daemon\n\
-         Restart=always\nRestartSec=1\nWatchdogSec=120\nKillMode=process\n\n\
+         Restart=always\nRestartSec=1\nWatchdogSec=120\nKillMode=process\nOOMScoreAdjust=-900\n\n\
          [Install]\nWantedBy=multi-user.target\n"
     )
 }

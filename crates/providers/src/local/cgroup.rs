@@ -3,9 +3,14 @@
 //! In: what the machine has mounted (version 1, 2 or both), a node. Out: groups with limits.
 //! Never: a group that is not ours; a limit that is set and not enforced without a word.
 
+use std::ffi::{CStr, CString};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::process::{Pid, Signal};
+
+use super::tree;
 
 /// How many processes and threads a node may have for each CPU, and at least.
 const TASKS_PER_CORE: u64 = 2_048;
@@ -13,6 +18,9 @@ const TASKS: u64 = 4_096;
 /// Version 1 hierarchies that a node has a group in, beside systemd's.
 const RESOURCES: [&str; 4] = ["memory", "pids", "cpu", "freezer"];
 const PERIOD: u64 = 100_000;
+/// How deep groups of a node may be nested in version 2: several times what systemd makes, also
+/// where nodes run in nodes. keeper.sh has it too.
+const DEPTH: &str = "64";
 
 /// What a node may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +167,7 @@ impl Group {
         {
             let group = unified.join(&self.own);
             fs_err::create_dir_all(&group)?;
+            write(&group.join("cgroup.max.depth"), DEPTH)?;
             if self.hierarchies.is_pure() {
                 let parent = group.parent().unwrap_or(unified);
                 for above in [unified.as_path(), parent] {
@@ -307,29 +316,46 @@ fn write(path: &Path, value: &str) -> std::io::Result<()> {
 
 /// Tells whether something holds for any process of a group and those below it.
 fn any(group: &Path, holds: &mut dyn FnMut(i32) -> bool) -> bool {
-    let text = fs_err::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    let mut pids = text.lines().filter_map(|line| line.parse::<i32>().ok());
-    if pids.any(&mut *holds) {
-        return true;
-    }
-    let Ok(entries) = fs_err::read_dir(group) else {
-        return false;
+    let mut visit = |group: &OwnedFd| {
+        let text = processes_in(group).unwrap_or_default();
+        let mut pids = text.lines().filter_map(|line| line.parse::<i32>().ok());
+        if pids.any(&mut *holds) {
+            return Ok(None);
+        }
+        groups_in(group).map(Some)
     };
-    entries
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .any(|entry| any(&entry.path(), holds))
+    let top = tree::open(group, "");
+    let found = top.and_then(|top| tree::walk(top, &mut visit, &mut |_, _| Ok(())));
+    // A group that could not be looked into may have processes.
+    found.unwrap_or_else(|error| error.kind() != std::io::ErrorKind::NotFound)
 }
 
 fn remove_groups(group: &Path) {
-    if let Ok(entries) = fs_err::read_dir(group) {
-        for entry in entries.filter_map(Result::ok) {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                remove_groups(&entry.path());
-            }
-        }
+    let mut remove = |parent: &OwnedFd, name: &CStr| {
+        let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
+        Ok(())
+    };
+    if let Ok(top) = tree::open(group, "") {
+        let mut visit = |group: &OwnedFd| groups_in(group).map(Some);
+        let _ = tree::walk(top, &mut visit, &mut remove);
     }
     let _ = fs_err::remove_dir(group);
+}
+
+fn processes_in(group: &OwnedFd) -> std::io::Result<String> {
+    let how = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(group, c"cgroup.procs", how, Mode::empty())?;
+    std::io::read_to_string(std::fs::File::from(file))
+}
+
+/// Returns the groups in a group; none when it was removed meanwhile.
+fn groups_in(group: &OwnedFd) -> std::io::Result<Vec<CString>> {
+    let entries = match tree::entries(group) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        other => other?,
+    };
+    let groups = entries.into_iter().filter(|(_, kind)| kind.is_dir());
+    Ok(groups.map(|(name, _)| name).collect())
 }
 
 /// One that has ended and that nobody has asked about runs no more.
@@ -375,6 +401,32 @@ mod tests {
             group.split().as_deref(),
             Some(Path::new("/sys/fs/cgroup/homestak-local/hs-local-100"))
         );
+    }
+
+    #[test]
+    fn groups_that_are_nested_deeper_than_a_path_is_long_are_looked_into_and_removed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let top = place.path().join("top");
+        fs_err::create_dir_all(top.join("other")).expect("made");
+        tree::tests::nest(&top, 5_000, |here| {
+            tree::tests::write(here, c"cgroup.procs", "4242\n");
+        });
+        let mut seen = Vec::new();
+        let mut note = |pid| {
+            seen.push(pid);
+            false
+        };
+        assert!(!any(&top, &mut note));
+        assert_eq!(seen, [4242]);
+        assert!(any(&top, &mut |pid| pid == 4242));
+        assert!(!any(&place.path().join("none"), &mut |_| true));
+        // Files of groups go with them; here there are none.
+        let place = tempfile::tempdir().expect("a directory");
+        let top = place.path().join("top");
+        fs_err::create_dir_all(top.join("other")).expect("made");
+        tree::tests::nest(&top, 5_000, |_| {});
+        remove_groups(&top);
+        assert!(!top.exists());
     }
 
     #[test]

@@ -88,31 +88,57 @@ impl Local {
         Ok(found)
     }
 
-    /// Removes what belongs to no node.
+    /// Removes what belongs to no node. What cannot be removed does not keep the rest.
     pub fn clean(&self) -> Result<Vec<Leftover>, PortError> {
         let found = self.leftovers()?;
-        let io = |error: std::io::Error| fault::io("clean up", &error);
-        for leftover in &found {
-            match leftover {
-                Leftover::Directory(path) => node::remove_tree(path).map_err(io)?,
-                Leftover::Group(part) => {
-                    let group =
-                        cgroup::Group::new(self.hierarchies.clone(), self.realm.name(), part);
-                    container::stop(&group, Halt::Now);
-                    group.remove();
-                }
-                Leftover::Namespace(name) => net::unplug(name)?,
-                Leftover::Traces(part) => container::sweep(part),
-                Leftover::Link(name) => net::untap(self.bridge().as_deref(), name)?,
-                Leftover::Address(_, holder) => {
-                    if let Some(uuid) = GuestUuid::new(holder) {
-                        lease::release(&self.realm, &uuid)?;
-                    }
-                }
-                // Taken down below, when nothing uses it.
-                Leftover::Network => {}
+        let tried = found.iter().map(|leftover| {
+            let removed = self.remove_leftover(leftover);
+            removed.map_err(|error| PortError {
+                detail: format!("{leftover}: {}", error.detail).into(),
+                ..error
+            })
+        });
+        let mut failed: Vec<PortError> = tried.filter_map(Result::err).collect();
+        failed.extend(self.clean_shared().err());
+        match failed.is_empty() {
+            true => Ok(found),
+            false => {
+                let mut first = failed.remove(0);
+                first.log.extend(failed.into_iter().map(|one| one.detail));
+                Err(first)
             }
         }
+    }
+
+    fn remove_leftover(&self, leftover: &Leftover) -> Result<(), PortError> {
+        match leftover {
+            Leftover::Directory(path) => {
+                node::remove_tree(path).map_err(|error| fault::io("clean up", &error))
+            }
+            Leftover::Group(part) => {
+                let group = cgroup::Group::new(self.hierarchies.clone(), self.realm.name(), part);
+                container::stop(&group, Halt::Now);
+                group.remove();
+                Ok(())
+            }
+            Leftover::Namespace(name) => net::unplug(name),
+            Leftover::Traces(part) => {
+                container::sweep(part);
+                Ok(())
+            }
+            Leftover::Link(name) => net::untap(self.bridge().as_deref(), name),
+            Leftover::Address(_, holder) => match GuestUuid::new(holder) {
+                Some(uuid) => lease::release(&self.realm, &uuid),
+                None => Ok(()),
+            },
+            // Taken down at the end, when nothing uses it.
+            Leftover::Network => Ok(()),
+        }
+    }
+
+    /// Removes what nodes share, as far as nothing uses it.
+    fn clean_shared(&self) -> Result<(), PortError> {
+        let io = |error: std::io::Error| fault::io("clean up", &error);
         if !self.is_attached() {
             let swept = self.images.sweep();
             swept.map_err(|error| error.into_port("clean up images"))?;
@@ -128,7 +154,7 @@ impl Local {
             }
             self.leave(turn)?;
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Stops and removes a node, whatever manifest it is of.

@@ -15,7 +15,7 @@ use super::cgroup::{Group, Limits};
 use super::launch::{Keeper, launch};
 use super::node::{FirstBoot, Node};
 use super::realm::Realm;
-use super::{enter, isolation};
+use super::{enter, isolation, tree};
 use crate::process;
 
 /// What the node's own keeper does: waits until it is in its group, mounts, tells the node who it
@@ -34,6 +34,10 @@ const HOSTING: [&str; 2] = [
 
 /// What a node that nobody runs on does without: devices of the machine, and files by their number.
 const DROPPED: &str = "CAP_MKNOD,CAP_DAC_READ_SEARCH";
+
+/// How many files `/tmp` and `/dev/shm` may have for each MiB of a node's memory: each takes about
+/// 1 KiB.
+const FILES: u64 = 64;
 
 /// Starts a node that does not run.
 pub(super) fn start(
@@ -61,6 +65,7 @@ pub(super) fn start(
                 .map_or_else(|| "-".to_owned(), |ids| ids.to_string());
             let mut arguments = vec![ids];
             arguments.extend(nspawn(realm, node, &part, program));
+            arguments.extend(bounds(limits));
             arguments
         },
     };
@@ -117,6 +122,19 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
     arguments
 }
 
+/// The arguments of nspawn that keep one user from what all of a node needs.
+fn bounds(limits: Limits) -> Vec<String> {
+    // nspawn's own sizes are parts of the machine's memory, and what is in these directories is not
+    // freed by ending processes.
+    let (size, files) = (limits.memory / 4, limits.memory * FILES);
+    let memory = ["/tmp", "/dev/shm"].map(|place| {
+        format!("--tmpfs={place}:mode=1777,nosuid,nodev,size={size}M,nr_inodes={files}")
+    });
+    let mut arguments = memory.to_vec();
+    arguments.push(format!("--rlimit=RLIMIT_NPROC={}", limits.tasks() / 2));
+    arguments
+}
+
 /// Writes down what a node is told on its first start.
 pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std::io::Result<()> {
     let directory = realm.node(&node.uuid);
@@ -148,7 +166,7 @@ pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std:
 
 /// Takes away what it was told.
 pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Result<()> {
-    let seed = "/var/lib/cloud/seed/nocloud";
+    let (above, seed) = ("var/lib/cloud/seed", "/var/lib/cloud/seed/nocloud");
     if node.first_boot == FirstBoot::Direct {
         return Ok(());
     }
@@ -161,7 +179,12 @@ pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Res
                 .map(|_| ())
                 .map_err(std::io::Error::other)
         }
-        None => super::node::remove_tree(&realm.node(&node.uuid).join("upper").join(&seed[1..])),
+        // What a link leads to is not the node's.
+        None => match tree::open(&realm.node(&node.uuid).join("upper"), above) {
+            Ok(above) => tree::remove(&above, c"nocloud"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        },
     }
 }
 

@@ -18,6 +18,7 @@ run() { "$@"; }
 if [ "$split" != - ]; then
     # Version 2 alone: processes and groups do not mix in one group.
     mkdir -p "$split/keeper" "$split/node"
+    echo 64 >"$split/cgroup.max.depth"
     echo 0 >"$split/keeper/cgroup.procs" || exit 1
     run() { sh -c 'echo 0 >"$0/node/cgroup.procs" && exec "$@"' "$split" "$@"; }
 fi
@@ -39,8 +40,17 @@ if [ -e "$dir/first-boot" ]; then
     rm "$dir/first-boot"
 fi
 [ "$ids" = - ] || kill "$holder"
+# A node whose first process was killed, which one user can bring about by taking all its memory, is
+# started again. nspawn ends with 1 then, and also where it cannot start one, so that it gives up.
+uptime() { cut -d. -f1 /proc/uptime; }
+tries=0
 while :; do
+    begun=$(uptime)
     run systemd-nspawn "$@" 9>&-
     end=$?
-    [ "$end" = 133 ] || exit "$end"
+    [ "$end" = 133 ] && continue
+    [ $(($(uptime) - begun)) -lt 60 ] || tries=0
+    tries=$((tries + 1))
+    [ "$end" = 1 ] && [ "$tries" -le 3 ] || exit "$end"
+    echo "the node is started again"
 done

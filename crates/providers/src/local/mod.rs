@@ -25,6 +25,7 @@ mod qmp;
 mod realm;
 mod remote;
 mod saved;
+mod tree;
 mod wire;
 
 use std::collections::BTreeSet;

@@ -19,8 +19,11 @@ use crate::process::{run, run_with};
 
 /// Bits of the network's own part.
 const PREFIX: u8 = 20;
+/// Where servers of specs listen.
+const SERVER: u16 = 44_443;
 /// What all local hosts of a machine share.
 const SHARED: &str = "/run/homestak";
+const IPV6: &str = "/proc/sys/net/ipv6/conf";
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 
 /// The addresses of the local host.
@@ -169,6 +172,11 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
         run("ip", &add).map_err(program)?;
     }
     run("ip", &["link", "set", &uplink, "alias", &mark(realm)]).map_err(program)?;
+    // Nodes have no IPv6 of ours, and the machine would take whatever router they claim to be.
+    let without = format!("{IPV6}/{uplink}/disable_ipv6");
+    if Path::new(&without).exists() {
+        fs_err::write(without, "1").map_err(|error| fault::io(doing, &error))?;
+    }
     run(
         "ip",
         &["-n", &netns, "link", "set", "up0", "master", BRIDGE, "up"],
@@ -177,7 +185,11 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
     let own = format!("{}/{PREFIX}", network.gateway());
     run("ip", &["address", "replace", &own, "dev", &uplink]).map_err(program)?;
     run("ip", &["link", "set", &uplink, "up"]).map_err(program)?;
-    run_with("nft", &["-f", "-"], &rules(&table, &uplink, &network)).map_err(program)?;
+    let mut rules = rules(&table, &uplink, &network);
+    if Path::new(IPV6).exists() {
+        rules += &rules_ipv6(&table, &uplink);
+    }
+    run_with("nft", &["-f", "-"], &rules).map_err(program)?;
     forward().map_err(|error| fault::io(doing, &error))?;
     Ok(network)
 }
@@ -187,7 +199,9 @@ pub(super) fn down(realm: &Realm) -> Result<(), PortError> {
     let doing = "take down the network of the local host";
     let program = |error| fault::program(doing, &error);
     let (netns, uplink, table) = (realm.netns(), realm.uplink(), realm.table());
-    let _ = run("nft", &["delete", "table", "ip", &table]);
+    for family in ["ip", "ip6"] {
+        let _ = run("nft", &["delete", "table", family, &table]);
+    }
     if Path::new("/sys/class/net").join(&uplink).exists() && alias(&uplink) == mark(realm) {
         run("ip", &["link", "delete", &uplink]).map_err(program)?;
     }
@@ -321,7 +335,8 @@ pub(super) fn name_servers() -> Vec<IpAddr> {
     Vec::new()
 }
 
-/// Nodes reach the outside for packages and names, and nobody reaches them from there.
+/// Nodes reach the outside for packages and names, and nobody reaches them from there. They reach
+/// the machine itself on the same ports: it may be what answers to names, or a mirror.
 fn rules(table: &str, uplink: &str, network: &Network) -> String {
     format!(
         "table ip {table}\n\
@@ -330,6 +345,14 @@ fn rules(table: &str, uplink: &str, network: &Network) -> String {
            chain out {{\n\
              type nat hook postrouting priority srcnat; policy accept;\n\
              ip saddr {network} oifname != \"{uplink}\" masquerade\n\
+           }}\n\
+           chain in {{\n\
+             type filter hook input priority filter; policy accept;\n\
+             iifname \"{uplink}\" ct state established,related accept\n\
+             iifname \"{uplink}\" tcp dport {{ 53, 80, 443, {SERVER} }} accept\n\
+             iifname \"{uplink}\" udp dport {{ 53, 123 }} accept\n\
+             iifname \"{uplink}\" icmp type echo-request accept\n\
+             iifname \"{uplink}\" reject\n\
            }}\n\
            chain through {{\n\
              type filter hook forward priority filter; policy accept;\n\
@@ -341,6 +364,20 @@ fn rules(table: &str, uplink: &str, network: &Network) -> String {
              iifname \"{uplink}\" reject\n\
              oifname \"{uplink}\" ct state established,related accept\n\
              oifname \"{uplink}\" drop\n\
+           }}\n\
+         }}\n"
+    )
+}
+
+/// Nothing of IPv6 comes in, also when a setting of the machine switches it on for all links.
+fn rules_ipv6(table: &str, uplink: &str) -> String {
+    format!(
+        "table ip6 {table}\n\
+         delete table ip6 {table}\n\
+         table ip6 {table} {{\n\
+           chain in {{\n\
+             type filter hook prerouting priority raw; policy accept;\n\
+             iifname \"{uplink}\" drop\n\
            }}\n\
          }}\n"
     )

@@ -3,8 +3,10 @@
 //! In: nodes to be kept. Out: nodes that are there.
 //! Never: a half-written record: a directory appears whole, by its final name.
 
+use std::ffi::CString;
 use std::fs::TryLockError;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use homestak_api::durable::{self, Access};
@@ -13,8 +15,8 @@ use homestak_core::firstboot::Identity;
 use homestak_engine::ports::{GuestKind, GuestRef, GuestUuid, ObservedGuest, PortError, Power};
 use serde::{Deserialize, Serialize};
 
-use super::fault;
 use super::realm::{Realm, is_node};
+use super::{fault, tree};
 
 /// The file that a node's keeper holds for as long as the node runs.
 const HELD: &str = "running";
@@ -261,9 +263,13 @@ pub(super) fn is_held(directory: &std::path::Path) -> bool {
 
 /// Removes a directory with all that is in it; one that is gone is no error.
 pub(super) fn remove_tree(path: &std::path::Path) -> std::io::Result<()> {
-    match fs_err::remove_dir_all(path) {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    match tree::open(parent, "") {
+        Ok(parent) => tree::remove(&parent, &CString::new(name.as_bytes())?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
+        Err(error) => Err(error),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
+use std::process::{ExitCode, Stdio};
 
 use homestak_providers::local::{Engine, Local, Node};
 
@@ -27,7 +28,7 @@ pub(in crate::commands) fn run(
         Inside::Here(found) => {
             let (local, node) = *found;
             match node.engine {
-                Engine::Container => shell(&local, &node, settings),
+                Engine::Container => shell(&local, &node, settings, printer),
                 Engine::Machine => serial::talk(&local.serial(&node), &node.name, printer),
             }
         }
@@ -41,24 +42,19 @@ pub(in crate::commands) fn run(
 }
 
 /// Becomes a login shell of root in a container.
-fn shell(local: &Local, node: &Node, settings: &Settings) -> Outcome {
+fn shell(local: &Local, node: &Node, settings: &Settings, printer: &Printer) -> Outcome {
     require_root("A console")?;
-    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let words: &[&str] = if terminal {
-        // A terminal of the node's own: ours is unknown in there.
-        &[
-            "script",
-            "--quiet",
-            "--return",
-            "--command",
-            "bash --login",
-            "/dev/null",
-        ]
-    } else {
-        &["bash", "--login"]
-    };
     let environment = [format!("TERM={}", settings.terminal)];
-    let command = local.enter(node, &environment, words).ok_or_else(|| {
+    let typed = std::io::stdin().is_terminal();
+    let command = if typed {
+        // And one of the node's own: those of the machine have no name in there.
+        let words = ["script", "--quiet", "--return", "--command"];
+        let words = [&words[..], &["bash --login", "/dev/null"]].concat();
+        local.enter_at_terminal(node, &environment, &words)
+    } else {
+        local.enter(node, &environment, &["bash", "--login"])
+    };
+    let command = command.ok_or_else(|| {
         CommandError::failed(format!("`{}` does not run.", node.name))
             .hint(format!(
                 "homestak logs {} shows what was last said",
@@ -71,9 +67,25 @@ fn shell(local: &Local, node: &Node, settings: &Settings) -> Outcome {
     })?;
     let mut arguments: Vec<OsString> = command.into_iter().map(OsString::from).collect();
     let program = arguments.remove(0);
-    let error = process::become_program(&program.to_string_lossy(), &arguments);
-    Err(
-        CommandError::failed(format!("Cannot start nsenter: {error}."))
-            .hint("homestak local check finds what is missing"),
-    )
+    let program = program.to_string_lossy();
+    let failed = |error: std::io::Error| {
+        CommandError::failed(format!("Cannot start {program}: {error}."))
+            .hint("homestak local check finds what is missing")
+    };
+    if !typed && (std::io::stdout().is_terminal() || std::io::stderr().is_terminal()) {
+        // The terminal stays here: what is printed comes through us.
+        let ended = process::follow(
+            &program,
+            &arguments,
+            Stdio::inherit(),
+            &|on_stdout, line| match on_stdout {
+                true => printer.node_data("", line),
+                false => printer.node_talk("", line),
+            },
+        );
+        let code = ended.map_err(failed)?.code();
+        let code = code.and_then(|code| u8::try_from(code).ok());
+        return Ok(ExitCode::from(code.unwrap_or(1)));
+    }
+    Err(failed(process::become_program(&program, &arguments)))
 }

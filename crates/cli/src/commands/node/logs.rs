@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::process::ExitCode;
+use std::os::fd::AsRawFd;
+use std::process::{ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use homestak_core::foreign::ForeignText;
@@ -90,8 +91,13 @@ fn here(
         let program = arguments.remove(0);
         return show(&program, &arguments, &console, args.follow, printer);
     }
-    if let Some(directory) = local.journal(node) {
-        let mut arguments = vec!["--directory".to_owned(), directory.display().to_string()];
+    let kept = local.journal(node).map_err(|error| unreadable(&error))?;
+    if !kept.is_empty() {
+        // By what is open here: a path could lead elsewhere by the time it is read.
+        let own = std::process::id();
+        let files = kept.iter().map(AsRawFd::as_raw_fd);
+        let files = files.map(|file| format!("--file=/proc/{own}/fd/{file}"));
+        let mut arguments: Vec<String> = files.collect();
         arguments.extend(asked.map(str::to_owned));
         return show("journalctl", &arguments, &console, false, printer);
     }
@@ -121,16 +127,19 @@ fn show(
     printer: &Printer,
 ) -> Outcome {
     let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-    let failed = |error: &dyn std::fmt::Display| {
-        CommandError::failed(format!("The journal cannot be read: {program}: {error}."))
-            .hint("homestak local check finds what is missing")
-    };
+    let failed = |error: &dyn std::fmt::Display| unreadable(&format_args!("{program}: {error}"));
     if follow {
         // Not as this process itself: the program is the node's, and so is what it prints.
-        let ended = process::follow(program, &arguments, &|on_stdout, line| match on_stdout {
-            true => printer.node_data("", line),
-            false => printer.node_talk("", line),
-        });
+        let ended =
+            process::follow(
+                program,
+                &arguments,
+                Stdio::null(),
+                &|on_stdout, line| match on_stdout {
+                    true => printer.node_data("", line),
+                    false => printer.node_talk("", line),
+                },
+            );
         let ended = ended.map_err(|error| failed(&error))?;
         return Ok(ExitCode::from(u8::from(!ended.success())));
     }
@@ -148,6 +157,11 @@ fn show(
         text.lines().for_each(|line| printer.node_data("", line));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> CommandError {
+    CommandError::failed(format!("The journal cannot be read: {error}."))
+        .hint("homestak local check finds what is missing")
 }
 
 /// Shows the journal of a node that only SSH reaches.
