@@ -30,6 +30,10 @@ pub enum Status {
     Destroyed,
     /// It was not there, and nothing was done.
     Absent,
+    /// What was done was undone, and its guest stays: this run did not create it.
+    Kept,
+    /// A person took its removal as settled; whether it is there is not known.
+    Settled,
     /// It could not be undone.
     Stuck,
 }
@@ -45,6 +49,8 @@ impl Status {
             Self::Failed => "failed",
             Self::Destroyed => "destroyed",
             Self::Absent => "absent",
+            Self::Kept => "kept",
+            Self::Settled => "settled",
             Self::Stuck => "stuck",
         }
     }
@@ -176,16 +182,17 @@ impl Chronicle {
             let Some(step) = steps.get(entry.step) else {
                 continue;
             };
-            let subject = subject(&run.plan, step);
+            let name = subject(&run.plan, step);
             let took = begun[entry.step].map_or(0.0, |begun| {
                 entry.at.duration_since(begun).as_secs_f64().max(0.0)
             });
             let record = entry.record.as_ref();
-            let done = |subject, undo, changed| What::StepDone {
-                subject,
+            let done = |undo, changed| What::StepDone {
+                subject: name.clone(),
                 step: step.kind,
                 undo,
                 changed,
+                kept: entry.is_kept(step.kind),
                 seconds: took,
                 vmid: record.and_then(|record| record.guest.vmid),
                 address: record.and_then(|record| record.address),
@@ -194,15 +201,15 @@ impl Chronicle {
                 Happened::Intent | Happened::UndoIntent => {
                     begun[entry.step] = Some(entry.at);
                     What::StepStarted {
-                        subject,
+                        subject: name.clone(),
                         step: step.kind,
                         undo: entry.happened == Happened::UndoIntent,
                     }
                 }
-                Happened::Done { changed } => done(subject, false, *changed),
-                Happened::Undone { changed } => done(subject, true, *changed),
+                Happened::Done { changed } => done(false, *changed),
+                Happened::Undone { changed } => done(true, *changed),
                 Happened::Failed(trouble) | Happened::UndoFailed(trouble) => What::StepFailed {
-                    subject,
+                    subject: name.clone(),
                     step: step.kind,
                     undo: matches!(entry.happened, Happened::UndoFailed(_)),
                     trouble: trouble.clone(),
@@ -210,7 +217,7 @@ impl Chronicle {
                 },
                 Happened::Settled => {
                     begun[entry.step] = None;
-                    done(subject, chronicle.unwinding, false)
+                    done(chronicle.unwinding, false)
                 }
             };
             chronicle.hear(&Event {
@@ -218,6 +225,13 @@ impl Chronicle {
                 run: run.head.id,
                 what,
             });
+            let removal = match step.kind {
+                StepKind::Create => chronicle.unwinding,
+                kind => kind == StepKind::Destroy,
+            };
+            if entry.happened == Happened::Settled && removal {
+                chronicle.row(&name).status = Status::Settled;
+            }
         }
         if let Some((at, ending)) = run.head.ended {
             let seconds = at.duration_since(run.head.started).as_secs_f64();
@@ -286,6 +300,7 @@ impl Chronicle {
                 step,
                 undo,
                 changed,
+                kept,
                 seconds,
                 vmid,
                 address,
@@ -297,7 +312,7 @@ impl Chronicle {
                 row.changed |= changed;
                 row.vmid = vmid.or(row.vmid);
                 row.address = address.or(row.address);
-                row.done(*step, (*undo, *changed), removes);
+                row.done(*step, (*undo, *changed, *kept), removes);
             }
             What::StepFailed {
                 subject,
@@ -354,11 +369,12 @@ impl Chronicle {
 }
 
 impl Row {
-    fn done(&mut self, step: StepKind, (undo, changed): (bool, bool), removes: bool) {
+    fn done(&mut self, step: StepKind, (undo, changed, kept): (bool, bool, bool), removes: bool) {
         if undo {
             if self.status != Status::Stuck {
                 self.status = match step {
-                    // Without a change it never came to be, or this run did not create it.
+                    StepKind::Create if kept => Status::Kept,
+                    // Without a change it never came to be.
                     StepKind::Create if changed => Status::Destroyed,
                     // The last of a node's steps that is undone says what is left of it.
                     StepKind::Create => Status::Absent,

@@ -97,6 +97,9 @@ pub enum What {
         undo: bool,
         /// Whether anything was changed.
         changed: bool,
+        /// Whether undoing it left the guest in place, because this run did not create it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        kept: bool,
         /// How long it took, in seconds.
         seconds: f64,
         /// The guest's id, when known.

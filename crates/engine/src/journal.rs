@@ -107,6 +107,15 @@ pub struct Entry {
     pub record: Option<NodeRecord>,
 }
 
+impl Entry {
+    /// Tells whether a step was undone and its guest left in place: what becomes of the guest of
+    /// any other create that is undone is recorded.
+    pub(crate) fn is_kept(&self, step: StepKind) -> bool {
+        let undone = matches!(self.happened, Happened::Undone { .. });
+        undone && step == StepKind::Create && self.record.is_none()
+    }
+}
+
 /// The hint of a step whose documents were changed since the plan was made: it cannot be resumed.
 pub const REPLAN: &str = "homestak manifest apply makes a new plan";
 

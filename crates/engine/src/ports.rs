@@ -192,6 +192,10 @@ pub struct NewGuest {
     pub ssh_keys: Vec<String>,
     /// Whether guests will run on it, so that it needs the host's CPU features.
     pub hosts_guests: bool,
+    /// Whether the plan found it as a guest of the first form, which carries no site. Any other
+    /// guest of its identity without a site is refused.
+    #[serde(default)]
+    pub first_form: bool,
 }
 
 /// The identity that a guest gets.
@@ -318,7 +322,8 @@ pub trait Provider: Send + Sync {
     /// Looks at everything, in a constant number of requests.
     async fn observe(&self) -> Result<Observed, PortError>;
     /// Looks at one guest, wherever in the cluster it is now; `None` when nothing has both its
-    /// identity and its id. Without an id, the only guest of that identity is meant.
+    /// identity and its id. Without an id, the only guest of that identity is meant. The guest with
+    /// its id that someone removed the tags of is returned without a `uuid`: it is no one's.
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError>;
     /// Gives out an address, where the place does so itself: the one asked for, or one that is the
     /// guest's from now on until it is destroyed. `None` where others do, such as a DHCP server.
@@ -344,7 +349,7 @@ pub trait Provider: Send + Sync {
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError>;
     /// Removes one stopped guest with what belongs to it: the one with this identity and this id,
     /// on this host, as they are at the moment of the call. One that is gone is no error, one that
-    /// was moved to another host is refused. Without an id only what was stored for it (first-boot
+    /// was moved to another host or lost its tags is refused. Without an id only what was stored for it (first-boot
     /// data, address) is removed.
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError>;
     /// Gives a guest another identity. Its id, hardware, addresses and power stay as they are.

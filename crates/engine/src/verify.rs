@@ -63,6 +63,9 @@ async fn one(
     let provider = board.open(&node.host, &node.place).await.map_err(text)?;
     let there = provider.inspect(&guest).await.map_err(text)?;
     let there = there.ok_or("it is not there")?;
+    if there.uuid.is_none() {
+        return Err(format!("the tags of guest {} were removed", there.vmid));
+    }
     if there.power != Power::Running {
         return Err(format!("guest {} does not run", there.vmid));
     }

@@ -196,6 +196,7 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
         unprivileged: true,
         ssh_keys: Vec::new(),
         hosts_guests: false,
+        first_form: false,
         uuid,
     })
 }

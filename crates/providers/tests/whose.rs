@@ -5,7 +5,8 @@
 
 mod support;
 
-use homestak_engine::ports::{Class, Halt, Provider as _};
+use homestak_engine::ports::{Class, GuestKind, Halt, Provider as _};
+use homestak_providers::local::{Local, LocalSettings, Realm};
 use homestak_providers::pve::vmid::choose;
 use support::add;
 use support::server::Server;
@@ -228,4 +229,80 @@ async fn a_guest_with_the_tags_of_two_sites_is_refused_and_stays() {
         "{:?}",
         world.log
     );
+}
+
+#[tokio::test]
+async fn a_guest_whose_tags_were_removed_is_seen_without_an_identity_and_not_called_removed() {
+    let mut world = World::new();
+    let guest = add(&mut world, 100, 1, |guest| {
+        guest.config.remove("tags");
+        guest.running = true;
+    });
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
+    assert_eq!((seen.vmid, seen.uuid, seen.site), (100, None, None));
+    for result in [
+        pve.destroy(&guest).await,
+        pve.start(&guest).await,
+        pve.stop(&guest, Halt::Now).await,
+    ] {
+        let error = result.expect_err("it is there");
+        assert_eq!(error.class, Class::Refused, "{error:?}");
+        assert!(error.detail.contains("VM 100"), "{error:?}");
+        assert!(error.detail.contains("its tags were removed"), "{error:?}");
+    }
+    let world = server.world();
+    assert!(world.guests[&100].running);
+    assert!(
+        world.log.iter().all(|line| line.starts_with("GET")),
+        "{:?}",
+        world.log
+    );
+}
+
+#[tokio::test]
+async fn a_guest_without_a_site_is_completed_only_where_the_plan_found_it_so() {
+    let mut new = support::vm(1);
+    let mut world = World::new();
+    add(&mut world, 150, 1, |guest| {
+        let tag = format!("homestak-id-{}", new.uuid);
+        guest.config.insert("tags".to_owned(), tag);
+    });
+    let server = Server::start(world).await;
+    let pve = support::client(&server);
+    let error = pve.create(&new).await.expect_err("refused");
+    assert_eq!(error.class, Class::Refused);
+    assert!(error.detail.contains("VM 150"), "{error:?}");
+    let only_read = |log: &[String]| log.iter().all(|line| line.starts_with("GET"));
+    assert!(only_read(&server.world().log), "{:?}", server.world().log);
+    new.first_form = true;
+    let guest = pve.create(&new).await.expect("completed");
+    assert_eq!(guest.vmid, Some(150));
+}
+
+#[tokio::test]
+async fn a_node_of_this_machine_without_a_site_is_taken_only_where_the_plan_found_it_so() {
+    let mut new = support::vm(1);
+    let place = tempfile::tempdir().expect("a directory");
+    let root = place.path().join("local");
+    let directory = root.join("nodes").join(new.uuid.as_str());
+    fs_err::create_dir_all(&directory).expect("made");
+    let node = serde_json::json!({
+        "uuid": new.uuid, "name": "node1", "manifest": "n1", "vmid": 100,
+        "kind": GuestKind::Vm, "engine": "container", "first_boot": "direct",
+        "cores": 1, "memory": 512, "disk": 8, "address": ["10.77.0.5", 24],
+        "image": "debian-12", "tree": "/", "hosts": false,
+        "identity": new.seed.as_ref().map(|seed| &seed.identity),
+    });
+    fs_err::write(directory.join("node.json"), node.to_string()).expect("written");
+    fs_err::write(directory.join("told"), "").expect("written");
+    let realm = Realm::at(&root).expect("a realm");
+    let local = Local::open(realm, LocalSettings::default());
+    let error = local.create(&new).await.expect_err("refused");
+    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert!(error.detail.contains("not the site"), "{error:?}");
+    new.first_form = true;
+    let guest = local.create(&new).await.expect("it is there");
+    assert_eq!(guest.vmid, Some(100));
 }

@@ -309,8 +309,9 @@ async fn find(
         for (node, mut record) in rebuilt.nodes {
             let provider = provider(bench, &record, records).await?;
             match provider.inspect(&record.guest).await {
-                Ok(Some(_)) => {}
-                Ok(None) => continue,
+                Ok(Some(there)) if there.uuid.is_some() => {}
+                // Gone, or someone removed its tags, since the list was read.
+                Ok(_) => continue,
                 // It is there, and something about it contradicts its identity.
                 Err(error) if error.class == Class::Refused => {
                     let refusal = Refusal {

@@ -269,6 +269,7 @@ fn words(what: &What, more: bool) -> Option<String> {
             step,
             undo,
             changed,
+            kept: _,
             seconds,
             vmid,
             address,
@@ -350,7 +351,7 @@ fn picture(now: &Now, at: Timestamp, room: usize) -> Vec<(Status, String)> {
     let n_done = rows.iter().filter(|row| {
         matches!(
             row.status,
-            Status::Completed | Status::Destroyed | Status::Absent
+            Status::Completed | Status::Destroyed | Status::Absent | Status::Kept | Status::Settled
         )
     });
     let passed = now
@@ -408,7 +409,9 @@ fn state(row: &Row, at: Timestamp) -> String {
 
 fn paint(status: Status, text: &str) -> String {
     match status {
-        Status::Pending | Status::Absent => text.dimmed().to_string(),
+        Status::Pending | Status::Absent | Status::Kept | Status::Settled => {
+            text.dimmed().to_string()
+        }
         Status::Running => text.cyan().to_string(),
         Status::Completed | Status::Destroyed => text.green().to_string(),
         Status::Failed | Status::Stuck | Status::Interrupted => text.red().to_string(),

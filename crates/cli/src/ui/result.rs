@@ -4,7 +4,7 @@
 //! Never: another source of facts than the chronicle.
 
 use homestak_core::plan::StepKind;
-use homestak_engine::chronicle::{Chronicle, Row};
+use homestak_engine::chronicle::{Chronicle, Row, Status};
 use homestak_engine::journal::{Ending, REPLAN, Trouble};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
@@ -181,7 +181,7 @@ pub(crate) fn ending(
                 "{hint} homestak manifest resume {with} goes on from here"
             ));
         }
-        Ending::RolledBack => printer.say("Everything this run did is undone."),
+        Ending::RolledBack => printer.say(&undone(chronicle)),
         Ending::Stuck => {
             printer.say("Stuck: something could not be undone, and a person is needed.");
             printer.say(&format!(
@@ -190,6 +190,29 @@ pub(crate) fn ending(
         }
         Ending::Superseded => printer.say("A later run took over."),
     }
+}
+
+/// Says how far a run was undone.
+fn undone(chronicle: &Chronicle) -> String {
+    let named = |any: &[Status]| {
+        let rows = chronicle.nodes.iter();
+        let rows = rows.filter(|row| any.contains(&row.status));
+        let names: Vec<String> = rows.map(|row| format!("`{}`", row.name)).collect();
+        names.join(", ")
+    };
+    let (kept, settled) = (
+        named(&[Status::Kept]),
+        named(&[Status::Stuck, Status::Settled]),
+    );
+    let mut text = match (kept.is_empty(), settled.is_empty()) {
+        (true, true) => return "Everything this run did is undone.".to_owned(),
+        (false, true) => "Undone.".to_owned(),
+        (_, false) => format!("Undone, except for what was taken as settled: {settled}"),
+    };
+    if !kept.is_empty() {
+        text += &format!("\nGuests that do not carry the mark of this run stay: {kept}");
+    }
+    text
 }
 
 /// Returns the exit code of a run that ended.

@@ -131,6 +131,7 @@ pub(crate) fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
         unprivileged: true,
         ssh_keys: Vec::new(),
         hosts_guests: false,
+        first_form: false,
     }
 }
 

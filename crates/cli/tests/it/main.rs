@@ -40,5 +40,6 @@ mod support;
 mod terminal;
 mod tokens;
 mod two;
+mod untagged;
 mod waits;
 mod words;

@@ -414,7 +414,8 @@ fn what_could_not_be_undone_can_be_settled_by_hand() {
         unknown.err
     );
     let settled = father.run(&["manifest", "resume", "--from", "worker-1"]);
-    assert!(settled.err.contains("is undone"), "{}", settled.err);
+    let said = "Undone, except for what was taken as settled: `worker-1`";
+    assert!(settled.err.contains(said), "{}", settled.err);
     assert_eq!(
         father.guests(),
         ["worker-1 (off)"],

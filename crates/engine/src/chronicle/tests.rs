@@ -82,6 +82,7 @@ fn done(step: StepKind, undo: bool) -> What {
         step,
         undo,
         changed: true,
+        kept: false,
         seconds: 2.0,
         vmid: None,
         address: None,

@@ -1,12 +1,27 @@
 //! What rolling a run back does, and what it cannot undo, before anything is done.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use homestak_core::observed::Power;
 use homestak_core::plan::{Action, NodePlan, Step, StepKind, steps};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use super::replay::{Replay, StepState, replay};
+use super::{Operator, mark};
 use crate::journal::Run;
+use crate::ports::{Class, ObservedGuest, PortError};
 use crate::steps::configure::earlier;
-use crate::steps::subject;
+use crate::steps::create::{Removal, removal};
+use crate::steps::power::was_started;
+use crate::steps::{Task, subject};
+
+/// How many guests are looked at at once.
+const AT_ONCE: usize = 16;
+
+/// What was seen of the guests of creates that are to be undone, by step.
+type Seen = BTreeMap<usize, Result<Removal, PortError>>;
 
 /// What becomes of something that a run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +56,71 @@ pub struct UndoItem {
     pub text: String,
 }
 
-/// Returns what rolling a run back does, last steps first, and what it cannot undo. What was undone
-/// before is left out; what cannot be undone never is.
+/// Returns what rolling a run back does, last steps first, and what it cannot undo, by the journal
+/// alone. What was undone before is left out; what stays or cannot be undone never is.
 pub fn rollback_plan(run: &Run) -> Vec<UndoItem> {
+    items(run, &Seen::new())
+}
+
+impl Operator {
+    /// Returns the same after a look at each guest that may be removed: its mark decides.
+    pub async fn rollback_plan(&self, run: &Run) -> Vec<UndoItem> {
+        let replay = replay(steps(&run.plan).len(), &run.entries);
+        let stage = self.stage(run.head.id, mark(run), &run.plan, replay);
+        let slots = Arc::new(Semaphore::new(AT_ONCE));
+        let mut asked = JoinSet::new();
+        for (at, step) in stage.steps.iter().enumerate() {
+            if step.kind != StepKind::Create || !stage.states[at].needs_undo() {
+                continue;
+            }
+            let task = Task {
+                plan: stage.plan.clone(),
+                step: step.clone(),
+                board: stage.board.clone(),
+                seeds: self.seeds.clone(),
+                configurer: self.configurer.clone(),
+                clock: self.clock.clone(),
+                hub: self.hub.clone(),
+                limits: self.limits,
+                look_first: true,
+                mark: stage.mark.clone(),
+                changed: stage.changed[at],
+            };
+            let slots = slots.clone();
+            // Cancel safety: looking changes nothing.
+            asked.spawn(async move {
+                let _slot = slots.acquire().await;
+                (at, removal(&task).await)
+            });
+        }
+        let mut seen = Seen::new();
+        while let Some(answer) = asked.join_next().await {
+            // One that panicked is a guest that was not seen.
+            seen.extend(answer);
+        }
+        items(run, &seen)
+    }
+}
+
+fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
     let steps = steps(&run.plan);
-    let replay = replay(steps.len(), &run.entries);
+    let entries = run.entries.iter();
+    let kept = entries.filter(|entry| {
+        let step = steps.get(entry.step);
+        step.is_some_and(|step| entry.is_kept(step.kind))
+    });
+    let so_far = SoFar {
+        replay: replay(steps.len(), &run.entries),
+        kept: kept.map(|entry| entry.step).collect(),
+        steps: &steps,
+        seen,
+    };
     let mut items = Vec::new();
     for (at, step) in steps.iter().enumerate().rev() {
         let node = step.node.and_then(|node| run.plan.nodes.get(node));
         let said = match node {
-            Some(node) => of_node(node, step, at, &replay, &steps),
-            None => (replay.changed[at] == Some(true)).then(|| {
+            Some(node) => so_far.of_node(node, step, at),
+            None => (so_far.replay.changed[at] == Some(true)).then(|| {
                 let text = "the image stays in its storage, where others may use it";
                 (UndoEffect::Stays, text.to_owned())
             }),
@@ -65,95 +134,144 @@ pub fn rollback_plan(run: &Run) -> Vec<UndoItem> {
     items
 }
 
-fn of_node(
-    node: &NodePlan,
-    step: &Step,
-    at: usize,
-    replay: &Replay,
-    steps: &[Step],
-) -> Option<(UndoEffect, String)> {
-    use UndoEffect::{Lost, Stays, Undone};
-    let open = replay.states[at].needs_undo();
-    let changed = replay.changed[at];
-    let found = node.found.as_ref();
-    let guest = replay
-        .records
-        .get(&(node.host.clone(), node.record_name().to_owned()));
-    let guest = guest.map_or_else(|| "its guest".to_owned(), |record| record.guest.to_string());
-    // What happened to a guest that goes, or that is gone, is of no interest.
-    let goes = |kind: StepKind| {
-        let mut all = steps.iter().enumerate();
-        all.any(|(other, one)| {
-            let touched = replay.states[other] != StepState::Untouched;
-            one.kind == kind && one.node == step.node && touched
-        })
-    };
-    match step.kind {
-        StepKind::Image | StepKind::Ready | StepKind::Discard => None,
-        StepKind::Create if !open => None,
-        StepKind::Create if replay.was_done[at] && node.action != Action::Start => {
-            Some((Undone, format!("destroy {guest}, with its disk")))
+/// What is known of a run.
+struct SoFar<'a> {
+    replay: Replay,
+    /// Creates that were undone with the guest left in place.
+    kept: BTreeSet<usize>,
+    steps: &'a [Step],
+    seen: &'a Seen,
+}
+
+/// Says that a guest stays.
+fn unmarked(guest: &str) -> String {
+    format!("{guest} does not carry the mark of this run")
+}
+
+fn name(guest: &ObservedGuest) -> String {
+    format!("guest {} on {}", guest.vmid, guest.host)
+}
+
+impl SoFar<'_> {
+    /// Tells whether the guest of a create stays when that is undone.
+    fn keeps(&self, at: usize) -> bool {
+        self.kept.contains(&at) || matches!(self.seen.get(&at), Some(Ok(Removal::Kept(_))))
+    }
+
+    fn of_create(&self, node: &NodePlan, at: usize, guest: &str) -> Option<(UndoEffect, String)> {
+        use UndoEffect::{Lost, Stays, Undone};
+        if self.kept.contains(&at) {
+            return Some((Stays, unmarked(guest)));
         }
-        StepKind::Create => Some((
-            Undone,
-            "destroy what there is of its guest, if this run created it".to_owned(),
-        )),
-        StepKind::Start if !open || goes(StepKind::Create) => None,
-        StepKind::Start => {
-            let ran = found.is_some_and(|found| found.power == Power::Running);
-            (!ran).then(|| (Undone, format!("stop {guest}, which did not run before")))
+        if !self.replay.states[at].needs_undo() {
+            return None;
         }
-        StepKind::Configure if goes(StepKind::Create) || changed == Some(false) => None,
-        StepKind::Configure => match earlier(node, changed) {
-            Some(before) if open => Some((
+        Some(match self.seen.get(&at) {
+            Some(Ok(Removal::Created(there))) => {
+                let text = format!("destroy {}, with its disk", name(there));
+                (Undone, text)
+            }
+            Some(Ok(Removal::Kept(there))) => (Stays, unmarked(&name(there))),
+            Some(Ok(Removal::Gone)) => (
                 Undone,
-                format!(
-                    "configure it as before, by its own record of the spec `{}`",
-                    before.spec
-                ),
-            )),
-            Some(_) => None,
-            None if changed.is_none() && !open => None,
-            None if found.is_some_and(|found| found.configured.is_some()) => Some((
-                Lost,
-                "differences that were corrected stay corrected".to_owned(),
-            )),
-            None => Some((
-                Lost,
-                "its configuration stays: nothing records what it was before".to_owned(),
-            )),
-        },
-        StepKind::Reshape if !open => None,
-        StepKind::Reshape => {
-            let was = found.and_then(|found| Some((found.cores?, found.memory?)));
-            Some(match was {
-                Some((cores, memory)) => (
-                    Undone,
-                    format!("give it {cores} CPUs and {memory} MiB again, with a restart"),
-                ),
-                None => (Lost, "its CPUs and memory before are not known".to_owned()),
+                "its guest is not there; remove what was stored for it".to_owned(),
+            ),
+            Some(Err(error)) if error.class == Class::Refused => (Lost, error.detail.to_string()),
+            Some(Err(error)) => (
+                Undone,
+                format!("destroy its guest, if this run created it, which is unknown ({error})"),
+            ),
+            None if self.replay.was_done[at] && node.action != Action::Start => {
+                (Undone, format!("destroy {guest}, with its disk"))
+            }
+            None => (
+                Undone,
+                "destroy what there is of its guest, if this run created it".to_owned(),
+            ),
+        })
+    }
+
+    fn of_node(&self, node: &NodePlan, step: &Step, at: usize) -> Option<(UndoEffect, String)> {
+        use UndoEffect::{Lost, Stays, Undone};
+        let Self { replay, steps, .. } = self;
+        let open = replay.states[at].needs_undo();
+        let changed = replay.changed[at];
+        let found = node.found.as_ref();
+        let guest = replay
+            .records
+            .get(&(node.host.clone(), node.record_name().to_owned()));
+        let guest = guest.map_or_else(|| "its guest".to_owned(), |record| record.guest.to_string());
+        // What happened to a guest that goes, or that is gone, is of no interest.
+        let goes = |kind: StepKind| {
+            let mut all = steps.iter().enumerate();
+            all.any(|(other, one)| {
+                let touched = replay.states[other] != StepState::Untouched;
+                one.kind == kind && one.node == step.node && touched && !self.keeps(other)
             })
-        }
-        StepKind::Grow => (changed == Some(true)).then(|| {
-            let text = "its disk stays as large as it is: disks are never made smaller";
-            (Lost, text.to_owned())
-        }),
-        StepKind::Stop if !open || goes(StepKind::Destroy) || goes(StepKind::Reshape) => None,
-        StepKind::Stop => {
-            let ran = found.is_some_and(|found| found.power == Power::Running);
-            ran.then(|| (Undone, format!("start {guest} again")))
-        }
-        StepKind::Destroy => {
-            let gone = found.map_or_else(|| guest.clone(), |found| found.guest.to_string());
-            let text = match (replay.was_done[at], open) {
-                (true, _) => format!("{gone} was destroyed with its disk and cannot be restored"),
-                (false, true) => format!("{gone} may have been destroyed with its disk"),
-                (false, false) => return None,
-            };
-            Some((Lost, text))
-        }
-        StepKind::Reidentify => {
-            open.then(|| (Stays, "it keeps the identity of this site".to_owned()))
+        };
+        match step.kind {
+            StepKind::Image | StepKind::Ready | StepKind::Discard => None,
+            StepKind::Create => self.of_create(node, at, &guest),
+            StepKind::Start if !open || goes(StepKind::Create) => None,
+            StepKind::Start => {
+                let ran = found.is_some_and(|found| found.power == Power::Running);
+                let started = !ran && was_started(node, changed);
+                started.then(|| (Undone, format!("stop {guest}, which did not run before")))
+            }
+            StepKind::Configure if goes(StepKind::Create) || changed == Some(false) => None,
+            StepKind::Configure => match earlier(node, changed) {
+                Some(before) if open => Some((
+                    Undone,
+                    format!(
+                        "configure it as before, by its own record of the spec `{}`",
+                        before.spec
+                    ),
+                )),
+                Some(_) => None,
+                None if changed.is_none() && !open => None,
+                None if found.is_some_and(|found| found.configured.is_some()) => Some((
+                    Lost,
+                    "differences that were corrected stay corrected".to_owned(),
+                )),
+                None => Some((
+                    Lost,
+                    "its configuration stays: nothing records what it was before".to_owned(),
+                )),
+            },
+            StepKind::Reshape if !open => None,
+            StepKind::Reshape => {
+                let was = found.and_then(|found| Some((found.cores?, found.memory?)));
+                Some(match was {
+                    Some((cores, memory)) => (
+                        Undone,
+                        format!("give it {cores} CPUs and {memory} MiB again, with a restart"),
+                    ),
+                    None => (Lost, "its CPUs and memory before are not known".to_owned()),
+                })
+            }
+            StepKind::Grow => (changed == Some(true)).then(|| {
+                let text = "its disk stays as large as it is: disks are never made smaller";
+                (Lost, text.to_owned())
+            }),
+            StepKind::Stop if !open || goes(StepKind::Destroy) || goes(StepKind::Reshape) => None,
+            StepKind::Stop => {
+                let ran = found.is_some_and(|found| found.power == Power::Running);
+                ran.then(|| (Undone, format!("start {guest} again")))
+            }
+            StepKind::Destroy => {
+                let gone = found.map_or_else(|| guest.clone(), |found| found.guest.to_string());
+                let text = match (replay.was_done[at], open) {
+                    (true, _) => {
+                        format!("{gone} was destroyed with its disk and cannot be restored")
+                    }
+                    (false, true) => format!("{gone} may have been destroyed with its disk"),
+                    (false, false) => return None,
+                };
+                Some((Lost, text))
+            }
+            StepKind::Reidentify => {
+                open.then(|| (Stays, "it keeps the identity of this site".to_owned()))
+            }
         }
     }
 }

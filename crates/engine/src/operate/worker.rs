@@ -300,6 +300,7 @@ impl Shared {
                     step: step.kind,
                     undo,
                     changed,
+                    kept: came.kept,
                     seconds,
                     vmid: guest.and_then(|guest| guest.vmid),
                     address: node.and_then(|node| self.board.address(&node.name)),

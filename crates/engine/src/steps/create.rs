@@ -7,7 +7,7 @@ use homestak_core::plan::Wanted;
 
 use super::{Came, Task};
 use crate::ports::{
-    DiskSource, GuestKind, GuestRef, Halt, NewGuest, Nic, PortError, Power, Provider,
+    DiskSource, GuestKind, GuestRef, Halt, NewGuest, Nic, ObservedGuest, PortError, Power, Provider,
 };
 
 /// A guest that is there may still be half-made: only making it completes it.
@@ -27,27 +27,53 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     })
 }
 
-/// Removes the guest if this run created it, which its mark on the guest proves. A guest that was
-/// there before, or that another driver created meanwhile, stays.
+/// What undoing a create does to the guest.
+pub(crate) enum Removal {
+    /// Nothing: it is not there.
+    Gone,
+    /// Nothing: it does not carry the mark of this run, so that it was there before, or another
+    /// driver created it meanwhile.
+    Kept(ObservedGuest),
+    /// It is removed.
+    Created(ObservedGuest),
+}
+
+/// Looks what undoing does to the guest: only its mark proves that this run created it.
+pub(crate) async fn removal(task: &Task) -> Result<Removal, PortError> {
+    let guest = task.guest()?;
+    let Some(there) = task.provider().await?.inspect(&guest).await? else {
+        return Ok(Removal::Gone);
+    };
+    task.require_tags(&there)?;
+    if there.run.as_deref() != Some(task.mark.as_str()) {
+        return Ok(Removal::Kept(there));
+    }
+    task.require_site(&guest, &there)?;
+    Ok(Removal::Created(there))
+}
+
+/// Removes the guest if this run created it.
 pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
     let guest = task.guest()?;
     let provider = task.provider().await?;
-    let Some(there) = provider.inspect(&guest).await? else {
-        // What belongs to it may have come before it.
-        let never = GuestRef {
-            vmid: None,
-            ..guest
-        };
-        provider.destroy(&never).await?;
-        return Ok(Came::default());
+    let there = match removal(task).await? {
+        Removal::Gone => {
+            // What belongs to it may have come before it.
+            let never = GuestRef {
+                vmid: None,
+                ..guest
+            };
+            provider.destroy(&never).await?;
+            return Ok(Came::default());
+        }
+        Removal::Kept(_) => {
+            return Ok(Came {
+                kept: true,
+                ..Came::default()
+            });
+        }
+        Removal::Created(there) => there,
     };
-    if there.run.as_deref() != Some(task.mark.as_str()) {
-        return Ok(Came {
-            kept: true,
-            ..Came::default()
-        });
-    }
-    task.require_site(&guest, &there)?;
     let guest = GuestRef {
         vmid: Some(there.vmid),
         host: there.host,
@@ -112,5 +138,6 @@ fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
         ssh_keys: seed.identity.keys.clone(),
         seed: Some(seed),
         hosts_guests: wanted.hosts_guests,
+        first_form: task.is_first_form(&wanted.uuid)?,
     })
 }

@@ -4,10 +4,10 @@
 //! Never: the journal or the order of steps; those are the operator's.
 
 pub(crate) mod configure;
-mod create;
+pub(crate) mod create;
 mod destroy;
 mod image;
-mod power;
+pub(crate) mod power;
 mod ready;
 mod reidentify;
 mod size;
@@ -21,7 +21,7 @@ use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Want
 use crate::events::{Hub, What};
 use crate::operate::board::Board;
 use crate::operate::limits::Limits;
-use crate::ports::{Configurer, GuestRef, ObservedGuest, PortError, Provider, Seeds};
+use crate::ports::{Configurer, GuestRef, GuestUuid, ObservedGuest, PortError, Provider, Seeds};
 
 /// One step with everything it needs.
 pub(crate) struct Task {
@@ -168,7 +168,11 @@ impl Task {
     /// Looks at the step's guest, and refuses one that is not of the plan's site or that is
     /// elsewhere than the plan says. `None` when it is gone.
     async fn look(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        let there = self.look_anywhere(guest).await?;
+        let there = self.provider().await?.inspect(guest).await?;
+        if let Some(there) = &there {
+            self.require_tags(there)?;
+            self.require_site(guest, there)?;
+        }
         if let Some(there) = there.as_ref().filter(|there| there.host != guest.host) {
             return Err(self.refused(
                 there,
@@ -182,22 +186,34 @@ impl Task {
         Ok(there)
     }
 
-    /// The same, wherever the guest is.
-    async fn look_anywhere(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        let there = self.provider().await?.inspect(guest).await?;
-        if let Some(there) = &there {
-            self.require_site(guest, there)?;
+    /// Refuses a guest whose tags were removed: it is neither gone nor ours.
+    fn require_tags(&self, there: &ObservedGuest) -> Result<(), PortError> {
+        if there.uuid.is_some() {
+            return Ok(());
         }
-        Ok(there)
+        let name = &self.node()?.name;
+        let ObservedGuest { vmid, host, .. } = there;
+        Err(self.refused(
+            there,
+            format!(
+                "guest {vmid} on {host} carries the identity of `{name}`, but its tags were removed; it is not changed"
+            ),
+            &format!(
+                "to keep it, homestak manifest resume --from {name}; otherwise restore its tags `homestak*`"
+            ),
+        ))
+    }
+
+    /// Tells whether the plan found a guest that was created before sites had an id.
+    fn is_first_form(&self, guest: &GuestUuid) -> Result<bool, PortError> {
+        let found = self.node()?.found.as_ref();
+        Ok(found.is_some_and(|found| found.first_form && found.guest.uuid == *guest))
     }
 
     /// Refuses a guest that is not of the plan's site.
     fn require_site(&self, guest: &GuestRef, there: &ObservedGuest) -> Result<(), PortError> {
         let site = self.plan.site.as_ref();
-        let found = self.node()?.found.as_ref();
-        // Guests that were created before sites had an id carry none.
-        let first_form = site.is_none()
-            || found.is_some_and(|found| found.first_form && found.guest.uuid == guest.uuid);
+        let first_form = site.is_none() || self.is_first_form(&guest.uuid)?;
         let why = match &there.site {
             Some(other) if Some(other) != site => format!("it carries the site `{other}`"),
             None if !first_form => "it carries no site".to_owned(),

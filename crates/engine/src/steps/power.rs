@@ -4,7 +4,7 @@
 //! Never: a guest switched off that was not asked to end first.
 
 use homestak_core::doc::timeouts::Limit;
-use homestak_core::plan::Action;
+use homestak_core::plan::{Action, NodePlan};
 
 use super::{Came, Task, ready};
 use crate::ports::{Class, Halt, ObservedGuest, PortError, Power, Sent};
@@ -67,27 +67,38 @@ async fn halt(task: &Task, power: Option<Power>, grace: Limit) -> Result<Came, P
     Ok(Came::changed())
 }
 
+/// Tells whether a run started the guest of a node, by the plan and by what its start changed.
+pub(crate) fn was_started(node: &NodePlan, changed: Option<bool>) -> bool {
+    match node.found.as_ref().map(|found| found.power) {
+        Some(Power::Running) => node.action != Action::Start,
+        Some(Power::Stopped) => true,
+        Some(Power::Unknown) => changed == Some(true),
+        // Not there when the plan was made: this run started it, unless it found it running.
+        None => changed != Some(false),
+    }
+}
+
 /// Stops a guest that this run started. One that ran before stays, unless it was stopped to be
 /// changed: then it is stopped again to be changed back. Where neither the plan nor the journal
 /// says whether it ran, it is left running.
 pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
     let node = task.node()?;
     let before = node.found.as_ref().map(|found| found.power);
-    let started = match before {
-        Some(Power::Running) => node.action != Action::Start,
-        Some(Power::Stopped) => true,
-        Some(Power::Unknown) => task.changed == Some(true),
-        // Not there when the plan was made: this run started it, unless it found it running.
-        None => task.changed != Some(false),
-    };
-    if !started {
+    if !was_started(node, task.changed) {
         return Ok(Came::default());
     }
     let guest = task.guest()?;
-    // One that was not there before is removed next, wherever it went.
-    let there = match before {
-        Some(_) => task.look(&guest).await?,
-        None => task.look_anywhere(&guest).await?,
+    let there = if before.is_some() {
+        task.look(&guest).await?
+    } else {
+        // One that was not there before is removed next, wherever it went. When its tags were
+        // removed, that is what reports it.
+        let there = task.provider().await?.inspect(&guest).await?;
+        let there = there.filter(|there| there.uuid.is_some());
+        if let Some(there) = &there {
+            task.require_site(&guest, there)?;
+        }
+        there
     };
     halt(task, known(there)?, Limit::UndoShutdown).await
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use homestak_core::plan::{OnError, Options, Verb};
-use homestak_engine::journal::{Ending, Happened};
+use homestak_engine::chronicle::{Chronicle, Status};
+use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
+use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem};
 use homestak_engine::ports::Class;
 
 use crate::flaky::{Fault, Flaky, When};
@@ -106,4 +108,97 @@ async fn what_a_step_that_panics_created_is_removed_or_the_run_is_stuck() {
         }
     }
     assert!(n_undone > 4, "{n_undone}");
+}
+
+/// Returns what is recorded: name, id, identity.
+async fn recorded(lab: &Lab) -> Vec<(String, Option<u32>, String)> {
+    let scope = Scope {
+        site: Some(lab.site.clone()),
+        manifest: "m".to_owned(),
+        host: "pve1".to_owned(),
+    };
+    let records = lab.journal.records(&scope).await.unwrap().into_iter();
+    let known = records.map(|one| (one.name, one.guest.vmid, one.guest.uuid.to_string()));
+    known.collect()
+}
+
+/// Returns what the preview says, what undoing the last run ended in, and how nodes came out.
+async fn roll_back(lab: &Lab) -> (Vec<UndoItem>, Ending, Vec<(String, Status)>) {
+    let (operator, run) = (lab.operator(), lab.last_run());
+    let preview = operator.rollback_plan(&run).await;
+    let (_ask, interrupt) = Interrupt::new();
+    let ending = operator.roll_back(&run, interrupt).await.unwrap();
+    let rows = Chronicle::of_run(&lab.last_run()).nodes.into_iter();
+    let rows = rows.map(|row| (row.name, row.status)).collect();
+    (preview, ending, rows)
+}
+
+fn effect(preview: &[UndoItem], node: &str) -> Vec<UndoEffect> {
+    let items = preview.iter().filter(|item| item.subject == node);
+    items.map(|item| item.effect).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_lost_its_tags_after_the_plan_fails_its_removal_and_stays_recorded() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    lab.rest().await;
+    let before = recorded(&lab).await;
+    let plan = lab.plan_with(TWO, &Options::new(Verb::Destroy)).await;
+    lab.world
+        .change_guest(8001, &[("delete", "tags")])
+        .expect("changed");
+    assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
+    lab.rest().await;
+    assert!(lab.guests().contains(&("a".to_owned(), true)));
+    assert!(recorded(&lab).await.contains(&before[0]));
+    // What is created for the node next is another guest.
+    let other = TWO.replace("8001", "8011");
+    assert_eq!(lab.apply(&other).await, Ending::Done);
+    let now = recorded(&lab).await;
+    assert_eq!(now[0].1, Some(8011));
+    assert_ne!(now[0].2, before[0].2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn undoing_the_create_of_a_guest_that_lost_its_tags_is_stuck() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    lab.rest().await;
+    let before = recorded(&lab).await;
+    lab.world
+        .change_guest(8001, &[("delete", "tags")])
+        .expect("changed");
+    let (preview, ending, rows) = roll_back(&lab).await;
+    assert_eq!(effect(&preview, "a"), [UndoEffect::Lost], "{preview:?}");
+    assert_eq!(effect(&preview, "b"), [UndoEffect::Undone], "{preview:?}");
+    assert_eq!(ending, Ending::Stuck);
+    let expected = [("a", Status::Stuck), ("b", Status::Destroyed)];
+    assert_eq!(
+        rows,
+        expected.map(|(name, status)| (name.to_owned(), status))
+    );
+    assert_eq!(lab.guests(), [("a".to_owned(), true)]);
+    assert_eq!(recorded(&lab).await, before[..1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_driver_created_meanwhile_is_kept_as_the_preview_says() {
+    let first = Lab::new();
+    let second = first.driver_of(first.site.clone());
+    let plan = second.plan(TWO).await;
+    assert_eq!(first.apply(TWO).await, Ending::Done);
+    first.rest().await;
+    assert_eq!(second.carry_out(&plan).await, Ending::Done);
+    let guests = second.world.guests();
+    let (preview, ending, rows) = roll_back(&second).await;
+    for node in ["a", "b"] {
+        let effects = effect(&preview, node);
+        assert!(effects.contains(&UndoEffect::Stays), "{preview:?}");
+        assert!(!effects.contains(&UndoEffect::Undone), "{preview:?}");
+    }
+    assert_eq!(ending, Ending::RolledBack);
+    let expected = ["a", "b"].map(|name| (name.to_owned(), Status::Kept));
+    assert_eq!(rows, expected);
+    assert_eq!(second.world.guests(), guests);
 }

@@ -30,6 +30,20 @@ impl Local {
             host: HOST.to_owned(),
         };
         if let Some(node) = node::of(&self.realm, &reference)? {
+            let is_of_site = match &node.site {
+                Some(site) => *site == new.site,
+                None => new.first_form,
+            };
+            if !is_of_site {
+                return Err(PortError::refused(
+                    &doing,
+                    format!(
+                        "guest {} carries the identity, and not the site {}",
+                        node.vmid, new.site
+                    ),
+                    "if it is the original, correct `site` in its node.json",
+                ));
+            }
             self.tell(&node, new)?;
             return Ok(node.reference(HOST));
         }

@@ -13,7 +13,7 @@ use super::fault::{Fault, Reason};
 use super::finish::marks;
 use super::guard::Went;
 use super::identity;
-use super::locate::{Found, Located, contested, several};
+use super::locate::{Found, Located, contested, given_up, several};
 use super::property::Property;
 use super::quirks;
 use super::requests::{CT_CREATE, Call, VM_CREATE};
@@ -49,26 +49,13 @@ impl Pve {
             }
         };
         match self.already_there(guest).await? {
-            Found::Ours(located) if !is_of_site(&located, guest) => {
-                let name = name_of(located.kind, located.vmid, &located.node);
-                let detail = format!(
-                    "{name} carries the identity, and not the site {}",
-                    guest.site
-                );
-                return Err(
-                    Fault::new(Class::Refused, Reason::Other, detail).with_hint(format!(
-                        "if it is the original, set its tags to {}",
-                        quirks::render_tags(&marks(guest).tags(located.vmid))
-                    )),
-                );
-            }
             Found::Ours(located) => return self.complete(guest, located).await,
             Found::Several(guests) => return Err(several(&guests)),
             Found::Impostor(located) => {
                 return Err(contested(&located, &guest.uuid));
             }
             // What is at the id already is found out when it is asked for.
-            Found::Anonymous(_) | Found::Nowhere => {}
+            Found::Anonymous(_) | Found::GivenUp(_) | Found::Nowhere => {}
         }
         self.check_room(guest, &seen).await?;
         self.ensure_seed(guest).await?;
@@ -90,29 +77,17 @@ impl Pve {
 
     /// Says whose an id is. A guest whose tags were removed was given up, whatever else it carries.
     async fn taken(&self, guest: &NewGuest, vmid: u32) -> Result<Fault, Fault> {
-        let name = name_of(guest.kind, vmid, &guest.host);
-        let config = self.config_at(guest.kind, &guest.host, vmid).await?;
-        let noted = config.and_then(|config| {
-            let noted = config.notes().and_then(identity::uuid_in_notes);
-            [noted, config.smbios_uuid()]
-                .contains(&Some(guest.uuid.clone()))
-                .then_some(())
-        });
-        let fault = |detail| Fault::new(Class::Refused, Reason::AlreadyExists, detail);
-        Ok(match noted {
-            None => fault(format!("the id of {name} belongs to another guest"))
-                .with_hint("choose another vmid, or leave it open"),
-            Some(()) => {
-                let tags = quirks::render_tags(&marks(guest).tags(vmid));
-                fault(format!(
-                    "{name} carries the identity {} in its notes or SMBIOS, but its tags were removed; it is not changed",
-                    guest.uuid
-                ))
-                .with_hint(format!(
-                    "to keep it, set its tags to {tags}; to give it up, choose another vmid or remove it"
-                ))
-            }
-        })
+        let there = self.at_id(guest, vmid).await?;
+        let Some(located) = there.filter(|located| located.is_given_up(&guest.uuid)) else {
+            let name = name_of(guest.kind, vmid, &guest.host);
+            let detail = format!("the id of {name} belongs to another guest");
+            let fault = Fault::new(Class::Refused, Reason::AlreadyExists, detail);
+            return Ok(fault.with_hint("choose another vmid, or leave it open"));
+        };
+        let tags = quirks::render_tags(&marks(guest).tags(vmid));
+        Ok(given_up(&located, &guest.uuid).with_hint(format!(
+            "to keep it, set its tags to {tags}; to give it up, choose another vmid or remove it"
+        )))
     }
 
     /// Finds the guest when it is there already: at its id, and nowhere else when it has one.
@@ -127,7 +102,10 @@ impl Pve {
             host: guest.host.clone(),
         };
         let found = self.find(&reference).await?;
-        if !matches!(found, Found::Nowhere | Found::Anonymous(_)) {
+        if !matches!(
+            found,
+            Found::Nowhere | Found::Anonymous(_) | Found::GivenUp(_)
+        ) {
             return Ok(found);
         }
         Ok(match self.search(&guest.uuid).await? {
@@ -256,15 +234,26 @@ fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Call {
         .param("description", marks(guest).notes())
 }
 
-/// Tells whether a guest that carries the identity carries the site as well. Guests that were
-/// created before sites had an id carry none, and no id of their own either.
-fn is_of_site(located: &Located, guest: &NewGuest) -> bool {
+/// Refuses a guest that carries the identity and not the site. Guests that were created before
+/// sites had an id carry none, and no id of their own either; the plan says which these are.
+pub(super) fn of_site(located: Located, guest: &NewGuest) -> Result<Located, Fault> {
     let tags = located.config.tags();
-    match identity::sites_in_tags(&tags).as_slice() {
+    let is_of_site = match identity::sites_in_tags(&tags).as_slice() {
         [site] => *site == guest.site.as_str(),
-        [] => identity::created_as(&tags, located.vmid).is_none(),
+        [] => guest.first_form && identity::created_as(&tags, located.vmid).is_none(),
         _ => false,
+    };
+    if is_of_site {
+        return Ok(located);
     }
+    let name = name_of(located.kind, located.vmid, &located.node);
+    let detail = format!(
+        "{name} carries the identity, and not the site {}",
+        guest.site
+    );
+    let tags = quirks::render_tags(&marks(guest).tags(located.vmid));
+    let fault = Fault::new(Class::Refused, Reason::Other, detail);
+    Err(fault.with_hint(format!("if it is the original, set its tags to {tags}")))
 }
 
 /// Names a file of a storage; a whole volume id is taken as it is.

@@ -14,7 +14,7 @@ use super::finish::{SEED_SLOT, boot, change_of, joins_boot};
 use super::half::half_made;
 use super::identity::Claim;
 use super::image::Content;
-use super::locate::{Found, Located, contested, several};
+use super::locate::{Found, Located, contested, given_up, several};
 use super::requests::{CT_DELETE, CT_STOP, VM_DELETE, VM_STOP};
 use super::seed;
 
@@ -71,7 +71,7 @@ impl Pve {
             found = self.search(&guest.uuid).await?;
         }
         match found {
-            Found::Nowhere => self.remove_seeds(guest).await,
+            Found::GivenUp(_) | Found::Nowhere => self.remove_seeds(guest).await,
             Found::Anonymous(located) => Err(half_made(&located)),
             Found::Ours(located) => {
                 let name = name_of(located.kind, located.vmid, &located.node);
@@ -102,6 +102,7 @@ impl Pve {
                 return Err(contested(&located, &guest.uuid));
             }
             Found::Anonymous(located) => return Err(half_made(&located)),
+            Found::GivenUp(located) => return Err(given_up(&located, &guest.uuid)),
             Found::Nowhere => return Ok(None),
         };
         if located.node != guest.host {
@@ -117,6 +118,9 @@ impl Pve {
         match located.claim(&guest.uuid) {
             Claim::Ours => {}
             Claim::Impostor => return Err(contested(&located, &guest.uuid)),
+            Claim::Other if located.is_given_up(&guest.uuid) => {
+                return Err(given_up(&located, &guest.uuid));
+            }
             Claim::Other => return Ok(None),
         }
         if located.config.flag("protection") {

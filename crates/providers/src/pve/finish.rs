@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use homestak_engine::ports::{Class, GuestKind, GuestRef, NewGuest, NewIdentity};
 
 use super::client::{Pve, by_kind, name_of};
+use super::create::of_site;
 use super::fault::{Fault, Reason};
 use super::identity::{self, Claim, Marks};
 use super::image::Content;
@@ -25,6 +26,7 @@ impl Pve {
         located: Located,
     ) -> Result<GuestRef, Fault> {
         let name = name_of(located.kind, located.vmid, &located.node);
+        let located = of_site(located, guest)?;
         let located = self.wait_for_unlock(located).await?;
         let located = located
             .filter(|located| located.claim(&guest.uuid) == Claim::Ours)
@@ -32,6 +34,7 @@ impl Pve {
                 let detail = format!("{name} went away while it was being finished");
                 Fault::new(Class::Missing, Reason::NoConfig, detail)
             })?;
+        let located = of_site(located, guest)?;
         self.grow(&located, &guest.uuid, guest.disk).await?;
         Ok(GuestRef {
             uuid: guest.uuid.clone(),

@@ -38,6 +38,8 @@ pub(super) enum Found {
     Impostor(Located),
     /// Something in the making where the guest would be, which does not say whose it is.
     Anonymous(Located),
+    /// The guest without its tags: whoever removed them made it a guest of its own.
+    GivenUp(Located),
     /// Nothing.
     Nowhere,
 }
@@ -53,8 +55,18 @@ impl Located {
             Claim::Ours => Found::Ours(self),
             Claim::Impostor => Found::Impostor(self),
             Claim::Other if being_made(&self.config) => Found::Anonymous(self),
+            Claim::Other if self.is_given_up(uuid) => Found::GivenUp(self),
             Claim::Other => Found::Nowhere,
         }
+    }
+
+    /// Tells whether a guest without the tag of an identity carries it in its SMBIOS or notes, and
+    /// no other in its tags.
+    pub(super) fn is_given_up(&self, uuid: &GuestUuid) -> bool {
+        let noted = self.config.notes().and_then(identity::uuid_in_notes);
+        let carried = [noted, self.config.smbios_uuid()];
+        identity::ids_in_tags(&self.config.tags()).is_empty()
+            && carried.iter().flatten().any(|one| one == uuid)
     }
 }
 
@@ -178,6 +190,7 @@ impl Pve {
                     self.wait_for_unlock(located).await?;
                     continue;
                 }
+                Found::GivenUp(located) => return Err(given_up(&located, &guest.uuid)),
                 Found::Anonymous(_) | Found::Nowhere => return Ok(None),
             };
             if located.config.lock().is_none() {
@@ -222,8 +235,13 @@ impl Pve {
 
     /// Looks at one guest, for the port.
     pub(super) async fn look_at(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, Fault> {
+        let mut uuid = Some(guest.uuid.clone());
         let located = match self.find(guest).await? {
             Found::Ours(located) => located,
+            Found::GivenUp(located) => {
+                uuid = None;
+                located
+            }
             Found::Several(guests) => return Err(several(&guests)),
             // At the id of the guest: neither the guest nor its absence.
             Found::Impostor(located) if guest.vmid.is_some() => {
@@ -252,7 +270,7 @@ impl Pve {
             vmid: located.vmid,
             host: located.node.clone(),
             name: config.name(located.kind),
-            uuid: Some(guest.uuid.clone()),
+            uuid,
             site: identity::site_in_tags(&tags),
             manifest: identity::manifest_in_tags(&tags),
             created_as: identity::created_as(&tags, located.vmid),
@@ -300,6 +318,15 @@ pub(super) fn several(guests: &[Located]) -> Fault {
     );
     Fault::new(Class::Refused, Reason::Other, detail)
         .with_hint("remove the homestak tags from each copy")
+}
+
+/// Refuses to change a guest that was given up.
+pub(super) fn given_up(located: &Located, uuid: &GuestUuid) -> Fault {
+    let name = name_of(located.kind, located.vmid, &located.node);
+    let detail = format!(
+        "{name} carries the identity {uuid} in its notes or SMBIOS, but its tags were removed; it is not changed"
+    );
+    Fault::new(Class::Refused, Reason::AlreadyExists, detail)
 }
 
 /// Refuses to change a guest whose identity is in doubt, and says what contradicts it.

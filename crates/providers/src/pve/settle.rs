@@ -84,7 +84,11 @@ impl Pve {
     }
 
     /// Reads what is at an id, on the host the guest is made on or wherever the list has it.
-    async fn at_id(&self, guest: &NewGuest, vmid: u32) -> Result<Option<Located>, Fault> {
+    pub(super) async fn at_id(
+        &self,
+        guest: &NewGuest,
+        vmid: u32,
+    ) -> Result<Option<Located>, Fault> {
         let config = self.config_at(guest.kind, &guest.host, vmid).await?;
         Ok(config.map(|config| Located {
             kind: guest.kind,

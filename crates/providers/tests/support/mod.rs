@@ -125,6 +125,7 @@ pub fn vm(nth: u32) -> NewGuest {
         unprivileged: true,
         ssh_keys: vec!["ssh-ed25519 AAAA test".to_owned()],
         hosts_guests: false,
+        first_form: false,
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
+use homestak_engine::chronicle::Status;
 use homestak_engine::journal::{Ending, Lease, RunHead, RunId, Scope};
 use homestak_engine::operate::{UndoEffect, UndoItem, rollback_plan};
 use homestak_providers::pve::preflight::Severity;
@@ -451,10 +452,15 @@ pub(super) async fn show_result(
     let success = ended == Some(wanted) && left.is_empty();
     if printer.shape.json {
         let mut body = with_kind(&kind, result::json(shown.verb, &chronicle, success));
-        if ended == Some(Ending::RolledBack) {
+        if let Some(Ending::RolledBack | Ending::Stuck) = ended {
+            let left = left.iter().map(|item| (&item.subject, &item.text));
+            let stuck = chronicle
+                .troubles()
+                .filter(|(row, _)| row.status == Status::Stuck);
+            let stuck = stuck.map(|(row, trouble)| (&row.name, &trouble.message));
             body["not_undone"] = left
-                .iter()
-                .map(|item| json!({ "name": item.subject, "text": item.text }))
+                .chain(stuck)
+                .map(|(name, text)| json!({ "name": name, "text": text }))
                 .collect();
         }
         if shown.events {

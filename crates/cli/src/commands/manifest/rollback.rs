@@ -29,11 +29,11 @@ async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outc
     let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
     let run = read(&run.head, bench.journal()).await?;
     require_known_form(&run)?;
-    let items = rollback_plan(&run);
     if let Some((_, Ending::RolledBack)) = run.head.ended {
         let text = format!("Run {} is undone already.", run.head.id);
-        return Ok(nothing(&run, &items, &text, printer));
+        return Ok(nothing(&run, &rollback_plan(&run), &text, printer));
     }
+    let items = bench.operator.rollback_plan(&run).await;
     let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
     let is_done = matches!(run.head.ended, Some((_, Ending::Done)));
     if is_done && of(UndoEffect::Undone).next().is_none() {
@@ -112,6 +112,9 @@ async fn chosen(which: &RunArgs, bench: &Bench) -> Result<Run, CommandError> {
 
 /// Reports that there is nothing to do.
 fn nothing(run: &Run, items: &[UndoItem], text: &str, printer: &Printer) -> ExitCode {
+    for item in items {
+        printer.say(line(item).trim_end());
+    }
     printer.say(text);
     if printer.shape.json {
         let mut body = body(run, items);
@@ -143,13 +146,14 @@ fn render(run: &Run, items: &[UndoItem]) -> String {
     if items.is_empty() {
         text += "  nothing was changed by it\n";
     }
-    for item in items {
-        let mark = match item.effect {
-            UndoEffect::Undone => "  ",
-            UndoEffect::Stays => "  stays: ",
-            UndoEffect::Lost => "  cannot be undone: ",
-        };
-        text += &format!("{mark}{}: {}\n", item.subject, item.text);
-    }
-    text
+    text + &items.iter().map(line).collect::<String>()
+}
+
+fn line(item: &UndoItem) -> String {
+    let mark = match item.effect {
+        UndoEffect::Undone => "  ",
+        UndoEffect::Stays => "  stays: ",
+        UndoEffect::Lost => "  cannot be undone: ",
+    };
+    format!("{mark}{}: {}\n", item.subject, item.text)
 }
