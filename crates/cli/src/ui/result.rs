@@ -164,6 +164,12 @@ pub(crate) fn ending(
                 "{hint} homestak manifest apply {with} makes a new plan and continues from what is there; homestak manifest rollback {with} undoes this run"
             ));
         }
+        Ending::Failed if is_partial(chronicle) => {
+            printer.say("Done, except for what was refused.");
+            printer.say(&format!(
+                "{hint} homestak manifest resume {with} tries that again"
+            ));
+        }
         Ending::Failed => {
             printer.say("Failed; what is there stays.");
             printer.say(&format!(
@@ -185,6 +191,12 @@ pub(crate) fn ending(
         }
         Ending::Superseded => printer.say("A later run took over."),
     }
+}
+
+/// Tells whether nothing went wrong but that parts were refused.
+fn is_partial(chronicle: &Chronicle) -> bool {
+    let mut troubles = chronicle.troubles().peekable();
+    troubles.peek().is_some() && troubles.all(|(_, one)| one.is_partial())
 }
 
 /// Returns the exit code of a run that ended.
