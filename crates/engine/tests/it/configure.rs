@@ -135,8 +135,8 @@ async fn what_a_node_refuses_by_itself_neither_stops_a_run_nor_rolls_it_back() {
         let mut entries = run.entries.iter();
         assert!(entries.all(|entry| entry.happened != Happened::UndoIntent));
         // What it became counts as applied, so that it can be undone.
-        let records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
-        let inner = records.filter(|record| record.name == "inner").next_back();
+        let mut records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
+        let inner = records.rfind(|record| record.name == "inner");
         assert!(inner.unwrap().configured.is_some());
         // It is tried again when the run is resumed.
         failing.lock().unwrap().clear();
