@@ -9,6 +9,7 @@ use crate::error::AgentError;
 use crate::files::{self, Staged};
 use crate::gather::{rows, sysctl_path};
 use crate::process::{self, ProcessError};
+use crate::state;
 
 /// Does a step. Files were written beside their places before. Packages are not done here.
 pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
@@ -74,14 +75,27 @@ fn create_user(step: &Step, name: &str, shell: &str) -> Result<(), AgentError> {
     let known = rows(&groups)
         .iter()
         .any(|row| row.first().is_some_and(|group| group == name));
+    let words = useradd(name, shell, known, state::retired_user());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    program(step, &words)
+}
+
+/// Returns how a user is created. `useradd` alone would give the number of a user whose creation was
+/// reverted to the next one, with every file that is left of the first.
+fn useradd(name: &str, shell: &str, has_group: bool, retired: Option<u32>) -> Vec<String> {
     let mut words = vec!["useradd", "--create-home", "--shell", shell];
-    if known {
+    let lowest = retired.map(|number| number.saturating_add(1));
+    let lowest = lowest.map(|lowest| [format!("UID_MIN={lowest}"), format!("GID_MIN={lowest}")]);
+    for setting in lowest.iter().flatten() {
+        words.extend(["--key", setting]);
+    }
+    if has_group {
         words.extend(["--gid", name]);
     } else {
         words.push("--user-group");
     }
     words.push(name);
-    program(step, &words)
+    words.into_iter().map(str::to_owned).collect()
 }
 
 fn program(step: &Step, words: &[&str]) -> Result<(), AgentError> {
@@ -92,5 +106,23 @@ fn program(step: &Step, words: &[&str]) -> Result<(), AgentError> {
             said,
         }),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::useradd;
+
+    #[test]
+    fn a_user_gets_no_number_up_to_the_highest_that_was_reverted() {
+        let words = |retired| useradd("dave", "/bin/bash", false, retired).join(" ");
+        assert_eq!(
+            words(None),
+            "useradd --create-home --shell /bin/bash --user-group dave"
+        );
+        assert_eq!(
+            words(Some(1003)),
+            "useradd --create-home --shell /bin/bash --key UID_MIN=1004 --key GID_MIN=1004 --user-group dave"
+        );
     }
 }

@@ -144,6 +144,10 @@ pub(crate) struct Terms {
     /// How long another user of the package database is waited for
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub(crate) lock_wait: u64,
+    /// Who asks for it: the user who must still get in afterwards.
+    #[arg(skip)]
+    #[serde(default)]
+    pub(crate) caller: String,
 }
 
 #[derive(Subcommand)]

@@ -456,6 +456,15 @@ impl Directory {
         self.keeper == Keeper::Root || owned || stat.st_nlink == 1 || stat.st_mode & 0o004 != 0
     }
 
+    /// Tells whether a file here that is not its keeper's own has an access control list, which
+    /// users can hand down to it from their directories.
+    pub(crate) fn is_listed(&self, file: &File, stat: &Stat) -> bool {
+        let mut nothing = [0_u8; 0];
+        self.keeper != Keeper::Root
+            && self.keeper != Keeper::User(stat.st_uid)
+            && rustix::fs::fgetxattr(file, durable::ACCESS_LIST, &mut nothing).is_ok()
+    }
+
     /// Lists what is here.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();

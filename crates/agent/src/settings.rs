@@ -38,6 +38,11 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
+/// Returns the user who has become root, or root.
+pub(crate) fn caller() -> String {
+    variable("SUDO_USER").unwrap_or_else(|| "root".to_owned())
+}
+
 /// Returns where systemd hears whether we are ready and alive.
 pub(crate) fn notify_socket() -> Option<String> {
     variable("NOTIFY_SOCKET")

@@ -37,6 +37,8 @@ pub(crate) const FAILED: &str = "config-failed.json";
 /// Held by the run that is at work.
 pub(crate) const LOCK: &str = "lock";
 const UNCONFIRMED: &str = "unconfirmed";
+/// The highest number of a user whose creation was reverted.
+const RETIRED: &str = "retired-user";
 /// Where failure is marked when the disk is full or cannot be written.
 const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
 
@@ -283,6 +285,20 @@ pub(crate) fn await_confirmation(job: &str) -> Result<(), AgentError> {
 /// Says that nothing waits to be confirmed.
 pub(crate) fn nothing_awaited() -> Result<(), AgentError> {
     remove(UNCONFIRMED)
+}
+
+/// Returns the highest number of a user whose creation was reverted: files of that user may be left.
+pub(crate) fn retired_user() -> Option<u32> {
+    let text = fs_err::read_to_string(place(RETIRED)).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Says that no user is given a number again, nor one below it.
+pub(crate) fn retire_user(number: u32) -> Result<(), AgentError> {
+    match retired_user() {
+        Some(known) if known >= number => Ok(()),
+        Some(_) | None => write(RETIRED, &number.to_string()),
+    }
 }
 
 /// Says that the machine is being changed: neither complete nor failed.

@@ -13,10 +13,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 
 /// How the name of a temporary file ends. Together with the leading dot it is a name that sudo,
 /// sshd, cron and git (`.gitignore` of a new site) skip.
 pub const TEMPORARY: &str = ".homestak-new";
+
+/// Where the kernel keeps an access control list that gives a file more readers or writers than its
+/// mode names.
+pub const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// Who may do what with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +86,17 @@ pub fn create_at(
     access: Access,
 ) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
     let mut file = File::from(file);
+    // Inherited from a directory's default list, it would take effect with the mode.
+    match rustix::fs::fremovexattr(&file, ACCESS_LIST) {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+        Err(error) => return Err(error.into()),
+    }
     file.write_all(content)?;
     if let Some((user, group)) = access.owner {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
@@ -119,7 +129,7 @@ pub fn temporary(name: &OsStr, writer: &str) -> OsString {
 pub fn sync(directory: BorrowedFd<'_>) -> io::Result<()> {
     match rustix::fs::fsync(directory) {
         // Some file systems (of containers, of network shares) cannot sync a directory.
-        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -153,7 +163,10 @@ fn parent(path: &Path) -> &Path {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::{Access, write};
+    use rustix::fs::XattrFlags;
+    use rustix::io::Errno;
+
+    use super::{ACCESS_LIST, Access, write};
 
     #[test]
     fn a_file_is_replaced_with_its_mode_and_nothing_is_left_beside_it() {
@@ -165,6 +178,37 @@ mod tests {
         let mode = fs_err::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         assert_eq!(fs_err::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_gets_no_access_control_list_from_its_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        // user::rwx, user:61001:rwx, group::rwx, mask::rwx, other::---
+        let entries = [
+            (0x01, 7, u32::MAX),
+            (0x02, 7, 61_001),
+            (0x04, 7, u32::MAX),
+            (0x10, 7, u32::MAX),
+            (0x20, 0, u32::MAX),
+        ];
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        for (tag, access, id) in entries {
+            list.extend(u16::to_le_bytes(tag));
+            list.extend(u16::to_le_bytes(access));
+            list.extend(u32::to_le_bytes(id));
+        }
+        let default = "system.posix_acl_default";
+        match rustix::fs::setxattr(directory.path(), default, &list, XattrFlags::empty()) {
+            // Not every file system has such lists.
+            Err(Errno::OPNOTSUPP) => return,
+            set => set.unwrap(),
+        }
+        let file = directory.path().join("a");
+        write(&file, b"secret", Access::mode(0o640)).unwrap();
+        let found = rustix::fs::getxattr(&file, ACCESS_LIST, &mut [0_u8; 0]);
+        assert_eq!(found, Err(Errno::NODATA));
+        let mode = fs_err::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o640);
     }
 
     #[test]

@@ -171,6 +171,11 @@ pub(crate) fn failed(name: &str, error: &PortError) -> CommandError {
         Class::Unreachable { .. } => made.hint(format!(
             "is `{name}` up, and its certificate trusted? homestak host trust {name}"
         )),
-        Class::Refused | Class::Missing | Class::Busy | Class::Broken | Class::Bug => made,
+        Class::Refused
+        | Class::Partly
+        | Class::Missing
+        | Class::Busy
+        | Class::Broken
+        | Class::Bug => made,
     }
 }

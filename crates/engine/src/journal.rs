@@ -119,6 +119,9 @@ impl Entry {
 /// The hint of a step whose documents were changed since the plan was made: it cannot be resumed.
 pub const REPLAN: &str = "homestak manifest apply makes a new plan";
 
+/// The class of a step that was done but for parts that were refused.
+const PARTLY: &str = "partly-refused";
+
 /// An error as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
@@ -134,10 +137,19 @@ pub struct Trouble {
     pub hint: String,
 }
 
+impl Trouble {
+    /// Tells whether everything was done but what was refused by itself. That is no reason to stop
+    /// or to roll back: one user of a node could bring it about.
+    pub fn is_partial(&self) -> bool {
+        self.class == PARTLY
+    }
+}
+
 impl From<&PortError> for Trouble {
     fn from(error: &PortError) -> Self {
         let class = match error.class {
             Class::Refused => "refused",
+            Class::Partly => PARTLY,
             Class::Missing => "missing",
             Class::Busy => "busy",
             Class::Unreachable { sent: Sent::No } => "unreachable",

@@ -24,6 +24,8 @@ pub use homestak_core::plan::Comparison;
 pub enum Class {
     /// The request was understood and refused. Trying again changes nothing.
     Refused,
+    /// Everything was done but parts that were refused by themselves.
+    Partly,
     /// What was named is not there.
     Missing,
     /// Someone else holds it. Later may work.

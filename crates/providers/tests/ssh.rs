@@ -229,7 +229,10 @@ fn misbehaving(directory: &Path, script: &str) -> (Sshd, Ssh, Pusher) {
     (
         sshd,
         ssh,
-        Pusher::new(agent, &Timeouts::parse("confirm=5").unwrap()),
+        Pusher::new(
+            agent,
+            &Timeouts::parse("confirm=5").expect("it is a setting"),
+        ),
     )
 }
 

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
+use std::thread::{Builder, ScopedJoinHandle};
 
 use homestak_core::converge::{
     Danger, Facts, FileFact, KEY_FILES, NetworkManager, Scope, UnitFact,
@@ -30,21 +31,24 @@ const NETWORKD: &str = "systemd-networkd.service";
 
 /// Looks at the machine. Programs run beside each other: most of their time is waiting.
 pub(crate) fn gather(scope: &Scope) -> Result<Facts, AgentError> {
+    let mut names = scope.units.clone();
+    if scope.network {
+        names.insert(NETWORKD.to_owned());
+    }
+    let names: Vec<String> = names.into_iter().collect();
+    let units = || all_units(&names);
+    let cards = || match scope.network {
+        true => network::network().map(Some),
+        false => Ok(None),
+    };
     std::thread::scope(|threads| {
-        let mut names = scope.units.clone();
-        if scope.network {
-            names.insert(NETWORKD.to_owned());
-        }
-        let units = threads.spawn(|| all_units(names.into_iter().collect()));
-        let sshd = threads.spawn(system::sshd);
-        let cards = threads.spawn(|| match scope.network {
-            true => network::network().map(Some),
-            false => Ok(None),
-        });
+        let units = beside(threads, Builder::new(), &units);
+        let sshd = beside(threads, Builder::new(), &system::sshd);
+        let cards = beside(threads, Builder::new(), &cards);
         let mut facts = files_and_accounts(scope)?;
-        facts.units = joined(units)?;
-        (facts.sshd, facts.sshd_fault) = joined(sshd)?;
-        if let Some(network) = joined(cards)? {
+        facts.units = units.joined()?;
+        (facts.sshd, facts.sshd_fault) = sshd.joined()?;
+        if let Some(network) = cards.joined()? {
             facts.network = network;
             let networkd = facts.units.get(NETWORKD);
             if networkd.is_some_and(|unit| unit.active_state == "active") {
@@ -55,14 +59,35 @@ pub(crate) fn gather(scope: &Scope) -> Result<Facts, AgentError> {
     })
 }
 
-fn joined<T>(
-    thread: std::thread::ScopedJoinHandle<'_, Result<T, AgentError>>,
-) -> Result<T, AgentError> {
-    let failed = |_| AgentError::Look {
-        what: "this machine".to_owned(),
-        source: "a thread of the agent died".into(),
-    };
-    thread.join().map_err(failed)?
+/// Work that is done beside other work, or was done at once.
+enum Beside<'scope, T> {
+    Thread(ScopedJoinHandle<'scope, Result<T, AgentError>>),
+    Done(Result<T, AgentError>),
+}
+
+/// Does work in a thread; at once where there is no room for one, which a user can bring about.
+fn beside<'scope, T: Send + 'scope>(
+    threads: &'scope std::thread::Scope<'scope, '_>,
+    builder: Builder,
+    work: &'scope (impl Fn() -> Result<T, AgentError> + Sync),
+) -> Beside<'scope, T> {
+    match builder.spawn_scoped(threads, work) {
+        Ok(thread) => Beside::Thread(thread),
+        Err(_) => Beside::Done(work()),
+    }
+}
+
+impl<T> Beside<'_, T> {
+    fn joined(self) -> Result<T, AgentError> {
+        let failed = |_| AgentError::Look {
+            what: "this machine".to_owned(),
+            source: "a thread of the agent died".into(),
+        };
+        match self {
+            Self::Thread(thread) => thread.join().map_err(failed)?,
+            Self::Done(done) => done,
+        }
+    }
 }
 
 /// Looks at what no program is needed for.
@@ -96,11 +121,14 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     }
     for path in paths {
         match file(&path, &accounts) {
-            Ok((found, open)) => {
-                if !open {
+            Ok(looked) => {
+                if !looked.open {
                     facts.closed.insert(path.clone());
                 }
-                facts.files.extend(found.map(|found| (path, found)));
+                if looked.listed {
+                    facts.listed.insert(path.clone());
+                }
+                facts.files.extend(looked.found.map(|found| (path, found)));
             }
             // One path that cannot be looked at does not keep us from all others.
             Err(fault) => {
@@ -140,10 +168,27 @@ fn inside(directory: &str) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Looks at a path, and tells whether everyone may get there. `None` when nothing is there.
-fn file(path: &str, accounts: &Accounts) -> Result<(Option<FileFact>, bool), Fault> {
+/// What is at a path.
+struct Looked {
+    /// `None` when nothing is there.
+    found: Option<FileFact>,
+    /// Whether everyone may get there.
+    open: bool,
+    /// Whether a list opens it to more than its mode names.
+    listed: bool,
+}
+
+/// Looks at a path.
+fn file(path: &str, accounts: &Accounts) -> Result<Looked, Fault> {
+    let mut listed = false;
     let (directory, name) = match path::parent(Path::new(path)) {
-        Err(fault) if path::is_missing(&fault.source) => return Ok((None, true)),
+        Err(fault) if path::is_missing(&fault.source) => {
+            return Ok(Looked {
+                found: None,
+                open: true,
+                listed,
+            });
+        }
         opened => opened?,
     };
     let looked = directory.look(&name).and_then(|found| {
@@ -157,23 +202,30 @@ fn file(path: &str, accounts: &Accounts) -> Result<(Option<FileFact>, bool), Fau
                 owner: accounts.user_name(stat.st_uid),
                 group: accounts.group_name(stat.st_gid),
             },
-            Found::File(file, stat) => FileFact::Regular {
-                content: match directory.is_readable(&stat) {
-                    true => text(path, &file, directory.keeper())?,
-                    false => None,
-                },
-                mode: path::mode(&stat),
-                owner: accounts.user_name(stat.st_uid),
-                group: accounts.group_name(stat.st_gid),
-            },
+            Found::File(file, stat) => {
+                listed = directory.is_listed(&file, &stat);
+                FileFact::Regular {
+                    content: match directory.is_readable(&stat) {
+                        true => text(path, &file, directory.keeper())?,
+                        false => None,
+                    },
+                    mode: path::mode(&stat),
+                    owner: accounts.user_name(stat.st_uid),
+                    group: accounts.group_name(stat.st_gid),
+                }
+            }
             Found::Other => FileFact::Other,
         }))
     });
-    let looked = looked.map_err(|source| Fault {
+    let found = looked.map_err(|source| Fault {
         source,
         by_user: true,
     })?;
-    Ok((looked, directory.is_open()))
+    Ok(Looked {
+        found,
+        open: directory.is_open(),
+        listed,
+    })
 }
 
 /// Reads a file that is a text. What a user makes too large to be kept before it is changed is
@@ -197,8 +249,8 @@ fn text(path: &str, file: &File, keeper: Keeper) -> std::io::Result<Option<Strin
 }
 
 /// Looks at units, and at what starts them.
-fn all_units(wanted: Vec<String>) -> Result<BTreeMap<String, UnitFact>, AgentError> {
-    let mut known = units(&wanted)?;
+fn all_units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
+    let mut known = units(wanted)?;
     let more: Vec<String> = known
         .iter()
         // Who sets the network up is only looked at.
@@ -255,7 +307,7 @@ fn units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
 mod tests {
     use std::io::{Seek as _, Write as _};
 
-    use super::{Keeper, text};
+    use super::{Builder, Keeper, beside, text};
 
     const KEYS: &str = "/home/alice/.ssh/authorized_keys";
 
@@ -270,6 +322,18 @@ mod tests {
         file.set_len(size.max(content.len() as u64)).unwrap();
         file.rewind().unwrap();
         text(path, &file, keeper).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn work_is_done_in_turn_where_there_is_no_room_for_a_thread() {
+        for (stack, is_thread) in [(1 << 20, true), (1 << 60, false)] {
+            let work = || Ok(std::thread::current().id());
+            let by = std::thread::scope(|threads| {
+                let builder = Builder::new().stack_size(stack);
+                beside(threads, builder, &work).joined()
+            });
+            assert_eq!(by.unwrap() != std::thread::current().id(), is_thread);
+        }
     }
 
     #[test]

@@ -202,7 +202,11 @@ fn begin_named(
     drop(turn);
     place.forget_others();
     place.write_text(SPEC, &spec.text)?;
-    place.write(TERMS, terms)?;
+    let terms = Terms {
+        caller: settings::caller(),
+        ..terms.clone()
+    };
+    place.write(TERMS, &terms)?;
     let mut log = Log::open(place, None);
     let started = launch(place);
     drop(claim);
@@ -310,7 +314,8 @@ fn code_of(result: &Value) -> u8 {
 /// Prints every few seconds that this is still at work: a driver tells a job that takes long from a
 /// node that answers no more. It ends with the process.
 fn stay_alive() {
-    std::thread::spawn(|| {
+    // Where there is no room for a thread, the driver waits longer.
+    _ = std::thread::Builder::new().spawn(|| {
         let alive = Numbered {
             n: 0,
             event: Event::Alive,

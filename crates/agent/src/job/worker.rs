@@ -83,7 +83,7 @@ impl Party for Worker<'_> {
     }
 
     fn keeps(&mut self, decision: &Decision, seen: &Seen) -> Result<(), AgentError> {
-        if self.terms.confirm.is_some() && !decision.dangers().is_empty() {
+        if self.terms.confirm.is_some() && decision.could_cut_off(&self.terms.caller) {
             self.kept = Some(undo::keep(self.place, decision, seen)?);
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::error::AgentError;
 use crate::files::{self, Staged};
 use crate::gather::{Accounts, LARGEST_FILE, network};
 use crate::path::{self, Directory, Fault, Keeper};
-use crate::{clock, process};
+use crate::{clock, process, state};
 
 /// What was at a path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,48 +117,111 @@ fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Foun
     })
 }
 
-/// Goes back, and returns what could not be put back.
-pub(super) fn go(kept: &Kept, copies: &Path) -> BTreeSet<String> {
-    let mut stuck = BTreeSet::new();
-    let users = made(&kept.way);
-    // They could write into what is removed.
-    for user in &users {
-        processes::end(*user);
+/// What could not be put back.
+#[derive(Debug, Default)]
+pub(super) struct Stuck {
+    pub(super) words: BTreeSet<String>,
+    /// Whether any of it is not a user's own doing, so that it may work later.
+    pub(super) may_pass: bool,
+}
+
+impl Stuck {
+    pub(super) fn add(&mut self, words: String, by_user: bool) {
+        self.words.insert(words);
+        self.may_pass |= !by_user;
     }
-    // What is inside comes before what it is in.
-    for (path, found) in kept.found.iter().rev() {
-        if let Err(error) = put(path, found, &kept.way, copies) {
-            stuck.insert(format!("`{path}`: {error}"));
+}
+
+/// The way back, gone until nothing is left of it.
+pub(super) struct Reversal<'a> {
+    kept: &'a Kept,
+    copies: &'a Path,
+    pub(super) same_boot: bool,
+    /// Steps that are still to do.
+    steps: Vec<&'a Step>,
+    /// Paths that were not put back by the last try.
+    left: BTreeSet<&'a str>,
+}
+
+impl<'a> Reversal<'a> {
+    pub(super) fn new(kept: &'a Kept, copies: &'a Path) -> Self {
+        Self {
+            kept,
+            copies,
+            same_boot: kept.boot == clock::boot(),
+            steps: kept.way.steps.iter().collect(),
+            left: BTreeSet::new(),
         }
     }
-    // Nobody logs in as a user who is not there.
-    for user in users {
-        if !processes::end(user) {
-            stuck.insert(format!("processes of user {user} did not end"));
-        }
+
+    /// Returns steps that are still to do so that what was put back is read.
+    pub(super) fn pending(&self) -> impl Iterator<Item = Step> {
+        let follow = self.steps.iter().filter(|step| step.follows_files());
+        follow.map(|step| (*step).clone())
     }
-    let same_boot = kept.boot == clock::boot();
-    for step in &kept.way.steps {
-        let done = if same_boot {
-            act(step, &mut Staged::default())
-        } else {
-            at_boot(step)
-        };
-        if let Err(error) = done {
-            stuck.insert(error.message());
+
+    /// Goes back as far as no earlier try did, and returns what could not be put back.
+    pub(super) fn go(&mut self) -> Stuck {
+        let kept = self.kept;
+        let mut stuck = Stuck::default();
+        let users = made(&kept.way);
+        // They could write into what is removed.
+        for user in &users {
+            processes::end(*user);
+            // Whatever of theirs is left anywhere belongs to nobody else.
+            if let Err(error) = state::retire_user(*user) {
+                stuck.add(error.message(), false);
+            }
         }
-    }
-    if let Some(network) = &kept.way.network {
-        let done = if same_boot {
-            set_network(network)
-        } else {
-            clear_network(network)
-        };
-        if let Err(error) = done {
-            stuck.insert(error.message());
+        let mut left = BTreeSet::new();
+        // What is inside comes before what it is in.
+        for (path, found) in kept.found.iter().rev() {
+            if let Err(error) = put(path, found, &kept.way, self.copies) {
+                stuck.add(format!("`{path}`: {error}"), is_users(path));
+                left.insert(path.as_str());
+            }
         }
+        if left != self.left {
+            // Files that were put back later are read later.
+            self.steps = kept.way.steps.iter().collect();
+            self.left = left;
+        }
+        // Nobody logs in as a user who is not there.
+        for user in users {
+            if !processes::end(user) {
+                stuck.add(format!("processes of user {user} did not end"), true);
+            }
+        }
+        let same_boot = self.same_boot;
+        self.steps.retain(|step| {
+            let done = if same_boot {
+                act(step, &mut Staged::default())
+            } else {
+                at_boot(step)
+            };
+            done.map_err(|error| stuck.add(error.message(), false))
+                .is_err()
+        });
+        if let Some(network) = &kept.way.network {
+            let done = if same_boot {
+                set_network(network)
+            } else {
+                clear_network(network)
+            };
+            if let Err(error) = done {
+                stuck.add(error.message(), false);
+            }
+        }
+        stuck
     }
-    stuck
+}
+
+/// Tells whether users can keep what was at a path from being put back.
+fn is_users(path: &str) -> bool {
+    match path::parent(Path::new(path)) {
+        Ok((directory, _)) => directory.keeper() != Keeper::Root,
+        Err(fault) => fault.by_user,
+    }
 }
 
 /// Returns the numbers of the users that the steps made.

@@ -8,7 +8,8 @@ mod back;
 mod processes;
 mod unit;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use homestak_core::converge::{Decision, Event, State, Step, WayBack};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,12 @@ use crate::{clock, command, state, ui};
 const UNDO: &str = "undo.json";
 /// Copies of files.
 const BEFORE: &str = "before";
+/// How often is tried to revert what users keep from being reverted, or what fails while the machine
+/// boots.
+const TRIES: usize = 3;
+/// How long is tried to revert everything else: whoever uses up processes or the disk for a while
+/// must not decide what stays.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Everything that is needed to go back.
 #[derive(Debug, Serialize, Deserialize)]
@@ -96,18 +103,26 @@ pub(crate) fn take_back(
     log.say(Event::Reverted {
         why: format!("{}; this was about {about}", first.message()).into(),
     });
-    let mut stuck = BTreeSet::new();
-    // What fails for a moment, such as a full disk, may work the next.
-    for _ in 0..3 {
-        stuck = back::go(kept, &place.path(BEFORE));
-        if let Err(error) = state::save(&kept.state).and_then(|()| state::forget_attempt()) {
-            stuck.insert(error.message());
+    let copies = place.path(BEFORE);
+    let mut reversal = back::Reversal::new(kept, &copies);
+    let (begun, mut n_tries) = (clock::instant(), 0);
+    let stuck = loop {
+        let mut stuck = reversal.go();
+        // What is not read again by now is done by whoever converges the machine next.
+        let mut state = kept.state.clone();
+        state.pending.extend(reversal.pending());
+        if let Err(error) = state::save(&state).and_then(|()| state::forget_attempt()) {
+            stuck.add(error.message(), false);
         }
-        if stuck.is_empty() {
-            break;
+        n_tries += 1;
+        if stuck.words.is_empty() || n_tries >= TRIES && !stuck.may_pass {
+            break stuck.words;
+        }
+        if n_tries >= TRIES && (!reversal.same_boot || begun.elapsed() >= PATIENCE) {
+            break stuck.words;
         }
         clock::moment(1_000);
-    }
+    };
     AgentError::TakenBack {
         first,
         back: kept.words.clone(),

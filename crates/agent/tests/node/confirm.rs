@@ -66,6 +66,11 @@ fn what_is_confirmed_stays_and_what_is_not_goes() {
     assert!(said.contains("nobody confirmed within 1 s"), "{said}");
     assert!(said.contains("make the user alice"), "{said}");
     lab.apply(&first);
+    // What was left of the user is nobody's, so the number is not given again.
+    let retired = lab.root(&format!("cat {STATE}/retired-user")).good();
+    let alice = lab.root("id -u alice").good();
+    let number = |text: &str| text.trim().parse::<u32>().unwrap();
+    assert!(number(&alice) > number(&retired), "{alice} {retired}");
     let before = lab.outside();
 
     confirmed(&lab, &first);
@@ -85,6 +90,16 @@ fn what_is_confirmed_stays_and_what_is_not_goes() {
     drop(job);
     let said = taken_back(&lab, "port", &before, &spec);
     assert!(said.contains("write /etc/ssh/sshd_config.d/"), "{said}");
+
+    // What fails for longer than a moment, as with all processes used up, is reverted later.
+    lab.root("systemd-run --quiet sh -c 'until test -e /run/away; do sleep 0.1; done; sleep 10; mv /usr/bin/systemctl.away /usr/bin/systemctl; rm /run/away'").good();
+    let mut job = lab.begin("--id later --confirm 2", &spec, Way::Shared);
+    job.until("confirm");
+    lab.root("mv /usr/bin/systemctl /usr/bin/systemctl.away; touch /run/away")
+        .good();
+    drop(job);
+    let said = taken_back(&lab, "later", &before, &spec);
+    assert!(!said.contains("could not be taken back"), "{said}");
 
     // The driver's own rule of sudo, and its account.
     let mut spec = first.clone();

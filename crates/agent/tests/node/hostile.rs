@@ -327,6 +327,56 @@ fn a_user_who_swaps_files_all_the_time_gets_nothing_outside_the_home_directory()
     lab.bed.destroy("lab");
 }
 
+/// Everything that alice creates, and everything that is created for her, is open to her.
+const DEFAULT_LIST: &str = r#"import os, pwd, struct, sys
+alice = pwd.getpwnam("alice").pw_uid
+entries = [(1, 7, 0xFFFFFFFF), (2, 7, alice), (4, 7, 0xFFFFFFFF), (16, 7, 0xFFFFFFFF), (32, 0, 0xFFFFFFFF)]
+data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+os.setxattr(sys.argv[2], "system.posix_acl_" + sys.argv[1], data)
+"#;
+
+#[test]
+fn a_user_neither_reads_files_of_root_nor_keeps_herself_from_being_removed() {
+    let Some(lab) = Lab::new() else { return };
+    let mut spec = spec(&lab);
+    lab.apply(&spec);
+    let put = "sudo tee /usr/local/bin/list.py >/dev/null";
+    lab.bed.feed("web", put, DEFAULT_LIST.as_bytes()).good();
+    let list = |kind: &str, path: &str| format!("python3 /usr/local/bin/list.py {kind} {path}");
+    alice(&lab, &list("default", "/home/alice")).good();
+    for (name, mode) in [("app.secret", "0640"), ("ro.conf", "0664")] {
+        let path = format!("/home/alice/{name}");
+        let file = json!({ "path": path, "content": "of root\n", "mode": mode });
+        spec["config"]["files"].as_array_mut().unwrap().push(file);
+    }
+    lab.apply(&spec);
+    alice(
+        &lab,
+        "touch own.txt; if cat app.secret || echo mine >ro.conf; then exit 1; fi",
+    )
+    .good();
+    lab.root("test \"$(cat /home/alice/ro.conf)\" = \"of root\"")
+        .good();
+    assert_eq!(lab.check(&spec), [""; 0]);
+    // One that an older version left is a difference.
+    lab.root("systemctl stop homestak-agent").good();
+    lab.root(&list("access", "/home/alice/app.secret")).good();
+    lab.root("chmod 640 /home/alice/app.secret").good();
+    alice(&lab, "cat app.secret").good();
+    let differs = lab.check(&spec);
+    assert!(differs.contains(&"file:/home/alice/app.secret/mode".to_owned()));
+    lab.apply(&spec);
+    alice(&lab, "cat app.secret").bad();
+
+    // Nobody is asked to confirm what becomes of others, so that nobody can prevent it.
+    let (code, events) = lab.job("--id gone --confirm 60", &without_alice(&spec));
+    assert_eq!(code, 0, "{events:#?}");
+    assert!(!events.iter().any(|event| event["event"] == "confirm"));
+    lab.root("getent shadow alice | cut -d: -f8 | grep -qx 1")
+        .good();
+    lab.bed.destroy("lab");
+}
+
 /// Applies a spec, which ends whatever is in the way, and returns the exit code.
 fn apply(lab: &Lab, spec: &Value) -> i32 {
     let command = format!("sudo timeout 60 {AGENT} config apply --spec -");

@@ -169,6 +169,12 @@ pub(crate) fn ending(
                 "{hint} homestak manifest apply {with} makes a new plan and continues from what is there{undo}"
             ));
         }
+        Ending::Failed if is_partial(chronicle) => {
+            printer.say("Done, except for what was refused.");
+            printer.say(&format!(
+                "{hint} homestak manifest resume {with} tries that again"
+            ));
+        }
         Ending::Failed => {
             printer.say("Failed; what is there stays.");
             printer.say(&format!(
@@ -213,6 +219,12 @@ fn undone(chronicle: &Chronicle) -> String {
         text += &format!("\nGuests that do not carry the mark of this run stay: {kept}");
     }
     text
+}
+
+/// Tells whether nothing went wrong but that parts were refused.
+fn is_partial(chronicle: &Chronicle) -> bool {
+    let mut troubles = chronicle.troubles().peekable();
+    troubles.peek().is_some() && troubles.all(|(_, one)| one.is_partial())
 }
 
 /// Returns the exit code of a run that ended.

@@ -57,6 +57,18 @@ impl Decision {
         let changes = self.changes.iter().filter(done);
         changes.filter_map(|change| change.danger).collect()
     }
+
+    /// Tells whether what is done could keep a user from logging in and becoming root. What becomes
+    /// of other users cannot, and need not be confirmed: one of them could prevent that. Without a
+    /// name it counts all the same.
+    pub fn could_cut_off(&self, user: &str) -> bool {
+        let concerns = |change: &Change| match (change.danger, change.resource.split_once(':')) {
+            (Some(Danger::Users), Some(("user" | "keys", name))) => user.is_empty() || name == user,
+            (danger, _) => danger.is_some(),
+        };
+        let done = |change: &&Change| change.handling == Handling::Enforce;
+        self.changes.iter().filter(done).any(concerns)
+    }
 }
 
 /// Decides about a node.

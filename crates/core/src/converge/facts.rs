@@ -29,6 +29,10 @@ pub struct Facts {
     /// Paths in directories that not everyone may enter.
     #[serde(default)]
     pub closed: BTreeSet<String>,
+    /// Files in directories of users that an access control list opens to others than their mode
+    /// names.
+    #[serde(default)]
+    pub listed: BTreeSet<String>,
     /// systemd units that exist.
     pub units: BTreeMap<String, UnitFact>,
     /// Settings of the SSH server that are in effect, by lower-case name; `None` without a server.

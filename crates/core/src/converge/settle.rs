@@ -234,7 +234,7 @@ impl Ledger<'_> {
         else {
             return;
         };
-        let mode = (format!("{:04o}", draft.mode), format!("{mode:04o}"));
+        let mode = (format!("{:04o}", draft.mode), self.mode(path, *mode));
         let owner = (
             format!("{}:{}", draft.owner, draft.group),
             format!("{owner}:{group}"),
@@ -256,6 +256,15 @@ impl Ledger<'_> {
         }
     }
 
+    /// Returns the mode of a file that is there. One with an access control list differs from every
+    /// mode that a spec wants: more users have access than it says.
+    fn mode(&self, path: &str, mode: u32) -> String {
+        match self.facts.listed.contains(path) {
+            true => format!("{mode:04o} with an access control list"),
+            false => format!("{mode:04o}"),
+        }
+    }
+
     /// Compares mode and owner of a file that is there, and takes over what stays as it is.
     fn settle_owner(&mut self, path: &str, draft: &mut Draft, found: Option<&FileFact>) -> bool {
         let danger = Danger::of_path(path);
@@ -274,7 +283,7 @@ impl Ledger<'_> {
             return false;
         };
         let mut differs = false;
-        let found = format!("{mode:04o}");
+        let found = self.mode(path, *mode);
         if self.compare(&resource, &field("mode"), &wanted_mode, &found, danger) {
             differs = true;
         } else {

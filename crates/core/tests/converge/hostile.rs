@@ -1,7 +1,8 @@
 //! What an unprivileged user of a node can do to its files, and what follows.
 
 use homestak_core::converge::{
-    Decision, Facts, FileFact, Handling, Policy, State, Step, SystemFact, UserFact, decide,
+    Change, Danger, Decision, Facts, FileFact, Handling, Policy, Since, State, Step, SystemFact,
+    UserFact, decide,
 };
 use serde_json::{Value, json};
 
@@ -580,4 +581,61 @@ fn content_that_nobody_wanted_gets_no_other_owner_and_no_other_mode() {
         let decision = decide(&wanted, &node, &last);
         assert_eq!(text(&decision, path), Some("right\n"));
     }
+}
+
+#[test]
+fn a_file_of_root_that_a_list_opens_to_others_differs_and_is_written_anew() {
+    let path = "/home/alice/app.secret";
+    let mut spec = spec(false);
+    spec["config"] = json!({
+        "files": [{ "path": path, "content": "secret\n", "mode": "0640", "owner": "root" }],
+    });
+    let spec = read(&spec);
+    let mut node = facts();
+    put(&mut node, path, "secret\n", "root", 0o640);
+    let last = decide(&spec, &node, &State::default()).next;
+    assert_eq!(text(&decide(&spec, &node, &last), path), None);
+    node.listed.insert(path.to_owned());
+    let decision = decide(&spec, &node, &last);
+    assert_eq!(text(&decision, path), Some("secret\n"));
+    let id = format!("file:{path}/mode");
+    let change = decision.changes.iter().find(|change| change.id == id);
+    assert_eq!(change.unwrap().found, "0640 with an access control list");
+}
+
+#[test]
+fn what_becomes_of_other_users_cuts_nobody_off() {
+    let change = |resource: &str, danger, handling| Change {
+        id: format!("{resource}/x"),
+        resource: resource.to_owned(),
+        field: "x".to_owned(),
+        expected: "".into(),
+        found: "".into(),
+        since: Since::Spec,
+        danger: Some(danger),
+        handling,
+    };
+    let cuts_off = |resource: &str, danger, user: &str| {
+        let changes = vec![
+            change(resource, danger, Handling::Enforce),
+            change("keys:ops", Danger::Users, Handling::Report),
+        ];
+        let decision = Decision {
+            changes,
+            ..Decision::default()
+        };
+        decision.could_cut_off(user)
+    };
+    assert!(!cuts_off("user:alice", Danger::Users, "ops"));
+    assert!(!cuts_off("keys:alice", Danger::Users, "ops"));
+    assert!(cuts_off("user:ops", Danger::Users, "ops"));
+    assert!(cuts_off("keys:ops", Danger::Users, "ops"));
+    assert!(cuts_off(
+        "file:/home/alice/.ssh/authorized_keys",
+        Danger::Users,
+        "ops"
+    ));
+    assert!(cuts_off("sudo:alice", Danger::Sudo, "ops"));
+    assert!(cuts_off("sshd", Danger::Sshd, "ops"));
+    assert!(cuts_off("user:alice", Danger::Users, ""), "nobody is named");
 }

@@ -172,7 +172,7 @@ impl Operator {
                     self.hub.tell(What::RollbackStarted);
                     self.unwind(stage, interrupt).await?
                 }
-                run::Came::Failed => Ending::Failed,
+                run::Came::Failed | run::Came::Partly => Ending::Failed,
             }
         };
         self.end(id, ending, begun).await?;
@@ -194,7 +194,7 @@ impl Operator {
         Ok(match work.run(stage, todo, interrupt).await? {
             run::Came::All => Ending::RolledBack,
             run::Came::Interrupted => Ending::Stopped,
-            run::Came::Failed => Ending::Stuck,
+            run::Came::Failed | run::Came::Partly => Ending::Stuck,
         })
     }
 

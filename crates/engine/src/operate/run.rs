@@ -41,6 +41,8 @@ pub(super) enum Came {
     Failed,
     /// A person asked to stop, and some are still to do.
     Interrupted,
+    /// All were done, some but for parts that were refused.
+    Partly,
 }
 
 impl Stage {
@@ -82,7 +84,7 @@ impl Work<'_> {
         // Which step each task is about: one that panics cannot say so itself.
         let mut tasks: BTreeMap<tokio::task::Id, usize> = BTreeMap::new();
         let mut busy = 0;
-        let mut failed = false;
+        let (mut failed, mut partly) = (false, false);
         let mut broken = None;
         loop {
             let go_on =
@@ -147,6 +149,11 @@ impl Work<'_> {
                         }
                         // Left in a wait, because a person asked to stop.
                         StepState::Begun | StepState::Undoing => {}
+                        StepState::Failed(trouble) if trouble.is_partial() => {
+                            partly = true;
+                            left -= 1;
+                            schedule.done(at);
+                        }
                         _ => failed = true,
                     }
                 }
@@ -158,6 +165,7 @@ impl Work<'_> {
             Some(error) => Err(error),
             None if failed => Ok(Came::Failed),
             None if left > 0 => Ok(Came::Interrupted),
+            None if partly => Ok(Came::Partly),
             None => Ok(Came::All),
         }
     }

@@ -334,6 +334,10 @@ impl Shared {
         let status = came.and_then(|came| self.status_after(at, came));
         let record = match result {
             Ok(_) => status.and_then(|status| self.record_of(at, status)),
+            // It is what its spec says but for what was refused.
+            Err(error) if error.class == Class::Partly && !undo => {
+                self.record_of(at, NodeStatus::Ready)
+            }
             // Nothing was created, so what was known before is still true.
             Err(error) => earlier.filter(|_| error.class == Class::Refused),
         };
@@ -544,7 +548,7 @@ async fn persist(task: &Task, way: Way) -> Result<steps::Came, PortError> {
                 away = Duration::ZERO;
                 tried < limits.tries
             }
-            Class::Refused | Class::Missing | Class::Bug => false,
+            Class::Refused | Class::Partly | Class::Missing | Class::Bug => false,
         };
         // Waiting until it is reached has a patience of its own.
         if !later || task.step.kind == StepKind::Ready {

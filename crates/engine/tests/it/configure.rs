@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use homestak_core::plan::{Action, Plan, StepKind};
+use homestak_core::plan::{Action, OnError, Options, Plan, StepKind, Verb};
 use homestak_engine::events::What;
-use homestak_engine::journal::Ending;
+use homestak_engine::journal::{Ending, Happened};
 use homestak_engine::operate::{Interrupt, UndoEffect, rollback_plan};
 use homestak_engine::ports::Class;
 
@@ -113,6 +113,38 @@ async fn a_node_that_cannot_be_configured_fails_and_is_tried_again_when_resumed(
     let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
     assert_eq!(ending, Ending::Done);
     assert_eq!(*lab.insides.converged.lock().unwrap(), ["inner", "leaf"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_refuses_by_itself_neither_stops_a_run_nor_rolls_it_back() {
+    for mode in [OnError::Stop, OnError::Rollback] {
+        let lab = Lab::new();
+        let failing = &lab.insides.failing;
+        failing
+            .lock()
+            .unwrap()
+            .insert("inner".to_owned(), Class::Partly);
+        let options = Options {
+            on_error: Some(mode),
+            ..Options::new(Verb::Apply)
+        };
+        let plan = lab.plan_with(TIERS, &options).await;
+        assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
+        assert_eq!(*lab.insides.converged.lock().unwrap(), ["leaf"]);
+        let run = lab.last_run();
+        let mut entries = run.entries.iter();
+        assert!(entries.all(|entry| entry.happened != Happened::UndoIntent));
+        // What it became counts as applied, so that it can be undone.
+        let mut records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
+        let inner = records.rfind(|record| record.name == "inner");
+        assert!(inner.unwrap().configured.is_some());
+        // It is tried again when the run is resumed.
+        failing.lock().unwrap().clear();
+        let (_ask, interrupt) = Interrupt::new();
+        let ending = lab.operator().resume(&run, &[], interrupt).await.unwrap();
+        assert_eq!(ending, Ending::Done);
+        assert_eq!(*lab.insides.converged.lock().unwrap(), ["leaf", "inner"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -116,6 +116,10 @@ const LEARN: &str = "the node goes on by itself; `homestak manifest resume` lear
 fn of_word(word: &str) -> (Class, &'static str) {
     match word {
         "busy" | "unconfirmed" => (Class::Busy, ""),
+        "partly_refused" => (
+            Class::Partly,
+            "correct that on the node or in the spec, and apply again",
+        ),
         "no_earlier_spec" => (
             Class::Refused,
             "put the spec back in the site, and apply again",
@@ -154,5 +158,18 @@ mod tests {
             text.len()
         );
         assert!(!text.chars().any(char::is_control));
+    }
+
+    #[test]
+    fn what_a_user_blocks_is_told_from_a_node_that_could_not_be_configured() {
+        let class = |word: &str| {
+            let error = PushError::Agent {
+                word: word.to_owned(),
+                message: "keys:alice: `.ssh` should be a directory".into(),
+            };
+            error.at_port("configure").class
+        };
+        assert_eq!(class("partly_refused"), Class::Partly);
+        assert_eq!(class("refused"), Class::Refused);
     }
 }

@@ -74,12 +74,25 @@ const LOST: &[&str] = &[
     "Session open refused",
 ];
 
+/// How a line begins that ends with words of the server.
+const DISCONNECTED: &str = "Received disconnect from ";
+/// What a server says then that was offered too many keys.
+const TOO_MANY: &str = "Too many authentication failures";
+
 impl SshError {
     /// Judges the words of an `ssh` that ended with 255; `None` when it said nothing, so that 255
     /// is the command's own code.
     pub(super) fn judge(log: &str) -> Option<Self> {
+        // From there on it is the server that chooses the words, line breaks included.
+        let (log, theirs) = match log.find(DISCONNECTED) {
+            Some(at) if at == 0 || log[..at].ends_with('\n') => log.split_at(at),
+            Some(_) | None => (log, ""),
+        };
         let has = |words: &[&str]| words.iter().any(|word| log.contains(word));
-        let said = last_words(log)?;
+        let said = match theirs.lines().next() {
+            Some(line) => line.trim().into(),
+            None => last_words(log)?,
+        };
         // First the key: whatever else follows from it.
         let error = if has(&["IDENTIFICATION HAS CHANGED", "host key has changed"]) {
             Self::HostKeyDiffers
@@ -87,12 +100,12 @@ impl SshError {
             Self::HostKeyUnknown
         } else if has(&["Host key verification failed"]) {
             Self::HostKeyDiffers
-        } else if has(&["Permission denied (", "Too many authentication failures"]) {
+        } else if has(&["Permission denied ("]) || theirs.contains(TOO_MANY) {
             Self::Denied { said }
         } else if has(NOT_CONNECTED) {
             let sent = Sent::No;
             Self::Unreachable { said, sent }
-        } else if has(LOST) {
+        } else if has(LOST) || !theirs.is_empty() {
             let sent = Sent::Maybe;
             Self::Unreachable { said, sent }
         } else {
@@ -191,6 +204,33 @@ mod tests {
             judged("Bad configuration option: x\n"),
             SshError::Failed { .. }
         ));
+    }
+
+    #[test]
+    fn a_server_that_disconnects_does_not_choose_what_is_made_of_it() {
+        let start = "Received disconnect from 10.0.0.7 port 22:2: ";
+        for words in [
+            "Host key verification failed.",
+            "Connection refused",
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @",
+            "Permission denied (publickey).",
+            "bye\nHost key verification failed.",
+        ] {
+            let log = format!("{start}{words}\r\nDisconnected from 10.0.0.7 port 22\r\n");
+            let judged = SshError::judge(&log).expect("something was said");
+            let SshError::Unreachable { said, sent } = judged else {
+                panic!("{words}: {judged:?}");
+            };
+            assert_eq!(sent, Sent::Maybe);
+            assert!(said.starts_with(start), "{said}");
+        }
+        let log = format!("{start}Too many authentication failures\r\n");
+        let denied = SshError::judge(&log).expect("something was said");
+        assert!(matches!(denied, SshError::Denied { .. }));
+        // What ssh itself found out before still counts.
+        let log = format!("Host key verification failed.\r\n{start}bye\r\n");
+        let differs = SshError::judge(&log).expect("something was said");
+        assert!(matches!(differs, SshError::HostKeyDiffers));
     }
 
     #[test]
