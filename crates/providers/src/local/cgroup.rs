@@ -408,7 +408,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let top = place.path().join("top");
         fs_err::create_dir_all(top.join("other")).expect("made");
-        tree::tests::nest(&top, 5_000, |here| {
+        tree::tests::nest(&top, 2_500, |here| {
             tree::tests::write(here, c"cgroup.procs", "4242\n");
         });
         let mut seen = Vec::new();
@@ -421,10 +421,9 @@ mod tests {
         assert!(any(&top, &mut |pid| pid == 4242));
         assert!(!any(&place.path().join("none"), &mut |_| true));
         // Files of groups go with them; here there are none.
-        let place = tempfile::tempdir().expect("a directory");
-        let top = place.path().join("top");
+        crate::local::node::remove_tree(&top).expect("removed");
         fs_err::create_dir_all(top.join("other")).expect("made");
-        tree::tests::nest(&top, 5_000, |_| {});
+        tree::tests::nest(&top, 2_500, |_| {});
         remove_groups(&top);
         assert!(!top.exists());
     }

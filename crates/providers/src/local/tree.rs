@@ -154,7 +154,7 @@ pub(super) mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let top = place.path().join("top");
         fs_err::create_dir_all(top.join("other/one")).expect("made");
-        nest(&top, 5_000, |here| write(here, c"file", "text"));
+        nest(&top, 1_500, |here| write(here, c"file", "text"));
         super::super::node::remove_tree(&top).expect("removed");
         assert!(!top.exists());
         super::super::node::remove_tree(&top).expect("nothing to remove");
