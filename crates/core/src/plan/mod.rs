@@ -7,6 +7,7 @@ mod apply;
 mod compare;
 mod destroy;
 mod estimate;
+mod holder;
 pub mod identity;
 mod inside;
 mod owner;
