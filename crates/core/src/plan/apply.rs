@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::{GuestRef, GuestUuid, Power};
+use crate::observed::{GuestUuid, Power};
 use crate::resolve::{Origin, Resolved, ResolvedNode};
 
 use super::compare::{found, judge, reason, remembered};
@@ -13,6 +13,7 @@ use super::holder::whose;
 use super::owner::{Match, Owners};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
+use super::remade::remade;
 use super::strays::{
     Exact, ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
     unseen_inside, unusable,
@@ -194,7 +195,16 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         let seen = match parent.filter(|parent| parent.is_new()) {
             Some(parent) => {
                 let replaced = parent.action == Action::Replace;
-                Seen::Absent(self.with_parent(node, place, host, record, (replaced, deep)))
+                let remade = remade(
+                    self.inputs,
+                    &self.owners,
+                    node,
+                    (place, host),
+                    (record, replaced),
+                );
+                self.copies.extend(remade.copies);
+                self.again.extend(remade.guest.filter(|_| !deep));
+                Seen::Absent(remade.reasons)
             }
             None => self.seen(node, place, host, record),
         };
@@ -338,49 +348,6 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             uuid,
             &mut self.images,
         )
-    }
-
-    /// Says why a node is created whose parent is, and which guest of it goes with the old parent.
-    fn with_parent(
-        &mut self,
-        node: &ResolvedNode,
-        place: &Place,
-        host: &str,
-        record: Option<&NodeRecord>,
-        (replaced, deep): (bool, bool),
-    ) -> Vec<Reason> {
-        let name = node.name.as_str();
-        let text = "the manifest names it, and the node it runs on is made".to_owned();
-        let here = Origin::Written(node.span);
-        let mut reasons = vec![reason(self.inputs, text, Some(&here))];
-        let Some((place, Look::Seen(_))) = self.inputs.looks.get_key_value(place) else {
-            let recorded = record.filter(|record| replaced && record.place == *place);
-            reasons.extend(recorded.and_then(|record| {
-                let vmid = record.guest.vmid?;
-                Some(said(&format!(
-                    "guest {vmid}, which is recorded in {place}, is destroyed with it if it is there"
-                )))
-            }));
-            return reasons;
-        };
-        let (guest, copies) = match self.owners.of_node(place, (host, name), record) {
-            Match::Guest(guest, copies) => (Some(guest), copies),
-            Match::Copies(copies) => (None, copies),
-            Match::Absent | Match::Ambiguous(_) | Match::Edited(_) => (None, Vec::new()),
-        };
-        self.copies.extend(copies_of(place, name, &copies));
-        let guest = guest.filter(|guest| !deep && unusable(name, guest).is_none());
-        if let Some(found) = guest.and_then(|guest| found(guest, record))
-            && let Some(vmid) = found.guest.vmid
-        {
-            let text = format!("guest {vmid}, with its disk, is destroyed with {place}");
-            reasons.push(said(&text));
-            let inside = unseen_inside(self.inputs, (host, name), &found, true);
-            reasons.extend(inside.map(|text| said(&text)));
-            let GuestRef { uuid, host, .. } = found.guest;
-            self.again.insert((vmid, uuid, host));
-        }
-        reasons
     }
 
     /// Finds out what there is of a node.

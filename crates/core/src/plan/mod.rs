@@ -15,6 +15,7 @@ mod place;
 mod rebuild;
 mod record;
 mod reidentify;
+mod remade;
 mod step;
 mod strays;
 mod types;
