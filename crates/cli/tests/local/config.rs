@@ -97,6 +97,17 @@ fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
     let strict = SPEC.replace("[tree]", "[cron]").replace("free", "strict");
     let strict = strict.replace("{name: alice, sudo: true}", "{name: alice}");
     write(&bed, &strict);
+    // Of a node that does not run nobody can see what goes, so it is asked all the same.
+    bed.inside("web", "sudo systemctl poweroff");
+    while bed.nodes()[0]["running"] == true {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let asked = bed.manifest_run("apply", "lab", &[]);
+    assert_eq!(asked.code, 3, "{}{}", asked.out, asked.err);
+    for words in ["start vm", "may be removed", "accounts and data"] {
+        assert!(asked.err.contains(words), "{words}: {}", asked.err);
+    }
+    assert_eq!(bed.nodes()[0]["running"], false);
     bed.apply("lab");
     holds(
         &bed,

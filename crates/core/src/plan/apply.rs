@@ -277,6 +277,8 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             reasons.push(said(
                 "it is restarted: CPUs and memory change while it is stopped",
             ));
+        } else if action == Action::Change && !was_running {
+            reasons.push(said("it does not run; it is started afterwards"));
         }
         let fate = Fate {
             action,
@@ -284,7 +286,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             seen: could_see,
         };
         self.actions.insert(name.to_owned(), fate);
-        self.nodes.push(NodePlan {
+        let mut planned = NodePlan {
             name: name.to_owned(),
             host: host.to_owned(),
             place: place.clone(),
@@ -295,7 +297,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             found,
             config,
             reidentified: None,
-        });
+        };
+        if planned.may_remove_inside() {
+            planned.reasons.push(said(
+                "accounts, packages and files of an earlier spec may be removed; which could not be seen",
+            ));
+        }
+        self.nodes.push(planned);
     }
 
     fn offer(&mut self, place: &Place) -> Offer {

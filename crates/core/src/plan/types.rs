@@ -128,15 +128,15 @@ impl Plan {
         self.nodes.iter().any(|node| removal(node.action))
     }
 
-    /// Tells whether carrying it out removes accounts, packages or files inside nodes, as far as
-    /// that was seen.
+    /// Tells whether carrying it out removes accounts, packages or files inside nodes, or may do so
+    /// in one that could not be asked.
     pub fn removes_inside(&self) -> bool {
         let nodes = self.nodes.iter().filter(|node| node.action.changes());
-        let configs = nodes.filter_map(|node| node.config.as_ref());
+        let configs = nodes.clone().filter_map(|node| node.config.as_ref());
         let mut changes = configs
             .filter_map(|config| config.found.as_ref())
             .flat_map(|found| &found.changes);
-        changes.any(Change::is_removal)
+        changes.any(Change::is_removal) || nodes.clone().any(NodePlan::may_remove_inside)
     }
 
     /// Tells whether two plans do the same, whatever they expect of time and whichever lines of the
@@ -250,6 +250,28 @@ pub struct NodePlan {
 }
 
 impl NodePlan {
+    /// Tells whether configuring it may remove what an earlier spec gave it, without anybody having
+    /// seen what that is. A node that was never reached has nothing of an earlier spec.
+    pub fn may_remove_inside(&self) -> bool {
+        let stays = match self.action {
+            Action::Start | Action::Change | Action::Configure => true,
+            Action::Nothing
+            | Action::Create
+            | Action::Replace
+            | Action::Destroy
+            | Action::Reidentify
+            | Action::Leave => false,
+        };
+        let (Some(config), Some(there)) = (&self.config, &self.found) else {
+            return false;
+        };
+        let differs = match &there.configured {
+            Some(before) => before.digest != config.digest,
+            None => there.ready != Some(false),
+        };
+        stays && differs && config.found.is_none()
+    }
+
     /// Returns what is done to the node, without why.
     #[must_use]
     pub fn without_reasons(&self) -> Self {

@@ -3,6 +3,7 @@
 //! In: random manifests and worlds. Out: what must hold of every plan.
 //! Never: a provider.
 
+mod insides;
 mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
