@@ -20,7 +20,9 @@ use homestak_core::plan::{
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
 use homestak_engine::journal::REPLAN;
-use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark};
+use homestak_engine::ports::{
+    Class, Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark,
+};
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 use tokio::sync::Semaphore;
@@ -242,7 +244,7 @@ impl Configurer for SiteConfigurer {
         let asked = asked
             .await
             .map_err(|error| PortError::bug(&doing, &error))?;
-        asked.map_err(|error| error.at_port(&doing))
+        asked.map_err(|error| at_port(&error, &doing, node))
     }
 
     async fn converge(
@@ -267,7 +269,7 @@ impl Configurer for SiteConfigurer {
             })
         });
         let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
-        done.map_err(|error| error.at_port(&doing))
+        done.map_err(|error| at_port(&error, &doing, node))
     }
 
     async fn revert(
@@ -292,8 +294,18 @@ impl Configurer for SiteConfigurer {
             })
         });
         let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
-        done.map_err(|error| error.at_port(&doing))
+        done.map_err(|error| at_port(&error, &doing, node))
     }
+}
+
+/// Returns an error of the port. A node that does not let us in may still be creating its user when
+/// it boots for the first time; later it is tried a few times only.
+fn at_port(error: &PushError, doing: &str, node: &Inner) -> PortError {
+    let mut worded = error.at_port(doing);
+    if matches!(error, PushError::Ssh(SshError::Denied { .. })) && !node.is_new {
+        worded.class = Class::Broken;
+    }
+    worded
 }
 
 /// Remembers that nobody waits any more.
@@ -310,6 +322,7 @@ impl Drop for Dropped {
 fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
     match event {
         Event::Changes { changes } => {
+            hear(Remark::Began);
             for change in changes {
                 if change.handling == Handling::Report {
                     let found = change.found.lines().next().unwrap_or_default();
@@ -322,5 +335,47 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
         Event::Confirm { .. } => hear(Remark::Waiting("a new connection to it".to_owned())),
         Event::Reverted { why } => hear(Remark::Warning(format!("it was taken back: {why}"))),
         Event::Alive | Event::End { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_core::plan::Comparison;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A node that runs.
+    fn node(is_new: bool) -> Inner {
+        let wanted = json!({
+            "uuid": "11111111-1111-4111-8111-111111111111", "kind": "vm", "host": "father",
+            "cores": 1, "memory": 1024, "disk": 10, "storage": "local", "image_storage": "local",
+            "source": "debian-12", "mac": "", "bridge": "vmbr0", "dns": [],
+            "unprivileged": true, "hosts_guests": false, "user": "ops", "packages": [],
+        });
+        Inner {
+            node: "web".to_owned(),
+            host: "father".to_owned(),
+            guest: serde_json::from_value(wanted["uuid"].clone()).expect("an identity"),
+            address: IpAddr::from([192, 0, 2, 7]),
+            ports: vec![22],
+            wanted: serde_json::from_value(wanted).expect("a node"),
+            config: ConfigPlan {
+                spec: "web".to_owned(),
+                digest: String::new(),
+                port: 22,
+                found: Some(Comparison::default()),
+            },
+            is_new,
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_let_us_in_is_waited_for_on_its_first_boot_only() {
+        let said = "ops@192.0.2.7: Permission denied (publickey)".into();
+        let denied = PushError::Ssh(SshError::Denied { said });
+        let class = |is_new| at_port(&denied, "configure", &node(is_new)).class;
+        assert!(matches!(class(true), Class::Unreachable { .. }));
+        assert_eq!(class(false), Class::Broken);
     }
 }

@@ -171,7 +171,7 @@ pub(crate) fn ending(
             ));
         }
         Ending::Stopped => {
-            printer.say("Stopped half-way; what was begun is done.");
+            printer.say("Stopped half-way; nothing new was begun.");
             printer.say(&format!(
                 "{hint} homestak manifest resume {with} goes on from here"
             ));

@@ -52,6 +52,10 @@ pub enum SshError {
     },
 }
 
+/// What to do about a node that does not let us in.
+const LET_IN: &str =
+    "the node must accept the driver's SSH key; `homestak console NODE` works without SSH";
+
 /// What `ssh` says when it did not get as far as a connection.
 const NOT_CONNECTED: &[&str] = &[
     "Connection refused",
@@ -135,7 +139,7 @@ impl SshError {
                 (Class::Refused, "")
             }
             // One that has just booted may not have made its user yet.
-            Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, ""),
+            Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, LET_IN),
             Self::Late { .. } | Self::Failed { .. } => {
                 (Class::Unreachable { sent: Sent::Maybe }, "")
             }
