@@ -15,7 +15,7 @@ use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
-    Action, ConfigPlan, Configured, NodePlan, Plan, Wanted, digest, port, spec_text,
+    Action, ConfigPlan, Configured, NodePlan, Plan, Unseen, Wanted, digest, port, spec_text,
 };
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
@@ -24,7 +24,7 @@ use homestak_engine::ports::{
     Class, Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark,
 };
 use homestak_providers::push::{Agent, PushError, Pusher};
-use homestak_providers::ssh::{Keyring, Ssh, SshError};
+use homestak_providers::ssh::{Keyring, REBUILD, Ssh, SshError};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -155,6 +155,7 @@ impl SiteConfigurer {
                     port: port(&text),
                     spec,
                     found: None,
+                    unseen: None,
                 };
                 configs.insert(node.name.clone(), config);
             }
@@ -163,12 +164,7 @@ impl SiteConfigurer {
     }
 
     /// Asks every node that runs and stays what differs in it.
-    pub(crate) async fn ask(
-        &self,
-        plan: &Plan,
-        configs: &mut BTreeMap<String, ConfigPlan>,
-        told: &dyn Fn(&str),
-    ) {
+    pub(crate) async fn ask(&self, plan: &Plan, configs: &mut BTreeMap<String, ConfigPlan>) {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
         let stays = |node: &&NodePlan| {
@@ -178,8 +174,20 @@ impl SiteConfigurer {
             )
         };
         for node in plan.nodes.iter().filter(stays) {
-            let config = configs.get(&node.name);
-            let Some(inner) = config.and_then(|config| inner(node, config)) else {
+            let config = configs.get_mut(&node.name);
+            let there = node.found.as_ref();
+            let there = there.filter(|there| there.power == Power::Running);
+            let (Some(config), Some(there)) = (config, there) else {
+                continue;
+            };
+            let inner = there
+                .address
+                .and_then(|address| Inner::of(node, config, there.guest.uuid.clone(), address));
+            let Some(inner) = inner else {
+                config.unseen = Some(Unseen {
+                    why: "nothing records its address".into(),
+                    hint: REBUILD.to_owned(),
+                });
                 continue;
             };
             let (own, slots) = (self.clone(), slots.clone());
@@ -196,18 +204,16 @@ impl SiteConfigurer {
             };
             match (found, configs.get_mut(&node)) {
                 (Ok(found), Some(config)) => config.found = Some(found),
-                (Err(error), _) => told(&format!("{node}: {}", error.detail)),
-                (Ok(_), None) => {}
+                (Err(error), Some(config)) => {
+                    config.unseen = Some(Unseen {
+                        why: error.detail,
+                        hint: error.hint,
+                    });
+                }
+                (_, None) => {}
             }
         }
     }
-}
-
-/// Puts together what is known of a node that runs.
-fn inner(node: &NodePlan, config: &ConfigPlan) -> Option<Inner> {
-    let found = node.found.as_ref();
-    let found = found.filter(|found| found.power == Power::Running)?;
-    Inner::of(node, config, found.guest.uuid.clone(), found.address?)
 }
 
 /// Does something on the first port at which a node is reached.
@@ -365,6 +371,7 @@ mod tests {
                 digest: String::new(),
                 port: 22,
                 found: Some(Comparison::default()),
+                unseen: None,
             },
             is_new,
         }

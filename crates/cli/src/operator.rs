@@ -207,8 +207,7 @@ impl Bench {
         }
         // What runs is asked how it is inside; what does not is configured once it does.
         let mut configs = self.configurer.configs(&again, &outside)?;
-        let told = |text: &str| printer.detail(text);
-        self.configurer.ask(&outside, &mut configs, &told).await;
+        self.configurer.ask(&outside, &mut configs).await;
         let mut plan = make(&looks, &configs);
         let refusals = unsupported(&self.session.catalog, &again, &plan, |host| host == LOCAL);
         plan.refusals.extend(refusals);

@@ -148,10 +148,17 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
             | Action::Configure
             | Action::Destroy
             | Action::Reidentify
-            | Action::Leave => format!(
-                "{indent}    then becomes what its spec `{}` says; what that changes inside could not be seen\n",
-                config.spec
-            ),
+            | Action::Leave => {
+                let hint = config.unseen.as_ref().map(|unseen| &unseen.hint);
+                let hint = hint.filter(|hint| !hint.is_empty());
+                let hint = hint.map_or_else(String::new, |hint| {
+                    format!("{indent}    {} {hint}\n", "hint:".cyan().bold())
+                });
+                format!(
+                    "{indent}    then becomes what its spec `{}` says; what that changes inside could not be seen\n{hint}",
+                    config.spec
+                )
+            }
         };
     };
     let mut room = if more { usize::MAX } else { SHOWN };

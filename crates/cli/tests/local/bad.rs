@@ -58,6 +58,21 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
         assert!(run.err.contains(words), "{words}: {}", run.err);
     }
     assert!(!run.err.contains("waits for an answer"), "{}", run.err);
+    // The same with a state directory that has lost its host key: the plan says why, and what helps.
+    std::fs::remove_file(bed.state().join("ssh/known_hosts")).unwrap();
+    let plan = bed.manifest_run("plan", "lab", &[]).good();
+    for words in ["its host key is not known here", "homestak state rebuild"] {
+        assert!(plan.contains(words), "{words}: {plan}");
+    }
+    let plan = bed.manifest_run("plan", "lab", &["--json-output"]).json();
+    let unseen = &plan["nodes"][0]["config"]["unseen"];
+    assert_eq!(unseen["why"], "its host key is not known here", "{plan}");
+    let diff = bed.run(&["spec", "diff", "web"]);
+    assert!(
+        diff.err.contains("its host key is not known here"),
+        "{}",
+        diff.err
+    );
     bed.destroy("lab");
     bed.is_as_before();
 }

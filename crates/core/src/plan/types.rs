@@ -275,8 +275,13 @@ impl NodePlan {
     /// Returns what is done to the node, without why.
     #[must_use]
     pub fn without_reasons(&self) -> Self {
+        let config = self.config.clone();
         Self {
             reasons: Vec::new(),
+            config: config.map(|config| ConfigPlan {
+                unseen: None,
+                ..config
+            }),
             ..self.clone()
         }
     }
@@ -303,6 +308,19 @@ pub struct ConfigPlan {
     /// What the node said, when it could be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Comparison>,
+    /// Why it could not be asked, of a node that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<Unseen>,
+}
+
+/// Why a node that runs could not be asked what it is like inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unseen {
+    /// What happened.
+    pub why: ForeignText,
+    /// What to do about it; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
 }
 
 impl ConfigPlan {

@@ -1,6 +1,6 @@
 //! What a plan says of the configuration of nodes that could not be asked.
 
-use homestak_core::plan::Configured;
+use homestak_core::plan::{Configured, Unseen};
 
 use super::*;
 
@@ -18,6 +18,10 @@ fn unasked(power: Power, change: impl Fn(&mut NodeRecord, &mut ObservedGuest)) -
         digest: "new".to_owned(),
         port: 22,
         found: None,
+        unseen: (power == Power::Running).then(|| Unseen {
+            why: "its host key is not known here".into(),
+            hint: "homestak state rebuild".to_owned(),
+        }),
     };
     plan(&Inputs {
         site: &site(),
@@ -88,4 +92,25 @@ fn a_node_that_does_not_run_and_is_changed_is_said_to_be_started() {
     let plan = unasked(Power::Stopped, |_, there| there.cores = Some(4));
     assert_eq!(plan.node("a").expect("the node").action, Action::Change);
     assert!(says(&plan, "it is started afterwards"), "{:#?}", plan.nodes);
+}
+
+#[test]
+fn why_a_node_could_not_be_asked_is_in_the_plan_and_no_part_of_the_work() {
+    let asked = unasked(Power::Running, |known, _| {
+        known.configured = configured("old")
+    });
+    let why = "says could not be seen: its host key is not known here";
+    assert!(says(&asked, why), "{:#?}", asked.nodes);
+    let changed = unasked(Power::Running, |_, there| there.cores = Some(4));
+    let why = "what differs inside could not be seen: its host key is not known here";
+    assert!(says(&changed, why), "{:#?}", changed.nodes);
+    let mut later = asked.clone();
+    for config in later
+        .nodes
+        .iter_mut()
+        .filter_map(|node| node.config.as_mut())
+    {
+        config.unseen = None;
+    }
+    assert!(asked.same_work(&later));
 }

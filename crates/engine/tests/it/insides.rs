@@ -52,6 +52,7 @@ impl Insides {
                 digest: digest.clone(),
                 port: 22,
                 found: Some(compare(now, &digest)),
+                unseen: None,
             }
         };
         let names = resolved.nodes.iter().map(|node| node.name.to_string());

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use homestak_core::converge::render;
+use homestak_core::observed::Power;
 use homestak_core::plan::{Options, Verb};
 use serde_json::json;
 
@@ -44,14 +45,25 @@ pub(in crate::commands) fn run(
         )));
     };
     let Some(found) = &config.found else {
-        return Err(CommandError::failed(format!(
-            "`{name}` could not be asked what it is like inside."
+        let unseen = config.unseen.as_ref();
+        let power = node.and_then(|node| Some(node.found.as_ref()?.power));
+        let why = match (unseen, power) {
+            (Some(unseen), _) => &*unseen.why,
+            (None, Some(Power::Running)) => "it is replaced by the next apply",
+            (None, Some(Power::Stopped)) => "it does not run",
+            (None, Some(Power::Unknown)) => "whether it runs is not known",
+            (None, None) => "it is not there",
+        };
+        let failed = CommandError::failed(format!(
+            "`{name}` could not be asked what it is like inside: {why}."
         ))
         .hint(format!(
             "homestak manifest status {} tells how it is",
             known.options()
-        ))
-        .hint("-v says what was tried"));
+        ));
+        let hint = unseen.map(|unseen| &unseen.hint);
+        let hint = hint.filter(|hint| !hint.is_empty());
+        return Err(hint.into_iter().fold(failed, CommandError::hint));
     };
     if !found.refusals.is_empty() {
         return refusals(&plan).and(Ok(ExitCode::from(DIFFERS)));
