@@ -129,23 +129,15 @@ impl SiteConfigurer {
         plan: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, CommandError> {
         let mut configs = BTreeMap::new();
-        // Nodes that are not reached over SSH are not configured over it.
-        let reached = plan.nodes.iter().filter(|_| plan.verify_ssh);
-        for node in reached {
-            let (Some(wanted), Some(written)) = (&node.wanted, resolved.node(&node.name)) else {
+        for node in &plan.nodes {
+            let written = resolved.node(&node.name);
+            let spec = written.and_then(|written| Some(written.spec.as_ref()?.value.clone()));
+            let (Some(wanted), Some(spec)) = (&node.wanted, spec) else {
                 continue;
             };
-            // A simulated guest has no inside, and one that pulls fetches its spec itself.
-            if node.host == SIM || written.mode.value == Mode::Pull {
+            if not_applied(resolved, node).is_some() {
                 continue;
             }
-            // On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
-            if node.host == LOCAL && written.kind.value == NodeType::Pve {
-                continue;
-            }
-            let Some(spec) = written.spec.as_ref().map(|spec| spec.value.clone()) else {
-                continue;
-            };
             if let Some(why) = unknown_keys(&self.session.catalog, &spec) {
                 return Err(keys_unknown(&self.session, &spec, why));
             }
@@ -214,6 +206,58 @@ impl SiteConfigurer {
             }
         }
     }
+}
+
+/// Why the spec of a node is not applied from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotApplied {
+    /// A simulated guest has no inside.
+    Simulated,
+    /// It fetches its spec itself.
+    Fetched,
+    /// Nodes that are not reached over SSH are not configured over it.
+    NoSsh,
+    /// On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
+    Hypervisor,
+}
+
+impl NotApplied {
+    /// Returns the reason, for a person.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Simulated => "it is simulated",
+            Self::Fetched => "it fetches its spec itself",
+            Self::NoSsh => "`settings.verify_ssh` of the manifest is false",
+            Self::Hypervisor => "nodes of type `pve` are not configured on this machine",
+        }
+    }
+}
+
+/// Returns why the spec of a node is not applied from here, when it has one and it is not.
+pub(crate) fn not_applied(resolved: &Resolved, node: &NodePlan) -> Option<NotApplied> {
+    let written = resolved.node(&node.name)?;
+    written.spec.as_ref()?;
+    if node.host == SIM {
+        Some(NotApplied::Simulated)
+    } else if written.mode.value == Mode::Pull {
+        Some(NotApplied::Fetched)
+    } else if !resolved.settings.verify_ssh.value {
+        Some(NotApplied::NoSsh)
+    } else if node.host == LOCAL && written.kind.value == NodeType::Pve {
+        Some(NotApplied::Hypervisor)
+    } else {
+        None
+    }
+}
+
+/// Says that the spec of a node is not applied, where nobody would expect that.
+pub(crate) fn notice_not_applied(resolved: &Resolved, node: &NodePlan) -> Option<String> {
+    let why = match not_applied(resolved, node)? {
+        NotApplied::Simulated | NotApplied::Fetched => return None,
+        why @ (NotApplied::NoSsh | NotApplied::Hypervisor) => why.why(),
+    };
+    let spec = &resolved.node(&node.name)?.spec.as_ref()?.value;
+    Some(format!("its spec `{spec}` is not applied: {why}"))
 }
 
 /// Does something on the first port at which a node is reached.
@@ -346,7 +390,10 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
 
 #[cfg(test)]
 mod tests {
+    use homestak_core::catalog::{Catalog, Input};
+    use homestak_core::doc::Kind;
     use homestak_core::plan::Comparison;
+    use homestak_core::resolve::{Request, manifest};
     use serde_json::json;
 
     use super::*;
@@ -374,6 +421,64 @@ mod tests {
                 unseen: None,
             },
             is_new,
+        }
+    }
+
+    #[test]
+    fn a_spec_that_is_not_applied_is_named_with_its_reason() {
+        let input = |kind, name: &str, text: &str| Input {
+            kind,
+            name: name.to_owned(),
+            path: format!("{name}.yaml"),
+            text: Ok(text.to_owned()),
+        };
+        let notice = |host: &str, settings: &str, node: &str| {
+            let text = format!("{settings}nodes:\n  - {{name: web, preset: small, {node}}}\n");
+            let catalog = Catalog::read(vec![
+                input(Kind::Manifest, "m", &text),
+                input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n"),
+                input(
+                    Kind::Image,
+                    "debian-12",
+                    "source: https://example.org/d.qcow2\n",
+                ),
+                input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
+                input(
+                    Kind::Node,
+                    "father",
+                    "api_endpoint: https://127.0.0.1:8006\n",
+                ),
+                input(Kind::Spec, "web", "schema_version: 1\n"),
+            ]);
+            let request = Request {
+                host: Some("father".to_owned()),
+                ..Request::default()
+            };
+            let (resolved, faults) = manifest(&catalog, "m", &request);
+            let resolved = resolved.unwrap_or_else(|| panic!("{faults:?}"));
+            let node = json!({
+                "name": "web", "host": host, "place": { "host": host }, "depth": 0,
+                "action": "nothing", "reasons": [],
+            });
+            let node = serde_json::from_value(node).expect("a node");
+            notice_not_applied(&resolved, &node)
+        };
+        let no_ssh = "settings: {verify_ssh: false}\n";
+        let why = |text: Option<String>| text.unwrap_or_default();
+        assert!(why(notice("father", no_ssh, "spec: web")).contains("`settings.verify_ssh`"));
+        assert!(why(notice(LOCAL, "", "spec: web, type: pve")).contains("type `pve`"));
+        for (host, settings, node) in [
+            ("father", "", "spec: web"),
+            ("father", "", "spec: web, type: pve"),
+            (LOCAL, "", "spec: web"),
+            (SIM, no_ssh, "spec: web"),
+            ("father", no_ssh, "image: debian-12"),
+        ] {
+            assert_eq!(
+                notice(host, settings, node),
+                None,
+                "{host} {settings} {node}"
+            );
         }
     }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::job::{Job, refusals};
 use crate::args::{CarryArgs, ManifestArgs, NodeArgs};
 use crate::commands::Outcome;
+use crate::configure::{NotApplied, not_applied};
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::nodes;
@@ -40,8 +41,14 @@ pub(in crate::commands) fn run(
     let node = plan.node(name);
     let config = node.and_then(|node| node.config.as_ref());
     let Some(config) = config else {
+        let why = match node {
+            None => "the manifest does not name it",
+            Some(node) => {
+                not_applied(&job.resolved, node).map_or("it has no spec", NotApplied::why)
+            }
+        };
         return Err(CommandError::failed(format!(
-            "`{name}` is not configured from here: it has no spec, fetches it itself, or is simulated."
+            "`{name}` is not configured from here: {why}."
         )));
     };
     let Some(found) = &config.found else {
