@@ -109,6 +109,8 @@ pub struct Entry {
 
 /// The hint of a step whose documents were changed since the plan was made: it cannot be resumed.
 pub const REPLAN: &str = "homestak manifest apply makes a new plan";
+/// What hints say when something is to be corrected first, and a new plan made then.
+pub const APPLY_AGAIN: &str = "apply again";
 
 /// An error as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,6 +125,13 @@ pub struct Trouble {
     /// What a person can do next; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hint: String,
+}
+
+impl Trouble {
+    /// Tells whether a new plan is the way on: what the run was planned with is to be corrected.
+    pub fn needs_new_plan(&self) -> bool {
+        self.hint == REPLAN || self.hint.contains(APPLY_AGAIN)
+    }
 }
 
 impl From<&PortError> for Trouble {

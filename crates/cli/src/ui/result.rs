@@ -158,7 +158,7 @@ pub(crate) fn ending(
     let with = format!("-M {manifest} -H {host}");
     match ending {
         Ending::Done => {}
-        Ending::Failed if chronicle.troubles().any(|(_, one)| one.hint == REPLAN) => {
+        Ending::Failed if chronicle.troubles().any(|(_, one)| one.needs_new_plan()) => {
             printer.say("Failed; what is there stays.");
             printer.say(&format!(
                 "{hint} homestak manifest apply {with} makes a new plan and continues from what is there; homestak manifest rollback {with} undoes this run"

@@ -129,6 +129,9 @@ fn a_spec_that_cannot_be_had_fails_with_its_reason_and_the_next_apply_goes_on() 
     for words in ["no-such-package-anywhere", "configure `web`"] {
         assert!(run.err.contains(words), "{words}: {}", run.err);
     }
+    for (words, n_times) in [("makes a new plan", 1), ("goes on from here", 0)] {
+        assert_eq!(run.err.matches(words).count(), n_times, "{}", run.err);
+    }
     write(&bed, SPEC);
     // The run was planned with the other spec: a new plan is the one way on that is named.
     let run = bed.manifest_run("resume", "lab", &[]);
