@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use homestak_core::converge::render;
+use homestak_core::foreign::ForeignText;
 use homestak_core::observed::Power;
 use homestak_core::plan::{Options, Verb};
 use serde_json::json;
 
-use super::job::{Job, refusals};
+use super::job::Job;
 use crate::args::{CarryArgs, ManifestArgs, NodeArgs};
 use crate::commands::Outcome;
 use crate::configure::{NotApplied, not_applied};
@@ -16,7 +17,7 @@ use crate::error::CommandError;
 use crate::nodes;
 use crate::operator::journal;
 use crate::settings::Settings;
-use crate::ui::Printer;
+use crate::ui::{Printer, count};
 
 /// Something differs.
 const DIFFERS: u8 = 3;
@@ -73,7 +74,7 @@ pub(in crate::commands) fn run(
         return Err(hint.into_iter().fold(failed, CommandError::hint));
     };
     if !found.refusals.is_empty() {
-        return refusals(&plan).and(Ok(ExitCode::from(DIFFERS)));
+        return Err(refused((name, &config.spec), &found.refusals, printer));
     }
     let changes = &found.changes;
     if printer.shape.json {
@@ -86,4 +87,22 @@ pub(in crate::commands) fn run(
         }
     }
     Ok(ExitCode::from(if changes.is_empty() { 0 } else { DIFFERS }))
+}
+
+/// Says why a node cannot become what its spec says.
+fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -> CommandError {
+    if !printer.shape.json {
+        for reason in why {
+            printer.say(&format!("refused: `{name}`: {reason}"));
+        }
+    }
+    let error = CommandError::refused(format!(
+        "`{name}` cannot become what its spec `{spec}` says: {}.",
+        count(why.len(), "refusal")
+    ));
+    CommandError {
+        diagnostics: Some(Box::new(json!(why))),
+        ..error
+    }
+    .hint("correct the spec or the node")
 }
