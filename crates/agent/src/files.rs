@@ -14,6 +14,7 @@ use crate::error::AgentError;
 use crate::gather::Accounts;
 use crate::path::{self, Directory, Fault, Keeper};
 use crate::process;
+use crate::sound::visudo;
 
 fn failed(path: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
     move |source| AgentError::Write {
@@ -228,12 +229,10 @@ fn check_sudoers(files: &[Beside]) -> Result<(), AgentError> {
             continue;
         }
         let beside = Path::new(path).with_file_name(path::beside(name));
-        let beside = beside.to_string_lossy();
-        let ended = process::run(&["visudo", "--check", "--quiet", "--file", &beside])?;
-        if ended.code != Some(0) {
+        if let Some(said) = visudo(&beside.to_string_lossy(), path)? {
             return Err(AgentError::Unsound {
                 path: path.clone(),
-                said: ended.said(),
+                said,
             });
         }
     }

@@ -107,10 +107,32 @@ fn put(to: &Path, text: &str) -> Result<(), AgentError> {
 fn sudoers(place: &Path, path: &str, text: &str) -> Result<Option<String>, AgentError> {
     let copy = place.join("sudoers");
     put(&copy, text)?;
-    let copy = copy.to_string_lossy();
-    let ended = process::run(&[VISUDO, "--check", "--quiet", "--file", &copy])?;
-    let said = || unsound(path, &ended.said().replace(&*copy, path));
-    Ok((ended.code != Some(0)).then(said))
+    let said = visudo(&copy.to_string_lossy(), path)?;
+    Ok(said.map(|said| unsound(path, &said)))
+}
+
+/// Lets `visudo` check a file that will be at `path`; returns what it reports of one that it
+/// rejects.
+pub(crate) fn visudo(file: &str, path: &str) -> Result<Option<String>, AgentError> {
+    let ended = process::run(&[VISUDO, "--check", "--file", file])?;
+    Ok((ended.code != Some(0)).then(|| {
+        let reported = reported(&format!("{}\n{}", ended.err, ended.out), file, path);
+        let unknown = match ended.too_long {
+            true => "visudo took too long",
+            false => "visudo rejects it",
+        };
+        reported.unwrap_or_else(|| unknown.to_owned())
+    }))
+}
+
+/// Returns the lines that name the file. The others quote it, and not everyone may read it.
+fn reported(output: &str, file: &str, path: &str) -> Option<String> {
+    let lines = output.lines().map(str::trim);
+    let lines: Vec<String> = lines
+        .filter(|line| line.contains(file))
+        .map(|line| line.replace(file, path))
+        .collect();
+    (!lines.is_empty()).then(|| lines.join("; "))
 }
 
 /// Lets a program check what will be below a path.
@@ -149,4 +171,20 @@ fn below(
     let refused = !matches!(ended.code, Some(0 | NOT_MOUNTED) | None);
     _ = fs_err::remove_dir_all(place);
     Ok(refused.then(|| unsound(first, &ended.said())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visudo_is_reported_with_the_place_and_without_the_line_it_quotes() {
+        let output = "/run/x/sudoers:1:5: syntax error\nops secret=(ALL\n    ^~~~~~\n";
+        let reported = |output| reported(output, "/run/x/sudoers", "/etc/sudoers.d/own");
+        assert_eq!(
+            reported(output).as_deref(),
+            Some("/etc/sudoers.d/own:1:5: syntax error")
+        );
+        assert_eq!(reported(""), None);
+    }
 }

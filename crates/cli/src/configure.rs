@@ -15,14 +15,16 @@ use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
-    Action, ConfigPlan, Configured, NodePlan, Plan, Wanted, digest, port, spec_text,
+    Action, ConfigPlan, Configured, NodePlan, Plan, Unseen, Wanted, digest, port, spec_text,
 };
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
 use homestak_engine::journal::REPLAN;
-use homestak_engine::ports::{Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark};
+use homestak_engine::ports::{
+    Class, Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark,
+};
 use homestak_providers::push::{Agent, PushError, Pusher};
-use homestak_providers::ssh::{Keyring, Ssh, SshError};
+use homestak_providers::ssh::{Keyring, REBUILD, Ssh, SshError};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -127,23 +129,15 @@ impl SiteConfigurer {
         plan: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, CommandError> {
         let mut configs = BTreeMap::new();
-        // Nodes that are not reached over SSH are not configured over it.
-        let reached = plan.nodes.iter().filter(|_| plan.verify_ssh);
-        for node in reached {
-            let (Some(wanted), Some(written)) = (&node.wanted, resolved.node(&node.name)) else {
+        for node in &plan.nodes {
+            let written = resolved.node(&node.name);
+            let spec = written.and_then(|written| Some(written.spec.as_ref()?.value.clone()));
+            let (Some(wanted), Some(spec)) = (&node.wanted, spec) else {
                 continue;
             };
-            // A simulated guest has no inside, and one that pulls fetches its spec itself.
-            if node.host == SIM || written.mode.value == Mode::Pull {
+            if not_applied(resolved, node).is_some() {
                 continue;
             }
-            // On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
-            if node.host == LOCAL && written.kind.value == NodeType::Pve {
-                continue;
-            }
-            let Some(spec) = written.spec.as_ref().map(|spec| spec.value.clone()) else {
-                continue;
-            };
             if let Some(why) = unknown_keys(&self.session.catalog, &spec) {
                 return Err(keys_unknown(&self.session, &spec, why));
             }
@@ -153,6 +147,7 @@ impl SiteConfigurer {
                     port: port(&text),
                     spec,
                     found: None,
+                    unseen: None,
                 };
                 configs.insert(node.name.clone(), config);
             }
@@ -161,12 +156,7 @@ impl SiteConfigurer {
     }
 
     /// Asks every node that runs and stays what differs in it.
-    pub(crate) async fn ask(
-        &self,
-        plan: &Plan,
-        configs: &mut BTreeMap<String, ConfigPlan>,
-        told: &dyn Fn(&str),
-    ) {
+    pub(crate) async fn ask(&self, plan: &Plan, configs: &mut BTreeMap<String, ConfigPlan>) {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
         let stays = |node: &&NodePlan| {
@@ -176,8 +166,20 @@ impl SiteConfigurer {
             )
         };
         for node in plan.nodes.iter().filter(stays) {
-            let config = configs.get(&node.name);
-            let Some(inner) = config.and_then(|config| inner(node, config)) else {
+            let config = configs.get_mut(&node.name);
+            let there = node.found.as_ref();
+            let there = there.filter(|there| there.power == Power::Running);
+            let (Some(config), Some(there)) = (config, there) else {
+                continue;
+            };
+            let inner = there
+                .address
+                .and_then(|address| Inner::of(node, config, there.guest.uuid.clone(), address));
+            let Some(inner) = inner else {
+                config.unseen = Some(Unseen {
+                    why: "nothing records its address".into(),
+                    hint: REBUILD.to_owned(),
+                });
                 continue;
             };
             let (own, slots) = (self.clone(), slots.clone());
@@ -194,18 +196,68 @@ impl SiteConfigurer {
             };
             match (found, configs.get_mut(&node)) {
                 (Ok(found), Some(config)) => config.found = Some(found),
-                (Err(error), _) => told(&format!("{node}: {}", error.detail)),
-                (Ok(_), None) => {}
+                (Err(error), Some(config)) => {
+                    config.unseen = Some(Unseen {
+                        why: error.detail,
+                        hint: error.hint,
+                    });
+                }
+                (_, None) => {}
             }
         }
     }
 }
 
-/// Puts together what is known of a node that runs.
-fn inner(node: &NodePlan, config: &ConfigPlan) -> Option<Inner> {
-    let found = node.found.as_ref();
-    let found = found.filter(|found| found.power == Power::Running)?;
-    Inner::of(node, config, found.guest.uuid.clone(), found.address?)
+/// Why the spec of a node is not applied from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotApplied {
+    /// A simulated guest has no inside.
+    Simulated,
+    /// It fetches its spec itself.
+    Fetched,
+    /// Nodes that are not reached over SSH are not configured over it.
+    NoSsh,
+    /// On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
+    Hypervisor,
+}
+
+impl NotApplied {
+    /// Returns the reason, for a person.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Simulated => "it is simulated",
+            Self::Fetched => "it fetches its spec itself",
+            Self::NoSsh => "`settings.verify_ssh` of the manifest is false",
+            Self::Hypervisor => "nodes of type `pve` are not configured on this machine",
+        }
+    }
+}
+
+/// Returns why the spec of a node is not applied from here, when it has one and it is not.
+pub(crate) fn not_applied(resolved: &Resolved, node: &NodePlan) -> Option<NotApplied> {
+    let written = resolved.node(&node.name)?;
+    written.spec.as_ref()?;
+    if node.host == SIM {
+        Some(NotApplied::Simulated)
+    } else if written.mode.value == Mode::Pull {
+        Some(NotApplied::Fetched)
+    } else if !resolved.settings.verify_ssh.value {
+        Some(NotApplied::NoSsh)
+    } else if node.host == LOCAL && written.kind.value == NodeType::Pve {
+        Some(NotApplied::Hypervisor)
+    } else {
+        None
+    }
+}
+
+/// Says that the spec of a node is not applied, where nobody would expect that.
+pub(crate) fn notice_not_applied(resolved: &Resolved, node: &NodePlan) -> Option<String> {
+    let why = match not_applied(resolved, node)? {
+        NotApplied::Simulated | NotApplied::Fetched => return None,
+        why @ (NotApplied::NoSsh | NotApplied::Hypervisor) => why.why(),
+    };
+    let spec = &resolved.node(&node.name)?.spec.as_ref()?.value;
+    Some(format!("its spec `{spec}` is not applied: {why}"))
 }
 
 /// Does something on the first port at which a node is reached.
@@ -242,7 +294,7 @@ impl Configurer for SiteConfigurer {
         let asked = asked
             .await
             .map_err(|error| PortError::bug(&doing, &error))?;
-        asked.map_err(|error| error.at_port(&doing))
+        asked.map_err(|error| at_port(&error, &doing, node))
     }
 
     async fn converge(
@@ -267,7 +319,7 @@ impl Configurer for SiteConfigurer {
             })
         });
         let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
-        done.map_err(|error| error.at_port(&doing))
+        done.map_err(|error| at_port(&error, &doing, node))
     }
 
     async fn revert(
@@ -292,8 +344,18 @@ impl Configurer for SiteConfigurer {
             })
         });
         let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
-        done.map_err(|error| error.at_port(&doing))
+        done.map_err(|error| at_port(&error, &doing, node))
     }
+}
+
+/// Returns an error of the port. A node that does not let us in may still be creating its user when
+/// it boots for the first time; later it is tried a few times only.
+fn at_port(error: &PushError, doing: &str, node: &Inner) -> PortError {
+    let mut worded = error.at_port(doing);
+    if matches!(error, PushError::Ssh(SshError::Denied { .. })) && !node.is_new {
+        worded.class = Class::Broken;
+    }
+    worded
 }
 
 /// Remembers that nobody waits any more.
@@ -310,6 +372,7 @@ impl Drop for Dropped {
 fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
     match event {
         Event::Changes { changes } => {
+            hear(Remark::Began);
             for change in changes {
                 if change.handling == Handling::Report {
                     let found = change.found.lines().next().unwrap_or_default();
@@ -322,5 +385,109 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
         Event::Confirm { .. } => hear(Remark::Waiting("a new connection to it".to_owned())),
         Event::Reverted { why } => hear(Remark::Warning(format!("it was taken back: {why}"))),
         Event::Alive | Event::End { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_core::catalog::{Catalog, Input};
+    use homestak_core::doc::Kind;
+    use homestak_core::plan::Comparison;
+    use homestak_core::resolve::{Request, manifest};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A node that runs.
+    fn node(is_new: bool) -> Inner {
+        let wanted = json!({
+            "uuid": "11111111-1111-4111-8111-111111111111", "kind": "vm", "host": "father",
+            "cores": 1, "memory": 1024, "disk": 10, "storage": "local", "image_storage": "local",
+            "source": "debian-12", "mac": "", "bridge": "vmbr0", "dns": [],
+            "unprivileged": true, "hosts_guests": false, "user": "ops", "packages": [],
+        });
+        Inner {
+            node: "web".to_owned(),
+            host: "father".to_owned(),
+            guest: serde_json::from_value(wanted["uuid"].clone()).expect("an identity"),
+            address: IpAddr::from([192, 0, 2, 7]),
+            ports: vec![22],
+            wanted: serde_json::from_value(wanted).expect("a node"),
+            config: ConfigPlan {
+                spec: "web".to_owned(),
+                digest: String::new(),
+                port: 22,
+                found: Some(Comparison::default()),
+                unseen: None,
+            },
+            is_new,
+        }
+    }
+
+    #[test]
+    fn a_spec_that_is_not_applied_is_named_with_its_reason() {
+        let input = |kind, name: &str, text: &str| Input {
+            kind,
+            name: name.to_owned(),
+            path: format!("{name}.yaml"),
+            text: Ok(text.to_owned()),
+        };
+        let notice = |host: &str, settings: &str, node: &str| {
+            let text = format!("{settings}nodes:\n  - {{name: web, preset: small, {node}}}\n");
+            let catalog = Catalog::read(vec![
+                input(Kind::Manifest, "m", &text),
+                input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n"),
+                input(
+                    Kind::Image,
+                    "debian-12",
+                    "source: https://example.org/d.qcow2\n",
+                ),
+                input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
+                input(
+                    Kind::Node,
+                    "father",
+                    "api_endpoint: https://127.0.0.1:8006\n",
+                ),
+                input(Kind::Spec, "web", "schema_version: 1\n"),
+            ]);
+            let request = Request {
+                host: Some("father".to_owned()),
+                ..Request::default()
+            };
+            let (resolved, faults) = manifest(&catalog, "m", &request);
+            let resolved = resolved.unwrap_or_else(|| panic!("{faults:?}"));
+            let node = json!({
+                "name": "web", "host": host, "place": { "host": host }, "depth": 0,
+                "action": "nothing", "reasons": [],
+            });
+            let node = serde_json::from_value(node).expect("a node");
+            notice_not_applied(&resolved, &node)
+        };
+        let no_ssh = "settings: {verify_ssh: false}\n";
+        let why = |text: Option<String>| text.unwrap_or_default();
+        assert!(why(notice("father", no_ssh, "spec: web")).contains("`settings.verify_ssh`"));
+        assert!(why(notice(LOCAL, "", "spec: web, type: pve")).contains("type `pve`"));
+        for (host, settings, node) in [
+            ("father", "", "spec: web"),
+            ("father", "", "spec: web, type: pve"),
+            (LOCAL, "", "spec: web"),
+            (SIM, no_ssh, "spec: web"),
+            ("father", no_ssh, "image: debian-12"),
+        ] {
+            assert_eq!(
+                notice(host, settings, node),
+                None,
+                "{host} {settings} {node}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_let_us_in_is_waited_for_on_its_first_boot_only() {
+        let said = "ops@192.0.2.7: Permission denied (publickey)".into();
+        let denied = PushError::Ssh(SshError::Denied { said });
+        let class = |is_new| at_port(&denied, "configure", &node(is_new)).class;
+        assert!(matches!(class(true), Class::Unreachable { .. }));
+        assert_eq!(class(false), Class::Broken);
     }
 }

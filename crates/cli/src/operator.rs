@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
-    ConfigPlan, Elsewhere, Inputs, Look, Options, Paces, Place, Plan, Records, StepKind, Verb, ids,
-    plan, unsupported,
+    ConfigPlan, Elsewhere, Inputs, Look, Options, Paces, Place, Plan, Reason, Records, StepKind,
+    Verb, ids, plan, unsupported,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock;
 use crate::commands::require_sound;
-use crate::configure::SiteConfigurer;
+use crate::configure::{SiteConfigurer, notice_not_applied};
 use crate::connect::failed;
 use crate::error::CommandError;
 use crate::local_host::{LOCAL, LocalPlace};
@@ -207,9 +207,13 @@ impl Bench {
         }
         // What runs is asked how it is inside; what does not is configured once it does.
         let mut configs = self.configurer.configs(&again, &outside)?;
-        let told = |text: &str| printer.detail(text);
-        self.configurer.ask(&outside, &mut configs, &told).await;
+        self.configurer.ask(&outside, &mut configs).await;
         let mut plan = make(&looks, &configs);
+        for node in plan.nodes.iter_mut().filter(|node| node.wanted.is_some()) {
+            let notice = notice_not_applied(&again, node);
+            node.reasons
+                .extend(notice.map(|text| Reason { text, source: None }));
+        }
         let refusals = unsupported(&self.session.catalog, &again, &plan, |host| host == LOCAL);
         plan.refusals.extend(refusals);
         Ok(plan)

@@ -221,6 +221,8 @@ impl Listener for Hub {
                     self.tell(What::Waiting { subject, what });
                 }
             }
+            // Only whoever waits for the node needs to know.
+            Remark::Began => {}
             Remark::Doing(what) => self.tell(What::Doing { subject, what }),
             Remark::Warning(text) => self.tell(What::Warning { subject, text }),
         }

@@ -118,6 +118,8 @@ impl Entry {
 
 /// The hint of a step whose documents were changed since the plan was made: it cannot be resumed.
 pub const REPLAN: &str = "homestak manifest apply makes a new plan";
+/// What hints say when something is to be corrected first, and a new plan made then.
+pub const APPLY_AGAIN: &str = "apply again";
 
 /// The class of a step that was done but for parts that were refused.
 const PARTLY: &str = "partly-refused";
@@ -142,6 +144,11 @@ impl Trouble {
     /// or to roll back: one user of a node could bring it about.
     pub fn is_partial(&self) -> bool {
         self.class == PARTLY
+    }
+
+    /// Tells whether a new plan is the way on: what the run was planned with is to be corrected.
+    pub fn needs_new_plan(&self) -> bool {
+        self.hint == REPLAN || self.hint.contains(APPLY_AGAIN)
     }
 }
 

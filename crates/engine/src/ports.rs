@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::foreign::ForeignText;
-use homestak_core::plan::{ConfigPlan, Configured, NodePlan, Wanted};
+use homestak_core::plan::{Action, ConfigPlan, Configured, NodePlan, Wanted};
 use serde::{Deserialize, Serialize};
 
 pub use homestak_core::firstboot::{HostKey, Identity};
@@ -295,6 +295,8 @@ pub enum Remark {
     Waiting(String),
     /// What is being done inside a node.
     Doing(String),
+    /// A node has begun to become what its spec says, and goes on by itself from now on.
+    Began,
     /// How far an image is that is being made or fetched.
     Image {
         /// Its name.
@@ -410,6 +412,8 @@ pub struct Inner {
     pub wanted: Wanted,
     /// What it becomes.
     pub config: ConfigPlan,
+    /// Whether it may be booting for the first time, so that its user may still be being created.
+    pub is_new: bool,
 }
 
 impl Inner {
@@ -428,6 +432,11 @@ impl Inner {
             ports: ssh_ports(node, Some(config)),
             wanted: node.wanted.clone()?,
             config: config.clone(),
+            is_new: matches!(node.action, Action::Create | Action::Replace)
+                || node
+                    .found
+                    .as_ref()
+                    .is_some_and(|found| found.ready == Some(false)),
         })
     }
 }

@@ -30,7 +30,7 @@ impl Ears {
         let heard = self.0.lock().expect("ears");
         let waits = heard.iter().filter_map(|(guest, remark)| match remark {
             Remark::Waiting(text) => Some((guest.clone(), text.clone())),
-            Remark::Warning(_) | Remark::Doing(_) | Remark::Image { .. } => None,
+            Remark::Warning(_) | Remark::Doing(_) | Remark::Began | Remark::Image { .. } => None,
         });
         waits.collect()
     }
@@ -39,7 +39,7 @@ impl Ears {
         let heard = self.0.lock().expect("ears");
         let warnings = heard.iter().filter_map(|(guest, remark)| match remark {
             Remark::Warning(text) => Some((guest.clone(), text.clone())),
-            Remark::Waiting(_) | Remark::Doing(_) | Remark::Image { .. } => None,
+            Remark::Waiting(_) | Remark::Doing(_) | Remark::Began | Remark::Image { .. } => None,
         });
         warnings.collect()
     }

@@ -95,7 +95,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing_half_done() {
         2,
     );
     assert!(
-        said.contains("`/etc/sudoers.d/own` would be unsound"),
+        said.contains("`/etc/sudoers.d/own` would be unsound: /etc/sudoers.d/own:1:"),
         "{said}"
     );
 

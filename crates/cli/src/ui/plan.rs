@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use homestak_core::converge;
+use homestak_core::converge::{self, Change};
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::{Action, Foreign, Found, NodePlan, Place, Plan, Reason, Verb, Wanted};
 use owo_colors::OwoColorize as _;
 
 use super::count;
 
-/// How many differences inside a node are shown unless more is asked for.
+/// How many differences inside a node are shown unless more is asked for, beside those that remove
+/// something or could cut the node off.
 const SHOWN: usize = 12;
 
 /// Renders a plan. With `more`, everything that is left alone is listed too.
@@ -147,21 +148,32 @@ fn inside(node: &NodePlan, indent: &str, more: bool) -> String {
             | Action::Configure
             | Action::Destroy
             | Action::Reidentify
-            | Action::Leave => format!(
-                "{indent}    then becomes what its spec `{}` says; what that changes inside could not be seen\n",
-                config.spec
-            ),
+            | Action::Leave => {
+                let hint = config.unseen.as_ref().map(|unseen| &unseen.hint);
+                let hint = hint.filter(|hint| !hint.is_empty());
+                let hint = hint.map_or_else(String::new, |hint| {
+                    format!("{indent}    {} {hint}\n", "hint:".cyan().bold())
+                });
+                format!(
+                    "{indent}    then becomes what its spec `{}` says; what that changes inside could not be seen\n{hint}",
+                    config.spec
+                )
+            }
         };
     };
-    let changes = &found.changes;
-    let (shown, left) = if more {
-        (changes.len(), 0)
-    } else {
-        let shown = changes.len().min(SHOWN);
-        (shown, changes.len() - shown)
+    let mut room = if more { usize::MAX } else { SHOWN };
+    let is_shown = |change: &&Change| {
+        if change.is_removal() || change.danger.is_some() {
+            return true;
+        }
+        let fits = room > 0;
+        room = room.saturating_sub(1);
+        fits
     };
+    let shown: Vec<Change> = found.changes.iter().filter(is_shown).cloned().collect();
+    let left = found.changes.len() - shown.len();
     let mut text = String::new();
-    for line in converge::render(&changes[..shown]).lines() {
+    for line in converge::render(&shown).lines() {
         text += &format!("{indent}    {line}\n");
     }
     if left > 0 {
@@ -297,5 +309,44 @@ pub(crate) fn duration(seconds: f64) -> String {
         0..=119 => format!("{whole} s"),
         120..=7_199 => format!("{} min", (whole + 30) / 60),
         _ => format!("{} h {} min", whole / 3_600, whole % 3_600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn removals_and_dangerous_changes_are_shown_however_many_others_there_are() {
+        let change = |resource: &str, field: &str, expected: &str, found: &str| {
+            json!({
+                "id": format!("{resource}/{field}"), "resource": resource, "field": field,
+                "expected": expected, "found": found, "since": "spec", "handling": "enforce",
+            })
+        };
+        let mut changes: Vec<_> = (0..20)
+            .map(|n| change(&format!("file:/etc/{n}"), "content", "new", "old"))
+            .collect();
+        let mut rule = change("sudo:ops", "rule", "absent", "present");
+        rule["danger"] = "sudo".into();
+        changes.push(rule);
+        changes.push(change("user:alice", "login", "closed", "open"));
+        let node: NodePlan = serde_json::from_value(json!({
+            "name": "web", "host": "father", "place": { "host": "father" }, "depth": 0,
+            "action": "configure", "reasons": [],
+            "config": {
+                "spec": "web", "digest": "", "port": 22,
+                "found": { "settled": false, "changes": changes },
+            },
+        }))
+        .expect("a node");
+        let text = inside(&node, "", false);
+        for words in ["file:/etc/11", "sudo:ops", "user:alice", "and 8 more"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(!text.contains("file:/etc/12"), "{text}");
+        assert!(!inside(&node, "", true).contains(" more"));
     }
 }

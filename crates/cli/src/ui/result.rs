@@ -163,7 +163,7 @@ pub(crate) fn ending(
     };
     match ending {
         Ending::Done => {}
-        Ending::Failed if chronicle.troubles().any(|(_, one)| one.hint == REPLAN) => {
+        Ending::Failed if chronicle.troubles().any(|(_, one)| one.needs_new_plan()) => {
             printer.say("Failed; what is there stays.");
             printer.say(&format!(
                 "{hint} homestak manifest apply {with} makes a new plan and continues from what is there{undo}"
@@ -182,7 +182,7 @@ pub(crate) fn ending(
             ));
         }
         Ending::Stopped => {
-            printer.say("Stopped half-way; what was begun is done.");
+            printer.say("Stopped half-way; nothing new was begun.");
             printer.say(&format!(
                 "{hint} homestak manifest resume {with} goes on from here"
             ));

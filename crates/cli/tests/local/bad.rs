@@ -44,6 +44,40 @@ fn an_address_outside_of_the_network_or_taken_is_refused_and_nothing_is_left() {
 }
 
 #[test]
+fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
+    let Some(bed) = Bed::new() else { return };
+    let spec = "schema_version: 1\naccess:\n  users:\n    - {name: ops, sudo: true}\n";
+    bed.write("specs/web.yaml", spec);
+    bed.manifest("lab", "  - {name: web, spec: web}\n");
+    bed.apply("lab");
+    bed.inside("web", "sudo mv ~/.ssh/authorized_keys /root/keys")
+        .good();
+    let run = bed.manifest_run("apply", "lab", &["--yes"]);
+    assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+    for words in ["Permission denied", "must accept the driver's SSH key"] {
+        assert!(run.err.contains(words), "{words}: {}", run.err);
+    }
+    assert!(!run.err.contains("waits for an answer"), "{}", run.err);
+    // The same with a state directory that has lost its host key: the plan says why, and what helps.
+    std::fs::remove_file(bed.state().join("ssh/known_hosts")).unwrap();
+    let plan = bed.manifest_run("plan", "lab", &[]).good();
+    for words in ["its host key is not known here", "homestak state rebuild"] {
+        assert!(plan.contains(words), "{words}: {plan}");
+    }
+    let plan = bed.manifest_run("plan", "lab", &["--json-output"]).json();
+    let unseen = &plan["nodes"][0]["config"]["unseen"];
+    assert_eq!(unseen["why"], "its host key is not known here", "{plan}");
+    let diff = bed.run(&["spec", "diff", "web"]);
+    assert!(
+        diff.err.contains("its host key is not known here"),
+        "{}",
+        diff.err
+    );
+    bed.destroy("lab");
+    bed.is_as_before();
+}
+
+#[test]
 fn a_link_of_the_bridges_name_that_is_not_ours_is_left_alone() {
     let Some(bed) = Bed::new() else { return };
     let name = homestak_providers::local::Realm::at(&bed.root()).unwrap();

@@ -97,6 +97,17 @@ fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
     let strict = SPEC.replace("[tree]", "[cron]").replace("free", "strict");
     let strict = strict.replace("{name: alice, sudo: true}", "{name: alice}");
     write(&bed, &strict);
+    // Of a node that does not run nobody can see what goes, so it is asked all the same.
+    bed.inside("web", "sudo systemctl poweroff");
+    while bed.nodes()[0]["running"] == true {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let asked = bed.manifest_run("apply", "lab", &[]);
+    assert_eq!(asked.code, 3, "{}{}", asked.out, asked.err);
+    for words in ["start vm", "may be removed", "accounts and data"] {
+        assert!(asked.err.contains(words), "{words}: {}", asked.err);
+    }
+    assert_eq!(bed.nodes()[0]["running"], false);
     bed.apply("lab");
     holds(
         &bed,
@@ -117,6 +128,9 @@ fn a_spec_that_cannot_be_had_fails_with_its_reason_and_the_next_apply_goes_on() 
     assert_ne!(run.code, 0);
     for words in ["no-such-package-anywhere", "configure `web`"] {
         assert!(run.err.contains(words), "{words}: {}", run.err);
+    }
+    for (words, n_times) in [("makes a new plan", 1), ("goes on from here", 0)] {
+        assert_eq!(run.err.matches(words).count(), n_times, "{}", run.err);
     }
     write(&bed, SPEC);
     // The run was planned with the other spec: a new plan is the one way on that is named.

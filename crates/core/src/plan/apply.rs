@@ -221,7 +221,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             return;
         }
         let could_see = !matches!(seen, Seen::Hidden(_));
-        let (action, reasons, found) = match seen {
+        let (action, mut reasons, found) = match seen {
             Seen::There(found) => {
                 if found.power == Power::Unknown {
                     self.refuse_unknown(name, &found);
@@ -254,6 +254,11 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         }
         let (action, mut reasons) = match &config {
             Some(config) if action == Action::Nothing => inside(config, reasons),
+            Some(config) if config.unseen.is_some() => {
+                let text = format!("what differs inside could not be seen{}", why(config));
+                reasons.push(said(&text));
+                (action, reasons)
+            }
             _ => (action, reasons),
         };
         if action == Action::Replace {
@@ -302,6 +307,8 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             reasons.push(said(
                 "it is restarted: CPUs and memory change while it is stopped",
             ));
+        } else if action == Action::Change && !was_running {
+            reasons.push(said("it does not run; it is started afterwards"));
         }
         let fate = Fate {
             action,
@@ -309,7 +316,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             seen: could_see,
         };
         self.actions.insert(name.to_owned(), fate);
-        self.nodes.push(NodePlan {
+        let mut planned = NodePlan {
             name: name.to_owned(),
             host: host.to_owned(),
             place: place.clone(),
@@ -321,7 +328,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             config,
             reidentified: None,
             recorded: None,
-        });
+        };
+        if planned.may_remove_inside() {
+            planned.reasons.push(said(
+                "accounts, packages and files of an earlier spec may be removed; which could not be seen",
+            ));
+        }
+        self.nodes.push(planned);
     }
 
     fn offer(&mut self, place: &Place) -> Offer {
@@ -519,10 +532,19 @@ fn inside(config: &ConfigPlan, mut reasons: Vec<Reason>) -> (Action, Vec<Reason>
             let places = if n == 1 { "place" } else { "places" };
             format!("it differs from its spec `{spec}` in {n} {places}")
         }
-        None => format!("whether it is as its spec `{spec}` says could not be seen"),
+        None => format!(
+            "whether it is as its spec `{spec}` says could not be seen{}",
+            why(config)
+        ),
     };
     reasons.insert(0, said(&text));
     (Action::Configure, reasons)
+}
+
+/// Says why a node could not be asked, where that is known.
+fn why(config: &ConfigPlan) -> String {
+    let unseen = config.unseen.as_ref();
+    unseen.map_or_else(String::new, |unseen| format!(": {}", unseen.why))
 }
 
 /// What happens to a node, as far as its children care.

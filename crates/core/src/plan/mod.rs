@@ -33,7 +33,7 @@ pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
 pub use step::{Step, StepKind, steps};
 pub use types::{
     Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
-    Plan, Reason, Refusal, Reidentified, Verb, Wanted,
+    Plan, Reason, Refusal, Reidentified, Unseen, Verb, Wanted,
 };
 
 pub use unsupported::unsupported;

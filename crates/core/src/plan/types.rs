@@ -128,15 +128,15 @@ impl Plan {
         self.nodes.iter().any(|node| removal(node.action))
     }
 
-    /// Tells whether carrying it out removes accounts, packages or files inside nodes, as far as
-    /// that was seen.
+    /// Tells whether carrying it out removes accounts, packages or files inside nodes, or may do so
+    /// in one that could not be asked.
     pub fn removes_inside(&self) -> bool {
         let nodes = self.nodes.iter().filter(|node| node.action.changes());
-        let configs = nodes.filter_map(|node| node.config.as_ref());
+        let configs = nodes.clone().filter_map(|node| node.config.as_ref());
         let mut changes = configs
             .filter_map(|config| config.found.as_ref())
             .flat_map(|found| &found.changes);
-        changes.any(Change::is_removal)
+        changes.any(Change::is_removal) || nodes.clone().any(NodePlan::may_remove_inside)
     }
 
     /// Tells whether two plans do the same, whatever they expect of time and whichever lines of the
@@ -258,11 +258,38 @@ impl NodePlan {
         self.recorded.as_ref().unwrap_or(&self.name)
     }
 
+    /// Tells whether configuring it may remove what an earlier spec gave it, without anybody having
+    /// seen what that is. A node that was never reached has nothing of an earlier spec.
+    pub fn may_remove_inside(&self) -> bool {
+        let stays = match self.action {
+            Action::Start | Action::Change | Action::Configure => true,
+            Action::Nothing
+            | Action::Create
+            | Action::Replace
+            | Action::Destroy
+            | Action::Reidentify
+            | Action::Leave => false,
+        };
+        let (Some(config), Some(there)) = (&self.config, &self.found) else {
+            return false;
+        };
+        let differs = match &there.configured {
+            Some(before) => before.digest != config.digest,
+            None => there.ready != Some(false),
+        };
+        stays && differs && config.found.is_none()
+    }
+
     /// Returns what is done to the node, without why.
     #[must_use]
     pub fn without_reasons(&self) -> Self {
+        let config = self.config.clone();
         Self {
             reasons: Vec::new(),
+            config: config.map(|config| ConfigPlan {
+                unseen: None,
+                ..config
+            }),
             ..self.clone()
         }
     }
@@ -289,6 +316,19 @@ pub struct ConfigPlan {
     /// What the node said, when it could be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Comparison>,
+    /// Why it could not be asked, of a node that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<Unseen>,
+}
+
+/// Why a node that runs could not be asked what it is like inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unseen {
+    /// What happened.
+    pub why: ForeignText,
+    /// What to do about it; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
 }
 
 impl ConfigPlan {

@@ -4,6 +4,7 @@
 //! Never: a provider.
 
 mod bystanders;
+mod insides;
 mod owners;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,6 +201,7 @@ fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
         digest: String::new(),
         port: 22,
         found: Some(found),
+        unseen: None,
     };
     let plan = plan(&Inputs {
         site: &site(),

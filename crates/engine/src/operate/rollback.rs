@@ -85,6 +85,7 @@ impl Operator {
                 look_first: true,
                 mark: stage.mark.clone(),
                 changed: stage.changed[at],
+                began: Arc::default(),
             };
             let slots = slots.clone();
             // Cancel safety: looking changes nothing.

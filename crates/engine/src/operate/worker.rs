@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use homestak_api::runtime::{LeavableClock, SharedClock, stoppable};
@@ -144,6 +145,7 @@ impl Shared {
             look_first,
             mark: self.mark.clone(),
             changed,
+            began: Arc::default(),
         };
         let begun = self.clock.now();
         let work = about(task.subject(), persist(&task, self.way));
@@ -155,10 +157,9 @@ impl Shared {
             result = stoppable(self.interrupt.wish(), work) => result,
             // Cancel safety: only a flag is waited for.
             () = interrupt.asked(), if only_follows => {
-                self.hub.tell(What::Warning {
-                    subject: task.subject(),
-                    text: "no longer followed: the node goes on configuring itself".to_owned(),
-                });
+                let subject = task.subject();
+                let text = self.left(task.began.load(Ordering::Relaxed));
+                self.hub.tell(What::Warning { subject, text });
                 None
             }
         };
@@ -183,6 +184,18 @@ impl Shared {
         let ended = self.record(at, &result, earlier, seconds).await?;
         self.moment(Moment::AfterResult);
         Ok(ended)
+    }
+
+    /// Says what is known of a node that is not followed any longer.
+    fn left(&self, began: bool) -> String {
+        if !began {
+            return "no longer followed: the node has not reported that it began".to_owned();
+        }
+        let seconds = self.limits.timeouts.of(Limit::Confirm).as_secs();
+        format!(
+            "no longer followed: the node continues by itself; changes that could cut it off are \
+             reverted after {seconds} s, unless `homestak manifest resume` reaches it before"
+        )
     }
 
     fn moment(&self, moment: Moment) {

@@ -4,6 +4,7 @@
 //! Never: how; the configurer knows.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use homestak_core::plan::{Action, Configured, NodePlan};
 
@@ -51,10 +52,11 @@ pub(crate) fn earlier(node: &NodePlan, changed: Option<bool>) -> Option<&Configu
 }
 
 fn hear(task: &Task) -> Arc<dyn Fn(Remark) + Send + Sync> {
-    let (hub, subject) = (task.hub.clone(), task.subject());
+    let (hub, subject, began) = (task.hub.clone(), task.subject(), task.began.clone());
     Arc::new(move |remark: Remark| {
         let subject = subject.clone();
         hub.tell(match remark {
+            Remark::Began => return began.store(true, Ordering::Relaxed),
             Remark::Warning(text) => What::Warning { subject, text },
             Remark::Waiting(what) => What::Waiting { subject, what },
             Remark::Doing(what) | Remark::Image { what, .. } => What::Doing { subject, what },

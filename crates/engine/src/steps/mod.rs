@@ -14,6 +14,7 @@ mod size;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted};
@@ -39,6 +40,8 @@ pub(crate) struct Task {
     pub(crate) mark: String,
     /// Whether the step changed anything when it was done; `None` when that is not recorded.
     pub(crate) changed: Option<bool>,
+    /// Whether a node that is configured has reported that it began.
+    pub(crate) began: Arc<AtomicBool>,
 }
 
 /// What came of a step.

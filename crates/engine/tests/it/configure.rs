@@ -161,6 +161,10 @@ async fn an_interrupted_run_does_not_wait_for_a_node_that_configures_itself() {
     };
     let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
     assert_eq!(ended.unwrap().1, Ending::Stopped);
+    let said = warnings(&lab);
+    let continues =
+        "the node continues by itself; changes that could cut it off are reverted after 30 s";
+    assert!(said.contains(continues), "{said}");
     endless.lock().unwrap().clear();
     let (_ask, interrupt) = Interrupt::new();
     let run = lab.last_run();
@@ -168,6 +172,36 @@ async fn an_interrupted_run_does_not_wait_for_a_node_that_configures_itself() {
     assert_eq!(ending, Ending::Done);
     let converged = lab.insides.converged.lock().unwrap().clone();
     assert!(converged.contains(&"one".to_owned()), "{converged:?}");
+}
+
+/// Returns every warning of a run.
+fn warnings(lab: &Lab) -> String {
+    let events = lab.ear.0.lock().unwrap();
+    let texts = events.iter().filter_map(|event| match &event.what {
+        What::Warning { text, .. } => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_run_claims_nothing_of_a_node_that_has_not_begun() {
+    let lab = Lab::new();
+    for nodes in [&lab.insides.endless, &lab.insides.silent] {
+        nodes.lock().unwrap().insert("one".to_owned());
+    }
+    let plan = lab.plan(PEERS).await;
+    let (ask, interrupt) = Interrupt::new();
+    let operator = lab.operator();
+    let asking = async {
+        lab.clock.sleep(Duration::from_secs(600)).await;
+        ask.ask();
+    };
+    let (ended, ()) = tokio::join!(operator.carry_out("apply", &plan, interrupt), asking);
+    assert_eq!(ended.unwrap().1, Ending::Stopped);
+    let said = warnings(&lab);
+    assert!(said.contains("has not reported that it began"), "{said}");
+    assert!(!said.contains("by itself"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

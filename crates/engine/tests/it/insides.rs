@@ -21,6 +21,8 @@ pub struct Insides {
     pub converged: Mutex<Vec<String>>,
     /// Nodes that never end.
     pub endless: Mutex<BTreeSet<String>>,
+    /// Nodes that never report that they began.
+    pub silent: Mutex<BTreeSet<String>>,
     /// Nodes that cannot be converged, and whether that may pass.
     pub failing: Mutex<BTreeMap<String, Class>>,
 }
@@ -32,6 +34,7 @@ impl Default for Insides {
             known: Mutex::default(),
             converged: Mutex::default(),
             endless: Mutex::default(),
+            silent: Mutex::default(),
             failing: Mutex::default(),
         }
     }
@@ -49,6 +52,7 @@ impl Insides {
                 digest: digest.clone(),
                 port: 22,
                 found: Some(compare(now, &digest)),
+                unseen: None,
             }
         };
         let names = resolved.nodes.iter().map(|node| node.name.to_string());
@@ -107,7 +111,10 @@ impl Configurer for Insides {
         hear: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError> {
         self.fails(node)?;
-        hear(Remark::Doing("set the host name".to_owned()));
+        if !self.silent.lock().unwrap().contains(&node.node) {
+            hear(Remark::Began);
+            hear(Remark::Doing("set the host name".to_owned()));
+        }
         let is_endless = self.endless.lock().unwrap().contains(&node.node);
         if is_endless {
             std::future::pending::<()>().await;

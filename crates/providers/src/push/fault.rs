@@ -126,18 +126,37 @@ fn of_word(word: &str) -> (Class, &'static str) {
         ),
         "reverted" => (
             Class::Refused,
-            "the node is as it was before; mend the spec, and apply again",
+            "the node is as it was before; correct the spec, and apply again",
         ),
         _ => (
             Class::Refused,
-            "mend it in the spec or on the node, and apply again; what was done is not done twice",
+            "correct the spec or the node, and apply again; what was done is not done twice",
         ),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use homestak_engine::journal::Trouble;
+
     use super::*;
+
+    #[test]
+    fn a_spec_to_be_corrected_needs_a_new_plan() {
+        let trouble = |word: &str| {
+            let error = PushError::Agent {
+                word: word.to_owned(),
+                message: "no".into(),
+            };
+            Trouble::from(&error.at_port("configure `web`"))
+        };
+        for word in ["packages", "reverted", "no_earlier_spec"] {
+            assert!(trouble(word).needs_new_plan(), "{word}");
+        }
+        assert!(!trouble("busy").needs_new_plan());
+        let unknown = PushError::Ssh(SshError::HostKeyUnknown).at_port("configure `web`");
+        assert!(Trouble::from(&unknown).needs_new_plan());
+    }
 
     #[test]
     fn the_words_of_an_agent_that_failed_are_escaped_and_cut() {

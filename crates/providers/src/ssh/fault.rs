@@ -52,6 +52,13 @@ pub enum SshError {
     },
 }
 
+/// What to do about a node of which the state directory does not know enough.
+pub const REBUILD: &str = "when the state directory was lost, `homestak state rebuild` records the \
+                           nodes and lists what lets this driver in; then apply again";
+/// What to do about a node that does not let us in.
+const LET_IN: &str =
+    "the node must accept the driver's SSH key; `homestak console NODE` works without SSH";
+
 /// What `ssh` says when it did not get as far as a connection.
 const NOT_CONNECTED: &[&str] = &[
     "Connection refused",
@@ -144,11 +151,10 @@ impl SshError {
         let (class, hint) = match self {
             Self::NotInstalled => (Class::Refused, super::INSTALL),
             Self::Unreachable { sent, .. } => (Class::Unreachable { sent: *sent }, ""),
-            Self::HostKeyDiffers | Self::HostKeyUnknown | Self::TooMuch { .. } => {
-                (Class::Refused, "")
-            }
+            Self::HostKeyUnknown => (Class::Refused, REBUILD),
+            Self::HostKeyDiffers | Self::TooMuch { .. } => (Class::Refused, ""),
             // One that has just booted may not have made its user yet.
-            Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, ""),
+            Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, LET_IN),
             Self::Late { .. } | Self::Failed { .. } => {
                 (Class::Unreachable { sent: Sent::Maybe }, "")
             }

@@ -3,18 +3,21 @@
 use std::process::ExitCode;
 
 use homestak_core::converge::render;
+use homestak_core::foreign::ForeignText;
+use homestak_core::observed::Power;
 use homestak_core::plan::{Options, Verb};
 use serde_json::json;
 
-use super::job::{Job, refusals};
+use super::job::Job;
 use crate::args::{CarryArgs, ManifestArgs, NodeArgs};
 use crate::commands::Outcome;
+use crate::configure::{NotApplied, not_applied};
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::nodes;
 use crate::operator::journal;
 use crate::settings::Settings;
-use crate::ui::Printer;
+use crate::ui::{Printer, count};
 
 /// Something differs.
 const DIFFERS: u8 = 3;
@@ -39,22 +42,39 @@ pub(in crate::commands) fn run(
     let node = plan.node(name);
     let config = node.and_then(|node| node.config.as_ref());
     let Some(config) = config else {
+        let why = match node {
+            None => "the manifest does not name it",
+            Some(node) => {
+                not_applied(&job.resolved, node).map_or("it has no spec", NotApplied::why)
+            }
+        };
         return Err(CommandError::failed(format!(
-            "`{name}` is not configured from here: it has no spec, fetches it itself, or is simulated."
+            "`{name}` is not configured from here: {why}."
         )));
     };
     let Some(found) = &config.found else {
-        return Err(CommandError::failed(format!(
-            "`{name}` could not be asked what it is like inside."
+        let unseen = config.unseen.as_ref();
+        let power = node.and_then(|node| Some(node.found.as_ref()?.power));
+        let why = match (unseen, power) {
+            (Some(unseen), _) => &*unseen.why,
+            (None, Some(Power::Running)) => "it is replaced by the next apply",
+            (None, Some(Power::Stopped)) => "it does not run",
+            (None, Some(Power::Unknown)) => "whether it runs is not known",
+            (None, None) => "it is not there",
+        };
+        let failed = CommandError::failed(format!(
+            "`{name}` could not be asked what it is like inside: {why}."
         ))
         .hint(format!(
             "homestak manifest status {} tells how it is",
             known.options()
-        ))
-        .hint("-v says what was tried"));
+        ));
+        let hint = unseen.map(|unseen| &unseen.hint);
+        let hint = hint.filter(|hint| !hint.is_empty());
+        return Err(hint.into_iter().fold(failed, CommandError::hint));
     };
     if !found.refusals.is_empty() {
-        return refusals(&plan).and(Ok(ExitCode::from(DIFFERS)));
+        return Err(refused((name, &config.spec), &found.refusals, printer));
     }
     let changes = &found.changes;
     if printer.shape.json {
@@ -67,4 +87,22 @@ pub(in crate::commands) fn run(
         }
     }
     Ok(ExitCode::from(if changes.is_empty() { 0 } else { DIFFERS }))
+}
+
+/// Says why a node cannot become what its spec says.
+fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -> CommandError {
+    if !printer.shape.json {
+        for reason in why {
+            printer.say(&format!("refused: `{name}`: {reason}"));
+        }
+    }
+    let error = CommandError::refused(format!(
+        "`{name}` cannot become what its spec `{spec}` says: {}.",
+        count(why.len(), "refusal")
+    ));
+    CommandError {
+        diagnostics: Some(Box::new(json!(why))),
+        ..error
+    }
+    .hint("correct the spec or the node")
 }

@@ -284,7 +284,7 @@ impl<'a> Job<'a> {
         }
         if plan.removes_inside() {
             return self
-                .ask("Carry this out? It removes accounts, packages or files inside nodes.");
+                .ask("Carry this out? It removes accounts, packages or files inside nodes, or may do so.");
         }
         Ok(())
     }
@@ -296,7 +296,7 @@ impl<'a> Job<'a> {
             Answer::Yes => Ok(()),
             Answer::No => Err(CommandError::refused("Nothing was done.")),
             Answer::Nobody => Err(CommandError::refused(
-                "This removes guests, or accounts and data inside them, and there is no terminal to ask at.",
+                "This removes guests, or accounts and data inside them, or may do so, and there is no terminal to ask at.",
             )
             .hint(format!(
                 "homestak manifest {verb} ... --dry-run shows what goes; --yes agrees"

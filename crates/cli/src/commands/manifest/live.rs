@@ -11,6 +11,7 @@ use homestak_core::resolve::{Request, manifest};
 use homestak_engine::journal::{Happened, Journal, Run, RunHead};
 use jiff::Timestamp;
 
+use crate::configure::notice_not_applied;
 use crate::error::CommandError;
 use crate::operator::Bench;
 use crate::ui::Printer;
@@ -49,14 +50,16 @@ pub(super) async fn ask(
     let options = Options::new(Verb::Apply);
     let plan = bench.plan(&resolved, &request, &options, printer).await?;
     let nodes = plan.nodes.iter();
+    let live = |node: &NodePlan| live(node, notice_not_applied(&resolved, node).is_some());
     Ok(nodes.map(|node| (node.name.clone(), live(node))).collect())
 }
 
-fn live(node: &NodePlan) -> Live {
+/// Says how a node is. What is inside is unknown when its spec is not applied.
+fn live(node: &NodePlan, not_applied: bool) -> Live {
     let found = node.found.as_ref();
     let config = node.config.as_ref();
     let inside = config.and_then(|config| config.found.as_ref());
-    let unseen = config.is_some() && inside.is_none();
+    let unseen = not_applied || config.is_some() && inside.is_none();
     let power = match found.map(|found| found.power) {
         Some(Power::Running) => "running",
         Some(Power::Stopped) => "stopped",

@@ -16,6 +16,7 @@ use super::test_report::{Phase, Report};
 use crate::args::TestArgs;
 use crate::commands::Outcome;
 use crate::commands::local::{check_machine, install};
+use crate::configure::notice_not_applied;
 use crate::connect::block_on;
 use crate::error::CommandError;
 use crate::local_host::{LOCAL, LocalPlace};
@@ -170,21 +171,27 @@ async fn verify_nodes(
     let Some(verdicts) = verdicts else {
         return Ok(false);
     };
-    let bad: Vec<String> = verdicts
-        .iter()
-        .filter(|verdict| !verdict.good)
-        .map(|verdict| format!("{}: {}", verdict.node, verdict.detail))
-        .collect();
+    // What went wrong, and which specs were not applied, so that nobody verified them.
+    let mut notes = Vec::new();
     for verdict in &verdicts {
         let mark = if verdict.good { "verified" } else { "error" };
-        let text = format!("{mark}: {}: {}", verdict.node, verdict.detail);
-        job.printer.say(&text);
+        let text = format!("{}: {}", verdict.node, verdict.detail);
+        job.printer.say(&format!("{mark}: {text}"));
+        if !verdict.good {
+            notes.push(text);
+        }
+        let node = plan.node(&verdict.node);
+        if let Some(notice) = node.and_then(|node| notice_not_applied(&job.resolved, node)) {
+            let text = format!("{}: {notice}", verdict.node);
+            job.printer.say(&format!("notice: {text}"));
+            notes.push(text);
+        }
     }
     report.add(Phase {
         name: "verify",
         description: "Every node runs and is reached",
-        passed: Some(bad.is_empty()),
-        message: bad.join("; "),
+        passed: Some(verdicts.iter().all(|verdict| verdict.good)),
+        message: notes.join("; "),
         seconds: now(job).duration_since(begun).as_secs_f64(),
     });
     Ok(true)
