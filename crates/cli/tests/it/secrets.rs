@@ -537,7 +537,7 @@ fn what_a_killed_edit_left_is_removed_at_the_next_start_and_other_edits_are_not(
     dead.kill().unwrap();
     dead.wait().unwrap();
     end_editor(&world, "first");
-    assert!(left.exists(), "nothing can be done about SIGKILL itself");
+    // Nothing can be done about SIGKILL itself; any start of the program does, also one elsewhere.
     world.on_site(&["secrets", "check"]).good();
     let (left_is_there, used_is_there) = (left.parent().unwrap().exists(), used.exists());
     send("-TERM", &alive.id().to_string());

@@ -53,16 +53,14 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                 let carrying = owners.of_node(&place, (host, name), record);
                 claimed.extend(carrying.identities());
                 match carrying {
-                    Match::Absent => match record.filter(|record| is_cut_off(record)) {
+                    Match::Absent => match (owners.given_up(&place, record), record) {
+                        (Some(guest), _) => (given_up(guest), None),
                         // It may be on its way, or have left its first-boot data.
-                        Some(record) => (
+                        (None, Some(record)) if is_cut_off(record) => (
                             "it may be half-created".to_owned(),
                             Some(remembered(record)),
                         ),
-                        None => match owners.given_up(&place, record) {
-                            Some(guest) => (given_up(guest), None),
-                            None => (NOT_THERE.to_owned(), None),
-                        },
+                        (None, _) => (NOT_THERE.to_owned(), None),
                     },
                     Match::Guest(guest, others) => {
                         if let Some((detail, hint)) = unusable(name, guest) {
