@@ -50,6 +50,17 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
     bed.write("specs/web.yaml", spec);
     bed.manifest("lab", "  - {name: web, spec: web}\n");
     bed.apply("lab");
+    // What it refuses is named by `spec diff`, for it alone.
+    let rule = "config:\n  files:\n    - {path: /etc/sudoers.d/own, content: \"nonsense rule here\\n\", mode: \"0440\"}\n";
+    bed.write("specs/web.yaml", &format!("{spec}{rule}"));
+    let diff = bed.run(&["spec", "diff", "web"]);
+    assert_eq!(diff.code, 3, "{}{}", diff.out, diff.err);
+    let why = "refused: `web`: `/etc/sudoers.d/own` would be unsound: /etc/sudoers.d/own:1:";
+    for words in [why, "syntax error", "says: 1 refusal"] {
+        assert!(diff.err.contains(words), "{words}: {}", diff.err);
+    }
+    assert!(!diff.err.contains("nonsense"), "{}", diff.err);
+    bed.write("specs/web.yaml", spec);
     // A connection that is open already would still let it in.
     bed.inside(
         "web",
