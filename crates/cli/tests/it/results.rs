@@ -236,7 +236,7 @@ fn status_asks_the_hosts() {
     };
     let now = asked("");
     let node = |json: &Value, at: usize| json["nodes"][at].clone();
-    // Nothing is reached over SSH here, so that nobody knows how it is inside.
+    // Nobody looks inside: the manifest says `verify_ssh: false`.
     assert_eq!(
         (&node(&now, 0)["power"], &node(&now, 0)["differs"]),
         (&"running".into(), &Value::Null)

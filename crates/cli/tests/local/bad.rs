@@ -50,14 +50,32 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
     bed.write("specs/web.yaml", spec);
     bed.manifest("lab", "  - {name: web, spec: web}\n");
     bed.apply("lab");
-    bed.inside("web", "sudo mv ~/.ssh/authorized_keys /root/keys")
-        .good();
+    // What it refuses is named by `spec diff`, for it alone.
+    let rule = "config:\n  files:\n    - {path: /etc/sudoers.d/own, content: \"nonsense rule here\\n\", mode: \"0440\"}\n";
+    bed.write("specs/web.yaml", &format!("{spec}{rule}"));
+    let diff = bed.run(&["spec", "diff", "web"]);
+    assert_eq!(diff.code, 3, "{}{}", diff.out, diff.err);
+    let why = "refused: `web`: `/etc/sudoers.d/own` would be unsound: /etc/sudoers.d/own:1:";
+    for words in [why, "syntax error", "says: 1 refusal"] {
+        assert!(diff.err.contains(words), "{words}: {}", diff.err);
+    }
+    assert!(!diff.err.contains("nonsense"), "{}", diff.err);
+    bed.write("specs/web.yaml", spec);
+    // A connection that is open already would still let it in.
+    bed.inside(
+        "web",
+        "sudo mv ~/.ssh/authorized_keys /root/keys && sudo systemctl poweroff",
+    );
+    while bed.nodes()[0]["running"] == true {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
     let run = bed.manifest_run("apply", "lab", &["--yes"]);
     assert_eq!(run.code, 1, "{}{}", run.out, run.err);
     for words in ["Permission denied", "must accept the driver's SSH key"] {
         assert!(run.err.contains(words), "{words}: {}", run.err);
     }
-    assert!(!run.err.contains("waits for an answer"), "{}", run.err);
+    let waits = |line: &str| line.contains("an answer (") && line.contains("Permission denied");
+    assert!(!run.err.lines().any(waits), "{}", run.err);
     // The same with a state directory that has lost its host key: the plan says why, and what helps.
     std::fs::remove_file(bed.state().join("ssh/known_hosts")).unwrap();
     let plan = bed.manifest_run("plan", "lab", &[]).good();

@@ -5,9 +5,10 @@ use crate::bed::Bed;
 #[test]
 fn a_node_inside_a_node_is_made_reached_and_removed() {
     let Some(bed) = Bed::new() else { return };
+    bed.write("specs/web.yaml", "schema_version: 1\n");
     bed.manifest(
         "deep",
-        "  - {name: outer, type: pve, image: debian-12, memory: 1024}\n  - {name: inner, parent: outer}\n",
+        "  - {name: outer, type: pve, spec: web, image: debian-12, memory: 1024}\n  - {name: inner, parent: outer}\n",
     );
     let made = bed
         .manifest_run("apply", "deep", &["--yes", "--json-output"])
@@ -47,6 +48,18 @@ fn a_node_inside_a_node_is_made_reached_and_removed() {
         plan.out,
         plan.err
     );
+    // Nobody applies the spec of a hypervisor of this machine, and nobody claims to.
+    let why = "nodes of type `pve` are not configured on this machine";
+    let shown = format!("its spec `web` is not applied: {why}");
+    assert!(plan.out.contains(&shown), "{}", plan.out);
+    let status = bed
+        .manifest_run("status", "deep", &["--json-output"])
+        .json();
+    let nodes = status["runs"][0]["nodes"].as_array().unwrap();
+    let outer = nodes.iter().find(|node| node["name"] == "outer").unwrap();
+    assert!(outer["differs"].is_null(), "{outer}");
+    let diff = bed.run(&["spec", "diff", "outer"]);
+    assert!(diff.err.contains(why), "{}", diff.err);
     bed.destroy("deep");
     bed.is_as_before();
 }

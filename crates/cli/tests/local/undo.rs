@@ -31,9 +31,9 @@ fn write(bed: &Bed, spec: &str, memory: u32) {
     );
 }
 
-/// The same without an account and a file, with another package and other content.
+/// The same with another account and without a file, with another package and other content.
 fn after() -> String {
-    let spec = BEFORE.replace("    - {name: alice}\n", "");
+    let spec = BEFORE.replace("{name: alice}", "{name: bob}");
     let spec = spec.replace("[tree]", "[cron]").replace("before", "after");
     spec.replace(
         "    - {path: /etc/note, content: \"of the first spec\\n\"}\n",
@@ -111,10 +111,18 @@ fn configuration_is_planned_with_hardware_asked_for_applied_and_rolled_back() {
         "--yes",
         "--json-output",
     ]);
-    assert_eq!(back.code, 0, "{}{}", back.out, back.err);
-    assert_eq!(back.json()["success"], true);
+    assert_eq!(back.code, 1, "{}{}", back.out, back.err);
+    let back: serde_json::Value = serde_json::from_str(&back.out).unwrap();
+    // What is the account's own stays, so not everything is undone.
+    let kept = "accounts that it added stay closed, with their home directories: bob";
+    assert_eq!(back["not_undone"][0]["text"], kept, "{back}");
+    assert_eq!(back["success"], false, "{back}");
     wait(&bed);
     holds(&bed, IS_BEFORE);
+    holds(
+        &bed,
+        "test -d /home/bob\n! sudo chage -l bob | grep -q '^Account expires.*never'",
+    );
     // The site says otherwise, so that a plan shows the difference again.
     let status = bed.manifest_run("status", "lab", &["--json-output"]).json();
     assert_eq!(status["runs"][0]["nodes"][0]["differs"], true, "{status}");

@@ -74,7 +74,7 @@ fn a_node_that_was_configured_otherwise_and_could_not_be_asked_may_lose_somethin
 #[test]
 fn a_node_with_the_same_spec_or_that_was_never_reached_loses_nothing() {
     let same = unasked(Power::Stopped, |known, _| {
-        known.configured = configured("new")
+        known.configured = configured("new");
     });
     let never = unasked(Power::Stopped, |known, _| known.status = NodeStatus::Made);
     for plan in [same, never] {
@@ -97,7 +97,7 @@ fn a_node_that_does_not_run_and_is_changed_is_said_to_be_started() {
 #[test]
 fn why_a_node_could_not_be_asked_is_in_the_plan_and_no_part_of_the_work() {
     let asked = unasked(Power::Running, |known, _| {
-        known.configured = configured("old")
+        known.configured = configured("old");
     });
     let why = "says could not be seen: its host key is not known here";
     assert!(says(&asked, why), "{:#?}", asked.nodes);

@@ -126,13 +126,44 @@ fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
                 (UndoEffect::Stays, text.to_owned())
             }),
         };
-        items.extend(said.map(|(effect, text)| UndoItem {
+        let kept = node.and_then(|node| added_accounts(node, step, at, &so_far.replay));
+        let kept = kept.map(|text| (UndoEffect::Lost, text));
+        items.extend(said.into_iter().chain(kept).map(|(effect, text)| UndoItem {
             subject: subject(&run.plan, step),
             effect,
             text,
         }));
     }
     items
+}
+
+/// Says which accounts stay on a node that becomes again what its spec before said: they are closed,
+/// and what is theirs is not removed.
+fn added_accounts(node: &NodePlan, step: &Step, at: usize, replay: &Replay) -> Option<String> {
+    if step.kind != StepKind::Configure || replay.states[at] == StepState::Untouched {
+        return None;
+    }
+    let changed = replay.changed[at];
+    earlier(node, changed)?;
+    let added = match changed {
+        Some(_) => "that it added",
+        None => "that it may have added",
+    };
+    let Some(found) = &node.config.as_ref()?.found else {
+        return Some(format!(
+            "accounts {added}, if any, stay closed, with their home directories"
+        ));
+    };
+    let accounts = found.changes.iter().filter(|one| one.field == "account");
+    let names: Vec<&str> = accounts
+        .filter_map(|one| one.resource.strip_prefix("user:"))
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "accounts {added} stay closed, with their home directories: {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// What is known of a run.

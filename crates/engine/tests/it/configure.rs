@@ -259,3 +259,41 @@ async fn differences_that_were_corrected_are_not_claimed_to_be_undone() {
     assert_eq!(lab.apply(PEERS).await, Ending::Done);
     assert_eq!(roll_back(&lab).await, [UndoEffect::Lost]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn accounts_that_a_run_added_are_not_claimed_to_be_undone() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    *lab.insides.digest.lock().unwrap() = "two".to_owned();
+    let mut plan = lab.plan(PEERS).await;
+    let one = plan.nodes.iter_mut().find(|node| node.name == "one");
+    let found = one
+        .unwrap()
+        .config
+        .as_mut()
+        .unwrap()
+        .found
+        .as_mut()
+        .unwrap();
+    let mut account = found.changes[0].clone();
+    account.id = "user:bob/account".to_owned();
+    (account.resource, account.field) = ("user:bob".to_owned(), "account".to_owned());
+    found.changes.push(account);
+    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+    let lost = |lab: &Lab| {
+        let mut items = rollback_plan(&lab.last_run());
+        items.retain(|item| item.effect == UndoEffect::Lost);
+        items
+    };
+    let before = lost(&lab);
+    roll_back(&lab).await;
+    // The same is said before and after.
+    assert_eq!(lost(&lab), before);
+    let [item] = &before[..] else {
+        panic!("{before:?}")
+    };
+    assert_eq!(item.subject, "one");
+    let text = "accounts that it added stay closed, with their home directories: bob";
+    assert_eq!(item.text, text);
+}
