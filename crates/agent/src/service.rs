@@ -154,13 +154,19 @@ fn property(unit: &str, name: &str) -> Result<String, AgentError> {
 
 /// Returns what a service logged when it was last started.
 fn own_words(unit: &str) -> Option<String> {
+    // What it logged last may still be on its way.
+    _ = process::run(&["journalctl", "--sync"]);
     let invocation = property(unit, "InvocationID").ok()?;
-    let which = match invocation.is_empty() {
-        true => format!("_SYSTEMD_UNIT={unit}"),
-        false => format!("_SYSTEMD_INVOCATION_ID={invocation}"),
-    };
+    let of_run = format!("_SYSTEMD_INVOCATION_ID={invocation}");
+    // A process that ended before the journal looked at it is known by its unit alone.
+    let since = format!("--since={}", property(unit, "InactiveExitTimestamp").ok()?);
+    let of_unit = format!("_SYSTEMD_UNIT={unit}");
+    logged(&[&of_run]).or_else(|| logged(&[&since, &of_unit]))
+}
+
+fn logged(which: &[&str]) -> Option<String> {
     let words = ["journalctl", "--quiet", "--no-pager", "--output=cat", LINES];
-    let ended = process::run(&[&words[..], &[&which]].concat()).ok()?;
+    let ended = process::run(&[&words[..], which].concat()).ok()?;
     let lines: Vec<&str> = ended.out.lines().map(str::trim).collect();
     let said = lines.join("; ");
     (!said.is_empty()).then(|| ForeignText::line(&said).into())

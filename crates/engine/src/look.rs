@@ -100,9 +100,8 @@ pub async fn look(
     let unnamed = unnamed.map(|record| (&*record.name, record.place.clone(), Some(record)));
     for (name, place, record) in written.chain(unnamed) {
         let inside = Place::Inside(name.to_owned());
-        if looks.contains_key(&inside) {
-            let why = format!("`{name}` is recorded on several hosts");
-            looks.insert(inside, Look::Unseen(why));
+        if let Some(look) = looks.get_mut(&inside) {
+            *look = Look::Unseen(format!("`{name}` is recorded on several hosts"));
             continue;
         }
         let Some(record) = record else {

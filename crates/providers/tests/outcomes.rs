@@ -62,7 +62,7 @@ async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_
     let (created, ()) = tokio::join!(pve.create(&guest), killer);
     let error = created.expect_err("it is half-made");
     let vmid = place.world.guests()[0].vmid;
-    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert_eq!(error.class, Class::Refused, "{error:?}");
     assert!(error.detail.contains("`create`"), "{error:?}");
     assert!(
         error.hint.contains(&format!("`pct unlock {vmid}`")),

@@ -413,6 +413,9 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         let Some(guest) = guest else {
             return match self.owners.given_up(place, record) {
                 Some(guest) => new(&format!("the manifest names it; {}", given_up(guest))),
+                None if record.is_some_and(NodeRecord::is_cut_off) => new(
+                    "the manifest names it, and a run that worked on it was cut off: it may be half-created",
+                ),
                 None => new("the manifest names it, and it is not there"),
             };
         };

@@ -10,7 +10,6 @@ use super::apply::{by_depth, empty, place, said, site_hosts};
 use super::compare::{found, remembered};
 use super::owner::{Match, Owners, named};
 use super::place::{Offer, offer};
-use super::record::{NodeRecord, NodeStatus};
 use super::strays::{
     ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
     unseen_inside, unusable,
@@ -56,7 +55,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                     Match::Absent => match (owners.given_up(&place, record), record) {
                         (Some(guest), _) => (given_up(guest), None),
                         // It may be on its way, or have left its first-boot data.
-                        (None, Some(record)) if is_cut_off(record) => (
+                        (None, Some(record)) if record.is_cut_off() => (
                             "it may be half-created".to_owned(),
                             Some(remembered(record)),
                         ),
@@ -136,11 +135,6 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
     let foreign = foreign(inputs, &offers, copies, &nodes, &claimed);
     refusals.extend(bystanders(inputs, &offers, &nodes, &BTreeSet::new()));
     empty(inputs, nodes, Vec::new(), foreign, refusals)
-}
-
-/// Tells whether nobody knows how far a guest came or went.
-fn is_cut_off(record: &NodeRecord) -> bool {
-    matches!(record.status, NodeStatus::Creating | NodeStatus::Destroying)
 }
 
 fn gone_with(place: &Place) -> String {

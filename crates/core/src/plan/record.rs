@@ -62,6 +62,11 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
+    /// Tells whether nobody knows how far its guest came or went.
+    pub fn is_cut_off(&self) -> bool {
+        matches!(self.status, NodeStatus::Creating | NodeStatus::Destroying)
+    }
+
     /// Returns how many recorded nodes it runs on, one in another.
     pub fn depth(&self, records: &Records) -> usize {
         let above = |record: &&Self| match &record.place {

@@ -88,7 +88,7 @@ pub(super) fn half_made(located: &Located) -> Fault {
         GuestKind::Ct => "pct",
     };
     let detail = format!("{name} is half-made: held by `{lock}`, and no task makes it any more");
-    Fault::new(Class::Busy, Reason::HalfMade, detail).with_hint(format!(
+    Fault::new(Class::Refused, Reason::HalfMade, detail).with_hint(format!(
         "no API token may take that lock away; when nobody else is making it, as root on {node}: \
          `{tool} unlock {vmid}`, then `{tool} destroy {vmid} --destroy-unreferenced-disks 1`; \
          then repeat"
