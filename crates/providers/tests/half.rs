@@ -54,7 +54,7 @@ async fn crash_while_making(place: &Place, guest: &NewGuest) -> u32 {
 }
 
 fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
-    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert_eq!(error.class, Class::Refused, "{error:?}");
     assert!(
         error.detail.contains(&vmid.to_string()) && error.detail.contains(&format!("`{lock}`")),
         "{error:?}"

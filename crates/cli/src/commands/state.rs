@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::observed::{GuestUuid, ObservedGuest};
+use homestak_core::observed::{GuestKind, GuestUuid, ObservedGuest};
 use homestak_core::plan::{
-    Elsewhere, Inputs, Look, NodePlan, NodeRecord, Options, Paces, Place, Records, Refusal, Verb,
-    rebuild, rebuilt_plan, unknown_manifest,
+    Elsewhere, Inputs, Look, NodePlan, NodeRecord, NodeStatus, Options, Paces, Place, Records,
+    Refusal, Verb, rebuild, rebuilt_plan, unknown_manifest,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::journal::{Ending, Entry, Happened};
@@ -131,6 +131,8 @@ struct Summary {
     restored: Vec<(String, NodeRecord)>,
     /// How many nodes were known before.
     known: BTreeSet<(String, String, String)>,
+    /// Those of them that have a guest.
+    before: Vec<NodeRecord>,
     refused: Vec<(String, Refusal)>,
     /// Hosts that could not be asked, and why.
     lost: BTreeMap<String, String>,
@@ -227,7 +229,9 @@ async fn restore(
     let mut records = bench.records(&scopes).await?;
     for record in records.values() {
         let key = (name.to_owned(), record.host.clone(), record.name.clone());
-        summary.known.insert(key);
+        if summary.known.insert(key) && record.status != NodeStatus::Destroyed {
+            summary.before.push(record.clone());
+        }
     }
     let elsewhere = bench
         .journal()
@@ -466,14 +470,21 @@ fn locked_out<'s>(
 ) -> Result<Vec<(&'s NodeRecord, Vec<String>)>, CommandError> {
     let keyring = &bench.keyring;
     let mut locked = Vec::new();
-    for (_, record) in summary.restored.iter().filter(|(_, one)| one.host != SIM) {
+    let new = summary.restored.iter().map(|(_, record)| (record, true));
+    let before = summary.before.iter().map(|record| (record, false));
+    for (record, is_new) in new.chain(before).filter(|(one, _)| one.host != SIM) {
         let word = |error: PortError| failed(&record.host, &error);
         let uuid = &record.guest.uuid;
-        let known = keyring.knows(uuid).map_err(word)?;
+        // A container of Proxmox VE creates its own host key, and a person says whether it is that.
+        let foreign = record.guest.kind == GuestKind::Ct && record.host != LOCAL;
+        let known = foreign || keyring.knows(uuid).map_err(word)?;
         let mut lines = Vec::new();
-        if !had_key || !known {
+        if is_new && !had_key || !known {
             let key = keyring.own().map_err(word)?;
-            let user = record.user.as_deref().unwrap_or_default();
+            let user = match foreign {
+                true => "root",
+                false => record.user.as_deref().unwrap_or_default(),
+            };
             lines.push(format!("echo '{key}' >> ~{user}/.ssh/authorized_keys"));
         }
         if !known {

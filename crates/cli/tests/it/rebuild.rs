@@ -65,6 +65,8 @@ fn records_of_a_lost_state_come_back_from_the_host_and_keys_are_asked_for() {
     let (code, json) = rebuild(&father);
     assert_eq!((code, json["known"].as_u64()), (0, Some(2)), "{json:#}");
     assert!(restored(&json).is_empty(), "{json:#}");
+    // As long as the keys are not there, it says so.
+    assert_eq!(json["without_keys"].as_array().unwrap().len(), 2);
     let known = father.run(&["manifest", "forget", "worker-1", "-M", "workers", "--yes"]);
     known.good();
     assert_eq!(restored(&rebuild(&father).1), ["worker-1"]);
