@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use homestak_api::durable::TEMPORARY;
 use homestak_engine::ports::{GuestUuid, Halt, PortError};
 
 use super::life::link;
@@ -146,6 +147,7 @@ impl Local {
             saved::sweep(&self.realm.images(), |place| self.is_base(place)).map_err(io)?;
         }
         let turn = self.realm.lock()?;
+        self.remove_half_written().map_err(io)?;
         if node::all(&self.realm)?.is_empty() {
             for (_, holder) in lease::all(&self.realm) {
                 if let Some(uuid) = GuestUuid::new(&holder) {
@@ -153,6 +155,18 @@ impl Local {
                 }
             }
             self.leave(turn)?;
+        }
+        Ok(())
+    }
+
+    /// Removes files that a program which was killed did not finish. Whoever writes one has the
+    /// lock, as the caller has.
+    fn remove_half_written(&self) -> std::io::Result<()> {
+        for entry in fs_err::read_dir(self.realm.root())? {
+            let path = entry?.path();
+            if path.to_string_lossy().ends_with(TEMPORARY) {
+                fs_err::remove_file(&path)?;
+            }
         }
         Ok(())
     }
