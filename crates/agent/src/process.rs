@@ -58,7 +58,7 @@ pub(crate) fn run(words: &[&str]) -> Result<Ended, ProcessError> {
 }
 
 /// Runs a program, which is asked to end after the first time and killed after the second. Without
-/// a thread, so that a machine that has no room for one runs programs all the same.
+/// a thread, so that programs run also where the machine has no room for one.
 fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Ended, ProcessError> {
     let failed = |source| ProcessError::Start {
         program: words.first().unwrap_or(&"").to_string(),

@@ -97,7 +97,7 @@ fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
     let strict = SPEC.replace("[tree]", "[cron]").replace("free", "strict");
     let strict = strict.replace("{name: alice, sudo: true}", "{name: alice}");
     write(&bed, &strict);
-    // Of a node that does not run nobody can see what goes, so it is asked all the same.
+    // Nobody can see what goes in a node that does not run, so the command asks.
     bed.inside("web", "sudo systemctl poweroff");
     while bed.nodes()[0]["running"] == true {
         std::thread::sleep(std::time::Duration::from_millis(100));

@@ -60,7 +60,7 @@ impl Decision {
 
     /// Tells whether what is done could keep a user from logging in and becoming root. What becomes
     /// of other users cannot, and need not be confirmed: one of them could prevent that. Without a
-    /// name it counts all the same.
+    /// name, every user counts.
     pub fn could_cut_off(&self, user: &str) -> bool {
         let concerns = |change: &Change| match (change.danger, change.resource.split_once(':')) {
             (Some(Danger::Users), Some(("user" | "keys", name))) => user.is_empty() || name == user,

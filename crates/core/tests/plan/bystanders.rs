@@ -26,7 +26,6 @@ fn planned(
     records: &[NodeRecord],
     options: &Options,
 ) -> Plan {
-    let (catalog, resolved) = documents(text);
     let mut looks: BTreeMap<Place, Look> = ["father", "mother"]
         .map(|name| {
             let seen = Look::Seen(host(outside.clone()));
@@ -38,18 +37,7 @@ fn planned(
         |guests| Look::Seen(host(guests)),
     );
     looks.insert(Place::Inside("hv".to_owned()), inside);
-    let records = records.iter().cloned();
-    plan(&Inputs {
-        site: &site(),
-        catalog: &catalog,
-        resolved: &resolved,
-        looks: &looks,
-        records: &records.collect(),
-        elsewhere: &Elsewhere::default(),
-        configs: &BTreeMap::new(),
-        options,
-        paces: &Paces::default(),
-    })
+    looked(text, &looks, (records, &Elsewhere::default()), options)
 }
 
 /// What the journal knows of a node in `hv`.

@@ -144,14 +144,24 @@ fn with(
     (records, elsewhere): (&[NodeRecord], &Elsewhere),
     options: &Options,
 ) -> Plan {
-    let (catalog, resolved) = documents(text);
     let looks = [(Place::Host("father".to_owned()), Look::Seen(host(guests)))].into();
+    looked(text, &looks, (records, elsewhere), options)
+}
+
+/// Plans with what was seen at several places.
+fn looked(
+    text: &str,
+    looks: &BTreeMap<Place, Look>,
+    (records, elsewhere): (&[NodeRecord], &Elsewhere),
+    options: &Options,
+) -> Plan {
+    let (catalog, resolved) = documents(text);
     let records = records.iter().cloned();
     plan(&Inputs {
         site: &site(),
         catalog: &catalog,
         resolved: &resolved,
-        looks: &looks,
+        looks,
         records: &records.collect(),
         elsewhere,
         configs: &BTreeMap::new(),

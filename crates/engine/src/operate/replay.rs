@@ -3,9 +3,7 @@
 //! In: the entries of a run, in order. Out: [`StepState`] of every step.
 //! Never: anything but the journal; the same entries give the same states.
 
-use std::collections::BTreeMap;
-
-use homestak_core::plan::NodeRecord;
+use homestak_core::plan::Records;
 
 use crate::journal::{Entry, Happened, Trouble};
 
@@ -55,8 +53,8 @@ pub struct Replay {
     pub was_done: Vec<bool>,
     /// Whether each step changed anything; `None` when it was never done.
     pub changed: Vec<Option<bool>>,
-    /// The newest record of each node, by host and name.
-    pub records: BTreeMap<(String, String), NodeRecord>,
+    /// The newest record of each node.
+    pub records: Records,
     /// Whether undoing was begun; such a run is never continued forward.
     pub unwinding: bool,
 }
@@ -71,8 +69,7 @@ pub fn replay(n_steps: usize, entries: &[Entry]) -> Replay {
     };
     for entry in entries {
         if let Some(record) = &entry.record {
-            let key = (record.host.clone(), record.name.clone());
-            replay.records.insert(key, record.clone());
+            replay.records.insert(record.clone());
         }
         let Some(state) = replay.states.get_mut(entry.step) else {
             continue;

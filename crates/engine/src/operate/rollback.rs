@@ -229,9 +229,7 @@ impl SoFar<'_> {
         let open = replay.states[at].needs_undo();
         let changed = replay.changed[at];
         let found = node.found.as_ref();
-        let guest = replay
-            .records
-            .get(&(node.host.clone(), node.record_name().to_owned()));
+        let guest = replay.records.of(node.record_name(), &node.host);
         let guest = guest.map_or_else(|| "its guest".to_owned(), |record| record.guest.to_string());
         // What happened to a guest that goes, or that is gone, is of no interest.
         let goes = |kind: StepKind| {

@@ -12,7 +12,7 @@ use homestak_api::runtime::{LeavableClock, SharedClock, stoppable};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
-    Action, Configured, NodePlan, NodeRecord, NodeStatus, Place, Plan, Step, StepKind,
+    Action, Configured, NodePlan, NodeRecord, NodeStatus, Place, Plan, Records, Step, StepKind,
 };
 use tokio::sync::OnceCell;
 
@@ -65,7 +65,7 @@ type Key = (String, String);
 /// What is recorded.
 #[derive(Default)]
 struct Known {
-    records: BTreeMap<Key, NodeRecord>,
+    records: Records,
     /// What is recorded in each node.
     inside: BTreeMap<Key, Vec<Key>>,
 }
@@ -237,7 +237,7 @@ impl Shared {
         };
         // Read once, before any record is replaced.
         let known = self.known.get_or_try_init(|| self.read()).await?;
-        let record = known.records.get(&(node.host.clone(), node.name.clone()));
+        let record = known.records.of(&node.name, &node.host);
         let same = |record: &&NodeRecord| {
             let planned = planned(node).is_some_and(|guest| guest.uuid == record.guest.uuid);
             planned && record.guest.vmid.is_some()
@@ -259,7 +259,7 @@ impl Shared {
                     let parent = (host.clone(), parent.clone());
                     known.inside.entry(parent).or_default().push(key.clone());
                 }
-                known.records.insert(key, record);
+                known.records.insert(record);
             }
         }
         Ok(known)
@@ -436,7 +436,8 @@ impl Shared {
                     Way::Back => node.action.changes(),
                 });
                 let again = records.iter().any(|record| record.name == key.1);
-                if let Some(record) = known.records.get(key).filter(|_| !settled && !again) {
+                let record = known.records.of(&key.1, &key.0);
+                if let Some(record) = record.filter(|_| !settled && !again) {
                     open.push(&record.name);
                     records.push(NodeRecord {
                         status: NodeStatus::Destroyed,

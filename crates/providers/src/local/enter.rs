@@ -78,7 +78,7 @@ fn bounds(pid: &str) -> String {
 
 impl Local {
     /// Returns the command that runs something as root inside a container, with nothing of ours but
-    /// the terminal and what is named of the environment; `None` when it does not run.
+    /// what is named of the environment; `None` when it does not run.
     pub fn enter(
         &self,
         node: &Node,

@@ -350,7 +350,7 @@ impl<'a> Job<'a> {
             .into_iter()
             .filter(|fix| !fix.is_empty())
             .fold(refused, CommandError::hint);
-        Err(refused.hint("--skip-preflight goes on all the same"))
+        Err(refused.hint("--skip-preflight goes on without these checks"))
     }
 
     /// Carries a plan out; `None` when a person left at once.
