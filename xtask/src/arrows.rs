@@ -33,6 +33,16 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "homestak-agent",
             "homestak-api",
             "homestak-core",
+            "homestak-driver",
+            "homestak-sim",
+            "homestak-site",
+        ],
+    ),
+    (
+        "homestak-driver",
+        &[
+            "homestak-api",
+            "homestak-core",
             "homestak-engine",
             "homestak-providers",
             "homestak-secrets",
@@ -46,6 +56,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
 
 /// Arrows that only tests have, besides those above.
 pub const TEST_ARROWS: &[(&str, &[&str])] = &[
+    (
+        "homestak",
+        &["homestak-engine", "homestak-providers", "homestak-store"],
+    ),
     (
         "homestak-engine",
         &["homestak-providers", "homestak-sim", "homestak-store"],

@@ -13,19 +13,20 @@ mod state;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use homestak_core::doc::manifest::Mode;
+use homestak_core::doc::timeouts::Timeouts;
+use homestak_driver::select::Choice;
+
 pub use image::ImageCommand;
 pub use node::{ExecArgs, LogsArgs, NodeArgs, SshArgs};
 pub use operate::{
     ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RollbackArgs, RunArgs, TestArgs,
     VmEngineArg, WishArgs,
 };
-
 pub use sim::{PaceArg, SimCommand, SimPlaceArgs, SimServeArgs};
 pub use site::{HostCommand, SiteCommand};
 pub use state::{RebuildArgs, StateCommand};
-
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use homestak_core::doc::timeouts::Timeouts;
 
 /// Turn a written manifest into running, configured, watched machines
 #[derive(Debug, Parser)]
@@ -345,9 +346,25 @@ pub struct ManifestArgs {
     pub mode: Option<ModeArg>,
 }
 
+impl ManifestArgs {
+    /// Returns what is chosen.
+    pub fn choice(&self) -> Choice {
+        Choice {
+            name: self.manifest.clone().or_else(|| self.name.clone()),
+            file: self.manifest_file.clone(),
+            json: self.manifest_json.clone(),
+            host: self.host.clone(),
+            mode: self.mode.map(|mode| match mode {
+                ModeArg::Push => Mode::Push,
+                ModeArg::Pull => Mode::Pull,
+                ModeArg::Hybrid => Mode::Hybrid,
+            }),
+        }
+    }
+}
+
 /// Who starts the configuration.
-#[derive(Debug, Clone, Copy, ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ModeArg {
     /// The driver, over SSH
     Push,

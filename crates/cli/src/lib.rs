@@ -4,25 +4,10 @@
 //! Never: deciding (that is `core`); printing anywhere but in `ui`.
 
 pub mod args;
-mod clock;
 mod commands;
-mod configure;
-mod connect;
-#[cfg(debug_assertions)]
-mod crash;
-mod error;
-#[cfg(debug_assertions)]
-mod hurry;
-mod inside;
-mod local_host;
-mod nodes;
-mod operator;
-mod places;
 mod process;
-mod seeds;
-mod session;
+mod runtime;
 pub mod settings;
-mod sim_host;
 mod ui;
 pub mod words;
 
@@ -30,8 +15,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-
-use error::CommandError;
+use homestak_driver::DriverError;
 use settings::Settings;
 use ui::Printer;
 
@@ -45,7 +29,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         words::Translated::Run(arguments) => arguments,
         words::Translated::Retired { name, replacement } => {
             let printer = Printer::new(ui::Shape::guess());
-            return printer.fail(&CommandError::retired(&name, &replacement));
+            return printer.fail(&DriverError::retired(&name, &replacement));
         }
     };
     if arguments.len() <= 1 {

@@ -4,14 +4,17 @@
 //! Never: reading the environment anywhere else.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use homestak_core::doc::timeouts::{Limit, TimeoutError, Timeouts, seconds};
-use homestak_providers::local::VmEngine;
+use homestak_driver::clock::Time;
+use homestak_driver::secrets::KeySources;
+use homestak_driver::settings::{DriverSettings, LOCAL_ROOT, VmEngine};
+use homestak_driver::{DriverError, Session};
 use homestak_site::Candidates;
 
 use crate::args::GlobalArgs;
-use crate::error::CommandError;
-use crate::ui::Shape;
+use crate::ui::{Printer, Shape};
 
 /// Every environment variable that is read, with its meaning. The reference page is made from it.
 pub const VARIABLES: &[(&str, &str)] = &[
@@ -119,10 +122,8 @@ const SIM_SPEED: f64 = 20.0;
 
 /// Everything that flags and environment decide.
 pub struct Settings {
-    /// Where a site may be.
-    pub candidates: Candidates,
-    /// Where state is kept.
-    pub state: PathBuf,
+    /// What the driver is told.
+    pub driver: DriverSettings,
     /// How output looks.
     pub shape: Shape,
     /// Address of the server, from the environment.
@@ -133,32 +134,13 @@ pub struct Settings {
     pub user: String,
     /// The person's editor.
     pub editor: String,
-    /// Where the nodes of `-H local` are.
-    pub local_root: PathBuf,
-    /// What `vm` nodes of `-H local` run in.
-    pub vm_engine: VmEngine,
-    /// Whether nodes of `-H local` learn who they are from cloud-init.
-    pub cloud_init: bool,
     /// Kind of terminal.
     pub terminal: String,
-    /// The program that nodes get.
-    pub agent: PathBuf,
-    /// Time limits of flags and the environment.
-    pub timeouts: Timeouts,
-    /// Configuration of `ssh`, instead of the person's own.
-    pub ssh_config: Option<PathBuf>,
-    /// How many times faster time goes in the simulator behind `-H sim`.
-    pub sim_speed: f64,
-    /// Mirror that images are built from; apt's when there is none.
-    pub debian_mirror: Option<String>,
-    /// At which moment of a run the program ends itself; only tests set it.
-    #[cfg(debug_assertions)]
-    pub crash_at: Option<u64>,
 }
 
 impl Settings {
     /// Merges flags and environment. What they set wrong is an error, and never replaced.
-    pub(crate) fn from_environment(flags: &GlobalArgs) -> Result<Self, CommandError> {
+    pub(crate) fn from_environment(flags: &GlobalArgs) -> Result<Self, DriverError> {
         let path = |name| variable(name).map(PathBuf::from);
         let home = path("HOME").unwrap_or_else(|| PathBuf::from("/"));
         let root = path("HOMESTAK_ROOT");
@@ -166,7 +148,9 @@ impl Settings {
             .or_else(|| root.as_ref().map(|root| root.join(".state")))
             .or_else(|| path("XDG_STATE_HOME").map(|state| state.join("homestak")))
             .unwrap_or_else(|| home.join(".local/state/homestak"));
-        Ok(Self {
+        let program =
+            std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/local/bin/homestak"));
+        let driver = DriverSettings {
             candidates: Candidates {
                 flag: flags.site.clone(),
                 site_config: path("HOMESTAK_SITE_CONFIG"),
@@ -176,17 +160,11 @@ impl Settings {
                 owners: site_owners(),
             },
             state,
-            agent: path("HOMESTAK_AGENT").unwrap_or_else(beside),
+            agent: path("HOMESTAK_AGENT")
+                .unwrap_or_else(|| program.with_file_name("homestak-agent")),
+            program,
             timeouts: timeouts(flags)?,
-            shape: Shape::new(flags),
-            server: variable("HOMESTAK_SERVER"),
-            home,
-            user: variable("USER").unwrap_or_else(|| "root".into()),
-            editor: variable("VISUAL")
-                .or_else(|| variable("EDITOR"))
-                .unwrap_or_else(|| "vi".into()),
-            local_root: path("HOMESTAK_LOCAL_ROOT")
-                .unwrap_or_else(|| PathBuf::from(homestak_providers::local::ROOT)),
+            local_root: path("HOMESTAK_LOCAL_ROOT").unwrap_or_else(|| PathBuf::from(LOCAL_ROOT)),
             vm_engine: one_of(
                 "HOMESTAK_VM_ENGINE",
                 &[
@@ -199,29 +177,46 @@ impl Settings {
                 "HOMESTAK_FIRST_BOOT",
                 &[("direct", false), ("cloud-init", true)],
             )?,
-            terminal: variable("TERM").unwrap_or_else(|| "dumb".into()),
             ssh_config: path("HOMESTAK_SSH_CONFIG"),
             sim_speed: sim_speed()?,
             debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
+            keys: KeySources::new(&variable),
+            time: time(),
             #[cfg(debug_assertions)]
             crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
+        };
+        Ok(Self {
+            driver,
+            shape: Shape::new(flags),
+            server: variable("HOMESTAK_SERVER"),
+            home,
+            user: variable("USER").unwrap_or_else(|| "root".into()),
+            editor: variable("VISUAL")
+                .or_else(|| variable("EDITOR"))
+                .unwrap_or_else(|| "vi".into()),
+            terminal: variable("TERM").unwrap_or_else(|| "dumb".into()),
         })
+    }
+
+    /// Opens the site; notices are printed.
+    pub(crate) fn session(&self) -> Result<Session, DriverError> {
+        Session::open(&self.driver, Arc::new(Printer::new(self.shape)))
     }
 }
 
 /// Reads a variable that has one of these words, or the first when it is not set.
-fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T, CommandError> {
+fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T, DriverError> {
     let text = variable(name);
     let text = text.as_deref().unwrap_or(words[0].0);
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
         let all = all.join(", ");
-        CommandError::usage(format!("`{name}` cannot be `{text}`: it is one of {all}."))
+        DriverError::usage(format!("`{name}` cannot be `{text}`: it is one of {all}."))
     })
 }
 
-fn sim_speed() -> Result<f64, CommandError> {
+fn sim_speed() -> Result<f64, DriverError> {
     let name = "HOMESTAK_SIM_SPEED";
     let Some(text) = variable(name) else {
         return Ok(SIM_SPEED);
@@ -229,16 +224,16 @@ fn sim_speed() -> Result<f64, CommandError> {
     let speed = text.parse().ok();
     let speed = speed.filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
     speed.ok_or_else(|| {
-        CommandError::usage(format!(
+        DriverError::usage(format!(
             "`{name}` cannot be `{text}`: it is a number above 0."
         ))
     })
 }
 
 /// Merges the time limits of the environment with those of flags.
-fn timeouts(flags: &GlobalArgs) -> Result<Timeouts, CommandError> {
+fn timeouts(flags: &GlobalArgs) -> Result<Timeouts, DriverError> {
     let wrong = |name: &str, error: &TimeoutError| {
-        CommandError::usage(format!("`{name}` cannot be used: {error}."))
+        DriverError::usage(format!("`{name}` cannot be used: {error}."))
     };
     let mut all = Timeouts::default();
     if let Some(text) = variable("HOMESTAK_CONFIRM") {
@@ -252,11 +247,16 @@ fn timeouts(flags: &GlobalArgs) -> Result<Timeouts, CommandError> {
     Ok(flags.timeout.iter().fold(all, |all, set| all.with(set)))
 }
 
-/// Returns how many times faster time goes for the program itself; only tests set it.
-#[cfg(debug_assertions)]
-pub(crate) fn hurry() -> Option<f64> {
-    let speed: f64 = variable("HOMESTAK_HURRY")?.parse().ok()?;
-    Some(speed).filter(|speed| speed.is_finite() && *speed > 0.0)
+/// Returns the clock. Only tests let it go faster.
+fn time() -> Time {
+    #[cfg(debug_assertions)]
+    {
+        let speed = variable("HOMESTAK_HURRY").and_then(|text| text.parse().ok());
+        if let Some(speed) = speed.filter(|speed: &f64| speed.is_finite() && *speed > 0.0) {
+            return Time::hurried(speed);
+        }
+    }
+    Time::wall()
 }
 
 /// Reads one variable; empty counts as not set.
@@ -274,10 +274,4 @@ fn site_owners() -> Vec<u32> {
     let caller = variable("SUDO_UID").filter(|_| own == 0);
     let caller = caller.and_then(|user| user.parse().ok());
     [own, 0].into_iter().chain(caller).collect()
-}
-
-/// Returns where the agent lies: beside this program.
-fn beside() -> PathBuf {
-    let own = std::env::current_exe().unwrap_or_default();
-    own.with_file_name("homestak-agent")
 }

@@ -52,20 +52,6 @@ pub const RETIRED: &[(&str, &str, &str)] = &[
     ("spec-vm-pull-roundtrip", "test", "n1-pull"),
 ];
 
-/// Manifests that have another name now.
-const RENAMED: &[(&str, &str)] = &[
-    ("n1-basic", "n1-push"),
-    ("n2-quick", "n2-tiered"),
-    ("n3-full", "n3-deep"),
-];
-
-/// Returns the name that a manifest has now.
-pub(crate) fn renamed(manifest: &str) -> Option<&'static str> {
-    let old = manifest.strip_suffix("-v2").unwrap_or(manifest);
-    let found = RENAMED.iter().find(|(before, _)| *before == old);
-    found.map(|(_, now)| *now)
-}
-
 /// Returns what to answer to a command of earlier versions that has no other spelling here:
 /// message and hint.
 pub(crate) fn gone(arguments: &[OsString]) -> Option<(String, &'static str)> {

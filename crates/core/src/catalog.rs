@@ -201,6 +201,16 @@ impl Catalog {
             || BUILT_IN_HOSTS.contains(&name)
     }
 
+    /// Returns the kind of a host: what opens it, and what its nodes are like.
+    pub fn kind_of(&self, host: &str) -> &str {
+        match BUILT_IN_HOSTS.iter().find(|name| **name == host) {
+            // There is one of each, called as its kind.
+            Some(name) => name,
+            None if self.hosts.contains_key(host) && !self.nodes.contains_key(host) => "ssh",
+            None => "pve",
+        }
+    }
+
     /// Returns every name that can be a host, each once.
     pub fn host_names(&self) -> impl Iterator<Item = &str> {
         let others = self.hosts.keys();

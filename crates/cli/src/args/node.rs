@@ -4,6 +4,7 @@
 //! Never: names looked up; that is `nodes`.
 
 use clap::Args;
+use homestak_driver::runs::Which;
 
 /// Which node is meant.
 #[derive(Debug, Clone, Args)]
@@ -17,6 +18,16 @@ pub struct NodeArgs {
     /// Host it is on; needed when it is on several
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
+}
+
+impl NodeArgs {
+    /// Returns where it is looked for.
+    pub fn which(&self) -> Which {
+        Which {
+            manifest: self.manifest.clone(),
+            host: self.host.clone(),
+        }
+    }
 }
 
 /// What `ssh` takes.

@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use homestak_providers::local::VmEngine;
+use homestak_driver::runs::Which;
+use homestak_driver::settings::VmEngine;
 
 use super::ManifestArgs;
 
@@ -187,8 +188,11 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns the manifest that is named.
-    pub fn manifest(&self) -> Option<&str> {
-        self.manifest.as_deref().or(self.name.as_deref())
+    /// Returns which runs are meant.
+    pub fn which(&self) -> Which {
+        Which {
+            manifest: self.manifest.clone().or_else(|| self.name.clone()),
+            host: self.host.clone(),
+        }
     }
 }

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use homestak_core::doc::Code;
+use homestak_driver::DriverError;
 use serde_json::json;
 
 use super::Outcome;
-use crate::error::CommandError;
 use crate::ui::{Printer, table};
 
 /// Explains one code, or lists all.
@@ -31,7 +31,7 @@ pub(super) fn run(wanted: Option<&str>, printer: &Printer) -> Outcome {
         .iter()
         .find(|code| code.id().eq_ignore_ascii_case(wanted));
     let code = found.ok_or_else(|| {
-        CommandError::unknown("code", wanted, Code::ALL.iter().map(|code| code.id()))
+        DriverError::unknown("code", wanted, Code::ALL.iter().map(|code| code.id()))
     })?;
     if printer.shape.json {
         printer.json(

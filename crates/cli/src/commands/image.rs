@@ -3,23 +3,21 @@
 use std::process::ExitCode;
 
 use homestak_core::error::chain;
-use homestak_providers::image::{ImageError, ImageInfo, Images, Verdict};
-use homestak_providers::local::Node;
+use homestak_driver::DriverError;
+use homestak_driver::error::count;
+use homestak_driver::hosts::local::{self, ImageError, ImageInfo, Images, LOCAL, Node, Verdict};
 use serde_json::{Value as Json, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Outcome;
 use crate::args::ImageCommand;
-use crate::connect::{block_on, failed};
-use crate::error::CommandError;
-use crate::local_host::{LOCAL, LocalPlace};
+use crate::runtime::block_on;
 use crate::settings::Settings;
-use crate::ui::{Printer, count, table};
+use crate::ui::{Printer, table};
 
 /// Runs an image command.
 pub(super) fn run(command: ImageCommand, settings: &Settings, printer: &Printer) -> Outcome {
-    let images =
-        Images::new(settings.local_root.join("images")).with_mirror(settings.debian_mirror.clone());
+    let images = local::images(&settings.driver);
     match command {
         ImageCommand::Build { names, disk } => {
             claim(settings, &names)?;
@@ -42,11 +40,11 @@ pub(super) fn run(command: ImageCommand, settings: &Settings, printer: &Printer)
 }
 
 /// Requires that images can be listed; that there is no directory yet means that there are none.
-fn require_readable(settings: &Settings) -> Result<(), CommandError> {
-    let directory = settings.local_root.join("images");
+fn require_readable(settings: &Settings) -> Result<(), DriverError> {
+    let directory = settings.driver.local_root.join("images");
     match fs_err::read_dir(&directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            let failed = CommandError::file("read", &directory, &error);
+            let failed = DriverError::file("read", &directory, &error);
             Err(match error.kind() {
                 std::io::ErrorKind::PermissionDenied => failed.hint("repeat it with sudo"),
                 _ => failed,
@@ -57,20 +55,18 @@ fn require_readable(settings: &Settings) -> Result<(), CommandError> {
 }
 
 /// Images are built into a directory of the local host, and of nobody else.
-fn claim(settings: &Settings, names: &[String]) -> Result<(), CommandError> {
+fn claim(settings: &Settings, names: &[String]) -> Result<(), DriverError> {
     // Whoever may not build, or names none, is told so first.
     if !rustix::process::geteuid().is_root() || !names.iter().all(|name| Images::knows(name)) {
         return Ok(());
     }
-    let realm = LocalPlace::new(settings).realm();
-    let claimed = realm.and_then(|realm| realm.claim());
-    claimed.map_err(|error| failed(LOCAL, &error))
+    local::claim(&settings.driver)
 }
 
 fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Outcome {
     if let Some(unknown) = names.iter().find(|name| !Images::knows(name)) {
         let names = Images::names();
-        return Err(CommandError::unknown("image", unknown, names.into_iter()));
+        return Err(DriverError::unknown("image", unknown, names.into_iter()));
     }
     let say = |line: &str| printer.say(line);
     let building = async {
@@ -204,7 +200,7 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
         printer.say(&format!("{} as built.", count(verdicts.len(), "image")));
         return Ok(ExitCode::SUCCESS);
     }
-    let error = CommandError::failed(format!(
+    let error = DriverError::failed(format!(
         "{} not as built: {}.",
         count(damaged.len(), "image"),
         damaged.join(", ")
@@ -219,10 +215,10 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
 }
 
 /// Returns the nodes of this machine: they need their images, also while they are stopped.
-fn nodes(settings: &Settings) -> Result<Vec<Node>, CommandError> {
-    let local = LocalPlace::new(settings).open();
+fn nodes(settings: &Settings) -> Result<Vec<Node>, DriverError> {
+    let local = local::open(&settings.driver);
     let nodes = local.and_then(|local| local.nodes());
-    let nodes = nodes.map_err(|error| failed(LOCAL, &error))?;
+    let nodes = nodes.map_err(|error| DriverError::of_host(LOCAL, &error))?;
     Ok(nodes.into_iter().map(|(node, _)| node).collect())
 }
 
@@ -245,7 +241,7 @@ fn remove(
         for name in &names {
             for image in images.find(name).map_err(worded)? {
                 if let Some(node) = needed_by(&image) {
-                    return Err(CommandError::refused(format!(
+                    return Err(DriverError::refused(format!(
                         "The image `{}` is what node `{node}` is made of.",
                         image.id()
                     ))
@@ -293,18 +289,18 @@ fn json_of(image: &ImageInfo) -> Json {
 }
 
 /// Words an error for a person.
-fn worded(error: ImageError) -> CommandError {
+fn worded(error: ImageError) -> DriverError {
     let text = chain(&error);
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
     let text: String = first.into_iter().chain(letters).collect();
     let made = match error {
         // Nothing is wrong with the image; it is the wrong moment.
-        ImageError::InUse { .. } => CommandError::refused(format!("{text}.")),
-        _ => CommandError::failed(format!("{text}.")),
+        ImageError::InUse { .. } => DriverError::refused(format!("{text}.")),
+        _ => DriverError::failed(format!("{text}.")),
     };
     let log = error.log().iter().map(|line| format!("log: {line}"));
-    let made = log.fold(made, CommandError::hint);
+    let made = log.fold(made, DriverError::hint);
     match error.hint() {
         hint if hint.is_empty() => made,
         hint => made.hint(hint),

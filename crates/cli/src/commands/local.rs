@@ -2,79 +2,47 @@
 
 use std::process::ExitCode;
 
-use homestak_core::resolve::Resolved;
-use homestak_engine::ports::PortError;
-use homestak_providers::finding::Finding;
-use homestak_providers::local::{self, Engine, Local, Node, Reply, Request};
+use homestak_driver::DriverError;
+use homestak_driver::error::count;
+use homestak_driver::hosts::local::{self, Engine, LOCAL, Local, Node, PortError, Reply, Request};
 use serde_json::json;
 
 use super::Outcome;
 use super::host::preflight::report;
 use crate::args::LocalCommand;
-use crate::connect::{block_on, failed};
-use crate::error::CommandError;
-use crate::local_host::{LOCAL, LocalPlace};
+use crate::runtime::block_on;
 use crate::settings::Settings;
+use crate::ui::Printer;
 use crate::ui::ask::{Answer, ask};
 use crate::ui::table;
-use crate::ui::{Printer, count};
 
 /// Runs a local command.
 pub(super) fn run(command: &LocalCommand, settings: &Settings, printer: &Printer) -> Outcome {
-    let place = LocalPlace::new(settings);
     match command {
-        LocalCommand::Check => check(&place, printer),
-        LocalCommand::Setup => setup(&place, printer),
-        LocalCommand::Show => show(&open(&place)?, printer),
-        LocalCommand::Clean { all, yes } => clean(&open(&place)?, *all, *yes, printer),
-        LocalCommand::Act => act(&open(&place)?, printer),
+        LocalCommand::Check => check(settings, printer),
+        LocalCommand::Setup => setup(settings, printer),
+        LocalCommand::Show => show(&open(settings)?, printer),
+        LocalCommand::Clean { all, yes } => clean(&open(settings)?, *all, *yes, printer),
+        LocalCommand::Act => act(&open(settings)?, printer),
     }
 }
 
-fn open(place: &LocalPlace) -> Result<Local, CommandError> {
-    place.open().map_err(|error| word(&error))
+fn open(settings: &Settings) -> Result<Local, DriverError> {
+    local::open(&settings.driver).map_err(|error| word(&error))
 }
 
-fn word(error: &PortError) -> CommandError {
-    failed(LOCAL, error)
+fn word(error: &PortError) -> DriverError {
+    DriverError::of_host(LOCAL, error)
 }
 
-/// Checks the machine.
-pub(super) fn check_machine(
-    place: &LocalPlace,
-    resolved: Option<&Resolved>,
-) -> Result<Vec<Finding>, CommandError> {
-    let realm = place.realm().map_err(|error| word(&error))?;
-    let mut findings = local::check(&realm);
-    let nodes = resolved.iter().flat_map(|resolved| &resolved.nodes);
-    let here = nodes.filter(|node| {
-        let host = node.host.as_ref();
-        node.parent.is_none() && host.is_some_and(|host| host.value == LOCAL)
-    });
-    let asked: Vec<_> = here
-        .filter_map(|node| Some((node.name.as_str(), node.networking.address.value?.ip)))
-        .collect();
-    findings.extend(local::check_addresses(&realm, &asked));
-    Ok(findings)
-}
-
-fn check(place: &LocalPlace, printer: &Printer) -> Outcome {
-    report(LOCAL, &check_machine(place, None)?, printer)
+fn check(settings: &Settings, printer: &Printer) -> Outcome {
+    report(LOCAL, &local::check(&settings.driver)?, printer)
 }
 
 /// Installs what is missing, and says what.
-pub(super) fn install(printer: &Printer) -> Result<(), CommandError> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(
-            CommandError::refused("Installing packages needs root.").hint("repeat it with sudo")
-        );
-    }
+pub(super) fn install(printer: &Printer) -> Result<(), DriverError> {
     printer.say("Looking for what this machine lacks.");
-    let installed = local::setup().map_err(|error| {
-        CommandError::failed(format!("Cannot install what is missing: {error}."))
-            .hint("is the machine's package archive reachable? apt-get update shows it")
-            .hint("-H sim simulates a host and needs nothing")
-    })?;
+    let installed = local::install()?;
     if installed.is_empty() {
         printer.say("Everything was there.");
     } else {
@@ -83,9 +51,9 @@ pub(super) fn install(printer: &Printer) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn setup(place: &LocalPlace, printer: &Printer) -> Outcome {
+fn setup(settings: &Settings, printer: &Printer) -> Outcome {
     install(printer)?;
-    check(place, printer)
+    check(settings, printer)
 }
 
 fn show(local: &Local, printer: &Printer) -> Outcome {
@@ -164,9 +132,9 @@ fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
     if !nodes.is_empty() && !yes {
         match ask(&format!("Remove {}?", count(nodes.len(), "node")), printer) {
             Answer::Yes => {}
-            Answer::No => return Err(CommandError::refused("Nothing was done.")),
+            Answer::No => return Err(DriverError::refused("Nothing was done.")),
             Answer::Nobody => {
-                return Err(CommandError::refused(
+                return Err(DriverError::refused(
                     "This removes nodes, and there is no terminal to ask at.",
                 )
                 .hint("homestak local clean --all --yes agrees"));
@@ -203,12 +171,12 @@ fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
 /// Carries out one call of a driver outside.
 fn act(local: &Local, printer: &Printer) -> Outcome {
     let text = std::io::read_to_string(std::io::stdin())
-        .map_err(|error| CommandError::failed(format!("Cannot read the call: {error}.")))?;
+        .map_err(|error| DriverError::failed(format!("Cannot read the call: {error}.")))?;
     let request: Request = serde_json::from_str(&text)
-        .map_err(|error| CommandError::usage(format!("This is no call: {error}.")))?;
+        .map_err(|error| DriverError::usage(format!("This is no call: {error}.")))?;
     let reply: Reply = block_on(local.answer(request))?;
     let text = serde_json::to_string(&reply)
-        .map_err(|error| CommandError::failed(format!("Cannot write the answer: {error}.")))?;
+        .map_err(|error| DriverError::failed(format!("Cannot write the answer: {error}.")))?;
     printer.data(&format!("{text}\n"));
     Ok(ExitCode::SUCCESS)
 }

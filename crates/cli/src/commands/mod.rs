@@ -23,19 +23,22 @@ mod token;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use homestak_api::durable::{self, Access};
-use homestak_core::doc::{Code, Faults, Sources};
+use homestak_core::doc::{Faults, Sources};
+use homestak_driver::error::diagnostics_json;
+use homestak_driver::{Driver, DriverError, Session};
 use serde_json::Value as Json;
 
 use crate::args::{Command, OwnArgs};
-use crate::error::CommandError;
 use crate::settings::Settings;
+use crate::ui::Printer;
 use crate::ui::ask::{Answer, ask};
-use crate::ui::{Printer, diagnostics_json};
+use crate::ui::progress::Screen;
 
 /// How a command ends.
-type Outcome = Result<ExitCode, CommandError>;
+type Outcome = Result<ExitCode, DriverError>;
 
 /// Runs a command.
 pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> Outcome {
@@ -69,6 +72,18 @@ pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> O
     }
 }
 
+/// Puts together what runs need, with the screen that shows their events.
+fn driver(
+    session: Session,
+    settings: &Settings,
+    events: bool,
+    printer: &Printer,
+) -> Result<(Driver, Arc<Screen>), DriverError> {
+    let screen = Arc::new(Screen::new(printer.shape, events));
+    let driver = Driver::new(Arc::new(session), &settings.driver, screen.clone())?;
+    Ok((driver, screen))
+}
+
 /// Does something to the machine the program runs on: a machine that drives others is a node too.
 fn own_machine(command: &[&str], own: OwnArgs, printer: &Printer) -> ExitCode {
     let json = printer.shape.json.then(|| OsString::from("--json-output"));
@@ -97,50 +112,31 @@ fn verdict(
     Ok(ExitCode::from(u8::from(!valid)))
 }
 
-/// Stops a command whose documents have faults, after showing them.
-pub(crate) fn require_sound(
-    printer: &Printer,
-    faults: &Faults,
-    sources: &Sources,
-) -> Result<(), CommandError> {
-    // The driver has a key of its own; who else can log in is a question for `validate`.
-    printer.diagnostics(&faults.without(Code::NoKeys), sources);
-    if faults.errors() == 0 {
-        return Ok(());
-    }
-    let error = CommandError::failed("The documents have faults, so there is nothing to show.")
-        .hint("mend the faults above, then run the command again");
-    Err(CommandError {
-        diagnostics: Some(Box::new(diagnostics_json(faults, sources))),
-        ..error
-    })
-}
-
 /// Asks, unless a person has agreed already.
-fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), CommandError> {
+fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), DriverError> {
     if yes {
         return Ok(());
     }
     match ask(question, printer) {
         Answer::Yes => Ok(()),
-        Answer::No => Err(CommandError::refused("Nothing was done.")),
+        Answer::No => Err(DriverError::refused("Nothing was done.")),
         Answer::Nobody => {
-            Err(CommandError::refused("There is no terminal to ask at.").hint("--yes agrees"))
+            Err(DriverError::refused("There is no terminal to ask at.").hint("--yes agrees"))
         }
     }
 }
 
 /// Writes text for people or tools to a file, whole or not at all.
-fn write_file(path: &Path, text: &str) -> Result<(), CommandError> {
+fn write_file(path: &Path, text: &str) -> Result<(), DriverError> {
     write_with_mode(path, text, 0o644)
 }
 
 /// Writes text that only its owner may read, whole or not at all.
-fn write_private(path: &Path, text: &str) -> Result<(), CommandError> {
+fn write_private(path: &Path, text: &str) -> Result<(), DriverError> {
     write_with_mode(path, text, 0o600)
 }
 
-fn write_with_mode(path: &Path, text: &str, mode: u32) -> Result<(), CommandError> {
+fn write_with_mode(path: &Path, text: &str, mode: u32) -> Result<(), DriverError> {
     durable::write(path, text.as_bytes(), Access::mode(mode))
-        .map_err(|error| CommandError::file("write", path, &error))
+        .map_err(|error| DriverError::file("write", path, &error))
 }

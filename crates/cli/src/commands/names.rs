@@ -4,14 +4,12 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use homestak_core::catalog::BUILT_IN_HOSTS;
+use homestak_driver::runs::Which;
+use homestak_driver::{DriverError, journal, nodes};
+
 use crate::args::NamesArg;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::local_host::LOCAL;
-use crate::nodes;
-use crate::operator::journal;
-use crate::places::SIM;
-use crate::session::Session;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -92,17 +90,18 @@ pub(super) fn print(kind: NamesArg, settings: &Settings, printer: &Printer) -> E
     ExitCode::SUCCESS
 }
 
-fn known(kind: NamesArg, settings: &Settings) -> Result<BTreeSet<String>, CommandError> {
-    let session = Session::open(settings)?;
+fn known(kind: NamesArg, settings: &Settings) -> Result<BTreeSet<String>, DriverError> {
+    let session = settings.session()?;
     Ok(match kind {
         NamesArg::Manifests => session.catalog.manifests.keys().cloned().collect(),
         NamesArg::Hosts => {
-            let own = [LOCAL, SIM].map(str::to_owned);
+            let own = BUILT_IN_HOSTS.iter().copied().map(str::to_owned);
             session.catalog.nodes.keys().cloned().chain(own).collect()
         }
         NamesArg::Nodes => {
-            let journal = journal(settings)?;
-            let nodes = block_on(nodes::all(journal.as_ref(), settings, None, None))??;
+            let journal = journal(&settings.driver)?;
+            let which = Which::default();
+            let nodes = block_on(nodes::all(journal.as_ref(), &session, &which))??;
             let nodes = nodes.list.iter();
             nodes.map(|node| node.name().to_owned()).collect()
         }

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
+use homestak_driver::DriverError;
 
 use super::{Outcome, names};
 use crate::args::Cli;
-use crate::error::CommandError;
 use crate::ui::Printer;
 
 /// Prints completions for a shell.
@@ -23,7 +23,7 @@ pub(super) fn man(out: Option<&Path>, printer: &Printer) -> Outcome {
     let Some(directory) = out else {
         let mut page = Vec::new();
         let failed = |error: std::io::Error| {
-            CommandError::failed(format!("Cannot render the manual page: {error}."))
+            DriverError::failed(format!("Cannot render the manual page: {error}."))
         };
         clap_mangen::Man::new(Cli::command())
             .render(&mut page)
@@ -32,7 +32,7 @@ pub(super) fn man(out: Option<&Path>, printer: &Printer) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     };
     let failed =
-        |error: std::io::Error| CommandError::file("write manual pages to", directory, &error);
+        |error: std::io::Error| DriverError::file("write manual pages to", directory, &error);
     fs_err::create_dir_all(directory).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
     printer.say(&format!("Wrote manual pages to {}", directory.display()));

@@ -6,14 +6,12 @@ use homestak_core::doc::Faults;
 use homestak_core::resolve::ansible::{self, Compat};
 use homestak_core::resolve::tofu::{self, Target};
 use homestak_core::resolve::{Reveal, site};
+use homestak_driver::select::select;
+use homestak_driver::{DriverError, require_sound};
 use serde_json::Value as Json;
 
-use super::manifest::select::{Selected, select};
-use super::{Outcome, require_sound, write_private};
+use super::{Outcome, write_private};
 use crate::args::{CompatArg, ExportArgs, ManifestArgs, ResolveCommand};
-use crate::clock;
-use crate::error::CommandError;
-use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -25,7 +23,7 @@ pub(super) fn run(command: ResolveCommand, settings: &Settings, printer: &Printe
             node,
             export,
         } => (
-            tofu_variables(&manifest, node.as_deref(), &export, settings, printer)?,
+            tofu_variables(&manifest, node.as_deref(), &export, settings)?,
             export,
         ),
         ResolveCommand::Ansible { posture, export } => (
@@ -72,13 +70,11 @@ fn tofu_variables(
     node: Option<&str>,
     export: &ExportArgs,
     settings: &Settings,
-    printer: &Printer,
-) -> Result<Json, CommandError> {
-    let Selected {
-        session, resolved, ..
-    } = select(manifest, settings, printer)?;
+) -> Result<Json, DriverError> {
+    let mut session = settings.session()?;
+    let (resolved, _) = select(&manifest.choice(), &mut session)?;
     if let Some(name) = node.filter(|name| resolved.node(name).is_none()) {
-        return Err(CommandError::unknown(
+        return Err(DriverError::unknown(
             "node",
             name,
             resolved.nodes.iter().map(|node| node.name.as_str()),
@@ -93,7 +89,7 @@ fn tofu_variables(
         .map(|host| host.value.as_str());
     let host = parent.or(own).or(manifest.host.as_deref());
     let host = host.ok_or_else(|| {
-        CommandError::usage("Which host? Variables for OpenTofu are made per host.")
+        DriverError::usage("Which host? Variables for OpenTofu are made per host.")
             .hint("add `-H HOST`")
     })?;
     let key = settings.home.join(".ssh/id_rsa").display().to_string();
@@ -105,7 +101,7 @@ fn tofu_variables(
         server_url: settings.server.as_deref(),
         ssh_private_key_file: &key,
         user: &settings.user,
-        now: clock::now().as_second(),
+        now: settings.driver.time.now().as_second(),
     };
     Ok(tofu::variables(&session.catalog, &resolved, &target)?)
 }
@@ -115,12 +111,12 @@ fn ansible_variables(
     export: &ExportArgs,
     settings: &Settings,
     printer: &Printer,
-) -> Result<Json, CommandError> {
-    let session = Session::open(settings)?;
+) -> Result<Json, DriverError> {
+    let session = settings.session()?;
     let catalog = &session.catalog;
     let document = catalog.postures.get(posture);
     let document = document.ok_or_else(|| {
-        CommandError::unknown(
+        DriverError::unknown(
             "posture",
             posture,
             catalog.postures.keys().map(String::as_str),
@@ -131,5 +127,5 @@ fn ansible_variables(
     faults.extend(document.faults.clone());
     require_sound(printer, &faults, &catalog.sources)?;
     ansible::variables(catalog, posture, compat(export), reveal(export))
-        .ok_or_else(|| CommandError::failed(format!("The posture `{posture}` could not be read.")))
+        .ok_or_else(|| DriverError::failed(format!("The posture `{posture}` could not be read.")))
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_core::doc::Kind;
+use homestak_driver::DriverError;
 use serde_json::{Map, json};
 
 use super::{Outcome, write_file};
-use crate::error::CommandError;
 use crate::ui::Printer;
 
 /// Prints or writes schemas.
@@ -17,7 +17,7 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
         Some(word) => {
             let found = Kind::ALL.iter().copied().find(|kind| kind.word() == word);
             let known = || Kind::ALL.iter().map(|kind| kind.word());
-            vec![found.ok_or_else(|| CommandError::unknown("kind of document", word, known()))?]
+            vec![found.ok_or_else(|| DriverError::unknown("kind of document", word, known()))?]
         }
     };
     let Some(directory) = out else {
@@ -34,7 +34,7 @@ pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -
         return Ok(ExitCode::SUCCESS);
     };
     fs_err::create_dir_all(directory)
-        .map_err(|error| CommandError::file("make", directory, &error))?;
+        .map_err(|error| DriverError::file("make", directory, &error))?;
     let mut written = Vec::new();
     for kind in kinds {
         let path = directory.join(format!("{}.v{}.json", kind.word(), kind.version()));

@@ -7,20 +7,19 @@ use homestak_core::catalog::Problem;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, Kind, Severity};
 use homestak_core::resolve::site::validate;
+use homestak_driver::error::count;
+use homestak_driver::runs::{is_unfinished, newest, of_others, whose};
+use homestak_driver::{DriverError, journal};
 use homestak_site::find::{Look, Outcome as Found};
 use homestak_site::id::{self, IdError};
 use homestak_site::{Chosen, git, init};
 use serde_json::json;
 
-use super::manifest::runs::{is_unfinished, newest, of_others, whose};
 use super::{Outcome, agree, verdict};
 use crate::args::SiteCommand;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::operator::journal;
-use crate::session::Session;
+use crate::runtime::block_on;
 use crate::settings::Settings;
-use crate::ui::{Printer, count, table};
+use crate::ui::{Printer, table};
 
 /// Runs a site command.
 pub(super) fn run(command: SiteCommand, settings: &Settings, printer: &Printer) -> Outcome {
@@ -34,15 +33,15 @@ pub(super) fn run(command: SiteCommand, settings: &Settings, printer: &Printer) 
 
 /// Gives the site another id, after saying what follows from it.
 fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printer) -> Outcome {
-    let session = Session::open(settings)?;
+    let session = settings.session()?;
     let new = match wanted {
         Some(text) => SiteId::new(text).ok_or_else(|| {
-            CommandError::usage(format!("`{text}` is not the id of a site."))
+            DriverError::usage(format!("`{text}` is not the id of a site."))
                 .hint("an id has 8 to 32 lower-case letters and digits, and begins with a letter")
         })?,
         None => id::random()?,
     };
-    let journal = journal(settings)?;
+    let journal = journal(&settings.driver)?;
     let known = match session.known_id() {
         Ok(known) => known.cloned(),
         // What the file holds is no id, so nothing is lost with it.
@@ -54,7 +53,7 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
             }
             let others = block_on(of_others(None, &[], journal.as_ref(), None))??;
             let hints = others.iter().map(whose);
-            return Err(hints.fold(failed, CommandError::hint));
+            return Err(hints.fold(failed, DriverError::hint));
         }
     };
     if known.as_ref() == Some(&new) {
@@ -113,7 +112,7 @@ fn unknown(error: &IdError) -> String {
 }
 
 fn show(settings: &Settings, printer: &Printer) -> Outcome {
-    let session = Session::open(settings)?;
+    let session = settings.session()?;
     let catalog = &session.catalog;
     let chosen = match &session.find.chosen {
         Chosen::Directory(directory) => directory.display().to_string(),
@@ -152,7 +151,7 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
             "site.show",
             json!({
                 "site": chosen, "chosen_by": by, "looked_at": looks, "documents": documents,
-                "secrets": secrets, "state": settings.state, "id": id.as_ref().ok(), "id_error": id.as_ref().err(),
+                "secrets": secrets, "state": settings.driver.state, "id": id.as_ref().ok(), "id_error": id.as_ref().err(),
             }),
         );
         return Ok(ExitCode::SUCCESS);
@@ -182,7 +181,7 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         "site:       {chosen}\nid:         {}\nchosen by:  {by}\ndocuments:  {}\nsecrets:    {secrets}\nstate:      {}\n\n{}",
         shown,
         documents.join(", "),
-        settings.state.display(),
+        settings.driver.state.display(),
         table::render(&["looked at", "outcome", "path"], rows),
     ));
     Ok(ExitCode::SUCCESS)
@@ -218,7 +217,7 @@ fn start(directory: &Path, printer: &Printer) -> Outcome {
 }
 
 fn check(settings: &Settings, printer: &Printer) -> Outcome {
-    let mut session = Session::open(settings)?;
+    let mut session = settings.session()?;
     if let Chosen::Directory(directory) = &session.find.chosen {
         for file in git::tracked(directory, &session.plaintext) {
             let path = directory.join(&file).display().to_string();

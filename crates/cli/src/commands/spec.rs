@@ -5,19 +5,19 @@ use std::process::ExitCode;
 
 use homestak_core::doc::{Faults, Kind};
 use homestak_core::resolve::spec::{DEFAULT_POSTURE, check, spec};
+use homestak_driver::error::count;
+use homestak_driver::{DriverError, Session, require_sound};
 use serde_json::json;
 
 use super::manifest::show::{origin_rows, origins_json, reveal};
-use super::{Outcome, own_machine, require_sound, verdict};
+use super::{Outcome, own_machine, verdict};
 use crate::args::SpecCommand;
-use crate::error::CommandError;
-use crate::session::Session;
 use crate::settings::Settings;
-use crate::ui::{Printer, count, table};
+use crate::ui::{Printer, table};
 
 /// Runs a spec command.
 pub(super) fn run(command: SpecCommand, settings: &Settings, printer: &Printer) -> Outcome {
-    let open = || Session::open(settings);
+    let open = || settings.session();
     match command {
         SpecCommand::List => list(&open()?, printer),
         SpecCommand::Show {
@@ -67,7 +67,7 @@ fn show(
 ) -> Outcome {
     let catalog = &session.catalog;
     if !catalog.specs.contains_key(name) {
-        return Err(CommandError::unknown(
+        return Err(DriverError::unknown(
             "spec",
             name,
             catalog.specs.keys().map(String::as_str),
@@ -77,7 +77,7 @@ fn show(
     check(catalog, name, &mut faults);
     require_sound(printer, &faults, &catalog.sources)?;
     let sheet = spec(catalog, name, None, reveal(show_secrets))
-        .ok_or_else(|| CommandError::failed(format!("The spec `{name}` could not be read.")))?;
+        .ok_or_else(|| DriverError::failed(format!("The spec `{name}` could not be read.")))?;
     if printer.shape.json {
         let mut body = json!({ "name": name, "spec": sheet.json() });
         if origin {
@@ -107,7 +107,7 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
             names.push(word.clone());
         } else {
             let known = session.catalog.specs.keys().map(String::as_str);
-            return Err(CommandError::unknown("spec", word, known));
+            return Err(DriverError::unknown("spec", word, known));
         }
     }
     if wanted.is_empty() {

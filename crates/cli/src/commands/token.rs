@@ -4,13 +4,11 @@ use std::process::ExitCode;
 
 use homestak_core::resolve::tofu::signing_key;
 use homestak_core::token::{Claims, SigningKey, inspect, mint, verify};
+use homestak_driver::{DriverError, Session, require_sound};
 use serde_json::json;
 
-use super::{Outcome, require_sound};
+use super::Outcome;
 use crate::args::TokenCommand;
-use crate::clock;
-use crate::error::CommandError;
-use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -18,15 +16,15 @@ use crate::ui::Printer;
 pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer) -> Outcome {
     match command {
         TokenCommand::Mint { node, spec } => {
-            let session = Session::open(settings)?;
+            let session = settings.session()?;
             if !session.catalog.specs.contains_key(&spec) {
                 let known = session.catalog.specs.keys().map(String::as_str);
-                return Err(CommandError::unknown("spec", &spec, known));
+                return Err(DriverError::unknown("spec", &spec, known));
             }
             let claims = Claims {
                 node,
                 spec,
-                issued_at: clock::now().as_second(),
+                issued_at: settings.driver.time.now().as_second(),
             };
             let token = mint(&claims, &key(&session, printer)?);
             if printer.shape.json {
@@ -46,17 +44,13 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
             token,
             verify: true,
         } => {
-            let claims = verify(
-                &given(&token)?,
-                &key(&Session::open(settings)?, printer)?,
-                None,
-            )?;
+            let claims = verify(&given(&token)?, &key(&settings.session()?, printer)?, None)?;
             show("token.inspect", &claims, Some(true), printer);
         }
         TokenCommand::Verify { token, node } => {
             let claims = verify(
                 &given(&token)?,
-                &key(&Session::open(settings)?, printer)?,
+                &key(&settings.session()?, printer)?,
                 node.as_deref(),
             )?;
             show("token.verify", &claims, Some(true), printer);
@@ -66,28 +60,28 @@ pub(super) fn run(command: TokenCommand, settings: &Settings, printer: &Printer)
 }
 
 /// Returns the token; `-` reads it from stdin, so that it need not be an argument.
-fn given(token: &str) -> Result<String, CommandError> {
+fn given(token: &str) -> Result<String, DriverError> {
     if token != "-" {
         return Ok(token.to_owned());
     }
     let text = std::io::read_to_string(std::io::stdin()).map_err(|error| {
-        CommandError::failed(format!("Cannot read the token from stdin: {error}."))
+        DriverError::failed(format!("Cannot read the token from stdin: {error}."))
     })?;
     Ok(text.trim().to_owned())
 }
 
-fn key(session: &Session, printer: &Printer) -> Result<SigningKey, CommandError> {
+fn key(session: &Session, printer: &Printer) -> Result<SigningKey, DriverError> {
     if let Some(secrets) = &session.catalog.secrets
         && secrets.value.is_none()
     {
         require_sound(printer, &secrets.faults, &session.catalog.sources)?;
-        return Err(CommandError::failed(
+        return Err(DriverError::failed(
             "The secrets could not be opened, and the signing key is in them.",
         )
         .hint("homestak secrets check tells why"));
     }
     let missing = || {
-        CommandError::failed("The site has no signing key.").hint(
+        DriverError::failed("The site has no signing key.").hint(
             "put 64 hexadecimal digits under `auth.signing_key` in secrets.yaml; `openssl rand -hex 32` makes them",
         )
     };

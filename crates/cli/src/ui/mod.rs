@@ -17,13 +17,14 @@ use std::process::ExitCode;
 
 use anstream::ColorChoice;
 use clap::CommandFactory as _;
-use homestak_core::doc::{Diagnostic, Faults, Severity, Sources};
+use homestak_core::doc::{Faults, Sources};
 use homestak_core::foreign::{escape, escape_but_style, escape_in_json};
+use homestak_driver::error::count;
+use homestak_driver::{DriverError, ErrorKind, Notice, Notices};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
 use crate::args::{Cli, GlobalArgs};
-use crate::error::{CommandError, ErrorKind};
 use crate::settings::variable;
 use crate::words;
 
@@ -197,7 +198,7 @@ impl Printer {
     }
 
     /// Prints an error and returns its exit code.
-    pub(crate) fn fail(&self, error: &CommandError) -> ExitCode {
+    pub(crate) fn fail(&self, error: &DriverError) -> ExitCode {
         if self.shape.json {
             let mut body = json!({
                 "success": false,
@@ -223,7 +224,26 @@ impl Printer {
         for hint in &error.hints {
             self.hint(hint);
         }
-        ExitCode::from(error.kind.exit_code())
+        ExitCode::from(exit_code(error.kind))
+    }
+}
+
+impl Notices for Printer {
+    fn notice(&self, notice: Notice<'_>) {
+        match notice {
+            Notice::Detail(text) => self.detail(text),
+            Notice::Say(text) => self.say(text),
+            Notice::Faults(faults, sources) => self.diagnostics(faults, sources),
+        }
+    }
+}
+
+/// Returns the exit code of an error.
+fn exit_code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Failed => 1,
+        ErrorKind::Usage => 2,
+        ErrorKind::Refused => 3,
     }
 }
 
@@ -234,46 +254,6 @@ pub(crate) fn with_kind(kind: &str, body: Json) -> Json {
         whole.extend(body);
     }
     whole
-}
-
-/// Says a number with its noun.
-pub(crate) fn count(number: usize, noun: &str) -> String {
-    if number == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{number} {noun}s")
-    }
-}
-
-/// Turns diagnostics into JSON, sorted by place.
-pub(crate) fn diagnostics_json(faults: &Faults, sources: &Sources) -> Json {
-    let place = |span| {
-        let location = sources.locate(span);
-        json!({ "path": location.path, "line": location.line, "column": location.column })
-    };
-    let one = |fault: &&Diagnostic| {
-        let mut json = json!({
-            "code": fault.code.id(),
-            "severity": if fault.severity == Severity::Error { "error" } else { "notice" },
-            "message": fault.message,
-            "hint": fault.hint,
-            "labels": fault.labels.iter().map(|(span, text)| {
-                let mut label = place(*span);
-                label["text"] = text.as_str().into();
-                label
-            }).collect::<Vec<_>>(),
-        });
-        if let (Json::Object(json), Json::Object(place)) = (&mut json, place(fault.span)) {
-            json.extend(place);
-        }
-        json
-    };
-    faults
-        .sorted(sources)
-        .iter()
-        .map(one)
-        .collect::<Vec<_>>()
-        .into()
 }
 
 /// Prints the overview for a call without arguments.
@@ -291,12 +271,12 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
         );
         let hint =
             "homestak manifest validate and homestak manifest show work on the same manifest";
-        return Printer::new(Shape::guess()).fail(&CommandError::usage(message).hint(hint));
+        return Printer::new(Shape::guess()).fail(&DriverError::usage(message).hint(hint));
     }
     if error.use_stderr()
         && let Some((message, hint)) = words::gone(arguments)
     {
-        return Printer::new(Shape::guess()).fail(&CommandError::usage(message).hint(hint));
+        return Printer::new(Shape::guess()).fail(&DriverError::usage(message).hint(hint));
     }
     _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))

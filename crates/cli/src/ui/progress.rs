@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anstream::ColorChoice;
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{Plan, StepKind};
-use homestak_engine::chronicle::{Chronicle, Row, Status};
-use homestak_engine::events::{Event, Observer, What};
+use homestak_driver::events::{Event, Observer, What};
+use homestak_driver::runs::{Chronicle, Row, Status};
 use jiff::{SignedDuration, Timestamp};
 use owo_colors::OwoColorize as _;
 
@@ -420,7 +420,7 @@ fn paint(status: Status, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use homestak_engine::journal::RunId;
+    use homestak_driver::runs::RunId;
 
     use super::*;
 

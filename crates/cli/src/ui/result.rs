@@ -4,8 +4,7 @@
 //! Never: another source of facts than the chronicle.
 
 use homestak_core::plan::StepKind;
-use homestak_engine::chronicle::{Chronicle, Row, Status};
-use homestak_engine::journal::{Ending, REPLAN, Trouble};
+use homestak_driver::runs::{Chronicle, Ending, REPLAN, Row, Status, Trouble};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 

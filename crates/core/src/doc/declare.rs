@@ -111,8 +111,8 @@ macro_rules! choice {
         $name:ident { $($(#[doc = $variant_doc:literal])+ $variant:ident = $word:literal,)+ }
     ) => {
         $(#[doc = $doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[doc = $variant_doc])+ $variant,)+ }
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum $name { $($(#[doc = $variant_doc])+ #[serde(rename = $word)] $variant,)+ }
 
         impl $name {
             /// Every choice, in the order of the documentation.

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use homestak_core::catalog::BUILT_IN_HOSTS;
+use homestak_driver::Session;
 use serde_json::json;
 
 use crate::commands::Outcome;
-use crate::session::Session;
 use crate::ui::{Printer, table};
 
 /// Lists hosts with how they are reached and whom we trust there.

@@ -8,17 +8,16 @@ mod trust;
 
 use super::Outcome;
 use crate::args::HostCommand;
-use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
 /// Runs a host command.
 pub(super) fn run(command: HostCommand, settings: &Settings, printer: &Printer) -> Outcome {
-    let session = Session::open(settings)?;
+    let session = settings.session()?;
     match command {
         HostCommand::List => list::run(&session, printer),
         HostCommand::Show { name, offline } => {
-            show::run(&name, offline, &session, settings, printer)
+            show::run(&name, offline, session, settings, printer)
         }
         HostCommand::Trust { name, yes } => trust::run(&name, yes, &session, printer),
         HostCommand::Role {
@@ -34,7 +33,7 @@ pub(super) fn run(command: HostCommand, settings: &Settings, printer: &Printer) 
             role::run(name.as_deref(), pve_version, &who, &session, printer)
         }
         HostCommand::Preflight { name, manifest } => {
-            preflight::run(&name, manifest.as_deref(), &session, settings, printer)
+            preflight::run(&name, manifest, session, settings, printer)
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 
-use homestak_providers::pve::role::{Abilities, grants, is_verified, render};
+use homestak_driver::hosts::pve::document;
+use homestak_driver::preflight::{Abilities, grants, is_verified, render};
+use homestak_driver::{DriverError, Session};
 use serde_json::json;
 
 use crate::commands::Outcome;
-use crate::connect::document;
-use crate::error::CommandError;
-use crate::session::Session;
 use crate::ui::Printer;
 
 /// Whom the token belongs to.
@@ -47,7 +46,7 @@ pub(super) fn run(
     };
     let commands = render(&grants(version, &abilities), who.user, who.token);
     if commands.is_empty() {
-        return Err(CommandError::failed("There is nothing to grant."));
+        return Err(DriverError::failed("There is nothing to grant."));
     }
     let verified = is_verified(version);
     if printer.shape.json {

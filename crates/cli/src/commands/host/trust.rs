@@ -6,22 +6,21 @@ use std::process::ExitCode;
 use homestak_api::probe::fingerprint;
 use homestak_core::doc::edit::set_text;
 use homestak_core::error::chain;
+use homestak_driver::hosts::pve::{document, host_and_port};
+use homestak_driver::{DriverError, Session};
 use serde_json::json;
 
 use crate::commands::{Outcome, write_file};
-use crate::connect::{document, host_and_port};
-use crate::error::CommandError;
-use crate::session::Session;
 use crate::ui::Printer;
 
 /// Looks, shows, asks, records.
 pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -> Outcome {
     let node = document(name, session)?;
     let (host, port) = host_and_port(node).ok_or_else(|| {
-        CommandError::failed(format!("`nodes/{name}.yaml` has no usable `api_endpoint`."))
+        DriverError::failed(format!("`nodes/{name}.yaml` has no usable `api_endpoint`."))
     })?;
     let found = fingerprint(&host, port).map_err(|error| {
-        CommandError::failed(format!("Cannot {}.", chain(&error)))
+        DriverError::failed(format!("Cannot {}.", chain(&error)))
             .hint("is the host up, and the address right?")
     })?;
     let found = found.to_string();
@@ -39,7 +38,7 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
         printer.say("Compare it on the host itself: openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem");
         if !yes && !agreed(&format!("Trust this certificate for `{name}`?"), printer) {
             return Err(
-                CommandError::refused("The fingerprint was not recorded.").hint(format!(
+                DriverError::refused("The fingerprint was not recorded.").hint(format!(
                     "homestak host trust {name} --yes records it without asking"
                 )),
             );
@@ -73,7 +72,7 @@ fn agreed(question: &str, printer: &Printer) -> bool {
 }
 
 /// Writes the fingerprint into the host's document, whose comments and layout stay.
-fn record(name: &str, fingerprint: &str, session: &Session) -> Result<(), CommandError> {
+fn record(name: &str, fingerprint: &str, session: &Session) -> Result<(), DriverError> {
     let file = session
         .catalog
         .nodes
@@ -81,9 +80,9 @@ fn record(name: &str, fingerprint: &str, session: &Session) -> Result<(), Comman
         .map(|document| document.file);
     let source = file.and_then(|file| session.catalog.sources.source(file));
     let source =
-        source.ok_or_else(|| CommandError::failed(format!("There is no `nodes/{name}.yaml`.")))?;
+        source.ok_or_else(|| DriverError::failed(format!("There is no `nodes/{name}.yaml`.")))?;
     let text = set_text(&source.text, "fingerprint", fingerprint).ok_or_else(|| {
-        CommandError::failed(format!("`{}` cannot be changed in place.", source.path))
+        DriverError::failed(format!("`{}` cannot be changed in place.", source.path))
     })?;
     write_file(source.path.as_ref(), &text)
 }

@@ -3,31 +3,32 @@
 use std::path::PathBuf;
 
 use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_driver::select::Choice;
+use homestak_driver::{DriverError, plan_file};
 
 use super::job::{Job, options};
-use super::{plan, plan_file};
-use crate::args::{ApplyArgs, ManifestArgs};
+use super::plan;
+use crate::args::ApplyArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::error::CommandError;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
 /// Applies a manifest, or a plan that was written.
 pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let mut options = options(&args.wish);
-    let mut manifest = args.manifest.clone();
-    let written = plan_named(args, &mut manifest)
+    let mut choice = args.manifest.choice();
+    let written = plan_named(args, &mut choice)
         .map(|path| plan_file::read(&path))
         .transpose()?;
     let written = written
-        .map(|(plan, made)| recall(plan, made, &mut manifest, &mut options))
+        .map(|(plan, made)| recall(plan, made, &mut choice, &mut options))
         .transpose()?;
     let site = written.as_ref().and_then(|(plan, site_is_new)| {
         let site = plan.site.as_ref()?;
         Some((site, *site_is_new))
     });
-    let job = Job::of_site("apply", &manifest, &args.carry, site, settings, printer)?;
+    let job = Job::of_site("apply", choice, &args.carry, site, settings, printer)?;
     block_on(apply(
         &job,
         &options,
@@ -37,12 +38,12 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
 }
 
 /// Returns the file of a plan: named by its flag, or in the place of a manifest's name.
-fn plan_named(args: &ApplyArgs, manifest: &mut ManifestArgs) -> Option<PathBuf> {
-    let named = manifest.name.as_ref().map(PathBuf::from);
+fn plan_named(args: &ApplyArgs, choice: &mut Choice) -> Option<PathBuf> {
+    let named = args.manifest.name.as_ref().map(PathBuf::from);
     let named =
         named.filter(|path| path.extension().is_some_and(|end| end == "json") && path.is_file());
     if named.is_some() {
-        manifest.name = None;
+        choice.name = None;
     }
     args.plan.clone().or(named)
 }
@@ -51,25 +52,21 @@ fn plan_named(args: &ApplyArgs, manifest: &mut ManifestArgs) -> Option<PathBuf> 
 fn recall(
     plan: Plan,
     made: plan_file::Made,
-    manifest: &mut ManifestArgs,
+    choice: &mut Choice,
     options: &mut Options,
-) -> Result<(Plan, bool), CommandError> {
+) -> Result<(Plan, bool), DriverError> {
     if plan.verb != Verb::Apply {
-        return Err(CommandError::usage("The plan is not one of `apply`."));
+        return Err(DriverError::usage("The plan is not one of `apply`."));
     }
-    let chosen = manifest.name.is_some()
-        || manifest.manifest.is_some()
-        || manifest.manifest_file.is_some()
-        || manifest.manifest_json.is_some();
-    if !chosen {
-        manifest.manifest_file = made.file;
-        manifest.manifest_json = made.json;
-        if manifest.manifest_file.is_none() && manifest.manifest_json.is_none() {
-            manifest.manifest = Some(plan.manifest.clone());
+    if !choice.is_made() {
+        choice.file = made.choice.file;
+        choice.json = made.choice.json;
+        if !choice.is_made() {
+            choice.name = Some(plan.manifest.clone());
         }
     }
-    manifest.mode = manifest.mode.or(made.mode);
-    manifest.host = manifest.host.take().or(made.host);
+    choice.mode = choice.mode.or(made.choice.mode);
+    choice.host = choice.host.take().or(made.choice.host);
     options.prune |= made.prune;
     options.depth = options.depth.or(made.depth);
     options.on_error = options.on_error.or(made.on_error);
@@ -79,16 +76,16 @@ fn recall(
 
 async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {
     if job.carry.dry_run {
-        let made = job.plan(options).await?;
+        let made = job.job.plan(options).await?;
         return plan::show(&made, job, options);
     }
-    let _lease = job.hold().await?;
-    let earlier = job.unfinished().await?;
-    let mut plan = job.plan(options).await?;
+    let _lease = job.job.hold().await?;
+    let earlier = job.job.unfinished().await?;
+    let mut plan = job.job.plan(options).await?;
     if let Some(written) = written
         && !written.same_work(&plan)
     {
-        let refused = CommandError::refused(
+        let refused = DriverError::refused(
             "The plan in the file does not fit what is there any more, so nothing was done.",
         );
         let differs = plan_file::differences(written, &plan).into_iter();

@@ -5,13 +5,19 @@ use homestak_core::plan::{Options, Verb};
 use super::job::{Job, on_error};
 use crate::args::DestroyArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
 /// Destroys what a manifest made.
 pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let job = Job::open("destroy", &args.manifest, &args.carry, settings, printer)?;
+    let job = Job::open(
+        "destroy",
+        args.manifest.choice(),
+        &args.carry,
+        settings,
+        printer,
+    )?;
     let options = Options {
         on_error: args.on_error.map(on_error),
         parallelism: args.parallel.map(|n| n as usize),

@@ -6,18 +6,18 @@ use homestak_core::converge::render;
 use homestak_core::foreign::ForeignText;
 use homestak_core::observed::Power;
 use homestak_core::plan::{Options, Verb};
+use homestak_driver::configure::{NotApplied, not_applied};
+use homestak_driver::error::count;
+use homestak_driver::select::Choice;
+use homestak_driver::{DriverError, journal, nodes};
 use serde_json::json;
 
 use super::job::Job;
-use crate::args::{CarryArgs, ManifestArgs, NodeArgs};
+use crate::args::{CarryArgs, NodeArgs};
 use crate::commands::Outcome;
-use crate::configure::{NotApplied, not_applied};
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::nodes;
-use crate::operator::journal;
+use crate::runtime::block_on;
 use crate::settings::Settings;
-use crate::ui::{Printer, count};
+use crate::ui::Printer;
 
 /// Something differs.
 const DIFFERS: u8 = 3;
@@ -28,27 +28,30 @@ pub(in crate::commands) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let journal = journal(settings)?;
-    let known = block_on(nodes::one(journal.as_ref(), settings, which))??;
+    let (journal, session) = (journal(&settings.driver)?, settings.session()?);
+    let scope = which.which();
+    let known = block_on(nodes::one(&*journal, &session, &which.node, &scope))??;
     let name = known.name();
-    let manifest = ManifestArgs {
-        manifest: Some(known.scope.manifest.clone()),
+    let choice = Choice {
+        name: Some(known.scope.manifest.clone()),
         host: Some(known.scope.host.clone()),
-        ..ManifestArgs::default()
+        ..Choice::default()
     };
     let carry = CarryArgs::default();
-    let job = Job::open("plan", &manifest, &carry, settings, printer)?;
-    let plan = block_on(job.plan(&Options::new(Verb::Apply)))??;
+    let job = Job::open("plan", choice, &carry, settings, printer)?;
+    let plan = block_on(job.job.plan(&Options::new(Verb::Apply)))??;
     let node = plan.node(name);
     let config = node.and_then(|node| node.config.as_ref());
     let Some(config) = config else {
         let why = match node {
             None => "the manifest does not name it",
             Some(node) => {
-                not_applied(&job.resolved, node).map_or("it has no spec", NotApplied::why)
+                let catalog = &job.job.driver.session.catalog;
+                not_applied(catalog, &job.job.resolved, node)
+                    .map_or("it has no spec", NotApplied::why)
             }
         };
-        return Err(CommandError::failed(format!(
+        return Err(DriverError::failed(format!(
             "`{name}` is not configured from here: {why}."
         )));
     };
@@ -62,7 +65,7 @@ pub(in crate::commands) fn run(
             (None, Some(Power::Unknown)) => "whether it runs is not known",
             (None, None) => "it is not there",
         };
-        let failed = CommandError::failed(format!(
+        let failed = DriverError::failed(format!(
             "`{name}` could not be asked what it is like inside: {why}."
         ))
         .hint(format!(
@@ -71,7 +74,7 @@ pub(in crate::commands) fn run(
         ));
         let hint = unseen.map(|unseen| &unseen.hint);
         let hint = hint.filter(|hint| !hint.is_empty());
-        return Err(hint.into_iter().fold(failed, CommandError::hint));
+        return Err(hint.into_iter().fold(failed, DriverError::hint));
     };
     if !found.refusals.is_empty() {
         return Err(refused((name, &config.spec), &found.refusals, printer));
@@ -90,17 +93,17 @@ pub(in crate::commands) fn run(
 }
 
 /// Says why a node cannot become what its spec says.
-fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -> CommandError {
+fn refused((name, spec): (&str, &str), why: &[ForeignText], printer: &Printer) -> DriverError {
     if !printer.shape.json {
         for reason in why {
             printer.say(&format!("refused: `{name}`: {reason}"));
         }
     }
-    let error = CommandError::refused(format!(
+    let error = DriverError::refused(format!(
         "`{name}` cannot become what its spec `{spec}` says: {}.",
         count(why.len(), "refusal")
     ));
-    CommandError {
+    DriverError {
         diagnostics: Some(Box::new(json!(why))),
         ..error
     }

@@ -2,16 +2,13 @@
 
 use std::process::ExitCode;
 
-use homestak_engine::journal::Scope;
+use homestak_driver::runs::{Scope, hints, listed};
+use homestak_driver::{DriverError, hold, journal, scopes_of};
 use serde_json::json;
 
-use super::runs::{hints, listed};
 use crate::args::RunArgs;
 use crate::commands::{Outcome, agree};
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::operator::{hold, journal, scopes_of};
-use crate::session::Session;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -23,8 +20,8 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let session = Session::open(settings)?;
-    let (site, journal) = (session.id()?, journal(settings)?);
+    let (which, session) = (&which.which(), settings.session()?);
+    let (site, journal) = (session.id()?, journal(&settings.driver)?);
     block_on(async {
         let mut scopes: Vec<Scope> = Vec::new();
         for head in listed(which, &journal, site).await? {
@@ -42,14 +39,14 @@ pub(super) fn run(
         let (scope, record) = match found.as_slice() {
             [] => {
                 let failed =
-                    CommandError::failed(format!("Nothing is remembered of a node `{node}`."))
+                    DriverError::failed(format!("Nothing is remembered of a node `{node}`."))
                         .hint("homestak manifest status -M NAME lists what is");
                 let hints = hints(which, &journal, site).await?;
-                return Err(hints.into_iter().fold(failed, CommandError::hint));
+                return Err(hints.into_iter().fold(failed, DriverError::hint));
             }
             [one] => one,
             several => {
-                let error = CommandError::usage(format!("Which `{node}`? There are several."));
+                let error = DriverError::usage(format!("Which `{node}`? There are several."));
                 return Err(several.iter().fold(error, |error, (scope, _)| {
                     error.hint(format!("-M {} -H {}", scope.manifest, scope.host))
                 }));

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_core::draw::{self, Glyphs};
+use homestak_driver::DriverError;
+use homestak_driver::select::select;
 use serde_json::json;
 
-use super::select::{Selected, select};
 use crate::args::{GraphFormat, ManifestArgs};
 use crate::commands::{Outcome, write_file};
-use crate::error::CommandError;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -25,7 +25,8 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let Selected { name, resolved, .. } = select(args, settings, printer)?;
+    let (resolved, _) = select(&args.choice(), &mut settings.session()?)?;
+    let name = &resolved.name;
     let deepest = resolved
         .nodes
         .iter()
@@ -33,7 +34,7 @@ pub(super) fn run(
         .max()
         .unwrap_or(0);
     if deepest >= DEEPEST {
-        return Err(CommandError::failed(format!(
+        return Err(DriverError::failed(format!(
             "`{name}` is {} levels deep, too deep to draw.",
             deepest + 1
         ))

@@ -2,22 +2,20 @@
 
 use std::process::ExitCode;
 
-use homestak_engine::journal::RunHead;
+use homestak_driver::journal;
+use homestak_driver::runs::{RunHead, hints, is_resumable, listed, word};
 use serde_json::{Value as Json, json};
 
-use super::runs::{hints, is_resumable, listed, word};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::operator::journal;
-use crate::session::Session;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
 /// Lists runs.
 pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let session = Session::open(settings)?;
-    let (site, journal) = (session.id()?, journal(settings)?);
+    let (which, session) = (&which.which(), settings.session()?);
+    let (site, journal) = (session.id()?, journal(&settings.driver)?);
     let runs = block_on(listed(which, &journal, site))??;
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::migrate::{NotMigrated, migrate};
 use homestak_core::doc::{Faults, Source, Sources, yaml};
+use homestak_driver::DriverError;
+use homestak_driver::error::diagnostics_json;
 use homestak_site::{Chosen, find};
 use serde_json::json;
 
 use crate::commands::{Outcome, write_file};
-use crate::error::CommandError;
 use crate::settings::Settings;
-use crate::ui::{Printer, diagnostics_json};
+use crate::ui::Printer;
 
 /// Migrates a file, or a manifest of the site.
 pub(super) fn run(
@@ -27,12 +28,12 @@ pub(super) fn run(
         (None, Some(name)) => of_site(name, settings)?,
         (None, None) => {
             return Err(
-                CommandError::usage("Which manifest?").hint("homestak manifest migrate FILE")
+                DriverError::usage("Which manifest?").hint("homestak manifest migrate FILE")
             );
         }
     };
     let text =
-        fs_err::read_to_string(&path).map_err(|error| CommandError::file("read", &path, &error))?;
+        fs_err::read_to_string(&path).map_err(|error| DriverError::file("read", &path, &error))?;
     let stem = path
         .file_stem()
         .unwrap_or_default()
@@ -63,9 +64,9 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn of_site(name: &str, settings: &Settings) -> Result<PathBuf, CommandError> {
-    let Chosen::Directory(site) = find(&settings.candidates)?.chosen else {
-        return Err(CommandError::failed(
+fn of_site(name: &str, settings: &Settings) -> Result<PathBuf, DriverError> {
+    let Chosen::Directory(site) = find(&settings.driver.candidates)?.chosen else {
+        return Err(DriverError::failed(
             "The stock site has no manifests of version 1.",
         ));
     };
@@ -78,26 +79,26 @@ fn of_site(name: &str, settings: &Settings) -> Result<PathBuf, CommandError> {
         .map(|place| site.join(place))
         .find(|path| path.is_file());
     found.ok_or_else(|| {
-        CommandError::failed(format!(
+        DriverError::failed(format!(
             "There is no manifest `{name}` in {}",
             site.display()
         ))
     })
 }
 
-fn refusal(why: NotMigrated, path: &Path) -> CommandError {
+fn refusal(why: NotMigrated, path: &Path) -> DriverError {
     let shown = path.display();
     match why {
         NotMigrated::AlreadyCurrent => {
-            CommandError::failed(format!("`{shown}` is a manifest of version 2 already.")).hint(
+            DriverError::failed(format!("`{shown}` is a manifest of version 2 already.")).hint(
                 format!("homestak manifest validate --manifest-file {shown}"),
             )
         }
-        NotMigrated::NoLevels => CommandError::failed(format!(
+        NotMigrated::NoLevels => DriverError::failed(format!(
             "`{shown}` has no `levels`, so it is no manifest of version 1."
         )),
         NotMigrated::Faulty => {
-            CommandError::failed(format!("`{shown}` has faults, so it was not migrated."))
+            DriverError::failed(format!("`{shown}` has faults, so it was not migrated."))
         }
     }
 }

@@ -7,16 +7,12 @@ mod forget;
 mod graph;
 mod history;
 mod job;
-mod live;
 mod migrate;
 mod plan;
-mod plan_file;
 mod reidentify;
 mod report;
 mod resume;
 mod rollback;
-pub(crate) mod runs;
-pub(super) mod select;
 pub(super) mod show;
 mod status;
 mod test;
@@ -30,7 +26,6 @@ use serde_json::json;
 
 use super::Outcome;
 use crate::args::{ManifestCommand, RunArgs};
-use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
@@ -118,7 +113,7 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
 }
 
 fn list(settings: &Settings, printer: &Printer) -> Outcome {
-    let session = Session::open(settings)?;
+    let session = settings.session()?;
     let mut rows = Vec::new();
     for name in session.catalog.manifests.keys() {
         let (resolved, faults) = manifest(&session.catalog, name, &Request::default());

@@ -4,28 +4,28 @@ use std::process::ExitCode;
 
 use homestak_api::durable::{self, Access};
 use homestak_core::plan::{Options, Plan};
+use homestak_driver::{DriverError, plan_file};
+use serde_json::Value as Json;
 
 use super::job::{Job, options};
-use super::plan_file;
 use crate::args::{CarryArgs, PlanArgs};
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::error::CommandError;
+use crate::runtime::block_on;
 use crate::settings::Settings;
-use crate::ui::{Printer, plan as picture};
+use crate::ui::{Printer, plan as picture, with_kind};
 
 /// Shows what `apply` would do.
 pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let carry = CarryArgs::default();
-    let job = Job::open("plan", &args.manifest, &carry, settings, printer)?;
+    let job = Job::open("plan", args.manifest.choice(), &carry, settings, printer)?;
     let options = options(&args.wish);
-    let plan = block_on(job.plan(&options))??;
+    let plan = block_on(job.job.plan(&options))??;
     if let Some(out) = &args.out {
-        let text = serde_json::to_string_pretty(&plan_file::write(&plan, &job, &options))
-            .map_err(|error| CommandError::failed(format!("Cannot write the plan: {error}.")))?;
+        let text = serde_json::to_string_pretty(&written(&plan, &job, &options))
+            .map_err(|error| DriverError::failed(format!("Cannot write the plan: {error}.")))?;
         // It says what is on nodes.
         durable::write(out, format!("{text}\n").as_bytes(), Access::PRIVATE)
-            .map_err(|error| CommandError::file("write", out, &error))?;
+            .map_err(|error| DriverError::file("write", out, &error))?;
         printer.say(&format!(
             "Written; homestak manifest apply {} carries it out.",
             out.display()
@@ -38,9 +38,17 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
 pub(super) fn show(plan: &Plan, job: &Job<'_>, options: &Options) -> Outcome {
     let printer = job.printer;
     if printer.shape.json {
-        printer.raw_json(&plan_file::write(plan, job, options));
+        printer.raw_json(&written(plan, job, options));
     } else {
         printer.data(&picture::render(plan, printer.shape.verbose > 0));
     }
     Ok(ExitCode::from(if plan.refusals.is_empty() { 0 } else { 3 }))
+}
+
+fn written(plan: &Plan, job: &Job<'_>, options: &Options) -> Json {
+    let is_new = !job.job.driver.session.has_id;
+    with_kind(
+        "manifest.plan",
+        plan_file::write(plan, &job.job.choice, is_new, options),
+    )
 }

@@ -6,7 +6,7 @@ use homestak_core::plan::{Options, Verb};
 use super::job::Job;
 use crate::args::{CarryArgs, ManifestArgs};
 use crate::commands::Outcome;
-use crate::connect::block_on;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -17,7 +17,7 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let job = Job::open("reidentify", manifest, carry, settings, printer)?;
+    let job = Job::open("reidentify", manifest.choice(), carry, settings, printer)?;
     block_on(job.run(
         &Options::new(Verb::Reidentify),
         "Give these guests their new identity?",

@@ -4,18 +4,16 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_engine::chronicle::Chronicle;
-use homestak_engine::journal::{Run, RunId};
+use homestak_driver::runs::{
+    Chronicle, Run, RunId, hints, is_outdated, listed, outdated, reidentify, word,
+};
+use homestak_driver::{DriverError, journal};
 use serde_json::{Value as Json, json};
 
 use super::history::{head_json, moment};
-use super::runs::{hints, is_outdated, listed, outdated, reidentify, word};
 use crate::args::RunArgs;
 use crate::commands::{Outcome, write_file};
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::operator::journal;
-use crate::session::Session;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, result, with_kind};
 
@@ -27,8 +25,8 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let session = Session::open(settings)?;
-    let (site, journal) = (session.id()?, journal(settings)?);
+    let (which, session) = (&which.which(), settings.session()?);
+    let (site, journal) = (session.id()?, journal(&settings.driver)?);
     let run = block_on(async {
         let id = match number {
             Some(number) => Some(RunId(number)),
@@ -44,10 +42,10 @@ pub(super) fn run(
         if let Some(run) = run.filter(|run| run.head.is_of(site)) {
             return Ok(run);
         }
-        let none = CommandError::failed("There is no such run.")
+        let none = DriverError::failed("There is no such run.")
             .hint("homestak manifest history lists runs");
         let hints = hints(which, &journal, site).await?;
-        Err(hints.into_iter().fold(none, CommandError::hint))
+        Err(hints.into_iter().fold(none, DriverError::hint))
     })??;
     let json = printer.shape.json
         || out.is_some_and(|out| out.extension().is_some_and(|end| end == "json"));

@@ -1,31 +1,16 @@
 //! `homestak manifest resume`: on with a run that did not end well.
 
-use std::sync::Arc;
+use homestak_core::plan::correct_sources;
+use homestak_driver::runs::{Chronicle, Run, first, read, require_known_form, unfinished};
+use homestak_driver::{Driver, DriverError, hold, scopes_of};
 
-use homestak_core::plan::{FORM, correct_sources};
-use homestak_engine::chronicle::Chronicle;
-use homestak_engine::journal::Run;
-
-use super::job::{Shown, first, show_result};
-use super::runs::{flags, outdated, read, reidentify, unfinished};
+use super::job::{Shown, show_result};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::operator::{Bench, hold, scopes_of};
-use crate::session::Session;
+use crate::runtime::{block_on, drive};
 use crate::settings::Settings;
 use crate::ui::Printer;
 use crate::ui::progress::Screen;
-
-pub(super) fn bench(
-    events: bool,
-    settings: &Settings,
-    printer: &Printer,
-) -> Result<Bench, CommandError> {
-    let session = Arc::new(Session::open(settings)?);
-    Bench::new(session, settings, Screen::new(printer.shape, events))
-}
 
 /// Goes on with a run.
 pub(super) fn resume(
@@ -35,21 +20,21 @@ pub(super) fn resume(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let bench = bench(events, settings, printer)?;
+    let (driver, screen) = crate::commands::driver(settings.session()?, settings, events, printer)?;
     let work = async {
-        let run = unfinished(which, bench.journal(), bench.session.id()?).await?;
-        let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
+        let run = unfinished(&which.which(), driver.journal(), driver.session.id()?).await?;
+        let _lease = hold(driver.journal(), &scopes_of(&run.head)).await?;
         // It may have ended while it was not held.
-        let mut run = read(&run.head, bench.journal()).await?;
+        let mut run = read(&run.head, driver.journal()).await?;
         require_known_form(&run)?;
-        for image in correct_sources(&mut run.plan, &bench.session.catalog) {
+        for image in correct_sources(&mut run.plan, &driver.session.catalog) {
             printer.say(&format!(
                 "`images/{image}.yaml` was changed since: its source and checksum count now."
             ));
         }
         if let Some(unknown) = settled.iter().find(|name| run.plan.node(name).is_none()) {
             let known = run.plan.nodes.iter().map(|node| node.name.as_str());
-            return Err(CommandError::unknown("node", unknown, known));
+            return Err(DriverError::unknown("node", unknown, known));
         }
         printer.say(&format!(
             "Run {} goes on: {} `{}` on {}.",
@@ -58,43 +43,30 @@ pub(super) fn resume(
             run.head.manifest,
             run.head.hosts.join(", ")
         ));
-        begin(&bench, &run);
-        let operator = &bench.operator;
-        let ended = bench
-            .drive(
-                async |interrupt| operator.resume(&run, settled, interrupt).await,
-                printer,
-            )
-            .await?;
+        begin(&driver, &screen, &run);
+        let operator = &driver.operator;
+        let ended = drive(
+            async |interrupt| operator.resume(&run, settled, interrupt).await,
+            &screen,
+            &driver,
+            printer,
+        )
+        .await?;
         let shown = Shown {
             verb: "resume",
             manifest: &run.head.manifest,
             host: first(&run.head.hosts),
             events,
         };
-        let left = bench.lost(ended, Some(run.head.id)).await?;
-        show_result(&shown, &bench, ended, &left, printer).await
+        let left = driver.lost(ended, Some(run.head.id)).await?;
+        show_result(&shown, (&driver, &screen), ended, &left, printer).await
     };
     block_on(work)?
 }
 
-/// Refuses a run of an older homestak: its plan names no site, and its guests carry no proof of
-/// which run created them.
-pub(super) fn require_known_form(run: &Run) -> Result<(), CommandError> {
-    if run.plan.form == FORM {
-        return Ok(());
-    }
-    Err(CommandError::refused(outdated(&run.head))
-        .hint(reidentify(&run.head))
-        .hint(format!(
-            "homestak manifest apply {} then continues from what is there",
-            flags(&run.head)
-        )))
-}
-
-fn begin(bench: &Bench, run: &Run) {
+fn begin(driver: &Driver, screen: &Screen, run: &Run) {
     let mut chronicle = Chronicle::of_run(run);
     chronicle.died();
-    bench.session.limit(&run.plan.timeouts);
-    bench.screen.begin(chronicle);
+    driver.session.limit(&run.plan.timeouts);
+    screen.begin(chronicle);
 }

@@ -2,38 +2,42 @@
 
 use std::process::ExitCode;
 
-use homestak_engine::chronicle::Chronicle;
-use homestak_engine::journal::{Ending, Run};
-use homestak_engine::operate::{UndoEffect, UndoItem, rollback_plan};
+use homestak_driver::runs::{
+    Chronicle, Ending, Run, UndoEffect, UndoItem, Which, first, flags, hints, listed, newest, read,
+    require_known_form, rollback_plan, unfinished,
+};
+use homestak_driver::{Driver, DriverError, hold, scopes_of};
 use serde_json::{Value as Json, json};
 
-use super::job::{Shown, first, show_result};
-use super::resume::{bench, require_known_form};
-use super::runs::{flags, hints, listed, newest, read, unfinished};
-use crate::args::{RollbackArgs, RunArgs};
+use super::job::{Shown, show_result};
+use crate::args::RollbackArgs;
 use crate::commands::{Outcome, agree};
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::operator::{Bench, hold, scopes_of};
+use crate::runtime::{block_on, drive};
 use crate::settings::Settings;
 use crate::ui::Printer;
+use crate::ui::progress::Screen;
 
 /// Undoes the last run.
 pub(super) fn run(args: &RollbackArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let bench = bench(args.events, settings, printer)?;
-    block_on(rollback(args, &bench, printer))?
+    let (driver, screen) =
+        crate::commands::driver(settings.session()?, settings, args.events, printer)?;
+    block_on(rollback(args, (&driver, &screen), printer))?
 }
 
-async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outcome {
-    let run = chosen(&args.which, bench).await?;
-    let _lease = hold(bench.journal(), &scopes_of(&run.head)).await?;
-    let run = read(&run.head, bench.journal()).await?;
+async fn rollback(
+    args: &RollbackArgs,
+    (driver, screen): (&Driver, &Screen),
+    printer: &Printer,
+) -> Outcome {
+    let run = chosen(&args.which.which(), driver).await?;
+    let _lease = hold(driver.journal(), &scopes_of(&run.head)).await?;
+    let run = read(&run.head, driver.journal()).await?;
     require_known_form(&run)?;
     if let Some((_, Ending::RolledBack)) = run.head.ended {
         let text = format!("Run {} is undone already.", run.head.id);
         return Ok(nothing(&run, &rollback_plan(&run), &text, printer));
     }
-    let items = bench.operator.rollback_plan(&run).await;
+    let items = driver.operator.rollback_plan(&run).await;
     let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
     let is_done = matches!(run.head.ended, Some((_, Ending::Done)));
     if is_done && of(UndoEffect::Undone).next().is_none() {
@@ -41,7 +45,7 @@ async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outc
             let text = format!("Run {} left nothing that could be undone.", run.head.id);
             return Ok(nothing(&run, &items, &text, printer));
         }
-        let refused = CommandError::refused(format!(
+        let refused = DriverError::refused(format!(
             "Nothing of run {} ({} `{}`) can be undone.",
             run.head.id, run.head.verb, run.head.manifest
         ));
@@ -64,22 +68,23 @@ async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outc
     chronicle.died();
     // Why it failed then says nothing about how undoing it goes now.
     chronicle.clear_errors();
-    bench.screen.begin(chronicle);
-    let operator = &bench.operator;
-    let ended = bench
-        .drive(
-            async |interrupt| operator.roll_back(&run, interrupt).await,
-            printer,
-        )
-        .await?;
-    let left = bench.lost(ended, Some(run.head.id)).await?;
+    screen.begin(chronicle);
+    let operator = &driver.operator;
+    let ended = drive(
+        async |interrupt| operator.roll_back(&run, interrupt).await,
+        screen,
+        driver,
+        printer,
+    )
+    .await?;
+    let left = driver.lost(ended, Some(run.head.id)).await?;
     let shown = Shown {
         verb: "rollback",
         manifest: &run.head.manifest,
         host: first(&run.head.hosts),
         events: args.events,
     };
-    let code = show_result(&shown, bench, ended, &left, printer).await?;
+    let code = show_result(&shown, (driver, screen), ended, &left, printer).await?;
     // That it was undone is what was asked for.
     Ok(match ended {
         Some(Ending::RolledBack) if left.is_empty() => ExitCode::SUCCESS,
@@ -88,21 +93,21 @@ async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outc
 }
 
 /// Returns the newest run of the manifest that is named, or the only one that is unfinished.
-async fn chosen(which: &RunArgs, bench: &Bench) -> Result<Run, CommandError> {
-    let (journal, site) = (bench.journal(), bench.session.id()?);
-    let Some(manifest) = which.manifest() else {
+async fn chosen(which: &Which, driver: &Driver) -> Result<Run, DriverError> {
+    let (journal, site) = (driver.journal(), driver.session.id()?);
+    let Some(manifest) = &which.manifest else {
         return unfinished(which, journal, site).await;
     };
     let runs = newest(listed(which, journal, site).await?);
     match runs.as_slice() {
         [] => {
-            let none = CommandError::refused(format!("There is no run of `{manifest}`."));
+            let none = DriverError::refused(format!("There is no run of `{manifest}`."));
             let hints = hints(which, journal, site).await?;
-            Err(hints.into_iter().fold(none, CommandError::hint))
+            Err(hints.into_iter().fold(none, DriverError::hint))
         }
         [one] => read(one, journal).await,
         several => {
-            let error = CommandError::usage("Which one? It ran on several hosts.");
+            let error = DriverError::usage("Which one? It ran on several hosts.");
             Err(several
                 .iter()
                 .fold(error, |error, run| error.hint(flags(run))))

@@ -6,15 +6,15 @@ use homestak_core::doc::emit::emit;
 use homestak_core::doc::{Sources, Value};
 use homestak_core::resolve::spec::spec;
 use homestak_core::resolve::{Resolved, ResolvedNode, Reveal, Sheet};
+use homestak_driver::error::count;
+use homestak_driver::select::select;
+use homestak_driver::{DriverError, Session};
 use serde_json::Value as Json;
 
-use super::select::{Selected, select};
 use crate::args::ManifestArgs;
 use crate::commands::Outcome;
-use crate::error::CommandError;
-use crate::session::Session;
 use crate::settings::Settings;
-use crate::ui::{Printer, count, table};
+use crate::ui::{Printer, table};
 
 /// What is shown.
 pub(super) struct Options<'a> {
@@ -33,9 +33,8 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let Selected {
-        session, resolved, ..
-    } = select(args, settings, printer)?;
+    let mut session = settings.session()?;
+    let (resolved, _) = select(&args.choice(), &mut session)?;
     let nodes: Vec<&ResolvedNode> = match options.node {
         None => resolved.nodes.iter().collect(),
         Some(name) => {
@@ -43,7 +42,7 @@ pub(super) fn run(
             vec![
                 resolved
                     .node(name)
-                    .ok_or_else(|| CommandError::unknown("node", name, known))?,
+                    .ok_or_else(|| DriverError::unknown("node", name, known))?,
             ]
         }
     };

@@ -2,27 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use homestak_core::plan::{NodeRecord, NodeStatus};
-use homestak_engine::chronicle::{Chronicle, Status};
-use homestak_engine::journal::{Ending, Journal, JournalError, RunHead};
+use homestak_driver::live::{Live, ask, contacts};
+use homestak_driver::runs::{
+    Chronicle, Ending, JournalError, RunHead, Status, flags, hints, is_outdated, is_resumable,
+    is_unfinished, listed, newest, outdated, read, reidentify, word,
+};
+use homestak_driver::{Driver, DriverError, scopes_of};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use super::history::head_json;
-use super::live::{Live, ask, contacts};
-use super::resume::bench;
-use super::runs::{
-    flags, hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read,
-    reidentify, word,
-};
 use crate::args::RunArgs;
-use crate::clock;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::operator::scopes_of;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, result, table};
 
@@ -46,9 +40,10 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let bench = bench(false, settings, printer)?;
-    let site = bench.session.id()?;
-    let journal = bench.journal().clone();
+    let (driver, _) = crate::commands::driver(settings.session()?, settings, false, printer)?;
+    let which = &which.which();
+    let site = driver.session.id()?;
+    let journal = driver.journal().clone();
     block_on(async {
         let all = listed(which, &journal, site).await?;
         let runs = newest(all.clone());
@@ -57,7 +52,7 @@ pub(super) fn run(
             .filter(|run| is_unfinished(run))
             .cloned()
             .collect();
-        let chosen = match (which.manifest(), open.as_slice()) {
+        let chosen = match (&which.manifest, open.as_slice()) {
             (Some(_), _) => runs,
             (None, [one]) => vec![one.clone()],
             (None, _) => {
@@ -70,11 +65,11 @@ pub(super) fn run(
             }
         };
         if chosen.is_empty() {
-            let manifest = which.manifest().unwrap_or_default();
-            let none = CommandError::failed(format!("There is no run of `{manifest}`."))
+            let manifest = which.manifest.as_deref().unwrap_or_default();
+            let none = DriverError::failed(format!("There is no run of `{manifest}`."))
                 .hint("homestak manifest history lists runs");
             let hints = hints(which, &journal, site).await?;
-            return Err(hints.into_iter().fold(none, CommandError::hint));
+            return Err(hints.into_iter().fold(none, DriverError::hint));
         }
         let mut bodies = Vec::new();
         for head in &chosen {
@@ -82,9 +77,9 @@ pub(super) fn run(
             let earlier: Vec<RunHead> = all.iter().filter(same).cloned().collect();
             let asked = match offline {
                 true => None,
-                false => Some(ask(head, &bench, printer).await),
+                false => Some(ask(head, &driver).await),
             };
-            bodies.push(one((head, &earlier), &journal, asked, printer).await?);
+            bodies.push(one((head, &earlier), &driver, asked, printer).await?);
         }
         if printer.shape.json {
             printer.json("manifest.status", json!({ "runs": bodies }));
@@ -112,10 +107,11 @@ fn overview(runs: &[RunHead], printer: &Printer) {
 
 async fn one(
     (head, earlier): (&RunHead, &[RunHead]),
-    journal: &Arc<dyn Journal>,
-    asked: Option<Result<BTreeMap<String, Live>, CommandError>>,
+    driver: &Driver,
+    asked: Option<Result<BTreeMap<String, Live>, DriverError>>,
     printer: &Printer,
-) -> Result<Json, CommandError> {
+) -> Result<Json, DriverError> {
+    let journal = driver.journal();
     let run = read(head, journal).await?;
     let mut chronicle = Chronicle::of_run(&run);
     // Held by someone who lives: it is being carried out.
@@ -175,7 +171,7 @@ async fn one(
         }
         let answered = line.live.as_ref().is_some_and(|live| live.answered);
         line.contact = match answered {
-            true => Some(clock::shared().now()),
+            true => Some(driver.operator.clock.now()),
             false => contacts.get(name).copied(),
         };
     }

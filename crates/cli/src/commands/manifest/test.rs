@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use homestak_core::plan::{OnError, Options, Plan, Verb};
-use homestak_engine::chronicle::Chronicle;
-use homestak_engine::journal::Ending;
-use homestak_engine::verify::verify;
-use homestak_providers::pve::preflight::Severity;
+use homestak_driver::configure::notice_not_applied;
+use homestak_driver::hosts::local::{self, LOCAL};
+use homestak_driver::hosts::sim::SIM;
+use homestak_driver::preflight::Severity;
+use homestak_driver::runs::{Chronicle, Ending};
+use homestak_driver::{DriverError, verify};
 use jiff::Timestamp;
 
 use super::job::{Job, options};
@@ -15,21 +17,23 @@ use super::plan;
 use super::test_report::{Phase, Report};
 use crate::args::TestArgs;
 use crate::commands::Outcome;
-use crate::commands::local::{check_machine, install};
-use crate::configure::notice_not_applied;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::local_host::{LOCAL, LocalPlace};
-use crate::places::SIM;
+use crate::commands::local::install;
+use crate::runtime::{block_on, drive};
 use crate::settings::Settings;
 use crate::ui::{Printer, result};
 
 /// Tests a manifest.
 pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let args = &prepared(args, settings, printer);
-    let job = Job::open("test", &args.manifest, &args.carry, settings, printer)?;
+    let job = Job::open(
+        "test",
+        args.manifest.choice(),
+        &args.carry,
+        settings,
+        printer,
+    )?;
     let directory = args.report_dir.clone();
-    let directory = directory.unwrap_or_else(|| settings.state.join("reports"));
+    let directory = directory.unwrap_or_else(|| settings.driver.state.join("reports"));
     block_on(test(&job, args, &directory))?
 }
 
@@ -51,12 +55,12 @@ fn prepared(args: &TestArgs, settings: &Settings, printer: &Printer) -> TestArgs
 
 /// Installs what is missing and checks the machine.
 fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
-    let word = |error: CommandError| match error.hints.first() {
+    let word = |error: DriverError| match error.hints.first() {
         Some(hint) => format!("{} ({hint})", error.message),
         None => error.message,
     };
     install(printer).map_err(word)?;
-    let findings = check_machine(&LocalPlace::new(settings), None).map_err(word)?;
+    let findings = local::check(&settings.driver).map_err(word)?;
     let bad = findings
         .iter()
         .filter(|finding| finding.severity == Severity::Failure);
@@ -72,13 +76,13 @@ fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
 async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
     let options = options(&args.wish);
     if job.carry.dry_run {
-        let made = job.plan(&options).await?;
+        let made = job.job.plan(&options).await?;
         return plan::show(&made, job, &options);
     }
-    let _lease = job.hold().await?;
-    let earlier = job.unfinished().await?;
-    let mut plan = job.plan(&options).await?;
-    let keep = args.keep_on_failure || !job.resolved.settings.cleanup_on_failure.value;
+    let _lease = job.job.hold().await?;
+    let earlier = job.job.unfinished().await?;
+    let mut plan = job.job.plan(&options).await?;
+    let keep = args.keep_on_failure || !job.job.resolved.settings.cleanup_on_failure.value;
     if plan.on_error == OnError::Rollback {
         // What is kept to be looked at is not undone, and what is not kept is destroyed anyway.
         plan.on_error = OnError::Stop;
@@ -86,7 +90,7 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
     job.show(&plan)?;
     guard(job, &plan)?;
     job.preflight(&plan).await?;
-    job.take_over(&earlier).await?;
+    job.job.take_over(&earlier).await?;
     let mut report = Report::new(job, &plan);
     let ended = create(job, &plan, &mut report).await?;
     let Some(created) = ended else {
@@ -102,7 +106,7 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
     } else {
         report.skip("verify", "Every node runs and is reached");
     }
-    let made = job.bench.screen.chronicle();
+    let made = job.screen.chronicle();
     let ended = if report.success() || !keep {
         destroy(job, &options, &mut report).await?
     } else {
@@ -115,11 +119,11 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
 }
 
 fn now(job: &Job<'_>) -> Timestamp {
-    job.bench.operator.clock.now()
+    job.job.driver.operator.clock.now()
 }
 
 /// A test ends with a removal, so nothing may be there that was not made by it.
-fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), CommandError> {
+fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), DriverError> {
     let there = plan.nodes.iter().filter(|node| node.found.is_some());
     let there: Vec<&str> = there.map(|node| node.name.as_str()).collect();
     if there.is_empty() || job.carry.yes {
@@ -135,10 +139,10 @@ async fn create(
     job: &Job<'_>,
     plan: &Plan,
     report: &mut Report,
-) -> Result<Option<Ending>, CommandError> {
+) -> Result<Option<Ending>, DriverError> {
     let begun = now(job);
     let ended = job.carry_out(plan).await?;
-    let chronicle = job.bench.screen.chronicle();
+    let chronicle = job.screen.chronicle();
     report.add(Phase {
         name: "create",
         description: "Every node of the manifest is made",
@@ -155,19 +159,19 @@ async fn verify_nodes(
     job: &Job<'_>,
     plan: &Plan,
     report: &mut Report,
-) -> Result<bool, CommandError> {
+) -> Result<bool, DriverError> {
     let begun = now(job);
-    let records = job.bench.records(&job.scopes()?).await?;
+    let driver = &job.job.driver;
+    let records = driver.records(&job.job.scopes()?).await?;
     let records: Vec<_> = records.values().cloned().collect();
-    let places = job.bench.places();
-    let configurer = &job.bench.operator.configurer;
-    let verdicts = job
-        .bench
-        .drive(
-            async |_| Ok(verify(places, configurer, plan, &records).await),
-            job.printer,
-        )
-        .await?;
+    let configurer = &driver.operator.configurer;
+    let verdicts = drive(
+        async |_| Ok(verify(driver.places(), configurer, plan, &records).await),
+        &job.screen,
+        driver,
+        job.printer,
+    )
+    .await?;
     let Some(verdicts) = verdicts else {
         return Ok(false);
     };
@@ -181,7 +185,9 @@ async fn verify_nodes(
             notes.push(text);
         }
         let node = plan.node(&verdict.node);
-        if let Some(notice) = node.and_then(|node| notice_not_applied(&job.resolved, node)) {
+        if let Some(notice) = node
+            .and_then(|node| notice_not_applied(&driver.session.catalog, &job.job.resolved, node))
+        {
             let text = format!("{}: {notice}", verdict.node);
             job.printer.say(&format!("notice: {text}"));
             notes.push(text);
@@ -201,21 +207,21 @@ async fn destroy(
     job: &Job<'_>,
     options: &Options,
     report: &mut Report,
-) -> Result<Option<Ending>, CommandError> {
+) -> Result<Option<Ending>, DriverError> {
     let begun = now(job);
     let options = Options {
         on_error: options.on_error,
         parallelism: options.parallelism,
         ..Options::new(Verb::Destroy)
     };
-    let plan = job.plan(&options).await?;
+    let plan = job.job.plan(&options).await?;
     let ended = if plan.is_empty() {
-        job.bench.screen.expect(&plan);
+        job.screen.expect(&plan);
         Some(Ending::Done)
     } else {
         job.carry_out(&plan).await?
     };
-    let chronicle = job.bench.screen.chronicle();
+    let chronicle = job.screen.chronicle();
     report.add(Phase {
         name: "destroy",
         description: "Everything is removed again",
@@ -263,7 +269,7 @@ fn finish(
         None => return Ok(ExitCode::from(130)),
         Some(ending) if ending != Ending::Done => {
             let host = report.host();
-            result::ending(ending, made, (&job.resolved.name, host), true, printer);
+            result::ending(ending, made, (&job.job.resolved.name, host), true, printer);
             return Ok(ExitCode::from(result::exit_code(ending)));
         }
         Some(_) => {}

@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use homestak_core::plan::Plan;
-use homestak_engine::chronicle::Chronicle;
+use homestak_driver::DriverError;
+use homestak_driver::runs::Chronicle;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use super::job::Job;
 use crate::commands::write_private;
-use crate::error::CommandError;
 use crate::ui::{result, table};
 
 /// One phase of a test.
@@ -48,9 +48,9 @@ impl Report {
     /// Begins a report.
     pub(super) fn new(job: &Job<'_>, plan: &Plan) -> Self {
         Self {
-            scenario: job.resolved.name.clone(),
+            scenario: job.job.resolved.name.clone(),
             hosts: plan.hosts.clone(),
-            started: job.bench.operator.clock.now(),
+            started: job.job.driver.operator.clock.now(),
             phases: Vec::new(),
         }
     }
@@ -118,9 +118,9 @@ impl Report {
         directory: &Path,
         made: &Chronicle,
         finished: Timestamp,
-    ) -> Result<Vec<PathBuf>, CommandError> {
+    ) -> Result<Vec<PathBuf>, DriverError> {
         homestak_api::durable::create_private(directory)
-            .map_err(|error| CommandError::file("make", directory, &error))?;
+            .map_err(|error| DriverError::file("make", directory, &error))?;
         let word = if self.success() { "passed" } else { "failed" };
         let stem = self.started.strftime("%Y%m%d-%H%M%S").to_string();
         let json = json!({

@@ -2,20 +2,21 @@
 
 use homestak_core::doc::Faults;
 use homestak_core::resolve::manifest;
+use homestak_driver::error::count;
+use homestak_driver::select::{pick, request};
 use serde_json::json;
 
-use super::select::{pick, request};
 use crate::args::ManifestArgs;
 use crate::commands::{Outcome, verdict};
-use crate::session::Session;
 use crate::settings::Settings;
-use crate::ui::{Printer, count};
+use crate::ui::Printer;
 
 /// Checks one manifest, or all of them.
 pub(super) fn run(args: &ManifestArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let mut session = Session::open(settings)?;
-    let one = pick(args, &mut session)?;
-    let request = request(args, &session)?;
+    let mut session = settings.session()?;
+    let choice = args.choice();
+    let one = pick(&choice, &mut session)?;
+    let request = request(&choice, &session)?;
     let catalog = &session.catalog;
     let names: Vec<String> = one.map_or_else(
         || catalog.manifests.keys().cloned().collect(),

@@ -4,16 +4,15 @@ use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::process::{ExitCode, Stdio};
 
-use homestak_providers::local::{Engine, Local, Node};
+use homestak_driver::hosts::local::{Engine, Local, Node};
+use homestak_driver::{DriverError, journal};
 
 use super::inside::{Inside, find, of_host, require_root};
 use super::{serial, through};
 use crate::args::NodeArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::operator::journal;
 use crate::process;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -23,8 +22,8 @@ pub(in crate::commands) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let journal = journal(settings)?;
-    match block_on(find(&*journal, which, settings))?? {
+    let (journal, session) = (journal(&settings.driver)?, settings.session()?);
+    match block_on(find(&*journal, which, &session, settings))?? {
         Inside::Here(found) => {
             let (local, node) = *found;
             match node.engine {
@@ -33,7 +32,7 @@ pub(in crate::commands) fn run(
             }
         }
         Inside::In(parent, node) => through(&parent, &["console", &node], settings),
-        Inside::Elsewhere(known) => Err(CommandError::refused(format!(
+        Inside::Elsewhere(known) => Err(DriverError::refused(format!(
             "The console of `{}` is its host's.",
             known.name()
         ))
@@ -55,7 +54,7 @@ fn shell(local: &Local, node: &Node, settings: &Settings, printer: &Printer) -> 
         local.enter(node, &environment, &["bash", "--login"])
     };
     let command = command.ok_or_else(|| {
-        CommandError::failed(format!("`{}` does not run.", node.name))
+        DriverError::failed(format!("`{}` does not run.", node.name))
             .hint(format!(
                 "homestak logs {} shows what was last said",
                 node.name
@@ -69,7 +68,7 @@ fn shell(local: &Local, node: &Node, settings: &Settings, printer: &Printer) -> 
     let program = arguments.remove(0);
     let program = program.to_string_lossy();
     let failed = |error: std::io::Error| {
-        CommandError::failed(format!("Cannot start {program}: {error}."))
+        DriverError::failed(format!("Cannot start {program}: {error}."))
             .hint("homestak local check finds what is missing")
     };
     if !typed && (std::io::stdout().is_terminal() || std::io::stderr().is_terminal()) {

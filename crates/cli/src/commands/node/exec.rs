@@ -4,18 +4,17 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use homestak_providers::ssh::{LARGEST, Stream, shell_line};
+use homestak_driver::error::count;
+use homestak_driver::nodes::{self, Known, LARGEST, Stream, shell_line};
+use homestak_driver::runs::Which;
+use homestak_driver::{DriverError, Session, journal};
 use serde_json::{Value as Json, json};
 
 use crate::args::ExecArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::nodes::{self, Known};
-use crate::operator::journal;
-use crate::places::SIM;
+use crate::runtime::block_on;
 use crate::settings::Settings;
-use crate::ui::{Printer, count, line};
+use crate::ui::{Printer, line};
 
 /// What ends output that is too large for a JSON document.
 const CUT: &str = "[the rest is left out: more than 16 MiB]\n";
@@ -24,16 +23,19 @@ const CUT: &str = "[the rest is left out: more than 16 MiB]\n";
 #[derive(Default)]
 struct Came {
     exit: Option<i32>,
-    error: Option<CommandError>,
+    error: Option<DriverError>,
     out: String,
     err: String,
 }
 
 /// Runs a command on nodes.
 pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let journal = journal(settings)?;
-    let (manifest, host) = (args.manifest.as_deref(), args.host.as_deref());
-    let known = block_on(nodes::all(&*journal, settings, manifest, host))??;
+    let (journal, session) = (journal(&settings.driver)?, settings.session()?);
+    let which = Which {
+        manifest: args.manifest.clone(),
+        host: args.host.clone(),
+    };
+    let known = block_on(nodes::all(&*journal, &session, &which))??;
     let wanted = if args.all {
         &["*".to_owned()]
     } else {
@@ -43,7 +45,12 @@ pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &P
     refuse_simulated(&chosen)?;
     let labels = nodes::labels(&chosen);
     let line = shell_line(&args.command);
-    let came = on_each(&chosen, &labels, &line, args.parallel, settings, printer);
+    let came = on_each(
+        (&chosen, &labels),
+        (&line, args.parallel),
+        (&session, settings),
+        printer,
+    );
     let success = came.iter().all(|came| came.exit == Some(0));
     if printer.shape.json {
         let results = labels.iter().zip(&came);
@@ -56,15 +63,15 @@ pub(in crate::commands) fn run(args: &ExecArgs, settings: &Settings, printer: &P
 }
 
 /// Nodes that run nothing are named before anything is run on the others.
-fn refuse_simulated(chosen: &[Known]) -> Result<(), CommandError> {
-    let simulated = chosen.iter().filter(|node| node.scope.host == SIM);
+fn refuse_simulated(chosen: &[Known]) -> Result<(), DriverError> {
+    let simulated = chosen.iter().filter(|node| node.traits.is_simulated);
     let names: Vec<String> = simulated.map(|node| format!("`{}`", node.name())).collect();
     if names.is_empty() {
         return Ok(());
     }
     let are = if names.len() == 1 { "is" } else { "are" };
     let names = names.join(", ");
-    Err(CommandError::refused(format!(
+    Err(DriverError::refused(format!(
         "{names} {are} simulated, so there is no SSH and nothing was run."
     ))
     .hint("-H HOST takes the nodes of another host only"))
@@ -72,11 +79,9 @@ fn refuse_simulated(chosen: &[Known]) -> Result<(), CommandError> {
 
 /// Runs a line on each node, so many at once. Lines are printed as they come, unless JSON is.
 fn on_each(
-    chosen: &[Known],
-    labels: &[String],
-    line: &str,
-    parallel: u32,
-    settings: &Settings,
+    (chosen, labels): (&[Known], &[String]),
+    (line, parallel): (&str, u32),
+    (session, settings): (&Session, &Settings),
     printer: &Printer,
 ) -> Vec<Came> {
     let next = AtomicUsize::new(0);
@@ -114,7 +119,7 @@ fn on_each(
                     Stream::Err => printer.node_talk(&label, text),
                 }
             };
-            let ended = match nodes::way(node, settings) {
+            let ended = match nodes::way(node, session, &settings.driver) {
                 Ok(way) => way.patiently(|ssh| ssh.follow(line, b"", &hear)),
                 Err(error) => Err(error),
             };

@@ -2,15 +2,12 @@
 
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::Place;
-use homestak_engine::journal::Journal;
-use homestak_providers::local::{Local, Node};
+use homestak_driver::hosts::local::{self, LOCAL, Local, Node};
+use homestak_driver::nodes::{self, Known};
+use homestak_driver::runs::{Journal, Which};
+use homestak_driver::{DriverError, Session};
 
 use crate::args::NodeArgs;
-use crate::connect::failed;
-use crate::error::CommandError;
-use crate::local_host::{LOCAL, LocalPlace};
-use crate::nodes::{self, Known};
-use crate::places::SIM;
 use crate::settings::Settings;
 
 /// Where a node is, as seen from here.
@@ -28,10 +25,10 @@ pub(super) enum Inside {
 pub(super) async fn find(
     journal: &dyn Journal,
     which: &NodeArgs,
+    session: &Session,
     settings: &Settings,
-) -> Result<Inside, CommandError> {
-    let (manifest, host) = (which.manifest.as_deref(), which.host.as_deref());
-    let all = nodes::all(journal, settings, manifest, host).await?;
+) -> Result<Inside, DriverError> {
+    let all = nodes::all(journal, session, &which.which()).await?;
     let known = match nodes::named(&all, &which.node) {
         Ok(known) => known.clone(),
         Err(error) => {
@@ -46,13 +43,13 @@ pub(super) async fn find(
         }
     };
     let name = known.name().to_owned();
-    if known.scope.host == SIM {
-        return Err(CommandError::refused(format!(
+    if known.traits.is_simulated {
+        return Err(DriverError::refused(format!(
             "`{name}` is simulated: there is nothing inside."
         ))
         .hint("homestak sim status shows the simulator"));
     }
-    if known.scope.host != LOCAL {
+    if !known.traits.is_entered {
         return Ok(Inside::Elsewhere(Box::new(known)));
     }
     match &known.record.place {
@@ -60,17 +57,20 @@ pub(super) async fn find(
             let uuid = &known.record.guest.uuid;
             let mut here = on_machine(settings, |node| node.guest() == uuid)?;
             let found = here.pop().ok_or_else(|| {
-                CommandError::failed(format!("`{name}` is not on this machine any more."))
+                DriverError::failed(format!("`{name}` is not on this machine any more."))
                     .hint("homestak local show lists the nodes that are")
             })?;
             Ok(Inside::Here(Box::new(found)))
         }
         Place::Inside(parent) => {
-            let all =
-                nodes::all(journal, settings, Some(&known.scope.manifest), Some(LOCAL)).await?;
+            let which = Which {
+                manifest: Some(known.scope.manifest.clone()),
+                host: Some(known.scope.host.clone()),
+            };
+            let all = nodes::all(journal, session, &which).await?;
             let mut all = all.list.into_iter();
             let parent = all.find(|node| node.name() == parent).ok_or_else(|| {
-                CommandError::failed(format!(
+                DriverError::failed(format!(
                     "Nothing is remembered of `{parent}`, which `{name}` runs on."
                 ))
             })?;
@@ -83,10 +83,12 @@ pub(super) async fn find(
 fn on_machine(
     settings: &Settings,
     is_meant: impl Fn(&Node) -> bool,
-) -> Result<Vec<(Local, Node)>, CommandError> {
-    let local = LocalPlace::new(settings).open();
-    let local = local.map_err(|error| failed(LOCAL, &error))?;
-    let nodes = local.nodes().map_err(|error| failed(LOCAL, &error))?;
+) -> Result<Vec<(Local, Node)>, DriverError> {
+    let local = local::open(&settings.driver);
+    let local = local.map_err(|error| DriverError::of_host(LOCAL, &error))?;
+    let nodes = local
+        .nodes()
+        .map_err(|error| DriverError::of_host(LOCAL, &error))?;
     let nodes = nodes.into_iter().map(|(node, _)| node);
     Ok(nodes
         .filter(is_meant)
@@ -95,11 +97,11 @@ fn on_machine(
 }
 
 /// Refuses what only root can do.
-pub(super) fn require_root(doing: &str) -> Result<(), CommandError> {
+pub(super) fn require_root(doing: &str) -> Result<(), DriverError> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Err(CommandError::refused(format!("{doing} needs root.")).hint("repeat it with sudo"))
+    Err(DriverError::refused(format!("{doing} needs root.")).hint("repeat it with sudo"))
 }
 
 /// Says which command of Proxmox VE opens a guest's console.

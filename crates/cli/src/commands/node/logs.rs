@@ -7,31 +7,29 @@ use std::process::{ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use homestak_core::foreign::ForeignText;
-use homestak_providers::local::{Engine, Local, Node};
-use homestak_providers::ssh::{Stream, shell_line};
+use homestak_driver::hosts::local::{Engine, Local, Node};
+use homestak_driver::nodes::{Stream, shell_line};
+use homestak_driver::{DriverError, journal, nodes};
 use serde_json::json;
 
 use super::PROGRAM;
 use super::inside::{Inside, find, of_host, require_root};
 use crate::args::LogsArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::error::CommandError;
-use crate::nodes;
-use crate::operator::journal;
 use crate::process;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
 /// Shows what a node said.
 pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &Printer) -> Outcome {
     if args.follow && printer.shape.json {
-        return Err(CommandError::usage(
+        return Err(DriverError::usage(
             "`--follow` has no end, so it has no JSON.",
         ));
     }
-    let journal = journal(settings)?;
-    match block_on(find(&*journal, &args.node, settings))?? {
+    let (journal, session) = (journal(&settings.driver)?, settings.session()?);
+    match block_on(find(&*journal, &args.node, &session, settings))?? {
         Inside::Here(found) => {
             require_root("Reading logs of a node")?;
             here(&found.0, &found.1, args, settings, printer)
@@ -47,14 +45,15 @@ pub(in crate::commands) fn run(args: &LogsArgs, settings: &Settings, printer: &P
                 .map(ToString::to_string)
                 .collect();
             inside(
-                &nodes::way(&parent, settings)?,
+                &nodes::way(&parent, &session, &settings.driver)?,
                 &shell_line(&command),
                 printer,
             )
         }
         Inside::Elsewhere(known) => {
             let console = format!("its console: {}", of_host(&known));
-            let way = nodes::way(&known, settings).map_err(|error| error.hint(console.clone()))?;
+            let way = nodes::way(&known, &session, &settings.driver)
+                .map_err(|error| error.hint(console.clone()))?;
             over_ssh(&way, args, printer).map_err(|error| error.hint(console))
         }
     }
@@ -103,11 +102,10 @@ fn here(
     }
     if node.engine == Engine::Machine {
         // Its journal is on a disk of its own.
-        let known = block_on(async {
-            let journal = journal(settings)?;
-            nodes::one(&*journal, settings, &args.node).await
-        })??;
-        let way = nodes::way(&known, settings)?;
+        let (journal, session) = (journal(&settings.driver)?, settings.session()?);
+        let which = args.node.which();
+        let known = block_on(nodes::one(&*journal, &session, &args.node.node, &which))??;
+        let way = nodes::way(&known, &session, &settings.driver)?;
         return over_ssh(&way, args, printer);
     }
     if printer.shape.json {
@@ -159,8 +157,8 @@ fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-fn unreadable(error: &dyn std::fmt::Display) -> CommandError {
-    CommandError::failed(format!("The journal cannot be read: {error}."))
+fn unreadable(error: &dyn std::fmt::Display) -> DriverError {
+    DriverError::failed(format!("The journal cannot be read: {error}."))
         .hint("homestak local check finds what is missing")
 }
 

@@ -10,11 +10,10 @@ pub(super) mod ssh;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
 
-use homestak_providers::ssh::shell_line;
+use homestak_driver::DriverError;
+use homestak_driver::nodes::{self, Known, Way, shell_line};
 
 use super::Outcome;
-use crate::error::CommandError;
-use crate::nodes::{self, Known, Way};
 use crate::process;
 use crate::settings::Settings;
 
@@ -33,12 +32,12 @@ fn become_ssh(way: &Way, command: &[String]) -> Outcome {
         arguments.extend(["--".into(), shell_line(command).into()]);
     }
     let error = process::become_program("ssh", &arguments);
-    Err(CommandError::failed(format!("Cannot start ssh: {error}.")))
+    Err(DriverError::failed(format!("Cannot start ssh: {error}.")))
 }
 
 /// Lets this program do it inside a node that the one meant runs on.
 fn through(parent: &Known, words: &[&str], settings: &Settings) -> Outcome {
-    let way = nodes::way(parent, settings)?;
+    let way = nodes::way(parent, &settings.session()?, &settings.driver)?;
     way.patiently(|ssh| ssh.run("true", b""))?;
     let command = PROGRAM.iter().chain(words).map(|&word| word.to_owned());
     become_ssh(&way, &command.collect::<Vec<_>>())

@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
+use homestak_driver::DriverError;
+
 use crate::commands::Outcome;
-use crate::error::CommandError;
 use crate::process;
 use crate::ui::Printer;
 
@@ -38,7 +39,7 @@ impl Drop for Raw {
 /// Talks until the machine ends, input ends, or a person leaves.
 pub(super) fn talk(socket: &Path, name: &str, printer: &Printer) -> Outcome {
     let failed = |error: std::io::Error| {
-        CommandError::failed(format!(
+        DriverError::failed(format!(
             "The serial console of `{name}` does not answer: {error}."
         ))
         .hint("does it run? homestak local show tells")

@@ -1,20 +1,20 @@
 //! `homestak ssh`: a shell on a node, or one command.
 
-use homestak_providers::ssh::Trust;
+use homestak_driver::nodes::Trust;
+use homestak_driver::{journal, nodes};
 
 use super::become_ssh;
 use crate::args::SshArgs;
 use crate::commands::Outcome;
-use crate::connect::block_on;
-use crate::nodes;
-use crate::operator::journal;
+use crate::runtime::block_on;
 use crate::settings::Settings;
 
 /// Becomes `ssh` to a node; returns only when that fails.
 pub(in crate::commands) fn run(args: &SshArgs, settings: &Settings) -> Outcome {
-    let journal = journal(settings)?;
-    let node = block_on(nodes::one(&*journal, settings, &args.node))??;
-    let way = nodes::way(&node, settings)?;
+    let (journal, session) = (journal(&settings.driver)?, settings.session()?);
+    let which = args.node.which();
+    let node = block_on(nodes::one(&*journal, &session, &args.node.node, &which))??;
+    let way = nodes::way(&node, &session, &settings.driver)?;
     if way.trust == Trust::Pinned {
         // The connection is kept and used again below. What goes wrong is worded here, because
         // nobody is left to do so later.

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use homestak_driver::DriverError;
+use homestak_driver::secrets::{open_sealed, sealed, tree};
 use homestak_site::git;
 use serde_json::json;
 
-use super::{file, open_sealed, sealed};
-use crate::error::CommandError;
+use super::file;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -15,7 +16,7 @@ pub(super) fn run(
     named: Option<&Path>,
     settings: &Settings,
     printer: &Printer,
-) -> Result<(), CommandError> {
+) -> Result<(), DriverError> {
     let secrets = file::read(named, &["secrets.yaml.enc", "secrets.yaml"], settings)?;
     let path = &secrets.path;
     if !sealed(&secrets.text) {
@@ -38,7 +39,7 @@ pub(super) fn run(
             Some(ending) if ending == "enc" => "--in-place ",
             _ => "",
         };
-        return Err(CommandError::failed(format!(
+        return Err(DriverError::failed(format!(
             "`{}` is not sealed{where_else}.",
             path.display()
         ))
@@ -51,7 +52,7 @@ pub(super) fn run(
         printer.say(&warning);
     }
     let recipients = recipients(&secrets.text);
-    let plain = open_sealed(&secrets.text, settings)?;
+    let plain = open_sealed(&secrets.text, &settings.driver.keys)?;
     for line in unopened_comments(&secrets.text, plain.expose()) {
         printer.say(&format!(
             "notice: {}: line {line}: the sealed comment does not open: it was changed, moved or \
@@ -85,7 +86,7 @@ fn unopened_comments(sealed: &str, plain: &str) -> Vec<usize> {
 }
 
 pub(super) fn recipients(text: &str) -> Vec<String> {
-    let tree = file::tree(text);
+    let tree = tree(text);
     let age = tree
         .as_ref()
         .and_then(|tree| tree.field("sops")?.field("age")?.items());

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use homestak_driver::DriverError;
+use homestak_driver::secrets::{open_sealed, sealed};
 use serde_json::json;
 
-use super::{file, open_sealed, sealed};
+use super::file;
 use crate::commands::write_private;
-use crate::error::CommandError;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -26,15 +27,15 @@ pub(super) fn run(
     options: &Options<'_>,
     settings: &Settings,
     printer: &Printer,
-) -> Result<(), CommandError> {
+) -> Result<(), DriverError> {
     let secrets = file::read(named, &["secrets.yaml.enc", "secrets.yaml"], settings)?;
     if !sealed(&secrets.text) {
-        return Err(CommandError::failed(format!(
+        return Err(DriverError::failed(format!(
             "`{}` is not sealed.",
             secrets.path.display()
         )));
     }
-    let plain = open_sealed(&secrets.text, settings)?;
+    let plain = open_sealed(&secrets.text, &settings.driver.keys)?;
     if options.stdout {
         printer.data(plain.expose());
         return Ok(());
@@ -44,12 +45,12 @@ pub(super) fn run(
         .map(Path::to_owned)
         .or_else(|| file::without_suffix(&secrets.path))
         .ok_or_else(|| {
-            CommandError::usage("Where to? The sealed file has no `.enc` to leave out.")
+            DriverError::usage("Where to? The sealed file has no `.enc` to leave out.")
                 .hint("add --out FILE or --stdout")
         })?;
     let there = fs_err::read_to_string(&path).ok();
     if !options.force && there.is_some_and(|there| there != plain.expose()) {
-        return Err(CommandError::refused(format!(
+        return Err(DriverError::refused(format!(
             "`{}` exists and has something else in it.",
             path.display()
         ))

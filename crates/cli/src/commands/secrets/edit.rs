@@ -8,15 +8,15 @@ use std::process::ExitCode;
 
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
+use homestak_driver::DriverError;
+use homestak_driver::secrets::{open_sealed, sealed, sealed_text, who};
 use serde_json::json;
 
-use super::encrypt::{sealed_text, who};
+use super::file;
 use super::private::PrivateFile;
-use super::{file, open_sealed, sealed};
 use crate::commands::{Outcome, write_private};
-use crate::connect::block_on;
-use crate::error::CommandError;
 use crate::process::{Edited, Editing};
+use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -26,20 +26,22 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
     let is_sealed = sealed(&secrets.text);
     if !is_sealed && file::without_suffix(&secrets.path).is_some() {
         let path = secrets.path.display();
-        return Err(CommandError::failed(format!("`{path}` is not sealed."))
+        return Err(DriverError::failed(format!("`{path}` is not sealed."))
             .hint(format!("homestak secrets encrypt --in-place {path}")));
     }
     if let Some(warning) = file::plain_beside(&secrets.path) {
         printer.say(&warning);
     }
     let before = if is_sealed {
-        open_sealed(&secrets.text, settings)?.expose().to_owned()
+        open_sealed(&secrets.text, &settings.driver.keys)?
+            .expose()
+            .to_owned()
     } else {
         secrets.text.to_string()
     };
     let before = zeroize::Zeroizing::new(before);
     let no_editor = |error| {
-        CommandError::failed(format!(
+        DriverError::failed(format!(
             "Cannot run the editor `{}`: {error}.",
             settings.editor
         ))
@@ -50,7 +52,7 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
         let editing = Editing::new().map_err(no_editor)?;
         let private = PrivateFile::new(&before)?;
         let edited = editing.run(&settings.editor, &private.path).await;
-        Ok::<_, CommandError>((private, edited.map_err(no_editor)?))
+        Ok::<_, DriverError>((private, edited.map_err(no_editor)?))
     })??;
     match edited {
         Edited::Interrupted(signal) => {
@@ -58,14 +60,14 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
             return Ok(ExitCode::from(signal.saturating_add(128)));
         }
         Edited::Ended(status) if !status.success() => {
-            return Err(CommandError::failed(format!(
+            return Err(DriverError::failed(format!(
                 "The editor ended with {status}, so nothing was changed."
             )));
         }
         Edited::Ended(_) => {}
     }
     let after = fs_err::read_to_string(&private.path)
-        .map_err(|error| CommandError::file("read", &private.path, &error))?;
+        .map_err(|error| DriverError::file("read", &private.path, &error))?;
     let after = zeroize::Zeroizing::new(after);
     if after == before {
         printer.say("Nothing was changed.");
@@ -91,7 +93,7 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
 }
 
 /// Checks that the change is still a secrets document, and shows every fault.
-fn check(text: &str, printer: &Printer) -> Result<(), CommandError> {
+fn check(text: &str, printer: &Printer) -> Result<(), DriverError> {
     let input = Input {
         kind: Kind::Secrets,
         name: "secrets".into(),
@@ -106,7 +108,7 @@ fn check(text: &str, printer: &Printer) -> Result<(), CommandError> {
     if document.faults.errors() == 0 {
         return Ok(());
     }
-    Err(CommandError::failed(
+    Err(DriverError::failed(
         "The change has faults, so the file stays as it was.",
     ))
 }
@@ -116,14 +118,16 @@ fn store(
     after: &str,
     is_sealed: bool,
     settings: &Settings,
-) -> Result<(), CommandError> {
+) -> Result<(), DriverError> {
     if !is_sealed {
         return write_private(&secrets.path, after);
     }
+    let keys = &settings.driver.keys;
     let own: Vec<String> = super::check::recipients(&secrets.text);
     // Who could open it before can open it afterwards; the rules of the site decide what is hidden.
     let (recipients, rules) =
-        who(&own, &secrets.path, settings).or_else(|_| who(&[], &secrets.path, settings))?;
-    let text = sealed_text(after, Some(&secrets.text), &recipients, &rules, settings)?;
+        who(&own, &secrets.path, keys).or_else(|_| who(&[], &secrets.path, keys))?;
+    let now = settings.driver.time.now();
+    let text = sealed_text(after, Some(&secrets.text), &recipients, &rules, (keys, now))?;
     write_private(&secrets.path, &text)
 }

@@ -5,11 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use homestak_core::doc::{Faults, FileId, Source, Value, yaml};
+use homestak_driver::DriverError;
+use homestak_driver::secrets::sealed;
 use homestak_site::{Chosen, find};
 
-use super::sealed;
-use crate::error::CommandError;
 use crate::settings::Settings;
 
 /// A file of secrets.
@@ -25,22 +24,22 @@ pub(super) fn read(
     named: Option<&Path>,
     names: &[&str],
     settings: &Settings,
-) -> Result<SecretsText, CommandError> {
+) -> Result<SecretsText, DriverError> {
     let path = match named {
         Some(path) => path.to_owned(),
         None => of_site(names, settings)?,
     };
     let text =
-        fs_err::read_to_string(&path).map_err(|error| CommandError::file("read", &path, &error))?;
+        fs_err::read_to_string(&path).map_err(|error| DriverError::file("read", &path, &error))?;
     Ok(SecretsText {
         path,
         text: zeroize::Zeroizing::new(text),
     })
 }
 
-fn of_site(names: &[&str], settings: &Settings) -> Result<PathBuf, CommandError> {
-    let Chosen::Directory(site) = find(&settings.candidates)?.chosen else {
-        return Err(CommandError::failed("The stock site has no secrets.")
+fn of_site(names: &[&str], settings: &Settings) -> Result<PathBuf, DriverError> {
+    let Chosen::Directory(site) = find(&settings.driver.candidates)?.chosen else {
+        return Err(DriverError::failed("The stock site has no secrets.")
             .hint("name a file, or start a site: homestak site init DIR"));
     };
     let found = names
@@ -48,7 +47,7 @@ fn of_site(names: &[&str], settings: &Settings) -> Result<PathBuf, CommandError>
         .map(|name| site.join(name))
         .find(|path| path.is_file());
     found.ok_or_else(|| {
-        CommandError::failed(format!(
+        DriverError::failed(format!(
             "There is no {} in {}",
             names.join(" or "),
             site.display()
@@ -70,13 +69,4 @@ pub(super) fn plain_beside(path: &Path) -> Option<String> {
 /// Returns the name of the plain file that belongs to a sealed one.
 pub(super) fn without_suffix(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(path.to_str()?.strip_suffix(".enc")?))
-}
-
-/// Reads the tree of a text, without saying what is wrong with it.
-pub(super) fn tree(text: &str) -> Option<Value> {
-    yaml::parse(
-        FileId(0),
-        &Source::secret("secrets", text),
-        &mut Faults::default(),
-    )
 }

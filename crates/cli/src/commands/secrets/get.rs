@@ -2,33 +2,30 @@
 
 use homestak_core::doc::secrets::{Secret, SecretMap, SecretsFile};
 use homestak_core::doc::{Faults, Spanned};
+use homestak_driver::{DriverError, require_sound};
 use serde_json::json;
 
-use crate::commands::require_sound;
-use crate::error::CommandError;
-use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
 /// Prints one secret.
-pub(super) fn run(id: &str, settings: &Settings, printer: &Printer) -> Result<(), CommandError> {
-    let session = Session::open(settings)?;
+pub(super) fn run(id: &str, settings: &Settings, printer: &Printer) -> Result<(), DriverError> {
+    let session = settings.session()?;
     let Some(document) = &session.catalog.secrets else {
-        return Err(CommandError::failed("The site has no secrets.")
+        return Err(DriverError::failed("The site has no secrets.")
             .hint("homestak site show tells which site is used"));
     };
     let mut faults = Faults::default();
     faults.extend(document.faults.clone());
     require_sound(printer, &faults, &session.catalog.sources)?;
     let Some(secrets) = &document.value else {
-        return Err(CommandError::failed("The secrets could not be opened.")
+        return Err(DriverError::failed("The secrets could not be opened.")
             .hint("homestak secrets check tells why"));
     };
     let all = all(secrets);
     let found = all.iter().find(|(known, _)| known == id);
-    let (_, secret) = found.ok_or_else(|| {
-        CommandError::unknown("secret", id, all.iter().map(|(id, _)| id.as_str()))
-    })?;
+    let (_, secret) = found
+        .ok_or_else(|| DriverError::unknown("secret", id, all.iter().map(|(id, _)| id.as_str())))?;
     if printer.shape.json {
         printer.json("secrets.get", json!({ "id": id, "value": secret.expose() }));
     } else {

@@ -9,8 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-
-use crate::error::CommandError;
+use homestak_driver::DriverError;
 
 /// How the names of these directories begin.
 const PREFIX: &str = "homestak-edit-";
@@ -29,9 +28,9 @@ pub(super) struct PrivateFile {
 
 impl PrivateFile {
     /// Writes text to a new file.
-    pub(super) fn new(text: &str) -> Result<Self, CommandError> {
+    pub(super) fn new(text: &str) -> Result<Self, DriverError> {
         let failed = |error: std::io::Error| {
-            CommandError::failed(format!("Cannot create a private directory: {error}."))
+            DriverError::failed(format!("Cannot create a private directory: {error}."))
         };
         let mut private = tempfile::Builder::new();
         private

@@ -7,12 +7,12 @@ mod serve;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use homestak_driver::DriverError;
 use homestak_sim::replay;
 use serde_json::json;
 
 use super::Outcome;
 use crate::args::SimCommand;
-use crate::error::CommandError;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -30,7 +30,7 @@ pub(super) fn run(command: SimCommand, settings: &Settings, printer: &Printer) -
 
 fn report(files: &[PathBuf], flows: &[String], printer: &Printer) -> Outcome {
     let report = replay::run(files, flows).map_err(|error| {
-        CommandError::failed(format!("Cannot replay: {error}."))
+        DriverError::failed(format!("Cannot replay: {error}."))
             .hint("each line is one exchange as JSON")
     })?;
     if printer.shape.json {

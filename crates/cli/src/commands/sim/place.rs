@@ -3,19 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use homestak_driver::error::count;
+use homestak_driver::hosts::sim;
+use homestak_driver::{DriverError, DriverSettings};
 use homestak_sim::kept::{self, Endpoint};
 use serde_json::{Value as Json, json};
 
 use super::Outcome;
 use crate::args::SimPlaceArgs;
-use crate::error::CommandError;
 use crate::settings::Settings;
-use crate::sim_host;
-use crate::ui::{Printer, count};
+use crate::ui::Printer;
 
 fn directory(place: &SimPlaceArgs, settings: &Settings) -> PathBuf {
     let named = place.state.clone();
-    named.unwrap_or_else(|| sim_host::directory(settings))
+    named.unwrap_or_else(|| sim::directory(&settings.driver))
 }
 
 pub(super) fn start(
@@ -26,19 +27,23 @@ pub(super) fn start(
 ) -> Outcome {
     super::serve::check_speed(speed)?;
     let directory = directory(place, settings);
-    let endpoint = sim_host::ensure(&directory, speed)?;
+    let told = DriverSettings {
+        sim_speed: speed,
+        ..settings.driver.clone()
+    };
+    let endpoint = sim::ensure(&directory, &told)?;
     show("sim.start", &directory, Some(&endpoint), printer)
 }
 
 pub(super) fn status(place: &SimPlaceArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let directory = directory(place, settings);
-    let endpoint = sim_host::answering(&directory)?;
+    let endpoint = sim::answering(&directory)?;
     show("sim.status", &directory, endpoint.as_ref(), printer)
 }
 
 pub(super) fn stop(place: &SimPlaceArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let directory = directory(place, settings);
-    let stopped = sim_host::stop(&directory)?;
+    let stopped = sim::stop(&directory)?;
     if printer.shape.json {
         printer.json("sim.stop", json!({ "stopped": stopped }));
     } else if stopped {
@@ -51,9 +56,9 @@ pub(super) fn stop(place: &SimPlaceArgs, settings: &Settings, printer: &Printer)
 
 pub(super) fn reset(place: &SimPlaceArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let directory = directory(place, settings);
-    sim_host::stop(&directory)?;
+    sim::stop(&directory)?;
     let forgotten =
-        kept::reset(&directory).map_err(|error| CommandError::file("empty", &directory, &error))?;
+        kept::reset(&directory).map_err(|error| DriverError::file("empty", &directory, &error))?;
     if printer.shape.json {
         printer.json("sim.reset", json!({ "forgotten": forgotten }));
     } else if forgotten {

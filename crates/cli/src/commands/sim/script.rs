@@ -4,24 +4,24 @@ use std::path::Path;
 
 use homestak_core::doc::{Faults, Source, Sources, yaml};
 use homestak_core::error::chain;
+use homestak_driver::DriverError;
 use homestak_sim::Script;
 
-use crate::error::CommandError;
 use crate::ui::Printer;
 
 /// Reads a script, and says what is wrong with it.
-pub(super) fn read(file: &Path, printer: &Printer) -> Result<Script, CommandError> {
+pub(super) fn read(file: &Path, printer: &Printer) -> Result<Script, DriverError> {
     let text =
-        fs_err::read_to_string(file).map_err(|error| CommandError::file("read", file, &error))?;
+        fs_err::read_to_string(file).map_err(|error| DriverError::file("read", file, &error))?;
     let mut sources = Sources::default();
     let source = Source::new(file.display().to_string(), text);
     let id = sources.add(source.clone());
     let mut faults = Faults::default();
     let tree = yaml::parse(id, &source, &mut faults);
-    super::super::require_sound(printer, &faults, &sources)?;
+    homestak_driver::require_sound(printer, &faults, &sources)?;
     let list = tree.map(|tree| tree.to_json()).unwrap_or_default();
     Script::parse(&list).map_err(|error| {
-        CommandError::failed(format!("`{}`: {}.", file.display(), chain(&error)))
+        DriverError::failed(format!("`{}`: {}.", file.display(), chain(&error)))
             .hint("docs/guides/simulator.md lists the faults and events")
     })
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use homestak_core::error::chain;
+use homestak_driver::DriverError;
 use homestak_sim::kept::{Ended, KeepError, KeepSettings, Keeper, stock};
 use homestak_sim::{Builder, Pace, Script, Timing, World, serve};
 use serde_json::json;
@@ -13,7 +14,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Outcome, script};
 use crate::args::{PaceArg, SimServeArgs};
-use crate::error::CommandError;
 use crate::ui::Printer;
 
 /// The token that may do everything in a world that is not kept; it guards nothing but that.
@@ -27,7 +27,7 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
     check_speed(args.speed)?;
     if args.listen.is_some_and(|listen| !listen.ip().is_loopback()) {
-        return Err(CommandError::refused(
+        return Err(DriverError::refused(
             "The simulator listens on loopback only: it guards nothing.",
         )
         .hint("use --listen 127.0.0.1:PORT"));
@@ -43,7 +43,7 @@ pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
     };
     let runtime = runtime.worker_threads(2).enable_all().build();
     let runtime =
-        runtime.map_err(|error| CommandError::failed(format!("Cannot start: {error}.")))?;
+        runtime.map_err(|error| DriverError::failed(format!("Cannot start: {error}.")))?;
     match &args.state {
         Some(directory) => runtime.block_on(keep(args, script, directory, printer)),
         None => runtime.block_on(serve_until_interrupted(args, script, printer)),
@@ -51,11 +51,11 @@ pub(super) fn run(args: &SimServeArgs, printer: &Printer) -> Outcome {
 }
 
 /// Refuses a speed that time cannot go at.
-pub(super) fn check_speed(speed: f64) -> Result<(), CommandError> {
+pub(super) fn check_speed(speed: f64) -> Result<(), DriverError> {
     if speed.is_finite() && speed > 0.0 {
         Ok(())
     } else {
-        Err(CommandError::usage("`--speed` takes a number above 0."))
+        Err(DriverError::usage("`--speed` takes a number above 0."))
     }
 }
 
@@ -102,7 +102,7 @@ async fn serve_until_interrupted(
     world.play(script.unwrap_or_default());
     let listen = args.listen.unwrap_or(LISTEN);
     let handle = serve(world, listen).await.map_err(|error| {
-        CommandError::failed(format!("Cannot {}.", chain(&error)))
+        DriverError::failed(format!("Cannot {}.", chain(&error)))
             .hint("is the port in use? --listen 127.0.0.1:0 takes a free one")
     })?;
     if printer.shape.json {
@@ -188,20 +188,20 @@ async fn asked_to_end() {
     }
 }
 
-fn not_kept(error: &KeepError, directory: &Path) -> CommandError {
+fn not_kept(error: &KeepError, directory: &Path) -> DriverError {
     let message = format!("Cannot {}.", chain(error));
     match error {
-        KeepError::Held { .. } => CommandError::refused(format!(
+        KeepError::Held { .. } => DriverError::refused(format!(
             "Another simulator serves `{}`.",
             directory.display()
         ))
         .hint("homestak sim status shows it, homestak sim stop ends it"),
-        KeepError::Restore { .. } => CommandError::failed(format!(
+        KeepError::Restore { .. } => DriverError::failed(format!(
             "What is kept in `{}` cannot be used: {}.",
             directory.display(),
             chain(error)
         ))
         .hint("homestak sim reset starts over"),
-        KeepError::File { .. } | KeepError::Serve(_) => CommandError::failed(message),
+        KeepError::File { .. } | KeepError::Serve(_) => DriverError::failed(message),
     }
 }

@@ -6,14 +6,31 @@
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_engine::journal::{Ending, Journal, Run, RunHead};
+use homestak_core::plan::FORM;
 
-use super::job::first;
-use crate::args::RunArgs;
-use crate::error::CommandError;
+use crate::error::DriverError;
+
+pub use homestak_engine::chronicle::{Chronicle, Row, Status};
+pub use homestak_engine::journal::{Ending, Journal, Run, RunHead};
+pub use homestak_engine::journal::{Happened, JournalError, Lease, REPLAN, RunId, Scope, Trouble};
+pub use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem, rollback_plan};
+
+/// Which runs are meant.
+#[derive(Clone, Debug, Default)]
+pub struct Which {
+    /// Those on this manifest.
+    pub manifest: Option<String>,
+    /// Those on this host.
+    pub host: Option<String>,
+}
+
+/// Returns the host that a run is named by.
+pub fn first(hosts: &[String]) -> &str {
+    hosts.first().map_or("", String::as_str)
+}
 
 /// Tells whether a run was not brought to an end.
-pub(in crate::commands) fn is_unfinished(run: &RunHead) -> bool {
+pub fn is_unfinished(run: &RunHead) -> bool {
     match run.ended {
         None => true,
         Some((_, ending)) => match ending {
@@ -24,17 +41,17 @@ pub(in crate::commands) fn is_unfinished(run: &RunHead) -> bool {
 }
 
 /// Tells whether `resume` accepts a run. One of an older homestak names no site, and cannot be.
-pub(super) fn is_resumable(run: &RunHead) -> bool {
+pub fn is_resumable(run: &RunHead) -> bool {
     is_unfinished(run) && !is_outdated(run)
 }
 
 /// Tells whether a run was started by an older homestak and not brought to an end.
-pub(super) fn is_outdated(run: &RunHead) -> bool {
+pub fn is_outdated(run: &RunHead) -> bool {
     is_unfinished(run) && run.site.is_none()
 }
 
 /// Says that a run of an older homestak can only be left behind.
-pub(super) fn outdated(run: &RunHead) -> String {
+pub fn outdated(run: &RunHead) -> String {
     format!(
         "Run {} was started by an older homestak, so it can be neither resumed nor undone.",
         run.id
@@ -42,7 +59,7 @@ pub(super) fn outdated(run: &RunHead) -> String {
 }
 
 /// Says how guests of a run of an older homestak become the site's.
-pub(super) fn reidentify(run: &RunHead) -> String {
+pub fn reidentify(run: &RunHead) -> String {
     format!(
         "homestak manifest reidentify {} gives its guests an identity of this site",
         flags(run)
@@ -50,17 +67,17 @@ pub(super) fn reidentify(run: &RunHead) -> String {
 }
 
 /// Returns the flags that name a run among the newest ones: no two of a manifest share a host.
-pub(super) fn flags(run: &RunHead) -> String {
+pub fn flags(run: &RunHead) -> String {
     format!("-M {} -H {}", run.manifest, first(&run.hosts))
 }
 
 /// Returns the newest run of each other site on a manifest and hosts; without them, on any.
-pub(crate) async fn of_others(
+pub async fn of_others(
     manifest: Option<&str>,
     hosts: &[&str],
     journal: &dyn Journal,
     site: Option<&SiteId>,
-) -> Result<Vec<RunHead>, CommandError> {
+) -> Result<Vec<RunHead>, DriverError> {
     let mut others: Vec<RunHead> = Vec::new();
     // A site that has runs of its own has not lost its id.
     let own = |run: &RunHead| site.is_some() && run.site.as_ref() == site;
@@ -78,7 +95,7 @@ pub(crate) async fn of_others(
 }
 
 /// Says of which site a run is, and how this one gets that id.
-pub(crate) fn whose(run: &RunHead) -> String {
+pub fn whose(run: &RunHead) -> String {
     let id = run.site.as_ref().map_or("", SiteId::as_str);
     format!(
         "this state directory knows runs of `{}` on {} of the site `{id}`; \
@@ -89,7 +106,7 @@ pub(crate) fn whose(run: &RunHead) -> String {
 }
 
 /// Says of which site guests are, and how this one gets that id.
-pub(crate) fn lost_id(manifests: &str, id: &SiteId) -> String {
+pub fn lost_id(manifests: &str, id: &SiteId) -> String {
     format!(
         "guests of a manifest `{manifests}` carry the site `{id}`; \
          homestak site new-id --id {id} if this is that site"
@@ -97,14 +114,14 @@ pub(crate) fn lost_id(manifests: &str, id: &SiteId) -> String {
 }
 
 /// Returns what to know when there is no such run: which other sites have one.
-pub(super) async fn hints(
-    which: &RunArgs,
+pub async fn hints(
+    which: &Which,
     journal: &Arc<dyn Journal>,
     site: &SiteId,
-) -> Result<Vec<String>, CommandError> {
+) -> Result<Vec<String>, DriverError> {
     let host = which.host.as_deref();
     let others = of_others(
-        which.manifest(),
+        which.manifest.as_deref(),
         host.as_slice(),
         journal.as_ref(),
         Some(site),
@@ -114,12 +131,12 @@ pub(super) async fn hints(
 }
 
 /// Returns the runs of a site that flags choose, newest first.
-pub(super) async fn listed(
-    which: &RunArgs,
+pub async fn listed(
+    which: &Which,
     journal: &Arc<dyn Journal>,
     site: &SiteId,
-) -> Result<Vec<RunHead>, CommandError> {
-    let mut runs = journal.runs(which.manifest()).await?;
+) -> Result<Vec<RunHead>, DriverError> {
+    let mut runs = journal.runs(which.manifest.as_deref()).await?;
     runs.retain(|run| run.is_of(site));
     if let Some(host) = &which.host {
         runs.retain(|run| run.hosts.contains(host));
@@ -128,7 +145,7 @@ pub(super) async fn listed(
 }
 
 /// Returns the newest run of each manifest and its hosts.
-pub(in crate::commands) fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
+pub fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
     let mut newest: Vec<RunHead> = Vec::new();
     for run in runs {
         let shares = |known: &RunHead| {
@@ -143,26 +160,26 @@ pub(in crate::commands) fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
 }
 
 /// Returns the one run that is unfinished.
-pub(super) async fn unfinished(
-    which: &RunArgs,
+pub async fn unfinished(
+    which: &Which,
     journal: &Arc<dyn Journal>,
     site: &SiteId,
-) -> Result<Run, CommandError> {
+) -> Result<Run, DriverError> {
     let mut runs = newest(listed(which, journal, site).await?);
     runs.retain(is_unfinished);
     match runs.as_slice() {
         [] => {
-            let none = CommandError::refused(match which.manifest() {
+            let none = DriverError::refused(match which.manifest.as_deref() {
                 Some(manifest) => format!("No run of `{manifest}` is unfinished."),
                 None => "No run is unfinished.".to_owned(),
             })
             .hint("homestak manifest history lists runs");
             let hints = hints(which, journal, site).await?;
-            Err(hints.into_iter().fold(none, CommandError::hint))
+            Err(hints.into_iter().fold(none, DriverError::hint))
         }
         [one] => read(one, journal).await,
         several => {
-            let error = CommandError::usage("Which one? Several runs are unfinished.");
+            let error = DriverError::usage("Which one? Several runs are unfinished.");
             Err(several
                 .iter()
                 .fold(error, |error, run| error.hint(flags(run))))
@@ -171,12 +188,26 @@ pub(super) async fn unfinished(
 }
 
 /// Reads a run.
-pub(super) async fn read(head: &RunHead, journal: &Arc<dyn Journal>) -> Result<Run, CommandError> {
+pub async fn read(head: &RunHead, journal: &Arc<dyn Journal>) -> Result<Run, DriverError> {
     let run = journal.run(head.id).await?;
-    run.ok_or_else(|| CommandError::failed(format!("There is no run {}.", head.id)))
+    run.ok_or_else(|| DriverError::failed(format!("There is no run {}.", head.id)))
 }
 
 /// Says how a run ended, in a word.
-pub(super) fn word(run: &RunHead) -> &'static str {
+pub fn word(run: &RunHead) -> &'static str {
     run.ended.map_or("unfinished", |(_, ending)| ending.word())
+}
+
+/// Refuses a run of an older homestak: its plan names no site, and its guests carry no proof of
+/// which run created them.
+pub fn require_known_form(run: &Run) -> Result<(), DriverError> {
+    if run.plan.form == FORM {
+        return Ok(());
+    }
+    Err(DriverError::refused(outdated(&run.head))
+        .hint(reidentify(&run.head))
+        .hint(format!(
+            "homestak manifest apply {} then continues from what is there",
+            flags(&run.head)
+        )))
 }

@@ -12,14 +12,14 @@ use homestak_providers::ssh::Ssh;
 const PROGRAM: &str = "sudo -n /usr/local/bin/homestak local act";
 
 /// Carries calls over SSH.
-pub(crate) struct OverSsh {
+pub(super) struct OverSsh {
     node: String,
     ssh: Ssh,
 }
 
 impl OverSsh {
     /// Goes to a node.
-    pub(crate) fn new(node: &str, ssh: Ssh) -> Self {
+    pub(super) fn new(node: &str, ssh: Ssh) -> Self {
         Self {
             node: node.to_owned(),
             ssh,

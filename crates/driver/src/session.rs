@@ -4,39 +4,42 @@
 //! Never: a command that loads a site in a way of its own.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
-use homestak_core::doc::{Code, Kind, Severity};
+use homestak_core::doc::{Code, Faults, Kind, Severity, Sources};
 use homestak_site::id::{self, Added, IdError};
 use homestak_site::{Chosen, Find, find, load, load_stock};
 
-use crate::commands::secrets::open;
-use crate::error::CommandError;
-use crate::settings::Settings;
-use crate::ui::{Printer, Shape, count, diagnostics_json};
+use crate::clock::Time;
+use crate::error::{DriverError, count, diagnostics_json};
+use crate::notices::Notices;
+use crate::secrets::{KeySources, open};
+use crate::settings::DriverSettings;
 
 /// A site opened for one command.
-pub(crate) struct Session {
+pub struct Session {
     /// Its documents.
-    pub(crate) catalog: Catalog,
+    pub catalog: Catalog,
     /// Which site it is, and why.
-    pub(crate) find: Find,
+    pub find: Find,
     /// Files of the site that hold unsealed secrets.
-    pub(crate) plaintext: Vec<String>,
+    pub plaintext: Vec<String>,
     /// Its id; a new one that is not written anywhere yet for a site without. Unknown when the
     /// file it is kept in is not valid.
     id: Result<SiteId, IdError>,
     /// Whether the site has that id already.
-    pub(crate) has_id: bool,
-    /// Where the id of the built-in site is kept.
-    state: PathBuf,
-    /// How faults are shown.
-    shape: Shape,
+    pub has_id: bool,
+    /// Where state is kept, with the id of the built-in site.
+    pub(crate) state: PathBuf,
+    /// Who hears notices.
+    pub notices: Arc<dyn Notices>,
+    /// The clock that everything waits by.
+    pub time: Time,
     /// Whether the secrets that are read are sealed.
-    pub(crate) sealed: bool,
+    pub sealed: bool,
     /// Time limits of flags and the environment, and those of the manifest below them.
     flagged: Timeouts,
     timeouts: Mutex<Timeouts>,
@@ -44,17 +47,17 @@ pub(crate) struct Session {
 
 impl Session {
     /// Finds, loads and decodes the site.
-    pub(crate) fn open(settings: &Settings) -> Result<Self, CommandError> {
+    pub fn open(settings: &DriverSettings, notices: Arc<dyn Notices>) -> Result<Self, DriverError> {
         let find = find(&settings.candidates)?;
         let mut loaded = match &find.chosen {
             Chosen::Stock => load_stock(),
-            Chosen::Directory(directory) => load(directory, &|text| unseal(text, settings)),
+            Chosen::Directory(directory) => load(directory, &|text| unseal(text, &settings.keys)),
         };
         let plaintext = std::mem::take(&mut loaded.plaintext);
         let sealed = loaded.sealed;
         let by = find.looks.last().map_or("", |look| look.by);
         let documents = count(loaded.inputs.len(), "document");
-        Printer::new(settings.shape).detail(&match &find.chosen {
+        notices.detail(&match &find.chosen {
             Chosen::Stock => format!("site: stock, {documents}"),
             Chosen::Directory(directory) => {
                 format!("site: {} ({by}), {documents}", directory.display())
@@ -72,35 +75,36 @@ impl Session {
             id,
             has_id,
             state: settings.state.clone(),
-            shape: settings.shape,
+            notices,
+            time: settings.time.clone(),
             flagged: settings.timeouts,
             timeouts: Mutex::new(settings.timeouts),
         })
     }
 
     /// Has the time limits of a manifest hold, where neither flags nor the environment set one.
-    pub(crate) fn limit(&self, manifest: &Timeouts) {
+    pub fn limit(&self, manifest: &Timeouts) {
         let all = manifest.with(&self.flagged);
         *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner) = all;
     }
 
     /// Returns the time limits that hold.
-    pub(crate) fn timeouts(&self) -> Timeouts {
+    pub fn timeouts(&self) -> Timeouts {
         *self.timeouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the site's id, or a new one for a site without. When the id is unknown, this shows
     /// the faults and fails, so that nothing is done under a guess.
-    pub(crate) fn id(&self) -> Result<&SiteId, CommandError> {
+    pub fn id(&self) -> Result<&SiteId, DriverError> {
         self.id.as_ref().map_err(|error| {
-            let failed = CommandError::from(error);
+            let failed = DriverError::from(error);
             let site = self.catalog.site.as_ref();
             let Some(site) = site.filter(|_| matches!(error, IdError::Faulty { .. })) else {
                 return failed;
             };
             let sources = &self.catalog.sources;
-            Printer::new(self.shape).diagnostics(&site.faults, sources);
-            CommandError {
+            self.notices.faults(&site.faults, sources);
+            DriverError {
                 diagnostics: Some(Box::new(diagnostics_json(&site.faults, sources))),
                 ..failed
             }
@@ -108,12 +112,12 @@ impl Session {
     }
 
     /// Returns the id that the site has, and `None` when it has none yet.
-    pub(crate) fn known_id(&self) -> Result<Option<&SiteId>, &IdError> {
+    pub fn known_id(&self) -> Result<Option<&SiteId>, &IdError> {
         self.id.as_ref().map(|id| Some(id).filter(|_| self.has_id))
     }
 
     /// Makes sure that a site without an id has not got one meanwhile.
-    pub(crate) fn require_none_yet(&self) -> Result<(), CommandError> {
+    pub fn require_none_yet(&self) -> Result<(), DriverError> {
         match read_id(&self.find.chosen, &self.state)? {
             Some(other) => Err(IdError::Other(other).into()),
             None => Ok(()),
@@ -122,12 +126,12 @@ impl Session {
 
     /// Takes the id of a written plan for a site that has none, so that the plan still fits. Only
     /// an id that was new with the plan: any other one is that of another site.
-    pub(crate) fn expect_id(&mut self, id: &SiteId, is_new: bool) -> Result<(), CommandError> {
+    pub fn expect_id(&mut self, id: &SiteId, is_new: bool) -> Result<(), DriverError> {
         if self.has_id {
             return Ok(());
         }
         if !is_new {
-            return Err(CommandError::refused(format!(
+            return Err(DriverError::refused(format!(
                 "The plan is of the site `{id}`, and this site has none."
             ))
             .hint(format!(
@@ -142,21 +146,21 @@ impl Session {
     }
 
     /// Makes sure that the site has the id that guests are about to get; one without an id gets it.
-    pub(crate) fn keep_id(&self, printer: &Printer) -> Result<(), CommandError> {
+    pub fn keep_id(&self) -> Result<(), DriverError> {
         let id = self.id()?;
         let (added, file) = match &self.find.chosen {
             Chosen::Stock => (id::add_stock(&self.state, id), id::stock_file(&self.state)),
             Chosen::Directory(directory) => (id::add(directory, id), directory.join("site.yaml")),
         };
-        let added = added.map_err(|error| CommandError::from(error).hint("nothing was created"))?;
+        let added = added.map_err(|error| DriverError::from(error).hint("nothing was created"))?;
         let file = file.display();
         match added {
             Added::Nothing => {}
-            Added::Version => printer.say(&format!(
+            Added::Version => self.notices.say(&format!(
                 "notice: {file} has `schema_version: 2` from now on, so that an older homestak, \
                  which knows no ids, refuses the site"
             )),
-            Added::Id => printer.say(&format!(
+            Added::Id => self.notices.say(&format!(
                 "notice: this site has the id `{id}` from now on, written to {file}\n  \
                  Guests carry it, and only guests that carry it are changed or removed. \
                  Keep it with the site."
@@ -166,7 +170,7 @@ impl Session {
     }
 
     /// Gives the site another id, and returns where it is written.
-    pub(crate) fn replace_id(&self, new: &SiteId) -> Result<PathBuf, CommandError> {
+    pub fn replace_id(&self, new: &SiteId) -> Result<PathBuf, DriverError> {
         Ok(match &self.find.chosen {
             Chosen::Stock => id::replace_stock(&self.state, new)?,
             Chosen::Directory(directory) => id::replace(directory, new)?,
@@ -177,8 +181,8 @@ impl Session {
 impl Session {
     /// Adds a document from a file, in place of the site's of that name, and returns its name: the
     /// one that a manifest gives itself, else the file's.
-    pub(crate) fn add_file(&mut self, kind: Kind, path: &Path) -> Result<String, CommandError> {
-        let bytes = fs_err::read(path).map_err(|error| CommandError::file("read", path, &error))?;
+    pub fn add_file(&mut self, kind: Kind, path: &Path) -> Result<String, DriverError> {
+        let bytes = fs_err::read(path).map_err(|error| DriverError::file("read", path, &error))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let (name, shown) = (stem.into_owned(), path.display().to_string());
         let text = homestak_site::load::text(bytes);
@@ -219,8 +223,8 @@ fn read_id(chosen: &Chosen, state: &Path) -> Result<Option<SiteId>, IdError> {
 
 /// Opens sealed secrets with the keys of the standard places. Having no key is no fault of the
 /// site, so it is a notice; a file that was tampered with is one.
-fn unseal(text: &str, settings: &Settings) -> Result<String, Problem> {
-    open(text, settings).map_err(|failure| Problem {
+fn unseal(text: &str, keys: &KeySources) -> Result<String, Problem> {
+    open(text, keys).map_err(|failure| Problem {
         code: Code::Sealed,
         severity: if failure.no_key {
             Severity::Notice
@@ -229,5 +233,24 @@ fn unseal(text: &str, settings: &Settings) -> Result<String, Problem> {
         },
         message: failure.message,
         hint: failure.hint,
+    })
+}
+
+/// Stops when documents have faults, after handing them over.
+pub fn require_sound(
+    notices: &dyn Notices,
+    faults: &Faults,
+    sources: &Sources,
+) -> Result<(), DriverError> {
+    // The driver has a key of its own; who else can log in is a question for `validate`.
+    notices.faults(&faults.without(Code::NoKeys), sources);
+    if faults.errors() == 0 {
+        return Ok(());
+    }
+    let error = DriverError::failed("The documents have faults, so there is nothing to show.")
+        .hint("mend the faults above, then run the command again");
+    Err(DriverError {
+        diagnostics: Some(Box::new(diagnostics_json(faults, sources))),
+        ..error
     })
 }

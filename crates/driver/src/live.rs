@@ -12,45 +12,40 @@ use homestak_engine::journal::{Happened, Journal, Run, RunHead};
 use jiff::Timestamp;
 
 use crate::configure::notice_not_applied;
-use crate::error::CommandError;
-use crate::operator::Bench;
-use crate::ui::Printer;
+use crate::driver::Driver;
+use crate::error::DriverError;
 
 /// How a node is now.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Live {
+pub struct Live {
     /// `running`, `stopped`, `absent` or `unknown`.
-    pub(super) power: &'static str,
+    pub power: &'static str,
     /// Whether it differs from its manifest and spec; `None` when that could not be seen.
-    pub(super) differs: Option<bool>,
+    pub differs: Option<bool>,
     /// In what, in words.
-    pub(super) differences: Vec<String>,
+    pub differences: Vec<String>,
     /// Whether it answered just now.
-    pub(super) answered: bool,
+    pub answered: bool,
 }
 
 /// Asks the hosts of a run, and nodes that run. The error says why nothing could be asked.
-pub(super) async fn ask(
-    head: &RunHead,
-    bench: &Bench,
-    printer: &Printer,
-) -> Result<BTreeMap<String, Live>, CommandError> {
+pub async fn ask(head: &RunHead, driver: &Driver) -> Result<BTreeMap<String, Live>, DriverError> {
     let request = Request {
         host: head.hosts.first().cloned(),
         ..Request::default()
     };
-    let catalog = &bench.session.catalog;
+    let catalog = &driver.session.catalog;
     let (resolved, faults) = manifest(catalog, &head.manifest, &request);
     let Some(resolved) = resolved.filter(|_| faults.errors() == 0) else {
-        return Err(CommandError::failed(format!(
+        return Err(DriverError::failed(format!(
             "The site has no valid manifest `{}`, so its hosts were not asked.",
             head.manifest
         )));
     };
     let options = Options::new(Verb::Apply);
-    let plan = bench.plan(&resolved, &request, &options, printer).await?;
+    let plan = driver.plan(&resolved, &request, &options).await?;
     let nodes = plan.nodes.iter();
-    let live = |node: &NodePlan| live(node, notice_not_applied(&resolved, node).is_some());
+    let live = |node: &NodePlan| live(node, notice_not_applied(catalog, &resolved, node).is_some());
     Ok(nodes.map(|node| (node.name.clone(), live(node))).collect())
 }
 
@@ -93,10 +88,10 @@ fn live(node: &NodePlan, not_applied: bool) -> Live {
 
 /// Returns when the guests that nodes are now were last reached, by the newest runs on the same
 /// manifest and hosts, the newest first.
-pub(super) async fn contacts(
+pub async fn contacts(
     runs: &[RunHead],
     journal: &Arc<dyn Journal>,
-) -> Result<BTreeMap<String, Timestamp>, CommandError> {
+) -> Result<BTreeMap<String, Timestamp>, DriverError> {
     /// A node that no run of these reached was reached long ago, if ever.
     const RUNS: usize = 10;
     // `None`: the guest before was another.

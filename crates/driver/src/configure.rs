@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use homestak_core::catalog::Catalog;
 use homestak_core::converge::{Event, Handling};
 use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
@@ -28,34 +29,33 @@ use homestak_providers::ssh::{Keyring, REBUILD, Ssh, SshError};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::error::CommandError;
-use crate::local_host::LOCAL;
-use crate::places::SIM;
+use crate::error::DriverError;
+use crate::hosts::kind;
 use crate::session::Session;
-use crate::settings::Settings;
+use crate::settings::DriverSettings;
 
 /// How many nodes are asked at once.
 const AT_ONCE: usize = 16;
 
 /// Says why no node gets a spec whose SSH keys are unknown.
-fn keys_unknown(session: &Session, spec: &str, why: &Diagnostic) -> CommandError {
+fn keys_unknown(session: &Session, spec: &str, why: &Diagnostic) -> DriverError {
     let source = session.catalog.sources.source(why.span.file);
     let file = source.map_or("secrets.yaml", |source| &source.path);
-    let error = CommandError::refused(format!(
+    let error = DriverError::refused(format!(
         "Which SSH keys users of the spec `{spec}` have is not known: `{file}`: {}.",
         why.message
     ));
-    let error = CommandError {
+    let error = DriverError {
         code: Some(why.code),
         ..error
     };
-    let error = why.hint.iter().fold(error, CommandError::hint);
+    let error = why.hint.iter().fold(error, DriverError::hint);
     error.hint("nothing was changed: keys that are not known would be removed from the nodes")
 }
 
 /// Makes nodes what the specs of a site say.
 #[derive(Clone)]
-pub(crate) struct SiteConfigurer {
+pub struct SiteConfigurer {
     session: Arc<Session>,
     keyring: Keyring,
     ssh_config: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub(crate) struct SiteConfigurer {
 
 impl SiteConfigurer {
     /// Takes specs from a site, and keys from the driver.
-    pub(crate) fn new(session: Arc<Session>, keyring: Keyring, settings: &Settings) -> Self {
+    pub fn new(session: Arc<Session>, keyring: Keyring, settings: &DriverSettings) -> Self {
         Self {
             session,
             keyring,
@@ -123,11 +123,11 @@ impl SiteConfigurer {
 
     /// Returns what the nodes of a manifest become, as far as they are configured from here.
     /// Without the secrets it is unknown which SSH keys people have, and theirs would be removed.
-    pub(crate) fn configs(
+    pub fn configs(
         &self,
         resolved: &Resolved,
         plan: &Plan,
-    ) -> Result<BTreeMap<String, ConfigPlan>, CommandError> {
+    ) -> Result<BTreeMap<String, ConfigPlan>, DriverError> {
         let mut configs = BTreeMap::new();
         for node in &plan.nodes {
             let written = resolved.node(&node.name);
@@ -135,7 +135,7 @@ impl SiteConfigurer {
             let (Some(wanted), Some(spec)) = (&node.wanted, spec) else {
                 continue;
             };
-            if not_applied(resolved, node).is_some() {
+            if not_applied(&self.session.catalog, resolved, node).is_some() {
                 continue;
             }
             if let Some(why) = unknown_keys(&self.session.catalog, &spec) {
@@ -156,7 +156,7 @@ impl SiteConfigurer {
     }
 
     /// Asks every node that runs and stays what differs in it.
-    pub(crate) async fn ask(&self, plan: &Plan, configs: &mut BTreeMap<String, ConfigPlan>) {
+    pub async fn ask(&self, plan: &Plan, configs: &mut BTreeMap<String, ConfigPlan>) {
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
         let stays = |node: &&NodePlan| {
@@ -210,7 +210,7 @@ impl SiteConfigurer {
 
 /// Why the spec of a node is not applied from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotApplied {
+pub enum NotApplied {
     /// A simulated guest has no inside.
     Simulated,
     /// It fetches its spec itself.
@@ -223,7 +223,7 @@ pub(crate) enum NotApplied {
 
 impl NotApplied {
     /// Returns the reason, for a person.
-    pub(crate) fn why(self) -> &'static str {
+    pub fn why(self) -> &'static str {
         match self {
             Self::Simulated => "it is simulated",
             Self::Fetched => "it fetches its spec itself",
@@ -234,16 +234,17 @@ impl NotApplied {
 }
 
 /// Returns why the spec of a node is not applied from here, when it has one and it is not.
-pub(crate) fn not_applied(resolved: &Resolved, node: &NodePlan) -> Option<NotApplied> {
+pub fn not_applied(catalog: &Catalog, resolved: &Resolved, node: &NodePlan) -> Option<NotApplied> {
+    let traits = kind(catalog, &node.host).traits;
     let written = resolved.node(&node.name)?;
     written.spec.as_ref()?;
-    if node.host == SIM {
+    if traits.is_simulated {
         Some(NotApplied::Simulated)
     } else if written.mode.value == Mode::Pull {
         Some(NotApplied::Fetched)
     } else if !resolved.settings.verify_ssh.value {
         Some(NotApplied::NoSsh)
-    } else if node.host == LOCAL && written.kind.value == NodeType::Pve {
+    } else if !traits.configures_hypervisors && written.kind.value == NodeType::Pve {
         Some(NotApplied::Hypervisor)
     } else {
         None
@@ -251,8 +252,12 @@ pub(crate) fn not_applied(resolved: &Resolved, node: &NodePlan) -> Option<NotApp
 }
 
 /// Says that the spec of a node is not applied, where nobody would expect that.
-pub(crate) fn notice_not_applied(resolved: &Resolved, node: &NodePlan) -> Option<String> {
-    let why = match not_applied(resolved, node)? {
+pub fn notice_not_applied(
+    catalog: &Catalog,
+    resolved: &Resolved,
+    node: &NodePlan,
+) -> Option<String> {
+    let why = match not_applied(catalog, resolved, node)? {
         NotApplied::Simulated | NotApplied::Fetched => return None,
         why @ (NotApplied::NoSsh | NotApplied::Hypervisor) => why.why(),
     };
@@ -397,6 +402,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::hosts::local::LOCAL;
+    use crate::hosts::sim::SIM;
 
     /// A node that runs.
     fn node(is_new: bool) -> Inner {
@@ -461,7 +468,7 @@ mod tests {
                 "action": "nothing", "reasons": [],
             });
             let node = serde_json::from_value(node).expect("a node");
-            notice_not_applied(&resolved, &node)
+            notice_not_applied(&catalog, &resolved, &node)
         };
         let no_ssh = "settings: {verify_ssh: false}\n";
         let why = |text: Option<String>| text.unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Puts together what a run needs: journal, places, seeds, and whoever watches.
 //!
-//! In: a site, settings. Out: [`Bench`]: plans are made and carried out on it.
+//! In: a site, settings. Out: [`Driver`]: plans are made and carried out on it.
 //! Never: a decision; a second way to put it together.
 
 use std::collections::BTreeMap;
@@ -13,89 +13,60 @@ use homestak_core::plan::{
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
-use homestak_engine::journal::{Ending, Journal, JournalError, Lease, RunHead, RunId, Scope};
+use homestak_engine::journal::{Ending, Journal, Lease, RunHead, RunId, Scope};
 use homestak_engine::look::{look, settled};
-use homestak_engine::operate::{Interrupt, Limits, Operator, UndoEffect, UndoItem, rollback_plan};
+use homestak_engine::operate::{Limits, Operator, UndoEffect, UndoItem, rollback_plan};
 use homestak_engine::pace::durations;
 use homestak_engine::ports::Places;
-use homestak_providers::local::VmEngine;
 use homestak_providers::ssh::Keyring;
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::clock;
-use crate::commands::require_sound;
 use crate::configure::{SiteConfigurer, notice_not_applied};
-use crate::connect::failed;
-use crate::error::CommandError;
-use crate::local_host::{LOCAL, LocalPlace};
-use crate::places::SitePlaces;
+use crate::error::DriverError;
+use crate::hosts::{Hosts, kind};
+use crate::notices::Notices;
 use crate::seeds::{SiteSeeds, keyring};
-use crate::session::Session;
-use crate::settings::Settings;
-use crate::sim_host;
-use crate::ui::Printer;
-use crate::ui::progress::Screen;
+use crate::session::{Session, require_sound};
+use crate::settings::DriverSettings;
 
 /// How many runs on the same hosts are looked at for how long steps take: enough for a median,
 /// few enough to be read in no time.
 const MEASURED: usize = 5;
 
 /// Everything a run needs.
-pub(crate) struct Bench {
+pub struct Driver {
     /// The site.
-    pub(crate) session: Arc<Session>,
+    pub session: Arc<Session>,
     /// Carries plans out.
-    pub(crate) operator: Operator,
-    /// Watches.
-    pub(crate) screen: Arc<Screen>,
-    /// This machine as a host.
-    pub(crate) local: LocalPlace,
+    pub operator: Operator,
+    /// The hosts of the site.
+    pub hosts: Arc<Hosts>,
     /// The driver's SSH keys.
-    pub(crate) keyring: Keyring,
+    pub keyring: Keyring,
     /// Makes nodes what their specs say.
-    pub(crate) configurer: SiteConfigurer,
+    pub configurer: SiteConfigurer,
 }
 
-/// Opens the journal alone, for commands that only look.
-pub(crate) fn journal(settings: &Settings) -> Result<Arc<dyn Journal>, CommandError> {
+/// Opens the journal alone, for those who only look.
+pub fn journal(settings: &DriverSettings) -> Result<Arc<dyn Journal>, DriverError> {
     Ok(Arc::new(homestak_store::Sqlite::open(&settings.state)?))
 }
 
-impl Bench {
-    /// Puts everything together.
-    pub(crate) fn new(
+impl Driver {
+    /// Puts everything together; events of runs go to the observer.
+    pub fn new(
         session: Arc<Session>,
-        settings: &Settings,
-        screen: Screen,
-    ) -> Result<Self, CommandError> {
-        Self::with_engine(session, settings, screen, None)
-    }
-
-    /// Puts everything together, with what `vm` nodes of this machine run in.
-    pub(crate) fn with_engine(
-        session: Arc<Session>,
-        settings: &Settings,
-        screen: Screen,
-        engine: Option<VmEngine>,
-    ) -> Result<Self, CommandError> {
-        let clock = clock::shared();
-        let screen = Arc::new(screen);
-        let observer: Arc<dyn Observer> = screen.clone();
+        settings: &DriverSettings,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, DriverError> {
+        let clock = settings.time.clock();
         let hub = Hub::new(observer, clock.clone());
-        let sim = (sim_host::directory(settings), settings.sim_speed);
-        let mut local = LocalPlace::new(settings);
-        local.vm_engine = engine.unwrap_or(local.vm_engine);
         let keyring = keyring(settings);
-        let places = SitePlaces::new(
-            session.clone(),
-            hub.clone(),
-            sim,
-            (local.clone(), keyring.clone()),
-        );
+        let hosts = Hosts::new(session.clone(), hub.clone(), settings, keyring.clone());
+        let hosts = Arc::new(hosts);
         let configurer = SiteConfigurer::new(session.clone(), keyring.clone(), settings);
         Ok(Self {
             operator: Operator {
-                places: Arc::new(places),
+                places: hosts.clone(),
                 seeds: Arc::new(SiteSeeds::new(session.clone(), keyring.clone())),
                 configurer: Arc::new(configurer.clone()),
                 journal: journal(settings)?,
@@ -109,25 +80,24 @@ impl Bench {
                 mark,
             },
             session,
-            screen,
-            local,
+            hosts,
             keyring,
             configurer,
         })
     }
 
     /// Returns the journal.
-    pub(crate) fn journal(&self) -> &Arc<dyn Journal> {
+    pub fn journal(&self) -> &Arc<dyn Journal> {
         &self.operator.journal
     }
 
     /// Returns where places are found.
-    pub(crate) fn places(&self) -> &Arc<dyn Places> {
+    pub fn places(&self) -> &Arc<dyn Places> {
         &self.operator.places
     }
 
     /// Reads what is remembered of the nodes of a manifest.
-    pub(crate) async fn records(&self, scopes: &[Scope]) -> Result<Records, CommandError> {
+    pub async fn records(&self, scopes: &[Scope]) -> Result<Records, DriverError> {
         let mut all = Records::default();
         for scope in scopes {
             all.extend(self.journal().records(scope).await?);
@@ -136,7 +106,7 @@ impl Bench {
     }
 
     /// Returns how long steps take: the median of each kind in the newest runs on these hosts.
-    async fn paces(&self, hosts: &[&str]) -> Result<Paces, CommandError> {
+    async fn paces(&self, hosts: &[&str]) -> Result<Paces, DriverError> {
         let mut taken: BTreeMap<StepKind, Vec<f64>> = BTreeMap::new();
         let runs = self.journal().runs(None).await?;
         let same = |run: &&RunHead| run.hosts.iter().any(|host| hosts.contains(&host.as_str()));
@@ -155,21 +125,21 @@ impl Bench {
     }
 
     /// Looks, and makes a plan from what is there.
-    pub(crate) async fn plan(
+    pub async fn plan(
         &self,
         resolved: &Resolved,
         request: &Request,
         options: &Options,
-        printer: &Printer,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Plan, DriverError> {
+        let notices = self.session.notices.as_ref();
         let site = self.session.id()?;
         let scopes = scopes(site, resolved);
         let records = self.records(&scopes).await?;
         let elsewhere = self.journal().elsewhere(site, &scopes).await?;
-        notice_elsewhere(&elsewhere, &resolved.name, printer);
+        notice_elsewhere(&elsewhere, &resolved.name, notices);
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
-        printer.detail(&format!("looking at {}", hosts.join(", ")));
-        let lost = |error| failed(hosts.first().copied().unwrap_or_default(), &error);
+        notices.detail(&format!("looking at {}", hosts.join(", ")));
+        let lost = |error| DriverError::of_host(hosts.first().copied().unwrap_or_default(), &error);
         let looks = look(self.places(), resolved, &records).await;
         let mut looks = looks.map_err(lost)?;
         let request = Request {
@@ -180,9 +150,9 @@ impl Bench {
         let (again, faults) = manifest(&self.session.catalog, &resolved.name, &request);
         if faults.errors() > 0 {
             // Notices were shown when it was resolved first.
-            require_sound(printer, &faults, &self.session.catalog.sources)?;
+            require_sound(notices, &faults, &self.session.catalog.sources)?;
         }
-        let again = again.ok_or_else(|| CommandError::failed("The manifest could not be read."))?;
+        let again = again.ok_or_else(|| DriverError::failed("The manifest could not be read."))?;
         let paces = self.paces(&hosts).await?;
         let make = |looks: &BTreeMap<Place, Look>, configs: &BTreeMap<String, ConfigPlan>| {
             plan(&Inputs {
@@ -210,21 +180,23 @@ impl Bench {
         self.configurer.ask(&outside, &mut configs).await;
         let mut plan = make(&looks, &configs);
         for node in plan.nodes.iter_mut().filter(|node| node.wanted.is_some()) {
-            let notice = notice_not_applied(&again, node);
+            let notice = notice_not_applied(&self.session.catalog, &again, node);
             node.reasons
                 .extend(notice.map(|text| Reason { text, source: None }));
         }
-        let refusals = unsupported(&self.session.catalog, &again, &plan, |host| host == LOCAL);
+        let refusals = unsupported(&self.session.catalog, &again, &plan, |host| {
+            kind(&self.session.catalog, host).traits.seeds_containers
+        });
         plan.refusals.extend(refusals);
         Ok(plan)
     }
 
     /// Returns what a run that was rolled back did and cannot be undone.
-    pub(crate) async fn lost(
+    pub async fn lost(
         &self,
         ended: Option<Ending>,
         run: Option<RunId>,
-    ) -> Result<Vec<UndoItem>, CommandError> {
+    ) -> Result<Vec<UndoItem>, DriverError> {
         let (Some(Ending::RolledBack), Some(id)) = (ended, run) else {
             return Ok(Vec::new());
         };
@@ -234,59 +206,29 @@ impl Bench {
         Ok(items)
     }
 
+    /// Tells whether rolling a run back would undo anything of it.
+    pub async fn is_undoable(&self, run: Option<RunId>) -> Result<bool, DriverError> {
+        let Some(id) = run else {
+            return Ok(false);
+        };
+        let run = self.journal().run(id).await?;
+        let items = run.as_ref().map(rollback_plan).unwrap_or_default();
+        Ok(items.iter().any(|item| item.effect == UndoEffect::Undone))
+    }
+
     /// Ends earlier runs on the same manifest and hosts that nobody carries out any more.
     /// The caller holds their scopes.
-    pub(crate) async fn supersede(&self, runs: &[RunHead]) -> Result<(), CommandError> {
+    pub async fn supersede(&self, runs: &[RunHead]) -> Result<(), DriverError> {
         for run in runs {
             let now = self.operator.clock.now();
             self.journal().end(run.id, Ending::Superseded, now).await?;
         }
         Ok(())
     }
-
-    /// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
-    pub(crate) async fn drive<T>(
-        &self,
-        work: impl AsyncFnOnce(Interrupt) -> Result<T, JournalError>,
-        printer: &Printer,
-    ) -> Result<Option<T>, CommandError> {
-        let (interrupter, interrupt) = Interrupt::new();
-        let no_signals = |error| CommandError::failed(format!("Cannot hear signals: {error}."));
-        let mut interrupts = signal(SignalKind::interrupt()).map_err(no_signals)?;
-        let mut terminates = signal(SignalKind::terminate()).map_err(no_signals)?;
-        let mut tick = tokio::time::interval(std::time::Duration::from_millis(100));
-        let mut work = std::pin::pin!(work(interrupt));
-        let mut asked = false;
-        let done = loop {
-            tokio::select! {
-                // Cancel safety: left only when a person insists; every intent is written down.
-                done = &mut work => break Some(done),
-                // Cancel safety: a signal that is not taken now is taken next time.
-                _ = interrupts.recv() => {}
-                // Cancel safety: as above.
-                _ = terminates.recv() => {}
-                // Cancel safety: a tick that is missed is only a redraw.
-                _ = tick.tick() => {
-                    self.screen.tick(self.operator.clock.now());
-                    continue;
-                }
-            }
-            if std::mem::replace(&mut asked, true) {
-                break None;
-            }
-            interrupter.ask();
-            self.screen.note(
-                printer,
-                "Stopping: waits end, nothing new is begun, and what cannot be left is finished. Interrupt again to leave at once.",
-            );
-        };
-        self.screen.finish();
-        done.transpose().map_err(CommandError::from)
-    }
 }
 
 /// Returns what excludes what: one scope for each host of the site.
-pub(crate) fn scopes(site: &SiteId, resolved: &Resolved) -> Vec<Scope> {
+pub fn scopes(site: &SiteId, resolved: &Resolved) -> Vec<Scope> {
     let hosts = resolved.nodes.iter().filter_map(|node| node.host.as_ref());
     let mut scopes: Vec<Scope> = hosts
         .map(|host| Scope {
@@ -301,7 +243,7 @@ pub(crate) fn scopes(site: &SiteId, resolved: &Resolved) -> Vec<Scope> {
 }
 
 /// Returns the scopes of a run that is written down.
-pub(crate) fn scopes_of(run: &RunHead) -> Vec<Scope> {
+pub fn scopes_of(run: &RunHead) -> Vec<Scope> {
     let hosts = run.hosts.iter();
     hosts
         .map(|host| Scope {
@@ -313,10 +255,10 @@ pub(crate) fn scopes_of(run: &RunHead) -> Vec<Scope> {
 }
 
 /// Takes scopes, or says who has them.
-pub(crate) async fn hold(
+pub async fn hold(
     journal: &Arc<dyn Journal>,
     scopes: &[Scope],
-) -> Result<Box<dyn Lease>, CommandError> {
+) -> Result<Box<dyn Lease>, DriverError> {
     Ok(journal.hold(scopes).await?)
 }
 
@@ -326,18 +268,18 @@ fn mark() -> String {
 }
 
 #[cfg(debug_assertions)]
-fn watcher(settings: &Settings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
+fn watcher(settings: &DriverSettings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
     let moment = settings.crash_at?;
     Some(Arc::new(crate::crash::Crash::at(moment)))
 }
 
 #[cfg(not(debug_assertions))]
-fn watcher(_: &Settings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
+fn watcher(_: &DriverSettings) -> Option<Arc<dyn homestak_engine::operate::Watcher>> {
     None
 }
 
 /// Names nodes of the manifest that are recorded on hosts that the plan is not for: it leaves them.
-fn notice_elsewhere(elsewhere: &Elsewhere, manifest: &str, printer: &Printer) {
+fn notice_elsewhere(elsewhere: &Elsewhere, manifest: &str, notices: &dyn Notices) {
     let mut hosts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (of, record) in &elsewhere.0 {
         if of == manifest {
@@ -347,7 +289,7 @@ fn notice_elsewhere(elsewhere: &Elsewhere, manifest: &str, printer: &Printer) {
     }
     for (host, nodes) in hosts {
         let nodes = nodes.join("`, `");
-        printer.say(&format!(
+        notices.say(&format!(
             "notice: `{manifest}` is on `{host}` too, with `{nodes}`; this plan is not for `{host}`"
         ));
     }

@@ -3,76 +3,63 @@
 //! In: a plan. Out: JSON, and back; and what two plans differ in.
 //! Never: a plan of a form that is not known.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::job::Job;
-use crate::args::ModeArg;
-use crate::error::CommandError;
-use crate::ui::with_kind;
+use crate::error::DriverError;
+use crate::select::Choice;
 
 /// What a plan was made with.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Made {
-    /// `-H`.
+pub struct Made {
+    /// Which manifest, and what was added to it.
+    #[serde(flatten)]
+    pub choice: Choice,
+    /// Whether guests that the manifest does not name any more go.
     #[serde(default)]
-    pub(super) host: Option<String>,
-    /// The manifest's file, when it is not one of the site.
+    pub prune: bool,
+    /// How many levels of nodes.
     #[serde(default)]
-    pub(super) file: Option<PathBuf>,
-    /// The manifest itself, when it was given as JSON.
+    pub depth: Option<usize>,
+    /// What happens to the rest when a node fails.
     #[serde(default)]
-    pub(super) json: Option<String>,
-    /// `--mode`.
+    pub on_error: Option<OnError>,
+    /// How many nodes at once.
     #[serde(default)]
-    pub(super) mode: Option<ModeArg>,
-    /// `--prune`.
-    #[serde(default)]
-    pub(super) prune: bool,
-    /// `--depth`.
-    #[serde(default)]
-    pub(super) depth: Option<usize>,
-    /// `--on-error`.
-    #[serde(default)]
-    pub(super) on_error: Option<OnError>,
-    /// `--parallel`.
-    #[serde(default)]
-    pub(super) parallelism: Option<usize>,
+    pub parallelism: Option<usize>,
     /// Whether the site had no id yet, so that the plan's is a new one.
     #[serde(default)]
-    pub(super) site_is_new: bool,
+    pub site_is_new: bool,
 }
 
 /// Turns a plan into what is written.
-pub(super) fn write(plan: &Plan, job: &Job<'_>, options: &Options) -> Json {
-    let manifest = &job.manifest;
-    let file = manifest.manifest_file.as_deref();
-    let made = Made {
-        host: manifest.host.clone(),
-        // It is applied from wherever one is then.
-        file: file.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned())),
-        json: manifest.manifest_json.clone(),
-        mode: manifest.mode,
+pub fn write(plan: &Plan, choice: &Choice, site_is_new: bool, options: &Options) -> Json {
+    let mut choice = choice.clone();
+    // It is applied from wherever one is then.
+    choice.file = choice
+        .file
+        .map(|file| std::path::absolute(&file).unwrap_or(file));
+    let mut body = json!(plan);
+    body["options"] = json!(Made {
+        choice,
         prune: options.prune,
         depth: options.depth,
         on_error: options.on_error,
         parallelism: options.parallelism,
-        site_is_new: !job.bench.session.has_id,
-    };
-    let mut body = with_kind("manifest.plan", json!(plan));
-    body["options"] = json!(made);
+        site_is_new,
+    });
     body
 }
 
 /// Reads a plan from a file.
-pub(super) fn read(path: &Path) -> Result<(Plan, Made), CommandError> {
+pub fn read(path: &Path) -> Result<(Plan, Made), DriverError> {
     let text =
-        fs_err::read_to_string(path).map_err(|error| CommandError::file("read", path, &error))?;
+        fs_err::read_to_string(path).map_err(|error| DriverError::file("read", path, &error))?;
     let wrong = |why: String| {
-        CommandError::failed(format!("`{}` holds no plan: {why}.", path.display()))
+        DriverError::failed(format!("`{}` holds no plan: {why}.", path.display()))
             .hint("homestak manifest plan --out FILE writes one")
     };
     let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -88,7 +75,7 @@ pub(super) fn read(path: &Path) -> Result<(Plan, Made), CommandError> {
 }
 
 /// Says what a plan made now differs in from one made before.
-pub(super) fn differences(then: &Plan, now: &Plan) -> Vec<String> {
+pub fn differences(then: &Plan, now: &Plan) -> Vec<String> {
     if let (Some(then), Some(now)) = (&then.site, &now.site)
         && then != now
     {

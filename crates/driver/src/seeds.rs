@@ -11,7 +11,7 @@ use homestak_engine::ports::{GuestUuid, PortError, Seed, Seeds};
 use homestak_providers::ssh::Keyring;
 
 use crate::session::Session;
-use crate::settings::Settings;
+use crate::settings::DriverSettings;
 
 /// First-boot data from a site.
 pub(crate) struct SiteSeeds {
@@ -20,7 +20,7 @@ pub(crate) struct SiteSeeds {
 }
 
 /// Returns the keys of this driver.
-pub(crate) fn keyring(settings: &Settings) -> Keyring {
+pub(crate) fn keyring(settings: &DriverSettings) -> Keyring {
     Keyring::new(settings.state.join("ssh"))
 }
 

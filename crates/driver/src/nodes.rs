@@ -12,17 +12,17 @@ use homestak_core::observed::GuestKind;
 use homestak_core::plan::{NodeRecord, USER};
 use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::ports::PortError;
-use homestak_providers::ssh::{INSTALL, Ssh, SshError, Trust};
+use homestak_providers::ssh::{INSTALL, Ssh, SshError};
 
-use crate::args::NodeArgs;
-use crate::commands::manifest::runs::{of_others, whose};
-use crate::error::CommandError;
-use crate::local_host::LOCAL;
-use crate::operator::scopes_of;
-use crate::places::SIM;
+use crate::driver::scopes_of;
+use crate::error::DriverError;
+use crate::hosts::{Traits, kind};
+use crate::runs::{Which, of_others, whose};
 use crate::seeds::keyring;
 use crate::session::Session;
-use crate::settings::Settings;
+use crate::settings::DriverSettings;
+
+pub use homestak_providers::ssh::{LARGEST, Stream, Trust, shell_line};
 
 /// How often a node is tried that does not let in, and how long is waited in between: cloud-init
 /// starts the server of a new node again, which takes about a second.
@@ -31,47 +31,48 @@ const BETWEEN: Duration = Duration::from_millis(500);
 
 /// A node that was made, or is being made.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub struct Known {
     /// Manifest and host.
-    pub(crate) scope: Scope,
+    pub scope: Scope,
     /// What is remembered of it.
-    pub(crate) record: NodeRecord,
+    pub record: NodeRecord,
+    /// What its kind of host is like.
+    pub traits: Traits,
 }
 
 impl Known {
     /// Returns its name.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.record.name
     }
 
     /// Returns the options that mean only this one.
-    pub(crate) fn options(&self) -> String {
+    pub fn options(&self) -> String {
         format!("-M {} -H {}", self.scope.manifest, self.scope.host)
     }
 
     /// Whether it is a container of Proxmox VE, which is told nothing on first boot but root's keys.
     fn is_foreign_container(&self) -> bool {
-        self.record.guest.kind == GuestKind::Ct && self.scope.host != LOCAL
+        self.record.guest.kind == GuestKind::Ct && !self.traits.seeds_containers
     }
 }
 
 /// Nodes that are recorded.
-pub(crate) struct Nodes {
+pub struct Nodes {
     /// The nodes, by manifest, host and name.
-    pub(crate) list: Vec<Known>,
+    pub list: Vec<Known>,
     /// What to do when there is none.
     hints: Vec<String>,
 }
 
 /// Returns every node of the site, by manifest, host and name.
-pub(crate) async fn all(
+pub async fn all(
     journal: &dyn Journal,
-    settings: &Settings,
-    manifest: Option<&str>,
-    host: Option<&str>,
-) -> Result<Nodes, CommandError> {
+    session: &Session,
+    which: &Which,
+) -> Result<Nodes, DriverError> {
+    let (manifest, host) = (which.manifest.as_deref(), which.host.as_deref());
     let mut scopes: BTreeSet<Scope> = BTreeSet::new();
-    let session = Session::open(settings)?;
     let site = session.id()?;
     let runs = journal.runs(manifest).await?;
     for head in runs.into_iter().filter(|run| run.is_of(site)) {
@@ -81,8 +82,11 @@ pub(crate) async fn all(
     let mut list = Vec::new();
     for scope in scopes {
         for record in journal.records(&scope).await? {
-            let scope = scope.clone();
-            list.push(Known { scope, record });
+            list.push(Known {
+                traits: kind(&session.catalog, &scope.host).traits,
+                scope: scope.clone(),
+                record,
+            });
         }
     }
     let mut hints = Vec::new();
@@ -92,7 +96,7 @@ pub(crate) async fn all(
         hints.push(format!(
             "{} records no such node of this site; a user's commands and those under sudo have \
              state directories of their own",
-            settings.state.display()
+            session.state.display()
         ));
         hints.push("homestak manifest apply -M NAME -H HOST creates nodes".to_owned());
     }
@@ -100,18 +104,17 @@ pub(crate) async fn all(
 }
 
 /// Returns the one node that is meant.
-pub(crate) async fn one(
+pub async fn one(
     journal: &dyn Journal,
-    settings: &Settings,
-    which: &NodeArgs,
-) -> Result<Known, CommandError> {
-    let (manifest, host) = (which.manifest.as_deref(), which.host.as_deref());
-    let known = all(journal, settings, manifest, host).await?;
-    named(&known, &which.node).cloned()
+    session: &Session,
+    node: &str,
+    which: &Which,
+) -> Result<Known, DriverError> {
+    named(&all(journal, session, which).await?, node).cloned()
 }
 
 /// Returns the nodes that are meant by names and patterns, each once, in order of all.
-pub(crate) fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<Known>, CommandError> {
+pub fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<Known>, DriverError> {
     let known = &nodes.list;
     let mut chosen: BTreeSet<usize> = BTreeSet::new();
     let words = wanted.iter().flat_map(|word| word.split(','));
@@ -136,18 +139,18 @@ pub(crate) fn select(nodes: &Nodes, wanted: &[String]) -> Result<Vec<Known>, Com
 }
 
 /// Returns the one node of that name.
-pub(crate) fn named<'k>(nodes: &'k Nodes, name: &str) -> Result<&'k Known, CommandError> {
+pub fn named<'k>(nodes: &'k Nodes, name: &str) -> Result<&'k Known, DriverError> {
     let known = &nodes.list;
     let found: Vec<&Known> = known.iter().filter(|node| node.name() == name).collect();
     match found.as_slice() {
         [] if known.is_empty() => Err(none(nodes, format!("There is no node `{name}`."))),
         [] => {
             let names: BTreeSet<&str> = known.iter().map(Known::name).collect();
-            Err(CommandError::unknown("node", name, names.into_iter()))
+            Err(DriverError::unknown("node", name, names.into_iter()))
         }
         [one] => Ok(one),
         several => {
-            let error = CommandError::usage(format!("Which `{name}`? There are several."));
+            let error = DriverError::usage(format!("Which `{name}`? There are several."));
             Err(several
                 .iter()
                 .fold(error, |error, node| error.hint(node.options())))
@@ -155,10 +158,10 @@ pub(crate) fn named<'k>(nodes: &'k Nodes, name: &str) -> Result<&'k Known, Comma
     }
 }
 
-fn none(nodes: &Nodes, message: String) -> CommandError {
-    let error = CommandError::failed(message);
+fn none(nodes: &Nodes, message: String) -> DriverError {
+    let error = DriverError::failed(message);
     if nodes.list.is_empty() {
-        return nodes.hints.iter().fold(error, CommandError::hint);
+        return nodes.hints.iter().fold(error, DriverError::hint);
     }
     let names: BTreeSet<&str> = nodes.list.iter().map(Known::name).collect();
     let names: Vec<&str> = names.into_iter().collect();
@@ -195,7 +198,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// Returns names that tell nodes apart: the name alone where that is enough.
-pub(crate) fn labels(nodes: &[Known]) -> Vec<String> {
+pub fn labels(nodes: &[Known]) -> Vec<String> {
     let count = |same: &dyn Fn(&Known) -> bool| nodes.iter().filter(|node| same(node)).count();
     let label = |node: &Known| {
         let (scope, name) = (&node.scope, node.name());
@@ -213,11 +216,11 @@ pub(crate) fn labels(nodes: &[Known]) -> Vec<String> {
 
 /// A node with the way to it.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub struct Way {
     /// The way.
-    pub(crate) ssh: Ssh,
+    pub ssh: Ssh,
     /// Whose word is taken for who it is.
-    pub(crate) trust: Trust,
+    pub trust: Trust,
     node: Known,
     address: IpAddr,
     user: String,
@@ -226,17 +229,17 @@ pub(crate) struct Way {
 }
 
 /// Finds the way to a node.
-pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError> {
+pub fn way(node: &Known, session: &Session, settings: &DriverSettings) -> Result<Way, DriverError> {
     let name = node.name();
-    if node.scope.host == SIM {
+    if node.traits.is_simulated {
         return Err(
-            CommandError::refused(format!("`{name}` is simulated, so it runs no SSH."))
+            DriverError::refused(format!("`{name}` is simulated, so it runs no SSH."))
                 .hint("nodes on this machine do: homestak manifest apply -M NAME -H local"),
         );
     }
     let Some(address) = node.record.address else {
         return Err(
-            CommandError::failed(format!("No address of `{name}` is known yet.")).hint(format!(
+            DriverError::failed(format!("No address of `{name}` is known yet.")).hint(format!(
                 "homestak manifest status {} shows how far it is",
                 node.options()
             )),
@@ -244,7 +247,7 @@ pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError
     };
     let keyring = keyring(settings);
     let word = |error: PortError| {
-        let made = CommandError::failed(format!("Cannot {}: {}.", error.doing, error.detail));
+        let made = DriverError::failed(format!("Cannot {}: {}.", error.doing, error.detail));
         if error.hint.is_empty() {
             made
         } else {
@@ -256,7 +259,7 @@ pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError
     let (trust, user) = if node.is_foreign_container() {
         (Trust::Asked, "root".to_owned())
     } else {
-        (Trust::Pinned, user(node, settings))
+        (Trust::Pinned, user(node, session))
     };
     let port = node.record.configured.as_ref().map_or(22, |was| was.port);
     let ssh = Ssh::to(&keyring, address, &user, uuid.as_str())
@@ -280,22 +283,21 @@ pub(crate) fn way(node: &Known, settings: &Settings) -> Result<Way, CommandError
 }
 
 /// Returns the user that was made in a node. Runs of older versions did not write it down.
-fn user(node: &Known, settings: &Settings) -> String {
+fn user(node: &Known, session: &Session) -> String {
     if let Some(user) = &node.record.user {
         return user.clone();
     }
-    let session = Session::open(settings).ok();
-    let defaults = session.as_ref().and_then(|one| one.catalog.defaults());
+    let defaults = session.catalog.defaults();
     let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
     user.map_or_else(|| USER.to_owned(), ToString::to_string)
 }
 
 impl Way {
     /// Does something over SSH, again for a while when the node may just be starting.
-    pub(crate) fn patiently<T>(
+    pub fn patiently<T>(
         &self,
         mut work: impl FnMut(&Ssh) -> Result<T, SshError>,
-    ) -> Result<T, CommandError> {
+    ) -> Result<T, DriverError> {
         let mut left = TRIES;
         loop {
             left -= 1;
@@ -307,49 +309,49 @@ impl Way {
     }
 
     /// Words an error for a person.
-    pub(crate) fn word(&self, error: &SshError) -> CommandError {
+    pub fn word(&self, error: &SshError) -> DriverError {
         let (name, address, user) = (self.node.name(), self.address, &self.user);
         let uuid = &self.node.record.guest.uuid;
         let (file, key) = (&self.known_hosts, &self.key);
         match error {
-            SshError::NotInstalled => CommandError::failed("ssh is not installed.").hint(INSTALL),
+            SshError::NotInstalled => DriverError::failed("ssh is not installed.").hint(INSTALL),
             SshError::Unreachable { said, .. } => {
                 let status = self.node.options();
-                CommandError::failed(format!("`{name}` is not reached at {address}: {said}."))
+                DriverError::failed(format!("`{name}` is not reached at {address}: {said}."))
                     .hint(format!("homestak manifest status {status} tells how it is"))
                     .hint(format!("homestak console {name} works without SSH"))
             }
-            SshError::HostKeyDiffers => CommandError::refused(format!(
+            SshError::HostKeyDiffers => DriverError::refused(format!(
                 "Whoever answers at {address} is not `{name}`: the host key is not the one that was made for it."
             ))
             .hint("another machine may have that address now; nothing was sent to it")
             .hint(format!(
                 "if someone gave `{name}` a new key on purpose, write it after `{uuid}` in {file}"
             )),
-            SshError::HostKeyUnknown if self.trust == Trust::Asked => CommandError::refused(
+            SshError::HostKeyUnknown if self.trust == Trust::Asked => DriverError::refused(
                 format!("Nobody has said yet whether the host key of `{name}` is the right one."),
             )
             .hint(format!("homestak ssh {name} {} asks once", self.node.options())),
             SshError::HostKeyUnknown => {
-                CommandError::refused(format!("The host key of `{name}` is not known here."))
+                DriverError::refused(format!("The host key of `{name}` is not known here."))
                     .hint(format!("another driver made it, or {file} is gone"))
                     .hint(format!(
                         "read /etc/ssh/ssh_host_ed25519_key.pub at its console, and write it after `{uuid}` in {file}"
                     ))
             }
             SshError::Denied { said } => {
-                CommandError::failed(format!("`{name}` does not let `{user}` in: {said}.")).hint(
+                DriverError::failed(format!("`{name}` does not let `{user}` in: {said}.")).hint(
                     format!("it must have the key of {key}; one that another driver made has another"),
                 )
             }
             SshError::TooMuch { .. } => {
-                CommandError::failed(format!("The output of `{name}` is too large: {error}."))
+                DriverError::failed(format!("The output of `{name}` is too large: {error}."))
             }
             SshError::Late { .. } => {
-                CommandError::failed(format!("`{name}` is too slow: {error}."))
+                DriverError::failed(format!("`{name}` is too slow: {error}."))
             }
             SshError::Failed { said } => {
-                CommandError::failed(format!("Cannot run anything on `{name}`: {said}."))
+                DriverError::failed(format!("Cannot run anything on `{name}`: {said}."))
             }
         }
     }

@@ -1,18 +1,20 @@
-//! What went wrong, for a person: wording, hints and exit code in one place.
+//! What went wrong: its kind, wording and hints in one place.
 //!
-//! In: errors of libraries. Out: [`CommandError`].
-//! Never: printing; that is `ui`.
+//! In: errors of libraries. Out: [`DriverError`].
+//! Never: printing.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use homestak_core::doc::Code;
 use homestak_core::doc::decode::closest;
+use homestak_core::doc::{Code, Diagnostic, Faults, Severity, Sources};
 use homestak_core::error::chain;
+use homestak_engine::ports::{Class, PortError};
+use serde_json::{Value as Json, json};
 
-/// What kind of failure it is; the exit code follows from it.
+/// What kind of failure it is; exit codes follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorKind {
+pub enum ErrorKind {
     /// It was tried and did not work, or a document is bad.
     Failed,
     /// The command was not understood.
@@ -22,17 +24,8 @@ pub(crate) enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Returns the exit code.
-    pub(crate) fn exit_code(self) -> u8 {
-        match self {
-            Self::Failed => 1,
-            Self::Usage => 2,
-            Self::Refused => 3,
-        }
-    }
-
     /// Returns the word in JSON output.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Usage => "usage",
@@ -43,33 +36,36 @@ impl ErrorKind {
 
 /// An error with what to do about it.
 #[derive(Debug)]
-pub(crate) struct CommandError {
+pub struct DriverError {
     /// What kind it is.
-    pub(crate) kind: ErrorKind,
+    pub kind: ErrorKind,
     /// The code that explains it, when there is one.
-    pub(crate) code: Option<Code>,
+    pub code: Option<Code>,
     /// What happened: a sentence with a period, unless it ends in a value.
-    pub(crate) message: String,
+    pub message: String,
     /// What to do next.
-    pub(crate) hints: Vec<String>,
+    pub hints: Vec<String>,
+    /// The class of the host's or node's error that it comes from.
+    pub class: Option<Class>,
     /// What was found on the way, for JSON output; a person has seen it already.
-    pub(crate) diagnostics: Option<Box<serde_json::Value>>,
+    pub diagnostics: Option<Box<serde_json::Value>>,
 }
 
-impl CommandError {
+impl DriverError {
     /// Makes a failure.
-    pub(crate) fn failed(message: impl Into<String>) -> Self {
+    pub fn failed(message: impl Into<String>) -> Self {
         Self {
             kind: ErrorKind::Failed,
             code: None,
             message: message.into(),
             hints: Vec::new(),
+            class: None,
             diagnostics: None,
         }
     }
 
     /// Makes a usage error.
-    pub(crate) fn usage(message: impl Into<String>) -> Self {
+    pub fn usage(message: impl Into<String>) -> Self {
         Self {
             kind: ErrorKind::Usage,
             ..Self::failed(message)
@@ -77,7 +73,7 @@ impl CommandError {
     }
 
     /// Makes a refusal.
-    pub(crate) fn refused(message: impl Into<String>) -> Self {
+    pub fn refused(message: impl Into<String>) -> Self {
         Self {
             kind: ErrorKind::Refused,
             ..Self::failed(message)
@@ -86,17 +82,13 @@ impl CommandError {
 
     /// Adds what to do next.
     #[must_use]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
     /// Says that something named does not exist, with the nearest name.
-    pub(crate) fn unknown<'k>(
-        what: &str,
-        name: &str,
-        known: impl Iterator<Item = &'k str>,
-    ) -> Self {
+    pub fn unknown<'k>(what: &str, name: &str, known: impl Iterator<Item = &'k str>) -> Self {
         let known: Vec<&str> = known.collect();
         let error = Self {
             code: code_of(what),
@@ -104,7 +96,7 @@ impl CommandError {
         };
         // A file's name is often typed with its ending.
         let stem = name.strip_suffix(".yaml").unwrap_or(name);
-        if let Some(now) = crate::words::renamed(stem)
+        if let Some(now) = renamed(stem)
             && what == "manifest"
             && known.contains(&now)
         {
@@ -120,7 +112,7 @@ impl CommandError {
     }
 
     /// Says what replaces a retired name.
-    pub(crate) fn retired(name: &str, replacement: &str) -> Self {
+    pub fn retired(name: &str, replacement: &str) -> Self {
         Self::failed(format!(
             "The scenario `{name}` is retired; manifests replace it."
         ))
@@ -128,7 +120,7 @@ impl CommandError {
     }
 
     /// Says that a file could not be read or written.
-    pub(crate) fn file(doing: &str, path: &Path, error: &dyn std::error::Error) -> Self {
+    pub fn file(doing: &str, path: &Path, error: &dyn std::error::Error) -> Self {
         let mut message = format!("Cannot {doing} `{}`", path.display());
         // The path is named already; the operating system's words are the rest.
         let whole = error.source().map_or_else(|| error.to_string(), chain);
@@ -136,6 +128,61 @@ impl CommandError {
         _ = write!(message, ": {cause}.");
         Self::failed(message)
     }
+
+    /// Words an error of a host for a person.
+    pub fn of_host(name: &str, error: &PortError) -> Self {
+        let failed = Self::failed(format!(
+            "Cannot {}: {}.",
+            error.doing,
+            error.detail.trim_end_matches('.')
+        ));
+        let made = Self {
+            class: Some(error.class),
+            ..failed
+        };
+        let log = error.log.iter().map(|line| format!("log: {line}"));
+        let hint = Some(error.hint.clone()).filter(|hint| !hint.is_empty());
+        let made = log.chain(hint).fold(made, Self::hint);
+        if error.detail.contains("certificate") {
+            return made.hint(format!(
+                "homestak host trust {name} shows the fingerprint and records it"
+            ));
+        }
+        match error.class {
+            Class::Unreachable { .. } => made.hint(format!(
+                "is `{name}` up, and its certificate trusted? homestak host trust {name}"
+            )),
+            Class::Refused
+            | Class::Partly
+            | Class::Missing
+            | Class::Busy
+            | Class::Broken
+            | Class::Bug => made,
+        }
+    }
+
+    /// Returns an error of a port. What a document lacks is refused: trying again changes nothing.
+    pub fn at_port(&self, doing: &str) -> PortError {
+        let detail = self.message.trim_end_matches('.').to_owned();
+        PortError {
+            class: self.class.unwrap_or(Class::Refused),
+            ..PortError::refused(doing, detail, self.hints.join("; "))
+        }
+    }
+}
+
+/// Manifests that have another name now.
+const RENAMED: &[(&str, &str)] = &[
+    ("n1-basic", "n1-push"),
+    ("n2-quick", "n2-tiered"),
+    ("n3-full", "n3-deep"),
+];
+
+/// Returns the name that a manifest has now.
+fn renamed(manifest: &str) -> Option<&'static str> {
+    let old = manifest.strip_suffix("-v2").unwrap_or(manifest);
+    let found = RENAMED.iter().find(|(before, _)| *before == old);
+    found.map(|(_, now)| *now)
 }
 
 /// The code that documents have for the same mistake.
@@ -149,8 +196,48 @@ fn code_of(what: &str) -> Option<Code> {
     }
 }
 
+/// Says a number with its noun.
+pub fn count(number: usize, noun: &str) -> String {
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
+}
+
+/// Turns diagnostics into JSON, sorted by place.
+pub fn diagnostics_json(faults: &Faults, sources: &Sources) -> Json {
+    let place = |span| {
+        let location = sources.locate(span);
+        json!({ "path": location.path, "line": location.line, "column": location.column })
+    };
+    let one = |fault: &&Diagnostic| {
+        let mut json = json!({
+            "code": fault.code.id(),
+            "severity": if fault.severity == Severity::Error { "error" } else { "notice" },
+            "message": fault.message,
+            "hint": fault.hint,
+            "labels": fault.labels.iter().map(|(span, text)| {
+                let mut label = place(*span);
+                label["text"] = text.as_str().into();
+                label
+            }).collect::<Vec<_>>(),
+        });
+        if let (Json::Object(json), Json::Object(place)) = (&mut json, place(fault.span)) {
+            json.extend(place);
+        }
+        json
+    };
+    faults
+        .sorted(sources)
+        .iter()
+        .map(one)
+        .collect::<Vec<_>>()
+        .into()
+}
+
 /// Makes a sentence of a fragment, without its period.
-pub(crate) fn capitalized(fragment: &str) -> String {
+pub fn capitalized(fragment: &str) -> String {
     let mut characters = fragment.chars();
     let first = characters.next().into_iter();
     first
@@ -159,7 +246,7 @@ pub(crate) fn capitalized(fragment: &str) -> String {
         .collect()
 }
 
-impl From<homestak_site::find::FindError> for CommandError {
+impl From<homestak_site::find::FindError> for DriverError {
     fn from(error: homestak_site::find::FindError) -> Self {
         use homestak_site::find::{FindError, Untrusted};
         let message = capitalized(&error.to_string());
@@ -188,7 +275,7 @@ impl From<homestak_site::find::FindError> for CommandError {
     }
 }
 
-impl From<homestak_site::InitError> for CommandError {
+impl From<homestak_site::InitError> for DriverError {
     fn from(error: homestak_site::InitError) -> Self {
         match error {
             homestak_site::InitError::NotEmpty(path) => Self::failed(format!(
@@ -204,13 +291,13 @@ impl From<homestak_site::InitError> for CommandError {
     }
 }
 
-impl From<homestak_site::id::IdError> for CommandError {
+impl From<homestak_site::id::IdError> for DriverError {
     fn from(error: homestak_site::id::IdError) -> Self {
         Self::from(&error)
     }
 }
 
-impl From<&homestak_site::id::IdError> for CommandError {
+impl From<&homestak_site::id::IdError> for DriverError {
     fn from(error: &homestak_site::id::IdError) -> Self {
         use homestak_site::id::IdError;
         let failed = Self::failed(format!("The site's id: {}.", chain(error)));
@@ -253,7 +340,7 @@ impl From<&homestak_site::id::IdError> for CommandError {
     }
 }
 
-impl From<homestak_core::resolve::tofu::TofuError> for CommandError {
+impl From<homestak_core::resolve::tofu::TofuError> for DriverError {
     fn from(error: homestak_core::resolve::tofu::TofuError) -> Self {
         use homestak_core::resolve::tofu::TofuError;
         let made = Self::failed(format!("Cannot export: {}.", chain(&error)));
@@ -268,7 +355,7 @@ impl From<homestak_core::resolve::tofu::TofuError> for CommandError {
     }
 }
 
-impl From<homestak_engine::journal::JournalError> for CommandError {
+impl From<homestak_engine::journal::JournalError> for DriverError {
     fn from(error: homestak_engine::journal::JournalError) -> Self {
         use homestak_engine::journal::JournalError;
         match error {
@@ -293,7 +380,7 @@ impl From<homestak_engine::journal::JournalError> for CommandError {
     }
 }
 
-impl From<homestak_core::token::TokenError> for CommandError {
+impl From<homestak_core::token::TokenError> for DriverError {
     fn from(error: homestak_core::token::TokenError) -> Self {
         use homestak_core::token::TokenError;
         let made = Self::failed(format!("{}: {error}.", error.code()));

@@ -1,0 +1,65 @@
+//! Runs asynchronous work to its end, and hears the signals that ask it to stop.
+//!
+//! In: work. Out: what came of it.
+//! Never: work that goes on when nobody waits for it.
+
+use homestak_driver::runs::{Interrupt, JournalError};
+use homestak_driver::{Driver, DriverError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::ui::Printer;
+use crate::ui::progress::Screen;
+
+/// Runs a future to its end on a runtime of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, DriverError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|error| DriverError::failed(format!("Cannot start: {error}.")))?;
+    let value = runtime.block_on(future);
+    // What was begun and is not wanted any more is not waited for.
+    runtime.shutdown_background();
+    Ok(value)
+}
+
+/// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
+pub(crate) async fn drive<T>(
+    work: impl AsyncFnOnce(Interrupt) -> Result<T, JournalError>,
+    screen: &Screen,
+    driver: &Driver,
+    printer: &Printer,
+) -> Result<Option<T>, DriverError> {
+    let (interrupter, interrupt) = Interrupt::new();
+    let no_signals = |error| DriverError::failed(format!("Cannot hear signals: {error}."));
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let mut terminates = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let mut tick = tokio::time::interval(std::time::Duration::from_millis(100));
+    let mut work = std::pin::pin!(work(interrupt));
+    let mut asked = false;
+    let done = loop {
+        tokio::select! {
+            // Cancel safety: left only when a person insists; every intent is written down.
+            done = &mut work => break Some(done),
+            // Cancel safety: a signal that is not taken now is taken next time.
+            _ = interrupts.recv() => {}
+            // Cancel safety: as above.
+            _ = terminates.recv() => {}
+            // Cancel safety: a tick that is missed is only a redraw.
+            _ = tick.tick() => {
+                screen.tick(driver.operator.clock.now());
+                continue;
+            }
+        }
+        if std::mem::replace(&mut asked, true) {
+            break None;
+        }
+        interrupter.ask();
+        screen.note(
+            printer,
+            "Stopping: waits end, nothing new is begun, and what cannot be left is finished. Interrupt again to leave at once.",
+        );
+    };
+    screen.finish();
+    done.transpose().map_err(DriverError::from)
+}

@@ -1,0 +1,170 @@
+//! The host `local`: this machine.
+//!
+//! In: settings. Out: the provider, and one for each host inside a node.
+//! Never: a decision about nodes.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use homestak_core::doc::timeouts::Limit;
+use homestak_core::plan::USER;
+use homestak_core::resolve::Resolved;
+use homestak_engine::ports::{Class, Provider, Sent};
+use homestak_providers::finding::{Finding, Severity};
+use homestak_providers::local::{self, FirstBoot, LocalSettings, Realm, Remote};
+use homestak_providers::ssh::Ssh;
+use serde_json::{Value as Json, json};
+
+use super::inside::OverSsh;
+use super::{HostKind, Kind, Site, Traits};
+use crate::error::DriverError;
+use crate::settings::DriverSettings;
+
+pub use homestak_engine::ports::PortError;
+pub use homestak_providers::image::{ImageError, ImageInfo, Images, Verdict};
+pub use homestak_providers::local::{Engine, Local, Node, Reply, Request};
+
+/// The name of the host, and of its kind.
+pub const LOCAL: &str = "local";
+
+/// The host that is this machine.
+pub(super) const KIND: Kind = Kind {
+    word: LOCAL,
+    traits: Traits {
+        is_simulated: false,
+        seeds_containers: true,
+        // On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
+        configures_hypervisors: false,
+        is_entered: true,
+    },
+    open: |site| Arc::new(ThisMachine(site.clone())),
+    kept: Some(|settings| settings.local_root.join("nodes")),
+};
+
+struct ThisMachine(Arc<Site>);
+
+#[async_trait]
+impl HostKind for ThisMachine {
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
+        self.0.opened(name.to_owned(), || {
+            let local = open(&self.0.settings)?;
+            Ok(Arc::new(local.listening(self.0.hub.clone())))
+        })
+    }
+
+    /// Opens the host inside a node of this machine, however deep.
+    async fn inside(
+        &self,
+        host: &str,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        let outermost = self.host(host).await?;
+        let doing = format!("open the host inside `{node}`");
+        let Some(uuid) = open(&self.0.settings)?.holder(address) else {
+            return Err(PortError {
+                class: Class::Unreachable { sent: Sent::No },
+                ..PortError::refused(&doing, format!("nobody has {address}"), "")
+            });
+        };
+        let session = &self.0.session;
+        self.0.opened(format!("inside local {uuid}"), || {
+            let defaults = session.catalog.defaults();
+            let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
+            let user = user.map_or(USER, |user| user.as_str());
+            let ssh = Ssh::to(&self.0.keyring, address, user, uuid.as_str())
+                .connecting(session.timeouts().of(Limit::Ssh));
+            let carrier = Box::new(OverSsh::new(node, ssh));
+            Ok(Arc::new(Remote::new(carrier, outermost)))
+        })
+    }
+
+    async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
+        Ok(self.0.greets(address, ports).await)
+    }
+
+    async fn check(
+        &self,
+        name: &str,
+        resolved: Option<&Resolved>,
+    ) -> Result<Vec<Finding>, DriverError> {
+        let mut findings = check(&self.0.settings)?;
+        let nodes = resolved.iter().flat_map(|resolved| &resolved.nodes);
+        let here = nodes.filter(|node| {
+            let host = node.host.as_ref();
+            node.parent.is_none() && host.is_some_and(|host| host.value == name)
+        });
+        let asked: Vec<_> = here
+            .filter_map(|node| Some((node.name.as_str(), node.networking.address.value?.ip)))
+            .collect();
+        let realm = realm(&self.0.settings)?;
+        findings.extend(local::check_addresses(&realm, &asked));
+        Ok(findings)
+    }
+
+    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
+        let root = &self.0.settings.local_root;
+        let mut body = json!({ "name": name, "kind": "this machine", "root": root });
+        if !offline {
+            let findings = check(&self.0.settings)?;
+            let lacks: Vec<&str> = findings
+                .iter()
+                .filter(|finding| finding.severity == Severity::Failure)
+                .map(|finding| finding.detail.as_str())
+                .collect();
+            body["says"] = json!({ "ready": lacks.is_empty(), "lacks": lacks });
+        }
+        Ok(body)
+    }
+}
+
+/// Opens this machine as a host.
+pub fn open(settings: &DriverSettings) -> Result<Local, PortError> {
+    let local = LocalSettings {
+        vm_engine: settings.vm_engine,
+        first_boot: match settings.cloud_init {
+            true => FirstBoot::CloudInit,
+            false => FirstBoot::Direct,
+        },
+        mirror: settings.debian_mirror.clone(),
+        // Hosts inside nodes are driven with the same program.
+        program: settings.program.clone(),
+    };
+    Ok(Local::open(Realm::at(&settings.local_root)?, local))
+}
+
+fn realm(settings: &DriverSettings) -> Result<Arc<Realm>, DriverError> {
+    let realm = Realm::at(&settings.local_root).map(Arc::new);
+    realm.map_err(|error| DriverError::of_host(LOCAL, &error))
+}
+
+/// Checks what this machine has and lacks.
+pub fn check(settings: &DriverSettings) -> Result<Vec<Finding>, DriverError> {
+    Ok(local::check(&*realm(settings)?))
+}
+
+/// Returns the images of this machine.
+pub fn images(settings: &DriverSettings) -> Images {
+    Images::new(settings.local_root.join("images")).with_mirror(settings.debian_mirror.clone())
+}
+
+/// Makes sure that the directory of this machine's nodes and images is a host's, and nobody else's.
+pub fn claim(settings: &DriverSettings) -> Result<(), DriverError> {
+    let claimed = realm(settings)?.claim();
+    claimed.map_err(|error| DriverError::of_host(LOCAL, &error))
+}
+
+/// Installs what is missing, and returns what that was.
+pub fn install() -> Result<Vec<&'static str>, DriverError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(
+            DriverError::refused("Installing packages needs root.").hint("repeat it with sudo")
+        );
+    }
+    local::setup().map_err(|error| {
+        DriverError::failed(format!("Cannot install what is missing: {error}."))
+            .hint("is the machine's package archive reachable? apt-get update shows it")
+            .hint("-H sim simulates a host and needs nothing")
+    })
+}

@@ -1,0 +1,271 @@
+//! Hosts of kind `pve`: from a document to a client for the API, and whether a host is ready.
+//!
+//! In: a name, the site's documents. Out: a client that verifies whom it talks to.
+//! Never: a connection without verification; a token in a message.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::doc::pve_node::PveNode;
+use homestak_core::resolve::Resolved;
+use homestak_engine::ports::{Capabilities, Observed, PortError, Provider};
+use homestak_providers::finding::Finding;
+use homestak_providers::pve::preflight::check;
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_site::Chosen;
+use serde_json::{Value as Json, json};
+
+use super::{HostKind, Kind, Site, Traits};
+use crate::error::{DriverError, count};
+use crate::preflight::wanted;
+use crate::session::Session;
+
+/// Hosts that are Proxmox VE.
+pub(super) const KIND: Kind = Kind {
+    word: "pve",
+    traits: Traits {
+        is_simulated: false,
+        seeds_containers: false,
+        configures_hypervisors: true,
+        is_entered: false,
+    },
+    open: |site| Arc::new(PveHosts(site.clone())),
+    kept: None,
+};
+
+struct PveHosts(Arc<Site>);
+
+#[async_trait]
+impl HostKind for PveHosts {
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
+        self.0.opened(format!("host {name}"), || {
+            let doing = format!("open host `{name}`");
+            let pve = connect(name, &self.0.session).map_err(|error| error.at_port(&doing))?;
+            Ok(Arc::new(pve.listening(self.0.hub.clone())))
+        })
+    }
+
+    async fn inside(
+        &self,
+        host: &str,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        let doing = format!("open the hypervisor in `{node}`");
+        let session = &self.0.session;
+        if !session.catalog.nodes.contains_key(node) {
+            return Err(PortError::refused(
+                &doing,
+                format!("the site has no `nodes/{node}.yaml`, so nobody knows its token"),
+                format!(
+                    "write `nodes/{node}.yaml` with `api_endpoint: https://{address}:8006`, run \
+                     homestak host trust {node}, put its token under `api_tokens.{node}`, then \
+                     homestak manifest resume"
+                ),
+            ));
+        }
+        self.0
+            .opened(format!("inside {host} {node} {address}"), || {
+                let pve = connect_at(node, Some(address), session);
+                let pve = pve.map_err(|error| error.at_port(&doing))?;
+                Ok(Arc::new(pve.listening(self.0.hub.clone())))
+            })
+    }
+
+    fn door(&self, name: &str) -> String {
+        let node = self.0.session.catalog.nodes.get(name);
+        let node = node.and_then(|document| document.value.as_ref());
+        let url = node.and_then(|node| node.api_endpoint.as_ref());
+        url.map_or_else(
+            || name.to_owned(),
+            |url| url.as_str().trim_end_matches('/').to_owned(),
+        )
+    }
+
+    async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
+        Ok(self.0.greets(address, ports).await)
+    }
+
+    async fn check(
+        &self,
+        name: &str,
+        resolved: Option<&Resolved>,
+    ) -> Result<Vec<Finding>, DriverError> {
+        let wanted = wanted(name, resolved, &self.0.session)?;
+        let facts = connect(name, &self.0.session)?.facts(&wanted).await;
+        Ok(check(&facts, &wanted))
+    }
+
+    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
+        let node = document(name, &self.0.session)?;
+        let text = |value: Option<String>| value.map_or(Json::Null, Json::String);
+        let mut body = json!({
+            "name": name,
+            "node": node.node.as_ref().map_or(name, |node| node.as_str()),
+            "api_endpoint": text(node.api_endpoint.as_ref().map(ToString::to_string)),
+            "datastore": text(node.datastore.as_ref().map(ToString::to_string)),
+            "ip": text(node.ip.as_ref().map(ToString::to_string)),
+            "fingerprint": text(node.fingerprint.as_ref().map(ToString::to_string)),
+        });
+        if !offline {
+            let pve = connect(name, &self.0.session)?;
+            let asked = async { Ok((pve.capabilities().await?, pve.observe().await?)) };
+            let failed = |error| DriverError::of_host(name, &error);
+            let (capabilities, observed) = asked.await.map_err(failed)?;
+            body["says"] = says(&capabilities, &observed);
+        }
+        Ok(body)
+    }
+}
+
+fn says(capabilities: &Capabilities, observed: &Observed) -> Json {
+    let hosts: Vec<Json> = observed
+        .hosts
+        .iter()
+        .map(|host| json!({ "name": host.name, "online": host.online }))
+        .collect();
+    let storages: Vec<Json> = observed
+        .storages
+        .iter()
+        .map(|storage| {
+            json!({ "name": storage.name, "host": storage.host, "content": storage.content, "active": storage.active })
+        })
+        .collect();
+    let ours = observed
+        .guests
+        .iter()
+        .filter(|guest| guest.uuid.is_some())
+        .count();
+    json!({
+        "product": capabilities.product,
+        "writable": capabilities.writable,
+        "hosts": hosts,
+        "storages": storages,
+        "guests": format!("{}, {ours} of them ours", count(observed.guests.len(), "guest")),
+    })
+}
+
+/// Returns the document of a Proxmox VE host.
+pub fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, DriverError> {
+    let document = session.catalog.nodes.get(name).ok_or_else(|| {
+        if session.catalog.has_host(name) {
+            return DriverError::failed(format!("The host `{name}` has no `nodes/{name}.yaml`."))
+                .hint("hosts with an API are the files in `nodes/` of the site");
+        }
+        DriverError::unknown("host", name, session.catalog.host_names())
+            .hint("hosts with an API are the files in `nodes/` of the site")
+    })?;
+    document
+        .value
+        .as_ref()
+        .filter(|_| document.faults.errors() == 0)
+        .ok_or_else(|| {
+            DriverError::failed(format!("`nodes/{name}.yaml` has faults."))
+                .hint("homestak site validate shows them")
+        })
+}
+
+/// Returns host and port of an API's address.
+pub fn host_and_port(node: &PveNode) -> Option<(String, u16)> {
+    let url = node.api_endpoint.as_ref()?.as_str();
+    let rest = url.split_once("://")?.1;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    match authority
+        .rsplit_once(':')
+        .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
+    {
+        Some((host, port)) => Some((host.to_owned(), port.parse().ok()?)),
+        None => Some((authority.to_owned(), 8006)),
+    }
+}
+
+/// Makes a client for a host.
+pub fn connect(name: &str, session: &Session) -> Result<Pve, DriverError> {
+    connect_at(name, None, session)
+}
+
+/// Makes a client for a host that was found at an address: one that is written as another address
+/// is reached at that one, one that has a name by its name.
+pub fn connect_at(
+    name: &str,
+    found: Option<IpAddr>,
+    session: &Session,
+) -> Result<Pve, DriverError> {
+    let node = document(name, session)?;
+    let url = node
+        .api_endpoint
+        .as_ref()
+        .map(|url| url.as_str().trim_end_matches('/').to_owned());
+    let url = url.ok_or_else(|| {
+        DriverError::failed(format!("`nodes/{name}.yaml` has no `api_endpoint`."))
+    })?;
+    let url = match (found, host_and_port(node)) {
+        (Some(found), Some((host, port))) if is_another_address(&host, found) => {
+            format!("https://{}", SocketAddr::new(found, port))
+        }
+        _ => url,
+    };
+    let endpoint = Endpoint {
+        url,
+        trust: trust(name, node, session)?,
+    };
+    let settings = PveSettings::new(endpoint, Credential::Token(token(name, node, session)?));
+    client(settings, session).map_err(|error| DriverError::of_host(name, &error))
+}
+
+/// Makes a client that waits by the site's clock.
+pub(super) fn client(mut settings: PveSettings, session: &Session) -> Result<Pve, PortError> {
+    settings.limits = Limits::from(&session.timeouts());
+    Pve::new(session.time.patient(settings), session.time.clock())
+}
+
+fn is_another_address(host: &str, found: IpAddr) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.parse().is_ok_and(|host: IpAddr| host != found)
+}
+
+/// Whom to trust: the recorded fingerprint, the named authority, or the public ones.
+fn trust(name: &str, node: &PveNode, session: &Session) -> Result<Trust, DriverError> {
+    if let Some(text) = &node.fingerprint {
+        let fingerprint = Fingerprint::parse(text).ok_or_else(|| {
+            DriverError::failed(format!(
+                "The fingerprint in `nodes/{name}.yaml` is malformed."
+            ))
+            .hint(format!("homestak host trust {name}"))
+        })?;
+        return Ok(Trust::Pinned(fingerprint));
+    }
+    let Some(file) = &node.ca else {
+        return Ok(Trust::WebPki);
+    };
+    let base = match &session.find.chosen {
+        Chosen::Directory(site) => site.as_path(),
+        Chosen::Stock => Path::new("."),
+    };
+    let path = base.join(file.as_str());
+    let pem =
+        fs_err::read_to_string(&path).map_err(|error| DriverError::file("read", &path, &error))?;
+    Ok(Trust::Authority(pem))
+}
+
+fn token(name: &str, node: &PveNode, session: &Session) -> Result<ApiToken, DriverError> {
+    let id = node.api_token.as_ref().map_or(name, |id| id.as_str());
+    let secrets = session
+        .catalog
+        .secrets
+        .as_ref()
+        .and_then(|secrets| secrets.value.as_ref());
+    let tokens = secrets.and_then(|secrets| secrets.api_tokens.as_ref());
+    let token = tokens.and_then(|tokens| tokens.get(id)).ok_or_else(|| {
+        DriverError::failed(format!("There is no API token `{id}` in the secrets.")).hint(format!(
+            "homestak host role {name} prints how to make one; put it under `api_tokens.{id}`"
+        ))
+    })?;
+    ApiToken::parse(token.expose()).map_err(|error| {
+        DriverError::failed(format!("The API token `{id}` cannot be used: {error}."))
+            .hint("copy it again as `pveum user token add` printed it")
+    })
+}

@@ -1,0 +1,258 @@
+//! The host `sim`: a simulated Proxmox VE that is kept, in a process of its own.
+//!
+//! In: a directory. Out: where the server of that directory is; it is started when there is none.
+//! Never: two servers for one directory, whoever asks at the same time.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use homestak_api::probe;
+use homestak_api::trust::{Fingerprint, Trust};
+use homestak_core::resolve::Resolved;
+use homestak_engine::ports::{Class, PortError, Provider, Sent};
+use homestak_providers::finding::{Finding, Severity};
+use homestak_providers::pve::{self, ApiToken, Credential, Pve, PveSettings};
+use homestak_sim::kept::{self, Endpoint, Lock};
+use serde_json::{Value as Json, json};
+
+use super::pve::client;
+use super::{HostKind, Kind, Site, Traits};
+use crate::error::DriverError;
+use crate::process;
+use crate::settings::DriverSettings;
+
+/// The name of the host, and of its kind.
+pub const SIM: &str = "sim";
+
+/// The host that is simulated.
+pub(super) const KIND: Kind = Kind {
+    word: SIM,
+    traits: Traits {
+        is_simulated: true,
+        seeds_containers: false,
+        configures_hypervisors: true,
+        is_entered: false,
+    },
+    open: |site| {
+        Arc::new(Simulator {
+            site: site.clone(),
+            open: Mutex::default(),
+        })
+    },
+    kept: Some(directory),
+};
+
+struct Simulator {
+    site: Arc<Site>,
+    /// The client, and where the simulator was.
+    open: Mutex<Option<(String, Arc<Pve>)>>,
+}
+
+impl Simulator {
+    async fn client(&self) -> Result<Arc<Pve>, PortError> {
+        let settings = self.site.settings.clone();
+        // Cancel safety: a server that was started goes on and is found by the next who asks.
+        let ensured =
+            tokio::task::spawn_blocking(move || ensure(&directory(&settings), &settings)).await;
+        let endpoint = ensured
+            .map_err(|error| PortError::bug("start the simulator", &error))?
+            .map_err(|error| error.at_port("open the simulator"))?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*open {
+            Some((url, pve)) if *url == endpoint.url => Ok(pve.clone()),
+            _ => {
+                let pve = self.at(&endpoint.url, &endpoint.fingerprint, &endpoint.token)?;
+                let pve = Arc::new(pve);
+                *open = Some((endpoint.url, pve.clone()));
+                Ok(pve)
+            }
+        }
+    }
+
+    /// Returns the client, when it was made before.
+    fn opened(&self) -> Option<Arc<Pve>> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().map(|(_, pve)| pve.clone())
+    }
+
+    fn at(&self, url: &str, fingerprint: &str, token: &str) -> Result<Pve, PortError> {
+        let doing = "open the simulator";
+        let fingerprint = Fingerprint::parse(fingerprint)
+            .ok_or_else(|| PortError::bug(doing, &"its fingerprint is malformed"))?;
+        let token = ApiToken::parse(token).map_err(|error| PortError::bug(doing, &error))?;
+        let endpoint = pve::Endpoint {
+            url: url.to_owned(),
+            trust: Trust::Pinned(fingerprint),
+        };
+        let settings = PveSettings::new(endpoint, Credential::Token(token));
+        let pve = client(settings, &self.site.session)?;
+        Ok(pve.listening(self.site.hub.clone()))
+    }
+}
+
+#[async_trait]
+impl HostKind for Simulator {
+    async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
+        Ok(self.client().await?)
+    }
+
+    async fn inside(
+        &self,
+        _: &str,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<Arc<dyn Provider>, PortError> {
+        let doing = format!("open the hypervisor in `{node}`");
+        let endpoint = Endpoint::read(&directory(&self.site.settings))
+            .map_err(|error| PortError::bug(&doing, &error))?;
+        let text = address.to_string();
+        let inside = endpoint.iter().flat_map(|endpoint| &endpoint.inside);
+        let mut inside =
+            inside.filter(|inside| inside.name == node && inside.address.as_deref() == Some(&text));
+        let Some(inside) = inside.next() else {
+            return Err(PortError {
+                class: Class::Unreachable { sent: Sent::No },
+                ..PortError::refused(&doing, format!("nothing answers at {address} yet"), "")
+            });
+        };
+        self.site.opened(format!("sim {}", inside.url), || {
+            let pve = self.at(&inside.url, &inside.fingerprint, &inside.token)?;
+            Ok(Arc::new(pve))
+        })
+    }
+
+    async fn answers(&self, address: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+        let pve = match self.opened() {
+            Some(pve) => pve,
+            None => self.client().await?,
+        };
+        pve.simulated_ssh(address).await
+    }
+
+    async fn check(&self, _: &str, _: Option<&Resolved>) -> Result<Vec<Finding>, DriverError> {
+        Ok(vec![Finding {
+            severity: Severity::Good,
+            check: SIM,
+            detail: "the simulator has what manifests name, and needs nothing".to_owned(),
+            fix: String::new(),
+        }])
+    }
+
+    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
+        let directory = directory(&self.site.settings);
+        let mut body = json!({ "name": name, "kind": "simulator", "directory": directory });
+        if !offline {
+            let endpoint = answering(&directory)?;
+            body["says"] = json!({
+                "running": endpoint.is_some(),
+                "api_endpoint": endpoint.map(|endpoint| endpoint.url),
+            });
+        }
+        Ok(body)
+    }
+}
+
+/// How often it is looked whether a server has come up or gone: for thirty seconds in all.
+const LOOKS: u32 = 1_200;
+const BETWEEN: Duration = Duration::from_millis(25);
+/// How long a server that was started for a command goes on without calls, in seconds.
+const IDLE: u32 = 120;
+
+/// Returns the directory of the simulated host when none is named.
+pub fn directory(settings: &DriverSettings) -> PathBuf {
+    settings.state.join("sim")
+}
+
+/// Returns where the World kept in a directory is served. Starts a server when there is none, with
+/// time that goes so many times faster than on the wall; one that runs already keeps its own.
+pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, DriverError> {
+    let failed = |error: std::io::Error| DriverError::file("use", directory, &error);
+    kept::create(directory).map_err(failed)?;
+    // Of two who come at once, the second finds the server of the first.
+    let _turn = Lock::take(&directory.join("ensure.lock")).map_err(failed)?;
+    if let Some(endpoint) = answering(directory)? {
+        return Ok(endpoint);
+    }
+    let log = directory.join("serve.log");
+    let mut arguments: Vec<OsString> = ["sim", "serve", "--state"].map(OsString::from).into();
+    arguments.push(absolute(directory)?.into());
+    let speed = settings.sim_speed.to_string();
+    let numbers = ["--idle", &IDLE.to_string(), "--speed", &speed].map(OsString::from);
+    arguments.extend(numbers);
+    let mut server = process::start_again(&settings.program, &arguments, &log)
+        .map_err(|error| DriverError::failed(format!("Cannot start the simulator: {error}.")))?;
+    for _ in 0..LOOKS {
+        if let Some(endpoint) = answering(directory)? {
+            return Ok(endpoint);
+        }
+        let ended = server.try_wait().ok().flatten();
+        if ended.is_some() && !kept::is_served(directory).map_err(failed)? {
+            return Err(did_not_start(&log));
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    Err(DriverError::failed(format!(
+        "The simulator of `{}` does not answer.",
+        directory.display()
+    ))
+    .hint(format!("its words are in {}", log.display())))
+}
+
+/// Returns the endpoint that a server wrote, if that server answers.
+pub fn answering(directory: &Path) -> Result<Option<Endpoint>, DriverError> {
+    let endpoint = Endpoint::read(directory)
+        .map_err(|error| DriverError::file("read", &directory.join("endpoint.json"), &error))?;
+    Ok(endpoint.filter(|endpoint| {
+        // Another program may have the port by now; only the server has the certificate.
+        let port = endpoint.url.rsplit_once(':').map(|(_, port)| port.parse());
+        let Some(Ok(port)) = port else {
+            return false;
+        };
+        probe::fingerprint("127.0.0.1", port)
+            .is_ok_and(|found| found.to_string() == endpoint.fingerprint)
+    }))
+}
+
+/// Ends the server of a directory, and waits until it has. Returns whether there was one.
+pub fn stop(directory: &Path) -> Result<bool, DriverError> {
+    let failed = |error: std::io::Error| DriverError::file("use", directory, &error);
+    if !kept::is_served(directory).map_err(failed)? {
+        return Ok(false);
+    }
+    for _ in 0..LOOKS {
+        // Asked each time: a server that was just starting forgets wishes of before.
+        kept::request_stop(directory).map_err(failed)?;
+        std::thread::sleep(BETWEEN);
+        if !kept::is_served(directory).map_err(failed)? {
+            return Ok(true);
+        }
+    }
+    let pid = Endpoint::read(directory).ok().flatten();
+    let error = DriverError::failed(format!(
+        "The simulator of `{}` does not end.",
+        directory.display()
+    ));
+    Err(match pid {
+        Some(endpoint) => error.hint(format!("kill -9 {}", endpoint.pid)),
+        None => error,
+    })
+}
+
+fn absolute(directory: &Path) -> Result<PathBuf, DriverError> {
+    std::path::absolute(directory).map_err(|error| DriverError::file("find", directory, &error))
+}
+
+fn did_not_start(log: &Path) -> DriverError {
+    let said = fs_err::read_to_string(log).unwrap_or_default();
+    let said = said.lines().rev().find(|line| line.starts_with("error"));
+    DriverError::failed(format!(
+        "The simulator did not start: {}",
+        said.unwrap_or("it said nothing.")
+    ))
+    .hint(format!("its words are in {}", log.display()))
+    .hint("homestak sim reset starts over")
+}

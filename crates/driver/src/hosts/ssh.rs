@@ -1,0 +1,122 @@
+//! Hosts of kind `ssh`: machines that the site knows, without an API, so that nothing is created there.
+//!
+//! In: a document in `hosts/`. Out: whether its SSH answers.
+//! Never: a provider.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use homestak_core::doc::host::Host;
+use homestak_core::resolve::Resolved;
+use homestak_engine::ports::{PortError, Provider};
+use homestak_providers::finding::{Finding, Severity};
+use serde_json::{Value as Json, json};
+
+use super::pve::document;
+use super::{HostKind, Kind, Site, Traits};
+use crate::error::DriverError;
+
+/// How long SSH of a host may take to accept a connection.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Hosts that are reached over SSH alone.
+pub(super) const KIND: Kind = Kind {
+    word: "ssh",
+    traits: Traits {
+        is_simulated: false,
+        seeds_containers: false,
+        configures_hypervisors: true,
+        is_entered: false,
+    },
+    open: |site| Arc::new(SshHosts(site.clone())),
+    kept: None,
+};
+
+struct SshHosts(Arc<Site>);
+
+impl SshHosts {
+    /// Returns where the SSH of a host is.
+    fn address(&self, name: &str) -> Option<SocketAddr> {
+        let host: &Host = self.0.session.catalog.hosts.get(name)?.value.as_ref()?;
+        let access = host.access.as_ref();
+        let port = access
+            .and_then(|access| access.ssh_port.as_ref())
+            .and_then(|port| u16::try_from(port.value.0).ok());
+        Some(SocketAddr::new(host.ip.as_ref()?.value, port.unwrap_or(22)))
+    }
+}
+
+#[async_trait]
+impl HostKind for SshHosts {
+    async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
+        let doing = format!("open host `{name}`");
+        match document(name, &self.0.session) {
+            Err(error) => Err(error.at_port(&doing)),
+            Ok(_) => Err(PortError::bug(&doing, &"it has an API")),
+        }
+    }
+
+    async fn inside(&self, host: &str, _: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
+        self.host(host).await
+    }
+
+    async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError> {
+        Ok(self.0.greets(address, ports).await)
+    }
+
+    /// Guests cannot be created on it, whether its SSH answers or not.
+    async fn check(&self, name: &str, _: Option<&Resolved>) -> Result<Vec<Finding>, DriverError> {
+        let of = |severity, check, detail, fix: &str| Finding {
+            severity,
+            check,
+            detail,
+            fix: fix.to_owned(),
+        };
+        let ssh = match self.address(name) {
+            None => of(
+                Severity::Unknown,
+                "ssh",
+                format!("`hosts/{name}.yaml` has no `ip`"),
+                "write its address there",
+            ),
+            Some(address) if accepts(address).await => {
+                of(Severity::Good, "ssh", format!("{address} answers"), "")
+            }
+            Some(address) => of(
+                Severity::Failure,
+                "ssh",
+                format!("{address} does not answer"),
+                "systemctl status ssh   # there: does it run, is the port open?",
+            ),
+        };
+        let api = of(
+            Severity::Failure,
+            "api",
+            format!("there is no `nodes/{name}.yaml`, so that guests cannot be created there"),
+            "write that file with its `api_endpoint`; `homestak host role` prints the token's commands",
+        );
+        Ok(vec![ssh, api])
+    }
+
+    async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
+        let address = self.address(name);
+        let mut body = json!({
+            "name": name,
+            "kind": "SSH only",
+            "address": address.map(|address| address.to_string()),
+        });
+        if let Some(address) = address.filter(|_| !offline) {
+            body["says"] = json!({ "ssh": accepts(address).await });
+        }
+        Ok(body)
+    }
+}
+
+/// Tells whether something accepts connections.
+async fn accepts(address: SocketAddr) -> bool {
+    // Cancel safety: a connection that is dropped half-way is closed.
+    let connected = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(address)).await;
+    matches!(connected, Ok(Ok(_)))
+}

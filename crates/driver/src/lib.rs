@@ -1,0 +1,37 @@
+//! DRIVES: one pipeline for everybody who carries manifests out: open the site, connect hosts,
+//! observe, plan, check, execute, verify, report.
+//!
+//! In: values. Out: values, events, and errors with their kind.
+//! Never: printing, asking, reading arguments or the environment.
+
+pub mod clock;
+pub mod configure;
+#[cfg(debug_assertions)]
+mod crash;
+mod driver;
+pub mod error;
+pub mod hosts;
+#[cfg(debug_assertions)]
+mod hurry;
+pub mod job;
+pub mod live;
+pub mod nodes;
+pub mod notices;
+pub mod plan_file;
+pub mod preflight;
+mod process;
+pub mod rebuild;
+pub mod runs;
+pub mod secrets;
+mod seeds;
+pub mod select;
+pub mod session;
+pub mod settings;
+
+pub use driver::{Driver, hold, journal, scopes, scopes_of};
+pub use error::{DriverError, ErrorKind};
+pub use homestak_engine::events;
+pub use homestak_engine::verify::verify;
+pub use notices::{Notice, Notices};
+pub use session::{Session, require_sound};
+pub use settings::DriverSettings;

@@ -1,0 +1,145 @@
+//! Secrets of a site: opened and sealed with the person's age keys.
+//!
+//! In: texts, and where keys are. Out: texts.
+//! Never: a private key in a message; a key kept longer than it is used.
+
+mod seal;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use homestak_core::doc::{Faults, FileId, Source, Value, yaml};
+use homestak_core::error::chain;
+use homestak_secrets::{Identities, OpenError, Place, is_sealed, key_places};
+use zeroize::Zeroizing;
+
+use crate::error::{DriverError, capitalized};
+use crate::process;
+
+pub use homestak_secrets::{KeyPair, PlainText, keygen};
+pub use seal::{sealed_text, who};
+
+/// Where keys that open sealed secrets are: the places that SOPS knows.
+#[derive(Clone)]
+pub struct KeySources {
+    places: Vec<Place>,
+    /// The keys that a variable holds.
+    held: Option<Arc<Zeroizing<String>>>,
+}
+
+impl KeySources {
+    /// Takes the places from variables of these names.
+    pub fn new(lookup: &dyn Fn(&str) -> Option<String>) -> Self {
+        Self {
+            places: key_places(lookup),
+            held: lookup("SOPS_AGE_KEY").map(|text| Arc::new(Zeroizing::new(text))),
+        }
+    }
+
+    /// Returns the file that keys are in when nothing else is said.
+    pub fn default_file(&self) -> Option<PathBuf> {
+        self.places.iter().find_map(|place| match place {
+            Place::DefaultFile(path) => Some(path.clone()),
+            Place::Variable(_) | Place::NamedFile(_) | Place::Command(_) => None,
+        })
+    }
+
+    /// Collects the identities of every place.
+    fn identities(&self) -> Result<Identities, String> {
+        let mut all = Identities::default();
+        for place in &self.places {
+            let (what, text) = match place {
+                Place::Variable(name) => {
+                    let held = self.held.as_ref().map(|held| held.to_string());
+                    ((*name).to_owned(), held)
+                }
+                Place::NamedFile(path) => {
+                    let text = fs_err::read_to_string(path)
+                        .map_err(|error| format!("read the age key: {error}"))?;
+                    (path.display().to_string(), Some(text))
+                }
+                Place::Command(line) => {
+                    let text = process::output_of(line)
+                        .map_err(|error| format!("run SOPS_AGE_KEY_CMD: {error}"))?;
+                    ("SOPS_AGE_KEY_CMD".to_owned(), Some(text))
+                }
+                Place::DefaultFile(path) => (
+                    path.display().to_string(),
+                    fs_err::read_to_string(path).ok(),
+                ),
+            };
+            let Some(text) = text.map(Zeroizing::new) else {
+                continue;
+            };
+            all.extend(
+                Identities::parse(&text)
+                    .map_err(|error| format!("read the age key from {what}: {error}"))?,
+            );
+        }
+        Ok(all)
+    }
+}
+
+/// Why sealed secrets could not be opened.
+pub struct Failure {
+    /// Whether only a key is missing; the file itself may be fine.
+    pub no_key: bool,
+    /// What happened.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl From<Failure> for DriverError {
+    fn from(failure: Failure) -> Self {
+        Self::failed(capitalized(&failure.message) + ".").hint(failure.hint)
+    }
+}
+
+/// Opens secrets. Text that is not sealed comes back as it is.
+pub fn open(text: &str, keys: &KeySources) -> Result<String, Failure> {
+    if !sealed(text) {
+        return Ok(text.to_owned());
+    }
+    open_sealed(text, keys).map(|plain| plain.expose().to_owned())
+}
+
+/// Tells whether a text is a sealed document.
+pub fn sealed(text: &str) -> bool {
+    tree(text).is_some_and(|tree| is_sealed(&tree))
+}
+
+/// Reads the tree of a text, without saying what is wrong with it.
+pub fn tree(text: &str) -> Option<Value> {
+    yaml::parse(
+        FileId(0),
+        &Source::secret("secrets", text),
+        &mut Faults::default(),
+    )
+}
+
+/// Opens a sealed document.
+pub fn open_sealed(text: &str, keys: &KeySources) -> Result<PlainText, Failure> {
+    let identities = keys.identities().map_err(|message| Failure {
+        no_key: true,
+        message,
+        hint: "mend the key file, or name another one in SOPS_AGE_KEY_FILE".into(),
+    })?;
+    homestak_secrets::open(text, &identities).map_err(|error| match &error {
+        OpenError::NoKeyFits { .. } => Failure {
+            no_key: true,
+            message: format!("the secrets are sealed, and no key opens them: {}", chain(&error)),
+            hint: "put your age key into ~/.config/sops/age/keys.txt, or name its file in SOPS_AGE_KEY_FILE".into(),
+        },
+        OpenError::MacMismatch => Failure {
+            no_key: false,
+            message: chain(&error),
+            hint: "restore the file from git; change it with `homestak secrets edit` only".into(),
+        },
+        _ => Failure {
+            no_key: false,
+            message: format!("the secrets cannot be opened: {}", chain(&error)),
+            hint: "restore the file from git, or seal the secrets again".into(),
+        },
+    })
+}

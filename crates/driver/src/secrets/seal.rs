@@ -1,0 +1,118 @@
+//! A plain text becomes a sealed one.
+//!
+//! In: text, who may open it. Out: sealed text that keeps the ciphertext of what did not change.
+//! Never: a file written.
+
+use std::path::Path;
+
+use homestak_core::error::chain;
+use homestak_secrets::{
+    Creation, CreationError, Previous, Recipient, Rules, SealError, Sealing, creation_for, seal,
+};
+use jiff::Timestamp;
+
+use super::KeySources;
+use crate::error::DriverError;
+
+/// Seals text, keeping what did not change since `before` where that can be opened.
+pub fn sealed_text(
+    plain: &str,
+    before: Option<&str>,
+    recipients: &[Recipient],
+    rules: &Rules,
+    (sources, now): (&KeySources, Timestamp),
+) -> Result<String, DriverError> {
+    let identities = sources.identities().unwrap_or_default();
+    // As SOPS writes it: to the second.
+    let now = format!("{now:.0}");
+    let fresh = Sealing {
+        recipients,
+        rules,
+        now: &now,
+        previous: None,
+    };
+    let previous = before.map(|text| Previous {
+        text,
+        identities: &identities,
+    });
+    let sealed = match seal(plain, &Sealing { previous, ..fresh }) {
+        Err(SealError::Previous(_)) => seal(plain, &fresh),
+        other => other,
+    };
+    sealed.map_err(|error| {
+        let made = DriverError::failed(format!("Cannot seal: {}.", chain(&error)));
+        match error {
+            SealError::AlreadySealed => {
+                made.hint("to change sealed secrets: homestak secrets edit FILE")
+            }
+            SealError::Document(_) => {
+                made.hint("homestak site validate shows what is wrong with the document")
+            }
+            _ => made,
+        }
+    })
+}
+
+/// Who can open the result, and what is encrypted: named, from `.sops.yaml`, or ourselves.
+pub fn who(
+    named: &[String],
+    path: &Path,
+    keys: &KeySources,
+) -> Result<(Vec<Recipient>, Rules), DriverError> {
+    let (ruled, rules) = match creation(path)? {
+        Some(creation) => (creation.recipients, creation.rules),
+        None => (Vec::new(), Rules::default()),
+    };
+    if !named.is_empty() {
+        let parsed = named
+            .iter()
+            .map(|text| Recipient::parse(text))
+            .collect::<Result<Vec<_>, _>>();
+        let parsed =
+            parsed.map_err(|error| DriverError::failed(format!("Cannot seal: {error}.")))?;
+        return Ok((parsed, rules));
+    }
+    if !ruled.is_empty() {
+        return Ok((ruled, rules));
+    }
+    let own = keys
+        .identities()
+        .map_err(|message| DriverError::failed(format!("Cannot {message}.")))?;
+    if own.is_empty() {
+        return Err(DriverError::failed(
+            "There is nobody to seal for: no recipient is named, and you have no age key.",
+        )
+        .hint("homestak secrets keygen"));
+    }
+    Ok((own.recipients(), rules))
+}
+
+/// Reads the rules of the nearest `.sops.yaml`, from the file's directory upwards.
+fn creation(path: &Path) -> Result<Option<Creation>, DriverError> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let Some(rules) = absolute
+        .ancestors()
+        .skip(1)
+        .map(|above| above.join(".sops.yaml"))
+        .find(|path| path.is_file())
+    else {
+        return Ok(None);
+    };
+    let text = fs_err::read_to_string(&rules)
+        .map_err(|error| DriverError::file("read", &rules, &error))?;
+    let base = rules.parent().unwrap_or(Path::new("/"));
+    let relative = absolute
+        .strip_prefix(base)
+        .unwrap_or(&absolute)
+        .display()
+        .to_string();
+    match creation_for(&text, &relative) {
+        Ok(creation) => Ok(Some(creation)),
+        Err(CreationError::NoMatch { .. }) => Ok(None),
+        Err(error) => Err(DriverError::failed(format!(
+            "Cannot use {}: {}.",
+            rules.display(),
+            chain(&error)
+        ))),
+    }
+}

@@ -1,0 +1,119 @@
+//! Which manifest a command is about: by name, from a file, or as JSON.
+//!
+//! In: a choice, a session. Out: the session with the manifest in it, resolved.
+//! Never: another way to find a manifest.
+
+use std::path::PathBuf;
+
+use homestak_core::catalog::Input;
+use homestak_core::doc::Kind;
+use homestak_core::doc::manifest::Mode;
+use homestak_core::resolve::{Request, Resolved, manifest};
+use serde::{Deserialize, Serialize};
+
+use crate::error::DriverError;
+use crate::session::{Session, require_sound};
+
+/// Which manifest is meant, and what is added to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Its name in the site.
+    #[serde(skip)]
+    pub name: Option<String>,
+    /// Its file, when it is not one of the site.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// The manifest itself, as JSON.
+    #[serde(default)]
+    pub json: Option<String>,
+    /// The host of nodes that name none.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// How nodes learn what they should be, instead of what the manifest says.
+    #[serde(default)]
+    pub mode: Option<Mode>,
+}
+
+impl Choice {
+    /// Tells whether a manifest is named.
+    pub fn is_made(&self) -> bool {
+        self.name.is_some() || self.file.is_some() || self.json.is_some()
+    }
+}
+
+/// Finds and resolves the manifest, which is added to the site if need be. Its faults are handed
+/// over, and make this fail.
+pub fn select(choice: &Choice, session: &mut Session) -> Result<(Resolved, Request), DriverError> {
+    let name = pick(choice, session)?.ok_or_else(|| {
+        let known = session.catalog.manifests.keys();
+        let known: Vec<&str> = known.map(String::as_str).collect();
+        DriverError::usage("Which manifest?")
+            .hint(format!("add `-M NAME`; there is: {}", known.join(", ")))
+    })?;
+    let request = request(choice, session)?;
+    let (resolved, faults) = manifest(&session.catalog, &name, &request);
+    require_sound(session.notices.as_ref(), &faults, &session.catalog.sources)?;
+    let resolved =
+        resolved.ok_or_else(|| DriverError::failed("The manifest could not be read."))?;
+    Ok((resolved, request))
+}
+
+/// Returns the name of the manifest is chosen, after adding it to the site if need be.
+pub fn pick(choice: &Choice, session: &mut Session) -> Result<Option<String>, DriverError> {
+    if let Some(json) = &choice.json {
+        let file = [".yaml", ".yml", ".json"]
+            .iter()
+            .any(|suffix| json.ends_with(suffix));
+        if file && !json.contains('{') {
+            return Err(DriverError::usage(format!(
+                "`--manifest-json` takes the manifest itself, and `{json}` is the name of a file."
+            ))
+            .hint(format!("--manifest-file {json}")));
+        }
+        let name = inline_name(json);
+        let input = Input {
+            kind: Kind::Manifest,
+            name: name.clone(),
+            path: "--manifest-json".into(),
+            text: Ok(json.clone()),
+        };
+        session.catalog.add(input);
+        return Ok(Some(name));
+    }
+    if let Some(path) = &choice.file {
+        return Ok(Some(session.add_file(Kind::Manifest, path)?));
+    }
+    let Some(name) = &choice.name else {
+        return Ok(None);
+    };
+    if !session.catalog.manifests.contains_key(name) {
+        let known = session.catalog.manifests.keys().map(String::as_str);
+        return Err(DriverError::unknown("manifest", name, known));
+    }
+    Ok(Some(name.clone()))
+}
+
+/// Inline JSON has no file that names it, so its own name counts.
+fn inline_name(json: &str) -> String {
+    let parsed: Option<serde_json::Value> = serde_json::from_str(json).ok();
+    let name = parsed
+        .as_ref()
+        .and_then(|manifest| manifest.get("name")?.as_str());
+    name.unwrap_or("inline").to_owned()
+}
+
+/// Returns what is added to the documents.
+pub fn request(choice: &Choice, session: &Session) -> Result<Request, DriverError> {
+    let unknown = |host: &&String| !session.catalog.has_host(host);
+    if let Some(host) = choice.host.as_ref().filter(unknown) {
+        return Err(
+            DriverError::unknown("host", host, session.catalog.host_names())
+                .hint("hosts are the files in `nodes/` and `hosts/` of the site"),
+        );
+    }
+    Ok(Request {
+        host: choice.host.clone(),
+        mode: choice.mode,
+        ..Request::default()
+    })
+}
