@@ -194,7 +194,7 @@ impl Job {
     /// Checks every host of a plan. Findings are notices; failures refuse the plan.
     pub async fn preflight(&self, plan: &Plan) -> Result<(), DriverError> {
         let notices = &self.session().notices;
-        let makes = (plan.verb == Verb::Apply).then_some(&self.resolved);
+        let makes = Some(plan).filter(|plan| plan.verb == Verb::Apply);
         let mut failures = Vec::new();
         for host in &plan.hosts {
             notices.detail(&format!("checking {host}"));

@@ -3,10 +3,11 @@
 //! In: a plan, the site's documents. Out: findings, and a refusal when one is a failure.
 //! Never: a change.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use homestak_core::doc::manifest::NodeType;
-use homestak_core::resolve::Resolved;
+use homestak_core::observed::GuestKind;
+use homestak_core::plan::{self, Action, Place, Plan};
 use homestak_providers::pve::preflight::{FileWanted, SiteWanted, StorageWanted, Wanted};
 
 use crate::error::DriverError;
@@ -20,100 +21,103 @@ pub use homestak_providers::pve::role::{Abilities, grants, is_verified, render};
 /// Storage of images and seeds, as every Proxmox VE has it.
 const IMAGE_STORAGE: &str = "local";
 
-/// What a run on this host needs: of the host, and of the manifest's nodes that run on it.
+/// Returns what a plan makes on a host.
+pub(crate) fn made<'p>(plan: Option<&'p Plan>, host: &str) -> Vec<&'p plan::Wanted> {
+    let here = Place::Host(host.to_owned());
+    let nodes = plan.iter().flat_map(|plan| &plan.nodes);
+    nodes
+        .filter(|node| node.place == here)
+        .filter(|node| matches!(node.action, Action::Create | Action::Replace))
+        .filter_map(|node| node.wanted.as_ref())
+        .collect()
+}
+
+/// What a plan needs of a host. Without a plan, what making machines needs of it.
 pub(crate) fn wanted(
     name: &str,
-    resolved: Option<&Resolved>,
+    plan: Option<&Plan>,
     session: &Session,
 ) -> Result<Wanted, DriverError> {
     let node = document(name, session)?;
-    let host = node
-        .node
-        .as_ref()
-        .map_or(name, |node| node.as_str())
-        .to_owned();
     let defaults = session.catalog.defaults();
-    let datastore = node
-        .datastore
-        .as_ref()
-        .or_else(|| defaults?.datastore.as_ref());
-    let datastore = datastore.map_or_else(|| IMAGE_STORAGE.to_owned(), ToString::to_string);
-    let here: Vec<_> = resolved
-        .iter()
-        .flat_map(|resolved| &resolved.nodes)
-        .filter(|node| node.host.as_ref().is_some_and(|host| host.value == name))
-        .collect();
-    let containers = here.iter().any(|node| node.kind.value == NodeType::Ct);
-    let bytes: u64 = here
-        .iter()
-        .filter_map(|node| u64::try_from(node.size.as_ref()?.disk.value).ok())
-        .map(|gib| gib << 30)
-        .sum();
-    let mut content = vec!["images".to_owned()];
-    content.extend(containers.then(|| "rootdir".to_owned()));
-    let mut images = vec!["iso".to_owned(), "import".to_owned()];
-    images.extend(containers.then(|| "vztmpl".to_owned()));
-    let storage = |storage: String, content, bytes| StorageWanted {
-        host: host.clone(),
-        storage,
-        content,
-        bytes,
-    };
-    let files = here.iter().filter_map(|node| {
-        let image = node.image.as_ref()?;
-        let (content, ending) = if node.kind.value == NodeType::Ct {
-            ("vztmpl", "tar.zst")
-        } else {
-            ("import", "qcow2")
-        };
-        Some(FileWanted {
+    let made = made(plan, name);
+    let host = made.first().map(|one| one.host.clone());
+    let host = host.or_else(|| node.node.as_ref().map(ToString::to_string));
+    let host = host.unwrap_or_else(|| name.to_owned());
+    let containers = made.iter().any(|one| one.kind == GuestKind::Ct);
+    let mut storages: BTreeMap<String, StorageWanted> = BTreeMap::new();
+    let mut need = |storage: &str, content: &str, bytes: u64| {
+        let entry = storages.entry(storage.to_owned());
+        let entry = entry.or_insert_with(|| StorageWanted {
             host: host.clone(),
-            storage: IMAGE_STORAGE.into(),
-            content: content.into(),
-            file: format!("{}.{ending}", image.value),
-            source: source_of(&image.value, session),
-        })
+            storage: storage.to_owned(),
+            content: Vec::new(),
+            bytes: 0,
+        });
+        entry.bytes += bytes;
+        if !entry.content.iter().any(|known| known == content) {
+            entry.content.push(content.to_owned());
+        }
+    };
+    for one in &made {
+        let (disk, images) = match one.kind {
+            GuestKind::Vm => ("images", &["iso", "import"][..]),
+            GuestKind::Ct => ("rootdir", &["vztmpl"][..]),
+        };
+        need(&one.storage, disk, one.disk << 30);
+        for content in images {
+            need(&one.image_storage, content, 0);
+        }
+    }
+    if made.is_empty() {
+        let datastore = node
+            .datastore
+            .as_ref()
+            .or_else(|| defaults?.datastore.as_ref());
+        need(datastore.map_or(IMAGE_STORAGE, |one| one), "images", 0);
+        need(IMAGE_STORAGE, "iso", 0);
+        need(IMAGE_STORAGE, "import", 0);
+    }
+    let images = plan.iter().flat_map(|plan| &plan.images);
+    let images = images.filter(|image| image.place == Place::Host(name.to_owned()));
+    let images = images.map(|image| FileWanted {
+        host: image.host.clone(),
+        storage: image.storage.clone(),
+        content: match image.kind {
+            GuestKind::Vm => "import".to_owned(),
+            GuestKind::Ct => "vztmpl".to_owned(),
+        },
+        file: image.file.clone(),
+        source: image.url.clone(),
     });
-    let mut files: Vec<FileWanted> = files.collect();
-    files.sort_by(|one, other| one.file.cmp(&other.file));
-    files.dedup_by(|one, other| one.file == other.file);
-    let nested = resolved.is_some_and(|resolved| {
-        resolved.nodes.iter().any(|node| {
-            node.parent
-                .as_ref()
-                .is_some_and(|parent| here.iter().any(|above| above.name == *parent))
-        })
-    });
-    let mut bridges: Vec<(String, String)> = here
+    let mut bridges: Vec<(String, String)> = made
         .iter()
-        .map(|node| (host.clone(), node.networking.bridge.value.clone()))
+        .map(|one| (one.host.clone(), one.bridge.clone()))
         .collect();
     bridges.sort();
     bridges.dedup();
-    let secrets = session
-        .catalog
-        .secrets
-        .as_ref()
-        .and_then(|secrets| secrets.value.as_ref());
+    let of = |content: &str| {
+        let holds = |one: &&StorageWanted| one.content.iter().any(|known| known == content);
+        let storages = storages.values().filter(holds);
+        storages.map(|one| one.storage.clone()).collect::<Vec<_>>()
+    };
+    let secrets = session.catalog.secrets.as_ref();
+    let keys = secrets.and_then(|secrets| secrets.value.as_ref()?.ssh_keys.as_ref());
     Ok(Wanted {
         hosts: vec![host.clone()],
         abilities: Abilities {
             vms: true,
             containers,
             downloads: Vec::new(),
-            storages: vec![datastore.clone()],
-            images: vec![IMAGE_STORAGE.to_owned()],
+            storages: [of("images"), of("rootdir")].concat(),
+            images: [of("iso"), of("vztmpl")].concat(),
         },
-        storages: vec![
-            storage(datastore, content, bytes),
-            storage(IMAGE_STORAGE.to_owned(), images, 0),
-        ],
-        images: files,
-        nested: if nested {
-            vec![host.clone()]
-        } else {
-            Vec::new()
+        images: images.collect(),
+        nested: match made.iter().any(|one| one.hosts_guests) {
+            true => vec![host],
+            false => Vec::new(),
         },
+        storages: storages.into_values().collect(),
         bridges,
         ssh: node
             .ip
@@ -122,9 +126,7 @@ pub(crate) fn wanted(
             .into_iter()
             .collect(),
         site: SiteWanted {
-            fixed_addresses: here
-                .iter()
-                .any(|node| node.networking.address.value.is_some()),
+            fixed_addresses: made.iter().any(|one| one.address.is_some()),
             gateway: defaults
                 .and_then(|defaults| defaults.gateway.as_ref())
                 .map(|gateway| gateway.value),
@@ -135,15 +137,7 @@ pub(crate) fn wanted(
             domain: defaults
                 .and_then(|defaults| defaults.domain.as_ref())
                 .map(ToString::to_string),
-            ssh_keys: secrets
-                .and_then(|secrets| secrets.ssh_keys.as_ref())
-                .map_or(0, |keys| keys.len()),
+            ssh_keys: keys.map_or(0, |keys| keys.len()),
         },
     })
-}
-
-/// Returns where a run fetches an image from that is missing.
-fn source_of(image: &str, session: &Session) -> Option<String> {
-    let document = session.catalog.image(image)?.value.as_ref()?;
-    document.source.as_ref().map(ToString::to_string)
 }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use homestak_core::doc::timeouts::Limit;
-use homestak_core::plan::USER;
-use homestak_core::resolve::Resolved;
+use homestak_core::plan::{Place, Plan, USER};
 use homestak_engine::ports::{Class, Provider, Sent};
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::local::{self, FirstBoot, LocalSettings, Realm, Remote};
@@ -84,19 +83,13 @@ impl HostKind for ThisMachine {
         Ok(self.0.greets(address, ports).await)
     }
 
-    async fn check(
-        &self,
-        name: &str,
-        resolved: Option<&Resolved>,
-    ) -> Result<Vec<Finding>, DriverError> {
+    async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
         let mut findings = check(&self.0.settings)?;
-        let nodes = resolved.iter().flat_map(|resolved| &resolved.nodes);
-        let here = nodes.filter(|node| {
-            let host = node.host.as_ref();
-            node.parent.is_none() && host.is_some_and(|host| host.value == name)
-        });
-        let asked: Vec<_> = here
-            .filter_map(|node| Some((node.name.as_str(), node.networking.address.value?.ip)))
+        let here = Place::Host(name.to_owned());
+        let nodes = plan.iter().flat_map(|plan| &plan.nodes);
+        let nodes = nodes.filter(|node| node.place == here);
+        let asked: Vec<_> = nodes
+            .filter_map(|node| Some((node.name.as_str(), node.wanted.as_ref()?.address?.0)))
             .collect();
         let realm = realm(&self.0.settings)?;
         findings.extend(local::check_addresses(&realm, &asked));

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use homestak_api::runtime::leavable;
 use homestak_core::catalog::Catalog;
 use homestak_core::doc::timeouts::Limit;
-use homestak_core::resolve::Resolved;
+use homestak_core::plan::Plan;
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Places, PortError, Provider};
 use homestak_providers::finding::Finding;
@@ -101,12 +101,8 @@ pub trait HostKind: Send + Sync {
     }
     /// Looks once whether SSH answers at one of some ports of a guest.
     async fn answers(&self, address: IpAddr, ports: &[u16]) -> Result<bool, PortError>;
-    /// Checks whether a host is ready, and for a manifest.
-    async fn check(
-        &self,
-        name: &str,
-        resolved: Option<&Resolved>,
-    ) -> Result<Vec<Finding>, DriverError>;
+    /// Checks whether a host is ready, and for a plan.
+    async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError>;
     /// Returns what the site says of a host, and what the host says, unless nobody asks it.
     async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError>;
 }

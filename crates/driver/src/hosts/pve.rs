@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::pve_node::PveNode;
-use homestak_core::resolve::Resolved;
+use homestak_core::plan::Plan;
 use homestak_engine::ports::{Capabilities, Observed, PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::pve::preflight::check;
@@ -89,12 +89,8 @@ impl HostKind for PveHosts {
         Ok(self.0.greets(address, ports).await)
     }
 
-    async fn check(
-        &self,
-        name: &str,
-        resolved: Option<&Resolved>,
-    ) -> Result<Vec<Finding>, DriverError> {
-        let wanted = wanted(name, resolved, &self.0.session)?;
+    async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
+        let wanted = wanted(name, plan, &self.0.session)?;
         let facts = connect(name, &self.0.session)?.facts(&wanted).await;
         Ok(check(&facts, &wanted))
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_api::probe;
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_core::resolve::Resolved;
+use homestak_core::plan::Plan;
 use homestak_engine::ports::{Class, PortError, Provider, Sent};
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::pve::{self, ApiToken, Credential, Pve, PveSettings};
@@ -133,7 +133,7 @@ impl HostKind for Simulator {
         pve.simulated_ssh(address).await
     }
 
-    async fn check(&self, _: &str, _: Option<&Resolved>) -> Result<Vec<Finding>, DriverError> {
+    async fn check(&self, _: &str, _: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
         Ok(vec![Finding {
             severity: Severity::Good,
             check: SIM,

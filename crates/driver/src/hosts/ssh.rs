@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_core::doc::host::Host;
-use homestak_core::resolve::Resolved;
+use homestak_core::plan::Plan;
 use homestak_engine::ports::{PortError, Provider};
 use homestak_providers::finding::{Finding, Severity};
 use serde_json::{Value as Json, json};
@@ -67,7 +67,7 @@ impl HostKind for SshHosts {
     }
 
     /// Guests cannot be created on it, whether its SSH answers or not.
-    async fn check(&self, name: &str, _: Option<&Resolved>) -> Result<Vec<Finding>, DriverError> {
+    async fn check(&self, name: &str, _: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
         let of = |severity, check, detail, fix: &str| Finding {
             severity,
             check,

@@ -1,38 +1,52 @@
 //! `homestak host preflight`: is a host ready, and for this manifest?
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use homestak_core::plan::{Options, Verb};
 use homestak_driver::Session;
 use homestak_driver::error::count;
+use homestak_driver::job::Job;
 use homestak_driver::preflight::{Finding, Severity, worst};
-use homestak_driver::select::{Choice, select};
+use homestak_driver::select::Choice;
 use serde_json::json;
 
 use crate::commands::{Outcome, driver};
 use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::Printer;
+use crate::ui::progress::Screen;
 
 /// Checks a host.
 pub(super) fn run(
     name: &str,
     manifest: Option<String>,
-    mut session: Session,
+    session: Session,
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let choice = Choice {
-        name: manifest,
-        host: Some(name.to_owned()),
-        ..Choice::default()
-    };
-    let resolved = match choice.is_made() {
-        true => Some(select(&choice, &mut session)?.0),
-        false => None,
-    };
     printer.detail(&format!("asking {name}"));
-    let (driver, _) = driver(session, settings, false, printer)?;
-    let findings = block_on(driver.hosts.of(name).check(name, resolved.as_ref()))??;
+    let findings = match manifest {
+        None => {
+            let (driver, _) = driver(session, settings, false, printer)?;
+            block_on(driver.hosts.of(name).check(name, None))??
+        }
+        Some(manifest) => {
+            let choice = Choice {
+                name: Some(manifest),
+                host: Some(name.to_owned()),
+                ..Choice::default()
+            };
+            let screen = Arc::new(Screen::new(printer.shape, false));
+            let job = Job::open(choice, None, session, &settings.driver, screen)?;
+            block_on(async {
+                // A host that cannot be planned for is checked without: that says why.
+                let plan = job.plan(&Options::new(Verb::Apply)).await.ok();
+                let hosts = &job.driver.hosts;
+                hosts.of(name).check(name, plan.as_ref()).await
+            })??
+        }
+    };
     report(name, &findings, printer)
 }
 
