@@ -44,6 +44,21 @@ for my $top (@tops) {
 }
 "#;
 
+/// Takes more memory than a node has, and more processes, and says how far that went.
+const GREEDY: &str = r#"#!/usr/bin/perl
+my ($taker, $size) = (fork // die("fork: $!"), 700 << 20);
+unless ($taker) { my $all = "x" x $size; exit 0; }
+waitpid($taker, 0);
+print "memory: ", $? == 0 ? "all" : "limited", "\n";
+my @children;
+while (@children < 5000 && defined(my $child = fork)) {
+    unless ($child) { sleep 60; exit; }
+    push @children, $child;
+}
+print "processes: ", @children == 5000 ? "all" : "limited", "\n";
+kill "KILL", @children;
+"#;
+
 /// Writes a file of a node as root there.
 fn put(bed: &Bed, node: &str, path: &str, text: &str) {
     let line = format!("cat >{path} <<'END'\n{text}END\nchmod 755 {path}\n");
@@ -127,6 +142,30 @@ fn following_logs_ends_with_an_interrupt_at_the_terminal() {
     drop(stdin);
     assert_eq!(said.code, 130, "{:?}", said.out);
     wait_until("nobody follows the journal", || readers() == "0");
+    bed.destroy("one");
+    bed.is_as_before();
+}
+
+#[test]
+fn what_logs_and_consoles_run_has_what_the_node_may_have() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("one", 1);
+    bed.apply("one");
+    put(&bed, "peer-1", "/usr/bin/journalctl", GREEDY);
+    let limited = "memory: limited\nprocesses: limited\n";
+    let logs = bed.run(&["logs", "peer-1", "-n", "1"]);
+    assert!(logs.out.contains(limited), "{}{}", logs.out, logs.err);
+    let console = as_root(&bed, "peer-1", "journalctl");
+    assert_eq!(console.out, limited, "{}", console.err);
+    let program = env!("CARGO_BIN_EXE_homestak");
+    let mut child = at_terminal(&bed, &format!("{program} console peer-1"));
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"journalctl; exit 7\n").unwrap();
+    let said = Run::from(child.wait_with_output().unwrap());
+    drop(stdin);
+    let text = said.out.replace('\r', "");
+    assert!(text.contains(limited), "{text}");
+    assert_eq!(said.code, 7, "{text}");
     bed.destroy("one");
     bed.is_as_before();
 }
