@@ -140,9 +140,10 @@ fn limits(node: &Node) -> Limits {
     }
 }
 
-/// Returns how many processes one user of a node may have.
+/// Returns how many processes one user of a node may have. The kernel counts them by id: where the
+/// ids are the machine's, those of others would count.
 pub(super) fn user_tasks(node: &Node) -> Option<u64> {
-    Some(limits(node).tasks() / 2)
+    node.ids.map(|_| limits(node).tasks() / 2)
 }
 
 /// Writes down what a node is told on its first start.
