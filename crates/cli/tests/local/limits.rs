@@ -117,6 +117,39 @@ fn a_user_who_starts_processes_without_end_leaves_some_for_root() {
     bed.is_as_before();
 }
 
+/// Makes groups wherever a node can, also in hierarchies that it mounts itself, and says how many.
+const GROUPS: &str = r#"
+mkdir -p /mnt/named /mnt/pids /mnt/memory
+mount -t cgroup -o none,name=systemd named /mnt/named
+mount -t cgroup -o pids pids /mnt/pids
+mount -t cgroup -o memory memory /mnt/memory
+perl -e '
+    my $made = 0;
+    for my $top (grep { -d } @ARGV) {
+        for my $n (1 .. 6000) { mkdir("$top/made-$n") or last; $made++; }
+    }
+    print "$made\n";
+' $(awk '$3 ~ /^cgroup/ { print $2 }' /proc/mounts) 2>&1
+"#;
+
+#[test]
+fn a_node_makes_no_groups_without_end() {
+    let Some(bed) = Bed::new() else { return };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    if !mounts.contains(" - cgroup2 ") {
+        println!("skipped: version 1 of control groups has no such limit");
+        return;
+    }
+    bed.peers("many", 1);
+    bed.apply("many");
+    let said = as_root(&bed, "peer-1", GROUPS);
+    let made: u32 = said.out.trim().parse().unwrap();
+    assert!((1..4_096).contains(&made), "{made}: {}", said.err);
+    bed.inside("peer-1", "true").good();
+    bed.destroy("many");
+    bed.is_as_before();
+}
+
 #[test]
 fn processes_of_the_machine_do_not_count_for_users_of_a_node_that_has_the_same_ids() {
     let Some(bed) = Bed::new() else { return };

@@ -18,9 +18,6 @@ const TASKS: u64 = 4_096;
 /// Version 1 hierarchies that a node has a group in, beside systemd's.
 const RESOURCES: [&str; 4] = ["memory", "pids", "cpu", "freezer"];
 const PERIOD: u64 = 100_000;
-/// How deep groups of a node may be nested in version 2: several times what systemd makes, also
-/// where nodes run in nodes. keeper.sh has it too.
-const DEPTH: &str = "64";
 
 /// What a node may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +164,6 @@ impl Group {
         {
             let group = unified.join(&self.own);
             fs_err::create_dir_all(&group)?;
-            write(&group.join("cgroup.max.depth"), DEPTH)?;
             if self.hierarchies.is_pure() {
                 let parent = group.parent().unwrap_or(unified);
                 for above in [unified.as_path(), parent] {
