@@ -377,6 +377,25 @@ fn a_user_neither_reads_files_of_root_nor_keeps_herself_from_being_removed() {
     lab.bed.destroy("lab");
 }
 
+#[test]
+fn a_user_who_fills_tmp_keeps_neither_packages_nor_her_removal_from_being_had() {
+    let Some(lab) = Lab::new() else { return };
+    let spec = spec(&lab);
+    lab.apply(&spec);
+    lab.root("rm -rf /var/lib/apt/lists/*").good();
+    let fill = "python3 -c \"n = 0\nwhile True: open(f\\\"/tmp/{n}\\\", \\\"x\\\"); n += 1\" || true; \
+                rm /tmp/1; dd if=/dev/zero of=/tmp/x bs=1M count=600 || true; touch /tmp/y || true";
+    let said = alice(&lab, fill);
+    assert!(said.err.contains("No space left"), "{}", said.err);
+    lab.root("touch /tmp/mine").bad();
+    let mut gone = without_alice(&spec);
+    gone["platform"] = json!({ "packages": ["tree"] });
+    lab.apply(&gone);
+    lab.root("test -x /usr/bin/tree; getent shadow alice | cut -d: -f8 | grep -qx 1")
+        .good();
+    lab.bed.destroy("lab");
+}
+
 /// Applies a spec, which ends whatever is in the way, and returns the exit code.
 fn apply(lab: &Lab, spec: &Value) -> i32 {
     let command = format!("sudo timeout 60 {AGENT} config apply --spec -");
