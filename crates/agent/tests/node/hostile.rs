@@ -396,6 +396,52 @@ fn a_user_who_fills_tmp_keeps_neither_packages_nor_her_removal_from_being_had() 
     lab.bed.destroy("lab");
 }
 
+#[test]
+fn numbers_of_users_whose_creation_was_reverted_are_nobodys() {
+    let Some(lab) = Lab::new() else { return };
+    let mut spec = spec(&lab);
+    spec["run"] = json!({ "trigger": "manual" });
+    lab.apply(&spec);
+    let with = |name: &str| {
+        let mut spec = spec.clone();
+        let user = json!({ "name": name, "sudo": true, "ssh_keys": [] });
+        spec["access"]["users"].as_array_mut().unwrap().push(user);
+        spec
+    };
+    let numbers = |name: &str| lab.root(&format!("id -u {name}; id -g {name}")).good();
+    let mut gone = Vec::new();
+    let mut reverted = |job: &str| {
+        let words = format!("--id {job} --confirm 2");
+        let mut job = lab.begin(&words, &with("carol"), crate::bed::Way::Shared);
+        job.until("confirm");
+        let carol = numbers("carol");
+        assert_eq!(job.end().0, 2);
+        gone.extend(carol.lines().map(str::to_owned));
+        gone.clone()
+    };
+    // A group is in the way of the same number for the user and the group.
+    lab.root("groupadd shared").good();
+    let left = reverted("first");
+    lab.apply(&with("dave"));
+    let dave = numbers("dave");
+    assert!(
+        !left.iter().any(|one| dave.contains(one)),
+        "{dave} {left:?}"
+    );
+    lab.apply(&spec);
+    // The last numbers that there are.
+    lab.root("useradd -u 59999 last").good();
+    let left = reverted("last");
+    assert!(left.contains(&"60000".to_owned()), "{left:?}");
+    lab.apply(&with("erin"));
+    let erin = numbers("erin");
+    assert!(
+        !left.iter().any(|one| erin.contains(one)),
+        "{erin} {left:?}"
+    );
+    lab.bed.destroy("lab");
+}
+
 /// Applies a spec, which ends whatever is in the way, and returns the exit code.
 fn apply(lab: &Lab, spec: &Value) -> i32 {
     let command = format!("sudo timeout 60 {AGENT} config apply --spec -");
