@@ -363,7 +363,7 @@ pub struct Found {
     pub power: Power,
     /// Whether it was created completely; `None` when nothing is recorded.
     pub made: Option<bool>,
-    /// Whether it was reached; `None` when nothing is recorded.
+    /// Whether it was reached; `None` when nothing is recorded, or not whether it was.
     pub ready: Option<bool>,
     /// Virtual CPUs, when known.
     pub cores: Option<u32>,
