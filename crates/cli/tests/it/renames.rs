@@ -389,3 +389,38 @@ fn an_older_run_does_not_become_the_newest_when_the_one_that_replaced_it_is_repl
     assert_eq!(run.code, 3, "{}{}", run.out, run.err);
     assert_eq!(father.guests(), ["wa", "wb"]);
 }
+
+#[test]
+fn a_site_is_not_told_to_take_its_own_id_when_only_copies_of_its_guests_are_left() {
+    let father = Father::quick();
+    fixed(&father, "m", 5001);
+    father
+        .run(&["manifest", "apply", "-M", "m", "-H", "father"])
+        .good();
+    father.pve.clone_guest(5001, 9001, &[]).unwrap();
+    father.pve.remove_guest(5001);
+    for words in ["plan", "destroy"] {
+        let run = father.run(&["manifest", words, "-M", "m", "-H", "father"]);
+        assert!(run.out.contains("9001") || run.err.contains("9001"));
+        assert!(!run.err.contains("new-id"), "{words}: {}", run.err);
+    }
+}
+
+#[test]
+fn a_site_with_runs_of_its_own_is_not_told_to_take_the_id_of_another() {
+    let father = Father::quick();
+    father.single();
+    father.run(&APPLY).good();
+    // Another site has guests of a manifest of that name; this one had some and removed them.
+    lose_state(&father);
+    father.run(&["site", "new-id", "--yes"]).good();
+    father.run(&APPLY).good();
+    father.run(&DESTROY).good();
+    for words in [
+        &["manifest", "plan", "-M", "single-node", "-H", "father"][..],
+        &DESTROY,
+    ] {
+        let run = father.run(words);
+        assert!(!run.err.contains("new-id"), "{words:?}: {}", run.err);
+    }
+}
