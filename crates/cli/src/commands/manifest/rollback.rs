@@ -33,6 +33,7 @@ async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outc
         let text = format!("Run {} is undone already.", run.head.id);
         return Ok(nothing(&run, &rollback_plan(&run), &text, printer));
     }
+    bench.session.limit(&run.plan.timeouts);
     let items = bench.operator.rollback_plan(&run).await;
     let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
     let is_done = matches!(run.head.ended, Some((_, Ending::Done)));
