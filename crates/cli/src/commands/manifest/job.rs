@@ -17,7 +17,7 @@ use homestak_providers::pve::preflight::Severity;
 use homestak_site::Chosen;
 use serde_json::json;
 
-use super::runs::{is_unfinished, lost_id, of_others, whose};
+use super::runs::{has_runs, is_unfinished, lost_id, of_others, whose};
 use super::select::{Selected, request, select};
 use crate::args::{CarryArgs, ManifestArgs, OnErrorArg, VmEngineArg, WishArgs};
 use crate::commands::Outcome;
@@ -189,11 +189,15 @@ impl<'a> Job<'a> {
                 named.extend(run.site);
             }
         }
-        let guests = plan.foreign.iter().filter(|guest| {
-            finds_none && guest.manifest.as_deref() == Some(plan.manifest.as_str())
-        });
+        let (journal, own) = (self.bench.journal(), self.bench.session.id()?);
+        // A site that has runs of its own has not lost its id.
+        let lost = finds_none && !has_runs(journal.as_ref(), own).await?;
+        let guests = plan
+            .foreign
+            .iter()
+            .filter(|guest| lost && guest.manifest.as_deref() == Some(plan.manifest.as_str()));
         for id in guests.filter_map(|guest| guest.site.as_ref()) {
-            if named.insert(id.clone()) {
+            if id != own && named.insert(id.clone()) {
                 let notice = lost_id(&plan.manifest, id);
                 self.printer.say(&format!("notice: {notice}"));
             }

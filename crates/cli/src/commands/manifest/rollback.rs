@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::job::{Shown, first, show_result};
 use super::resume::{bench, require_known_form};
-use super::runs::{flags, hints, listed, newest, read, unfinished};
+use super::runs::{current, flags, hints, read, unfinished, with_replaced};
 use crate::args::{RollbackArgs, RunArgs};
 use crate::commands::{Outcome, agree};
 use crate::connect::block_on;
@@ -33,6 +33,7 @@ async fn rollback(args: &RollbackArgs, bench: &Bench, printer: &Printer) -> Outc
         let text = format!("Run {} is undone already.", run.head.id);
         return Ok(nothing(&run, &rollback_plan(&run), &text, printer));
     }
+    bench.session.limit(&run.plan.timeouts);
     let items = bench.operator.rollback_plan(&run).await;
     let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
     let is_done = matches!(run.head.ended, Some((_, Ending::Done)));
@@ -93,10 +94,14 @@ async fn chosen(which: &RunArgs, bench: &Bench) -> Result<Run, CommandError> {
     let Some(manifest) = which.manifest() else {
         return unfinished(which, journal, site).await;
     };
-    let runs = newest(listed(which, journal, site).await?);
+    let runs = current(which, journal, site).await?;
     match runs.as_slice() {
         [] => {
-            let none = CommandError::refused(format!("There is no run of `{manifest}`."));
+            let on = which.host.as_ref().map_or_else(String::new, |host| {
+                format!(" on `{host}` that could be undone")
+            });
+            let none = CommandError::refused(format!("There is no run of `{manifest}`{on}."));
+            let none = with_replaced(none, which, journal, site).await?;
             let hints = hints(which, journal, site).await?;
             Err(hints.into_iter().fold(none, CommandError::hint))
         }

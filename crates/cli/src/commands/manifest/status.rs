@@ -14,8 +14,8 @@ use super::history::head_json;
 use super::live::{Live, ask, contacts};
 use super::resume::bench;
 use super::runs::{
-    flags, hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read,
-    reidentify, word,
+    current, flags, hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated,
+    read, reidentify, replaced, word,
 };
 use crate::args::RunArgs;
 use crate::clock;
@@ -52,7 +52,8 @@ pub(super) fn run(
     block_on(async {
         let all = listed(which, &journal, site).await?;
         let runs = newest(all.clone());
-        let open: Vec<RunHead> = runs
+        let current = current(which, &journal, site).await?;
+        let open: Vec<RunHead> = current
             .iter()
             .filter(|run| is_unfinished(run))
             .cloned()
@@ -84,7 +85,8 @@ pub(super) fn run(
                 true => None,
                 false => Some(ask(head, &bench, printer).await),
             };
-            bodies.push(one((head, &earlier), &journal, asked, printer).await?);
+            let current = current.contains(head);
+            bodies.push(one((head, current, &earlier), &journal, asked, printer).await?);
         }
         if printer.shape.json {
             printer.json("manifest.status", json!({ "runs": bodies }));
@@ -111,7 +113,7 @@ fn overview(runs: &[RunHead], printer: &Printer) {
 }
 
 async fn one(
-    (head, earlier): (&RunHead, &[RunHead]),
+    (head, current, earlier): (&RunHead, bool, &[RunHead]),
     journal: &Arc<dyn Journal>,
     asked: Option<Result<BTreeMap<String, Live>, CommandError>>,
     printer: &Printer,
@@ -179,7 +181,7 @@ async fn one(
             false => contacts.get(name).copied(),
         };
     }
-    let resumable = holder.is_none() && is_resumable(head);
+    let resumable = holder.is_none() && current && is_resumable(head);
     if let Some(why) = &unasked {
         printer.say(&format!("unknown: {why}"));
     }
@@ -190,7 +192,7 @@ async fn one(
     }
     if !printer.shape.json {
         show(
-            head,
+            (head, current),
             (&lines, offline),
             holder.as_deref(),
             resumable,
@@ -254,7 +256,7 @@ fn drift(line: &Line) -> &'static str {
 }
 
 fn show(
-    head: &RunHead,
+    (head, current): (&RunHead, bool),
     (lines, offline): (&BTreeMap<String, Line>, bool),
     holder: Option<&str>,
     resumable: bool,
@@ -290,6 +292,10 @@ fn show(
     let with = flags(head);
     match (holder, head.ended) {
         (Some(holder), _) => printer.say(&format!("{last} is being carried out by {holder}.")),
+        (None, _) if !current => {
+            printer.say(&format!("{last} ended {}.", word(head)));
+            printer.say(&format!("notice: {}", replaced(head)));
+        }
         (None, _) if is_outdated(head) => {
             printer.say(&outdated(head));
             printer.hint(&reidentify(head));
