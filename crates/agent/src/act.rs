@@ -3,6 +3,9 @@
 //! In: a [`Step`]. Out: the machine changed.
 //! Never: harm when it is done twice.
 
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
 use homestak_core::converge::Step;
 
 use crate::error::AgentError;
@@ -75,27 +78,65 @@ fn create_user(step: &Step, name: &str, shell: &str) -> Result<(), AgentError> {
     let known = rows(&groups)
         .iter()
         .any(|row| row.first().is_some_and(|group| group == name));
-    let words = useradd(name, shell, known, state::retired_user());
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    program(step, &words)
-}
-
-/// Returns how a user is created. `useradd` alone would give the number of a user whose creation was
-/// reverted to the next one, with every file that is left of the first.
-fn useradd(name: &str, shell: &str, has_group: bool, retired: Option<u32>) -> Vec<String> {
+    let number = unused_number(step)?;
     let mut words = vec!["useradd", "--create-home", "--shell", shell];
-    let lowest = retired.map(|number| number.saturating_add(1));
-    let lowest = lowest.map(|lowest| [format!("UID_MIN={lowest}"), format!("GID_MIN={lowest}")]);
-    for setting in lowest.iter().flatten() {
-        words.extend(["--key", setting]);
+    if let Some(number) = &number {
+        words.extend(["--uid", number]);
     }
-    if has_group {
+    if known {
         words.extend(["--gid", name]);
     } else {
+        // It gets the same number, when that is free.
         words.push("--user-group");
     }
     words.push(name);
-    words.into_iter().map(str::to_owned).collect()
+    program(step, &words)
+}
+
+/// Returns a number for a user and a group, where `useradd` may choose one of a user whose creation
+/// was reverted: every file that is left of the first would belong to the next.
+fn unused_number(step: &Step) -> Result<Option<String>, AgentError> {
+    let retired = state::retired();
+    if retired.is_empty() {
+        return Ok(None);
+    }
+    let mut taken = retired.clone();
+    for table in ["passwd", "group"] {
+        let text = process::must(&["getent", table])?;
+        let numbers = rows(text.as_bytes()).into_iter();
+        taken.extend(numbers.filter_map(|row| row.get(2)?.parse::<u32>().ok()));
+    }
+    let settings = fs_err::read_to_string("/etc/login.defs").unwrap_or_default();
+    let number = unused(&taken, range(&settings));
+    let number = number.ok_or_else(|| AgentError::Step {
+        step: step.words(),
+        said: "no number is left for a user (UID_MAX and GID_MAX in `/etc/login.defs`)".to_owned(),
+    })?;
+    Ok(Some(number.to_string()))
+}
+
+/// Returns the number after the highest, as `useradd` does, or the lowest that is not taken.
+fn unused(taken: &BTreeSet<u32>, range: RangeInclusive<u32>) -> Option<u32> {
+    let highest = taken.range(range.clone()).next_back();
+    let next = highest.map_or(*range.start(), |highest| highest + 1);
+    let free = |number: &u32| !taken.contains(number);
+    Some(next)
+        .filter(|next| range.contains(next))
+        .or_else(|| range.clone().find(free))
+}
+
+/// Returns the numbers that users and groups alike may have.
+fn range(settings: &str) -> RangeInclusive<u32> {
+    let value = |name: &str| {
+        settings.lines().find_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next() == Some(name)).then(|| words.next()?.parse().ok())?
+        })
+    };
+    let lowest = value("UID_MIN").max(value("GID_MIN")).unwrap_or(1_000);
+    let highest = [value("UID_MAX"), value("GID_MAX")];
+    let highest = highest.into_iter().flatten().min().unwrap_or(60_000);
+    lowest..=highest
 }
 
 fn program(step: &Step, words: &[&str]) -> Result<(), AgentError> {
@@ -111,18 +152,21 @@ fn program(step: &Step, words: &[&str]) -> Result<(), AgentError> {
 
 #[cfg(test)]
 mod tests {
-    use super::useradd;
+    use super::{BTreeSet, range, unused};
 
     #[test]
-    fn a_user_gets_no_number_up_to_the_highest_that_was_reverted() {
-        let words = |retired| useradd("dave", "/bin/bash", false, retired).join(" ");
-        assert_eq!(
-            words(None),
-            "useradd --create-home --shell /bin/bash --user-group dave"
-        );
-        assert_eq!(
-            words(Some(1003)),
-            "useradd --create-home --shell /bin/bash --key UID_MIN=1004 --key GID_MIN=1004 --user-group dave"
-        );
+    fn a_number_is_not_given_again_and_the_end_of_the_range_is_no_end() {
+        let unused = |taken: &[u32], range| unused(&BTreeSet::from_iter(taken.to_vec()), range);
+        assert_eq!(unused(&[0, 65_534], 1_000..=60_000), Some(1_000));
+        assert_eq!(unused(&[0, 1_000, 1_003], 1_000..=60_000), Some(1_004));
+        assert_eq!(unused(&[1_000, 1_001, 60_000], 1_000..=60_000), Some(1_002));
+        assert_eq!(unused(&[1, 2, 3], 1..=3), None);
+    }
+
+    #[test]
+    fn numbers_are_those_that_users_and_groups_can_have() {
+        assert_eq!(range(""), 1_000..=60_000);
+        let settings = "# UID_MIN 5\nUID_MIN\t2000\nGID_MIN 3000\nUID_MAX 9000\nGID_MAX 8000\n";
+        assert_eq!(range(settings), 3_000..=8_000);
     }
 }

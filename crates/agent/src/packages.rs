@@ -112,8 +112,14 @@ pub(crate) fn finish(lock_wait: u64) -> Result<(), AgentError> {
     Err(AgentError::Packages(complaint(&ended)))
 }
 
+/// Where signatures of lists are checked: a directory of apt's own user, beside what is checked.
+/// Any user can fill `/tmp`, and apt would say that the lists are not signed.
+const CHECKED: &str = "TMPDIR=/var/lib/apt/lists/partial";
+
 fn update(lock_wait: u64) -> Result<(), AgentError> {
-    let ended = process::run(&["apt-get", "-q", "-o", &patience(lock_wait), "update"])?;
+    let patience = patience(lock_wait);
+    let words = ["env", CHECKED, "apt-get", "-q", "-o", &patience, "update"];
+    let ended = process::run(&words)?;
     if ended.code == Some(0) {
         return Ok(());
     }

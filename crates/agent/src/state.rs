@@ -2,6 +2,7 @@
 //!
 //! Never: a marker of success beside one of failure; a lock that anybody but root can take.
 
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -37,7 +38,7 @@ pub(crate) const FAILED: &str = "config-failed.json";
 /// Held by the run that is at work.
 pub(crate) const LOCK: &str = "lock";
 const UNCONFIRMED: &str = "unconfirmed";
-/// The highest number of a user whose creation was reverted.
+/// Numbers of users and groups whose creation was reverted.
 const RETIRED: &str = "retired-user";
 /// Where failure is marked when the disk is full or cannot be written.
 const FAILED_ELSEWHERE: &str = "/run/homestak/config-failed.json";
@@ -287,18 +288,23 @@ pub(crate) fn nothing_awaited() -> Result<(), AgentError> {
     remove(UNCONFIRMED)
 }
 
-/// Returns the highest number of a user whose creation was reverted: files of that user may be left.
-pub(crate) fn retired_user() -> Option<u32> {
-    let text = fs_err::read_to_string(place(RETIRED)).ok()?;
-    text.trim().parse().ok()
+/// Returns the numbers of users and groups whose creation was reverted: files of theirs may be left.
+pub(crate) fn retired() -> BTreeSet<u32> {
+    let text = fs_err::read_to_string(place(RETIRED)).unwrap_or_default();
+    let words = text.split_whitespace();
+    words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Says that no user is given a number again, nor one below it.
-pub(crate) fn retire_user(number: u32) -> Result<(), AgentError> {
-    match retired_user() {
-        Some(known) if known >= number => Ok(()),
-        Some(_) | None => write(RETIRED, &number.to_string()),
+/// Says that numbers are not given again.
+pub(crate) fn retire(numbers: [u32; 2]) -> Result<(), AgentError> {
+    let known = retired();
+    let mut all = known.clone();
+    all.extend(numbers);
+    if all == known {
+        return Ok(());
     }
+    let words: Vec<String> = all.iter().map(u32::to_string).collect();
+    write(RETIRED, &words.join(" "))
 }
 
 /// Says that the machine is being changed: neither complete nor failed.

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::driver::{Driver, hold, scopes};
 use crate::error::{DriverError, count};
 use crate::preflight::Severity;
-use crate::runs::{is_unfinished, lost_id, of_others, whose};
+use crate::runs::{has_runs, is_unfinished, lost_id, of_others, whose};
 use crate::select::{Choice, select};
 use crate::session::Session;
 use crate::settings::DriverSettings;
@@ -139,11 +139,15 @@ impl Job {
                 named.extend(run.site);
             }
         }
-        let guests = plan.foreign.iter().filter(|guest| {
-            finds_none && guest.manifest.as_deref() == Some(plan.manifest.as_str())
-        });
+        let (journal, own) = (self.driver.journal(), self.session().id()?);
+        // A site that has runs of its own has not lost its id.
+        let lost = finds_none && !has_runs(journal.as_ref(), own).await?;
+        let guests = plan
+            .foreign
+            .iter()
+            .filter(|guest| lost && guest.manifest.as_deref() == Some(plan.manifest.as_str()));
         for id in guests.filter_map(|guest| guest.site.as_ref()) {
-            if named.insert(id.clone()) {
+            if id != own && named.insert(id.clone()) {
                 let notice = lost_id(&plan.manifest, id);
                 self.session().notices.say(&format!("notice: {notice}"));
             }

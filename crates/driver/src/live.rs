@@ -59,6 +59,8 @@ fn live(node: &NodePlan, not_applied: bool) -> Live {
         Some(Power::Running) => "running",
         Some(Power::Stopped) => "stopped",
         Some(Power::Unknown) => "unknown",
+        // A guest without its tags may run, and is not looked at.
+        None if node.is_given_up() => "unknown",
         None => "absent",
     };
     let mut differences: Vec<String> = node.reasons.iter().map(|one| one.text.clone()).collect();

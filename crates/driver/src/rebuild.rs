@@ -63,7 +63,8 @@ pub async fn rebuild(
             }
         }
     }
-    summary.strangers(driver, which)?;
+    let recorded = driver.journal().elsewhere(session.id()?, &[]).await?;
+    summary.strangers(driver, &recorded, which)?;
     if !session.has_id {
         return Err(without_id(&summary));
     }
@@ -144,12 +145,18 @@ impl Summary {
 
     /// Finds guests of manifests that the site does not have, and guests of other sites with names
     /// of manifests that nothing was found of: the site may have lost its id.
-    fn strangers(&mut self, driver: &Driver, which: &Which) -> Result<(), DriverError> {
+    fn strangers(
+        &mut self,
+        driver: &Driver,
+        recorded: &Elsewhere,
+        which: &Which,
+    ) -> Result<(), DriverError> {
         let (site, catalog) = (driver.session.id()?, &driver.session.catalog);
         let asked = |name: &str| which.manifest.as_ref().is_none_or(|one| one == name);
         let found: BTreeSet<String> = self.known.iter().map(|(name, ..)| name.clone()).collect();
         for guest in std::mem::take(&mut self.seen).into_values() {
-            let claims = |uuid| self.claimed.contains(uuid);
+            // Of a manifest that is no document of the site, the journal may know all guests.
+            let claims = |uuid| self.claimed.contains(uuid) || recorded.has(uuid, guest.vmid);
             let known = |name: &str| catalog.manifests.contains_key(name);
             let stranger = unknown_manifest(site, &guest, known)
                 .filter(|_| which.manifest.is_none() && !guest.uuid.as_ref().is_some_and(claims));
@@ -298,26 +305,37 @@ async fn find(
         }
         let mut level = Vec::new();
         for (node, mut record) in rebuilt.nodes {
-            let provider = provider(driver, &record, records).await?;
-            match provider.inspect(&record.guest).await {
-                Ok(Some(there)) if there.uuid.is_some() => {}
+            let there = async {
+                let provider = provider(driver, &record, records).await?;
+                let there = provider.inspect(&record.guest).await?;
+                Ok::<_, PortError>((provider, there))
+            };
+            let provider = match there.await {
+                Ok((provider, Some(there))) if there.uuid.is_some() => provider,
                 // Gone, or someone removed its tags, since the list was read.
                 Ok(_) => continue,
-                // It is there, and something about it contradicts its identity.
-                Err(error) if error.class == Class::Refused => {
+                // It does not answer, or something about it contradicts its identity. Others do not.
+                Err(error) => {
+                    let hint = match error.hint.is_empty() {
+                        true => "homestak state rebuild records it once it answers".to_owned(),
+                        false => error.hint.clone(),
+                    };
+                    let reason = Reason {
+                        text: match error.class {
+                            Class::Refused => error.detail.to_string(),
+                            _ => error.to_string(),
+                        },
+                        source: None,
+                    };
                     let refusal = Refusal {
                         node: Some(node.name),
-                        reason: Reason {
-                            text: error.detail.to_string(),
-                            source: None,
-                        },
-                        hint: error.hint,
+                        reason,
+                        hint,
                     };
                     summary.refuse(&resolved.name, refusal);
                     continue;
                 }
-                Err(error) => return Err(error),
-            }
+            };
             // An address that is not known now is found by the next apply.
             let reach = provider.address(&record.guest).await;
             record.address = reach.ok().and_then(Reach::address);

@@ -3,6 +3,7 @@
 //! In: flags, the journal. Out: a run.
 //! Never: a guess between several.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
@@ -80,8 +81,9 @@ pub async fn of_others(
 ) -> Result<Vec<RunHead>, DriverError> {
     let mut others: Vec<RunHead> = Vec::new();
     // A site that has runs of its own has not lost its id.
-    let own = |run: &RunHead| site.is_some() && run.site.as_ref() == site;
-    if journal.runs(None).await?.iter().any(own) {
+    if let Some(site) = site
+        && has_runs(journal, site).await?
+    {
         return Ok(others);
     }
     for run in journal.runs(manifest).await? {
@@ -92,6 +94,12 @@ pub async fn of_others(
         }
     }
     Ok(others)
+}
+
+/// Tells whether the journal knows runs of a site.
+pub async fn has_runs(journal: &dyn Journal, site: &SiteId) -> Result<bool, DriverError> {
+    let runs = journal.runs(None).await?;
+    Ok(runs.iter().any(|run| run.site.as_ref() == Some(site)))
 }
 
 /// Says of which site a run is, and how this one gets that id.
@@ -136,27 +144,77 @@ pub async fn listed(
     journal: &Arc<dyn Journal>,
     site: &SiteId,
 ) -> Result<Vec<RunHead>, DriverError> {
-    let mut runs = journal.runs(which.manifest.as_deref()).await?;
-    runs.retain(|run| run.is_of(site));
-    if let Some(host) = &which.host {
-        runs.retain(|run| run.hosts.contains(host));
-    }
+    let mut runs = of_site(which, journal, site).await?;
+    runs.retain(|run| is_meant(which, run));
     Ok(runs)
 }
 
-/// Returns the newest run of each manifest and its hosts.
-pub fn newest(runs: Vec<RunHead>) -> Vec<RunHead> {
-    let mut newest: Vec<RunHead> = Vec::new();
-    for run in runs {
-        let shares = |known: &RunHead| {
-            known.manifest == run.manifest
-                && known.hosts.iter().any(|host| run.hosts.contains(host))
-        };
-        if !newest.iter().any(shares) {
-            newest.push(run);
-        }
-    }
-    newest
+/// Returns the newest runs that flags choose. Newer runs on any host count, so that one that was
+/// replaced on another host than the one that is named is not among them.
+pub async fn current(
+    which: &Which,
+    journal: &Arc<dyn Journal>,
+    site: &SiteId,
+) -> Result<Vec<RunHead>, DriverError> {
+    let mut runs = newest(of_site(which, journal, site).await?);
+    runs.retain(|run| is_meant(which, run));
+    Ok(runs)
+}
+
+async fn of_site(
+    which: &Which,
+    journal: &Arc<dyn Journal>,
+    site: &SiteId,
+) -> Result<Vec<RunHead>, DriverError> {
+    let mut runs = journal.runs(which.manifest.as_deref()).await?;
+    runs.retain(|run| run.is_of(site));
+    Ok(runs)
+}
+
+fn is_meant(which: &Which, run: &RunHead) -> bool {
+    let host = which.host.as_ref();
+    host.is_none_or(|host| run.hosts.contains(host))
+}
+
+/// Returns the runs that no newer run of the same manifest shares a host with. They come newest
+/// first.
+pub fn newest(mut runs: Vec<RunHead>) -> Vec<RunHead> {
+    let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    runs.retain(|run| {
+        let hosts = seen.entry(run.manifest.clone()).or_default();
+        // What replaced it counts, whether or not that was replaced itself.
+        let fresh = run
+            .hosts
+            .iter()
+            .filter(|host| hosts.insert((*host).clone()));
+        fresh.count() == run.hosts.len()
+    });
+    runs
+}
+
+/// Adds that the newest run that flags choose was replaced by one on other hosts, if it was.
+pub async fn with_replaced(
+    error: DriverError,
+    which: &Which,
+    journal: &Arc<dyn Journal>,
+    site: &SiteId,
+) -> Result<DriverError, DriverError> {
+    let runs = listed(which, journal, site).await?;
+    Ok(match runs.first() {
+        Some(run) => error.hint(replaced(run)),
+        None => error,
+    })
+}
+
+/// Says that a run was replaced.
+pub fn replaced(run: &RunHead) -> String {
+    format!(
+        "run {} ({} `{}` on {}) was replaced by a newer one on some of these hosts",
+        run.id,
+        run.verb,
+        run.manifest,
+        run.hosts.join(",")
+    )
 }
 
 /// Returns the one run that is unfinished.
@@ -165,15 +223,19 @@ pub async fn unfinished(
     journal: &Arc<dyn Journal>,
     site: &SiteId,
 ) -> Result<Run, DriverError> {
-    let mut runs = newest(listed(which, journal, site).await?);
+    let current = current(which, journal, site).await?;
+    let mut runs = current.clone();
     runs.retain(is_unfinished);
     match runs.as_slice() {
         [] => {
-            let none = DriverError::refused(match which.manifest.as_deref() {
+            let mut none = DriverError::refused(match which.manifest.as_deref() {
                 Some(manifest) => format!("No run of `{manifest}` is unfinished."),
                 None => "No run is unfinished.".to_owned(),
             })
             .hint("homestak manifest history lists runs");
+            if current.is_empty() {
+                none = with_replaced(none, which, journal, site).await?;
+            }
             let hints = hints(which, journal, site).await?;
             Err(hints.into_iter().fold(none, DriverError::hint))
         }

@@ -187,6 +187,13 @@ impl Chronicle {
                 entry.at.duration_since(begun).as_secs_f64().max(0.0)
             });
             let record = entry.record.as_ref();
+            let node = step.node.and_then(|node| run.plan.nodes.get(node));
+            // What was in a node that is gone is recorded beside it, and is none of its own.
+            if let (Some(record), Some(node)) = (record, node)
+                && record.name != node.record_name()
+            {
+                continue;
+            }
             let done = |undo, changed| What::StepDone {
                 subject: name.clone(),
                 step: step.kind,

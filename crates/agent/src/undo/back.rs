@@ -166,10 +166,10 @@ impl<'a> Reversal<'a> {
         let mut stuck = Stuck::default();
         let users = made(&kept.way);
         // They could write into what is removed.
-        for user in &users {
+        for (user, group) in &users {
             processes::end(*user);
             // Whatever of theirs is left anywhere belongs to nobody else.
-            if let Err(error) = state::retire_user(*user) {
+            if let Err(error) = state::retire([*user, *group]) {
                 stuck.add(error.message(), false);
             }
         }
@@ -187,7 +187,7 @@ impl<'a> Reversal<'a> {
             self.left = left;
         }
         // Nobody logs in as a user who is not there.
-        for user in users {
+        for (user, _) in users {
             if !processes::end(user) {
                 stuck.add(format!("processes of user {user} did not end"), true);
             }
@@ -224,15 +224,15 @@ fn is_users(path: &str) -> bool {
     }
 }
 
-/// Returns the numbers of the users that the steps made.
-fn made(way: &WayBack) -> Vec<u32> {
+/// Returns the numbers of the users that the steps made, and of their groups.
+fn made(way: &WayBack) -> Vec<(u32, u32)> {
     let Ok(accounts) = Accounts::read() else {
         return Vec::new();
     };
     let homes = way.homes.iter();
     let names = homes.filter_map(|home| Path::new(home).file_name()?.to_str());
-    let numbers = names.filter_map(|name| Some(accounts.ids(name, "")?.0));
-    numbers.filter(|number| *number != 0).collect()
+    let numbers = names.filter_map(|name| accounts.ids(name, ""));
+    numbers.filter(|(user, _)| *user != 0).collect()
 }
 
 fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {

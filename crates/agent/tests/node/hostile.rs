@@ -377,6 +377,71 @@ fn a_user_neither_reads_files_of_root_nor_keeps_herself_from_being_removed() {
     lab.bed.destroy("lab");
 }
 
+#[test]
+fn a_user_who_fills_tmp_keeps_neither_packages_nor_her_removal_from_being_had() {
+    let Some(lab) = Lab::new() else { return };
+    let spec = spec(&lab);
+    lab.apply(&spec);
+    lab.root("rm -rf /var/lib/apt/lists/*").good();
+    let fill = "python3 -c \"n = 0\nwhile True: open(f\\\"/tmp/{n}\\\", \\\"x\\\"); n += 1\" || true; \
+                rm /tmp/1; dd if=/dev/zero of=/tmp/x bs=1M count=600 || true; touch /tmp/y || true";
+    let said = alice(&lab, fill);
+    assert!(said.err.contains("No space left"), "{}", said.err);
+    lab.root("touch /tmp/mine").bad();
+    let mut gone = without_alice(&spec);
+    gone["platform"] = json!({ "packages": ["tree"] });
+    lab.apply(&gone);
+    lab.root("test -x /usr/bin/tree; getent shadow alice | cut -d: -f8 | grep -qx 1")
+        .good();
+    lab.bed.destroy("lab");
+}
+
+#[test]
+fn numbers_of_users_whose_creation_was_reverted_are_nobodys() {
+    let Some(lab) = Lab::new() else { return };
+    let mut spec = spec(&lab);
+    spec["run"] = json!({ "trigger": "manual" });
+    lab.apply(&spec);
+    let with = |name: &str| {
+        let mut spec = spec.clone();
+        let user = json!({ "name": name, "sudo": true, "ssh_keys": [] });
+        spec["access"]["users"].as_array_mut().unwrap().push(user);
+        spec
+    };
+    let numbers = |name: &str| lab.root(&format!("id -u {name}; id -g {name}")).good();
+    let mut gone = Vec::new();
+    let mut reverted = |job: &str| {
+        let words = format!("--id {job} --confirm 2");
+        let mut job = lab.begin(&words, &with("carol"), crate::bed::Way::Shared);
+        job.until("confirm");
+        let carol = numbers("carol");
+        assert_eq!(job.end().0, 2);
+        gone.extend(carol.lines().map(str::to_owned));
+        gone.clone()
+    };
+    // A group is in the way of the same number for the user and the group.
+    lab.root("groupadd shared").good();
+    let left = reverted("first");
+    lab.apply(&with("dave"));
+    let dave = numbers("dave");
+    assert!(
+        !left.iter().any(|one| dave.contains(one)),
+        "{dave} {left:?}"
+    );
+    lab.apply(&spec);
+    // The last numbers that there are.
+    lab.root("useradd -u 59999 last").good();
+    let left = reverted("last");
+    assert!(left.contains(&"60000".to_owned()), "{left:?}");
+    lab.apply(&with("erin"));
+    let erin = numbers("erin");
+    assert!(
+        !left.iter().any(|one| erin.contains(one)),
+        "{erin} {left:?}"
+    );
+    lab.bed.destroy("lab");
+}
+
 /// Applies a spec, which ends whatever is in the way, and returns the exit code.
 fn apply(lab: &Lab, spec: &Value) -> i32 {
     let command = format!("sudo timeout 60 {AGENT} config apply --spec -");

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use homestak_core::converge::{self, Change};
-use homestak_core::observed::GuestKind;
+use homestak_core::observed::{GuestKind, Power};
 use homestak_core::plan::{Action, Foreign, Found, NodePlan, Place, Plan, Reason, Verb, Wanted};
 use owo_colors::OwoColorize as _;
 
@@ -43,13 +43,11 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
     for refusal in &plan.refusals {
         let about = refusal.node.as_ref();
         let about = about.map_or_else(String::new, |node| format!("`{node}`: "));
-        text += &format!(
-            "{} {about}{}\n  {} {}\n",
-            "refused:".red().bold(),
-            reason(&refusal.reason),
-            "hint:".cyan().bold(),
-            refusal.hint
-        );
+        let why = reason(&refusal.reason);
+        text += &format!("{} {about}{why}\n", "refused:".red().bold());
+        if !refusal.hint.is_empty() {
+            text += &format!("  {} {}\n", "hint:".cyan().bold(), refusal.hint);
+        }
     }
     text += &others(plan, more);
     text += &summary(plan);
@@ -116,10 +114,7 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
     let said = match (node.action, plan.verb) {
         // What is not there needs no reason beside it, unless a guest that was it is.
         (Action::Nothing, Verb::Destroy) => {
-            more || node
-                .reasons
-                .iter()
-                .any(|why| why.text.starts_with("guest "))
+            more || node.is_given_up() || goes_with(plan, node).is_some()
         }
         (Action::Destroy, Verb::Destroy) => more || node.reasons.len() > 1,
         _ => true,
@@ -188,21 +183,39 @@ fn still(plan: &Plan, node: &NodePlan) -> String {
         .as_ref()
         .and_then(|config| config.found.as_ref());
     let differs = inside.is_some_and(|found| !found.changes.is_empty());
-    match (&node.found, &node.place) {
-        (Some(found), _) if differs || !node.reasons.is_empty() => {
+    match (&node.found, goes_with(plan, node)) {
+        (Some(found), Some(parent)) => {
+            format!("{} is destroyed with `{parent}`", guest(found))
+        }
+        (None, Some(parent)) => format!("is not known; what is in `{parent}` is destroyed with it"),
+        (Some(found), None) if found.power == Power::Unknown => {
+            format!("{}: whether it runs is unknown", guest(found))
+        }
+        (Some(found), None) if differs || !node.reasons.is_empty() => {
             format!("{} stays as it is", guest(found))
         }
-        (Some(found), _) => format!("{} is as it should be", guest(found)),
-        (None, Place::Inside(parent)) if goes(plan, parent) => {
-            format!("is not known; what is in `{parent}` is destroyed with it")
-        }
-        (None, _) => "is not there".to_owned(),
+        (Some(found), None) => format!("{} is as it should be", guest(found)),
+        (None, None) if node.is_given_up() => "has no guest of its own any more".to_owned(),
+        (None, None) if is_refused(plan, node) => "is refused, see below".to_owned(),
+        (None, None) => "is not there".to_owned(),
     }
 }
 
-fn goes(plan: &Plan, node: &str) -> bool {
-    plan.node(node)
-        .is_some_and(|node| node.action == Action::Destroy)
+fn is_refused(plan: &Plan, node: &NodePlan) -> bool {
+    let mut refusals = plan.refusals.iter();
+    refusals.any(|refusal| refusal.node.as_deref() == Some(&node.name))
+}
+
+/// Returns the node that is destroyed with this one in it, however deep.
+fn goes_with<'p>(plan: &'p Plan, node: &'p NodePlan) -> Option<&'p str> {
+    let parent = |node: &&'p NodePlan| match &node.place {
+        Place::Inside(parent) => plan.node(parent),
+        Place::Host(_) => None,
+    };
+    // A plan that was written by hand may have a circle in it.
+    let above = std::iter::successors(parent(&node), parent).take(plan.nodes.len());
+    let mut goes = above.filter(|node| node.action == Action::Destroy);
+    goes.next().map(|node| node.name.as_str())
 }
 
 fn id(node: &NodePlan) -> String {
@@ -256,11 +269,15 @@ pub(crate) fn summary(plan: &Plan) -> String {
     if plan.is_empty() && plan.refusals.is_empty() {
         return "Nothing to do.".to_owned();
     }
+    // What is known in a node that is destroyed goes with it.
     let number = |action| {
-        plan.nodes
-            .iter()
-            .filter(|node| node.action == action)
-            .count()
+        let nodes = plan.nodes.iter().filter(|node| {
+            let gone = node.action == Action::Nothing
+                && node.found.is_some()
+                && goes_with(plan, node).is_some();
+            action == if gone { Action::Destroy } else { node.action }
+        });
+        nodes.count()
     };
     let mut parts: Vec<String> = [
         Action::Create,
@@ -348,5 +365,60 @@ mod tests {
         }
         assert!(!text.contains("file:/etc/12"), "{text}");
         assert!(!inside(&node, "", true).contains(" more"));
+    }
+
+    fn shown(verb: &str, nodes: serde_json::Value, refusals: serde_json::Value) -> String {
+        let plan: Plan = serde_json::from_value(json!({
+            "form": 2, "verb": verb, "manifest": "u", "hosts": ["sim"], "on_error": "stop",
+            "parallelism": 1, "verify_ssh": false, "timeout_buffer": 0, "nodes": nodes,
+            "images": [], "foreign": [], "refusals": refusals,
+        }))
+        .expect("a plan");
+        render(&plan, false)
+    }
+
+    fn there(name: &str, place: serde_json::Value, vmid: u32, action: &str) -> serde_json::Value {
+        json!({
+            "name": name, "host": "sim", "place": place, "depth": 0, "action": action,
+            "reasons": [{ "text": "why", "source": null }],
+            "found": {
+                "guest": {
+                    "uuid": "07070707-0707-0707-0707-070707070707", "kind": "vm", "vmid": vmid,
+                    "host": "pve1",
+                },
+                "power": "Unknown", "made": true, "ready": null, "cores": null, "memory": null,
+                "disk": null,
+            },
+        })
+    }
+
+    #[test]
+    fn what_is_in_a_node_that_goes_is_said_and_counted_as_going_however_deep() {
+        let inside = |parent: &str| json!({ "inside": parent });
+        let text = shown(
+            "destroy",
+            json!([
+                there("hyper", json!({ "host": "sim" }), 7000, "destroy"),
+                there("kid", inside("hyper"), 7002, "nothing"),
+                there("grandkid", inside("kid"), 7003, "nothing"),
+            ]),
+            json!([]),
+        );
+        assert!(!text.contains("stays as it is"), "{text}");
+        assert_eq!(text.matches("is destroyed with").count(), 2, "{text}");
+        assert!(text.contains("3 to destroy"), "{text}");
+        assert!(!text.contains("not there"), "{text}");
+    }
+
+    #[test]
+    fn what_could_not_be_seen_is_not_said_to_be_as_it_should_be() {
+        let mut node = there("web", json!({ "host": "sim" }), 7000, "nothing");
+        node["reasons"] = json!([]);
+        let why = json!({ "text": "no answer", "source": null });
+        let refusals = json!([{ "node": "web", "reason": why, "hint": "" }]);
+        let text = shown("apply", json!([node]), refusals);
+        assert!(!text.contains("as it should be"), "{text}");
+        assert!(text.contains("unknown"), "{text}");
+        assert!(!text.contains("hint:"), "{text}");
     }
 }

@@ -150,51 +150,60 @@ fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
 pub(crate) fn ending(
     ending: Ending,
     chronicle: &Chronicle,
-    (manifest, host): (&str, &str),
+    names: (&str, &str),
     undoable: bool,
     printer: &Printer,
 ) {
-    let hint = "hint:".cyan().bold().to_string();
+    let (text, hint) = way_on(ending, chronicle, names, undoable);
+    if !text.is_empty() {
+        printer.say(&text);
+    }
+    if !hint.is_empty() {
+        printer.say(&format!("{} {hint}", "hint:".cyan().bold()));
+    }
+}
+
+fn way_on(
+    ending: Ending,
+    chronicle: &Chronicle,
+    (manifest, host): (&str, &str),
+    undoable: bool,
+) -> (String, String) {
     let with = format!("-M {manifest} -H {host}");
     let undo = match undoable {
         true => format!("; homestak manifest rollback {with} undoes this run"),
         false => String::new(),
     };
-    match ending {
-        Ending::Done => {}
-        Ending::Failed if chronicle.troubles().any(|(_, one)| one.needs_new_plan()) => {
-            printer.say("Failed; what is there stays.");
-            printer.say(&format!(
-                "{hint} homestak manifest apply {with} makes a new plan and continues from what is there{undo}"
-            ));
-        }
-        Ending::Failed if is_partial(chronicle) => {
-            printer.say("Done, except for what was refused.");
-            printer.say(&format!(
-                "{hint} homestak manifest resume {with} tries that again"
-            ));
-        }
-        Ending::Failed => {
-            printer.say("Failed; what is there stays.");
-            printer.say(&format!(
-                "{hint} homestak manifest resume {with} goes on from here{undo}"
-            ));
-        }
-        Ending::Stopped => {
-            printer.say("Stopped half-way; nothing new was begun.");
-            printer.say(&format!(
-                "{hint} homestak manifest resume {with} goes on from here"
-            ));
-        }
-        Ending::RolledBack => printer.say(&undone(chronicle)),
-        Ending::Stuck => {
-            printer.say("Stuck: something could not be undone, and a person is needed.");
-            printer.say(&format!(
-                "{hint} mend it by hand, then homestak manifest resume {with} --from NODE takes it as settled"
-            ));
-        }
-        Ending::Superseded => printer.say("A later run took over."),
-    }
+    let (text, hint) = match ending {
+        Ending::Done => ("", String::new()),
+        Ending::Failed if is_partial(chronicle) => (
+            "Done, except for what was refused.",
+            format!("homestak manifest apply {with} tries that again"),
+        ),
+        Ending::Failed if chronicle.troubles().any(|(_, one)| one.needs_new_plan()) => (
+            "Failed; what is there stays.",
+            format!(
+                "homestak manifest apply {with} makes a new plan and continues from what is there{undo}"
+            ),
+        ),
+        Ending::Failed => (
+            "Failed; what is there stays.",
+            format!("homestak manifest resume {with} goes on from here{undo}"),
+        ),
+        Ending::Stopped => (
+            "Stopped half-way; nothing new was begun.",
+            format!("homestak manifest resume {with} goes on from here"),
+        ),
+        Ending::RolledBack => return (undone(chronicle), String::new()),
+        Ending::Stuck => (
+            "Stuck: something could not be undone, and a person is needed.",
+            format!(
+                "mend it by hand, then homestak manifest resume {with} --from NODE takes it as settled"
+            ),
+        ),
+        Ending::Superseded => ("A later run took over.", String::new()),
+    };
+    (text.to_owned(), hint)
 }
 
 /// Says how far a run was undone.
@@ -233,5 +242,46 @@ pub(crate) fn exit_code(ending: Ending) -> u8 {
         Ending::Failed | Ending::RolledBack | Ending::Superseded => 1,
         Ending::Stopped => 4,
         Ending::Stuck => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_engine::events::{Event, What};
+    use homestak_engine::journal::RunId;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_run_in_which_parts_were_refused_is_said_to_be_done_but_for_them() {
+        let mut chronicle = Chronicle::default();
+        let fail = |chronicle: &mut Chronicle, node: &str, class: &str| {
+            chronicle.hear(&Event {
+                at: Timestamp::UNIX_EPOCH,
+                run: RunId(1),
+                what: What::StepFailed {
+                    subject: node.to_owned(),
+                    step: StepKind::Configure,
+                    undo: false,
+                    trouble: Trouble {
+                        class: class.to_owned(),
+                        message: "no".to_owned(),
+                        log: Vec::new(),
+                        hint: "correct that on the node or in the spec, and apply again".to_owned(),
+                    },
+                    seconds: 1.0,
+                },
+            });
+        };
+        fail(&mut chronicle, "a", "partly-refused");
+        let names = ("m", "father");
+        let (text, hint) = way_on(Ending::Failed, &chronicle, names, true);
+        assert_eq!(text, "Done, except for what was refused.");
+        // The spec may have to be corrected, which takes a new plan.
+        assert!(hint.contains("manifest apply -M m -H father"), "{hint}");
+        fail(&mut chronicle, "b", "refused");
+        let (text, _) = way_on(Ending::Failed, &chronicle, names, true);
+        assert_eq!(text, "Failed; what is there stays.");
     }
 }

@@ -223,3 +223,55 @@ fn a_full_disk_is_reported_and_nothing_counts_as_recorded() {
     );
     assert!(!run.err.contains("recorded;"), "{}", run.err);
 }
+
+#[test]
+fn a_machine_of_a_cluster_that_does_not_answer_keeps_its_own_nodes_from_being_recorded_only() {
+    let father = Father::cluster();
+    let node = |name: &str, host: &str| {
+        format!("  - {{name: {name}, preset: vm-small, image: debian-12, host: {host}}}\n")
+    };
+    let nodes = node("wa", "father") + &node("wb", "mother");
+    father.manifest("w", "", &nodes);
+    father.run(&["manifest", "apply", "-M", "w"]).good();
+    lose_state(&father);
+    father.pve.set_online("pve2", false);
+    let run = father.run(&["state", "rebuild", "--json-output"]);
+    let json: Value = serde_json::from_str(&run.out).unwrap_or_else(|_| panic!("{}", run.err));
+    assert_eq!(run.code, 3, "{json:#}");
+    assert_eq!(restored(&json), ["wa"], "{json:#}");
+    assert_eq!(json["unreachable"], serde_json::json!({}), "{json:#}");
+    let refused = json["refused"].as_array().unwrap();
+    assert_eq!(refused.len(), 1, "{json:#}");
+    assert_eq!(refused[0]["node"], "wb", "{json:#}");
+    assert_ne!(refused[0]["hint"], "", "{json:#}");
+    father.pve.set_online("pve2", true);
+    let json = father.run(&["state", "rebuild", "--json-output"]).json();
+    assert_eq!(restored(&json), ["wb"], "{json:#}");
+}
+
+#[test]
+fn recorded_guests_of_a_manifest_outside_the_site_are_not_refused() {
+    let father = Father::quick();
+    father.single();
+    let site = father.site.site();
+    fs::rename(
+        site.join("manifests/single-node.yaml"),
+        site.join("single-node.yaml"),
+    )
+    .unwrap();
+    let apply = [
+        "manifest",
+        "apply",
+        "--manifest-file",
+        "site/single-node.yaml",
+        "-H",
+        "father",
+    ];
+    father.run(&apply).good();
+    let (code, json) = rebuild(&father);
+    assert_eq!(code, 0, "{json:#}");
+    assert_eq!(json["refused"].as_array().unwrap().len(), 0, "{json:#}");
+    // Without its record, nothing tells whose it is.
+    lose_state(&father);
+    assert_eq!(rebuild(&father).0, 3);
+}

@@ -323,3 +323,104 @@ fn forget_says_nothing_of_a_guest_that_it_did_not_look_at() {
     assert!(!run.err.contains("stays as it is"), "{}", run.err);
     assert!(run.err.contains("was not asked"), "{}", run.err);
 }
+
+/// Runs of `w` on two hosts: a failed destroy of both, then one on `father` alone that keeps `wa`.
+fn replaced(father: &Father) {
+    failed_destroy(father);
+    protect(father, "0");
+    let node = "  - {name: wa, preset: vm-small, image: debian-12, host: father}\n";
+    father.manifest("w", "", node);
+    father.run(&["manifest", "apply", "-M", "w"]).good();
+}
+
+fn wa_runs(father: &Father) -> bool {
+    father.guests().iter().any(|name| name == "wa")
+}
+
+#[test]
+fn a_run_that_a_newer_one_on_some_of_its_hosts_replaced_is_neither_resumed_nor_undone() {
+    let father = Father::cluster();
+    replaced(&father);
+    assert!(wa_runs(&father), "{:?}", father.guests());
+    let before = father.guests();
+    for words in [
+        &["manifest", "resume", "-M", "w", "-H", "mother"][..],
+        &["manifest", "rollback", "-M", "w", "-H", "mother", "--yes"],
+        &["manifest", "resume", "-H", "mother"],
+    ] {
+        let run = father.run(words);
+        assert_eq!(run.code, 3, "{words:?}: {}{}", run.out, run.err);
+        assert!(run.err.contains("replaced"), "{words:?}: {}", run.err);
+        assert_eq!(father.guests(), before, "{words:?}");
+    }
+    let status = father.run(&["manifest", "status", "-M", "w", "-H", "mother"]);
+    assert!(!status.err.contains("resume"), "{}", status.err);
+    assert!(status.err.contains("replaced"), "{}", status.err);
+    status.good();
+    let json = father
+        .run(&[
+            "manifest",
+            "status",
+            "-M",
+            "w",
+            "-H",
+            "mother",
+            "--json-output",
+        ])
+        .json();
+    assert_eq!(json["runs"][0]["resumable"], false, "{json:#}");
+}
+
+#[test]
+fn an_older_run_does_not_become_the_newest_when_the_one_that_replaced_it_is_replaced() {
+    let father = Father::cluster();
+    let node = |name: &str, host: &str| {
+        format!("  - {{name: {name}, preset: vm-small, image: debian-12, host: {host}}}\n")
+    };
+    let (wa, wb) = (node("wa", "father"), node("wb", "mother"));
+    let larger = wa.replace("host:", "memory: 3072, host:");
+    // On mother alone, on both, on father alone.
+    for nodes in [wb.clone(), wa + &wb, larger] {
+        father.manifest("w", "", &nodes);
+        father.run(&["manifest", "apply", "-M", "w"]).good();
+    }
+    assert_eq!(father.guests(), ["wa", "wb"]);
+    let run = father.run(&["manifest", "rollback", "-M", "w", "-H", "mother", "--yes"]);
+    assert_eq!(run.code, 3, "{}{}", run.out, run.err);
+    assert_eq!(father.guests(), ["wa", "wb"]);
+}
+
+#[test]
+fn a_site_is_not_told_to_take_its_own_id_when_only_copies_of_its_guests_are_left() {
+    let father = Father::quick();
+    fixed(&father, "m", 5001);
+    father
+        .run(&["manifest", "apply", "-M", "m", "-H", "father"])
+        .good();
+    father.pve.clone_guest(5001, 9001, &[]).unwrap();
+    father.pve.remove_guest(5001);
+    for words in ["plan", "destroy"] {
+        let run = father.run(&["manifest", words, "-M", "m", "-H", "father"]);
+        assert!(run.out.contains("9001") || run.err.contains("9001"));
+        assert!(!run.err.contains("new-id"), "{words}: {}", run.err);
+    }
+}
+
+#[test]
+fn a_site_with_runs_of_its_own_is_not_told_to_take_the_id_of_another() {
+    let father = Father::quick();
+    father.single();
+    father.run(&APPLY).good();
+    // Another site has guests of a manifest of that name; this one had some and removed them.
+    lose_state(&father);
+    father.run(&["site", "new-id", "--yes"]).good();
+    father.run(&APPLY).good();
+    father.run(&DESTROY).good();
+    for words in [
+        &["manifest", "plan", "-M", "single-node", "-H", "father"][..],
+        &DESTROY,
+    ] {
+        let run = father.run(words);
+        assert!(!run.err.contains("new-id"), "{words:?}: {}", run.err);
+    }
+}

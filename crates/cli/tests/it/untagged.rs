@@ -178,3 +178,22 @@ fn the_preview_of_a_rollback_is_what_it_does_and_guests_that_stay_are_kept() {
     let shown = run(&father, "manifest status -M f --offline --json-output").json();
     assert_eq!(status(&shown["runs"][0], "fd"), "kept", "{shown}");
 }
+
+#[test]
+fn a_guest_without_its_tags_is_not_called_absent_when_a_copy_of_it_is_there() {
+    let father = made();
+    father.pve.clone_guest(5102, 9102, &[]).unwrap();
+    change(&father, 5102, &[("delete", "tags")]);
+    change(&father, 5104, &[("delete", "tags")]);
+    let plan = run(&father, "manifest destroy -M f -H father --dry-run").good();
+    for vmid in [5102, 5104] {
+        let stays = format!("guest {vmid} on pve1 is recorded as its guest");
+        assert!(plan.contains(&stays), "{plan}");
+    }
+    assert!(plan.contains("9102"), "{plan}");
+    assert!(!plan.contains("is not there"), "{plan}");
+    let shown = run(&father, "manifest status -M f --json-output").json();
+    for node in shown["runs"][0]["nodes"].as_array().unwrap() {
+        assert_eq!(node["power"], "unknown", "{shown:#}");
+    }
+}

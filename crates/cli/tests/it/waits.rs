@@ -3,8 +3,10 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
+use homestak_sim::{Call, Fault, FaultKind};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::father::Father;
 use crate::support::{Run, World};
 
 /// A simulator whose machines boot for longer than anyone waits; it ends with the test.
@@ -143,4 +145,27 @@ fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
             assert!(run.err.contains(words), "{words}: {}", run.err);
         }
     }
+}
+
+#[test]
+fn time_limits_of_a_run_hold_when_it_is_undone() {
+    let father = Father::quick();
+    father.manifest(
+        "one",
+        "timeouts: {answer: 3}",
+        "  - {name: web, preset: vm-small, image: debian-12}\n",
+    );
+    father
+        .run(&["manifest", "apply", "-M", "one", "-H", "father"])
+        .good();
+    // An answer takes ten seconds of the test's time: less than the limit that holds otherwise.
+    let slow = Fault::new(Call::any(), FaultKind::Slow(2_000.0));
+    father.pve.add_fault(slow);
+    let preview = father.run(&["manifest", "rollback", "-M", "one", "--dry-run"]);
+    assert!(
+        preview.out.contains("which is unknown"),
+        "{}{}",
+        preview.out,
+        preview.err
+    );
 }

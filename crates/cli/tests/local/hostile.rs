@@ -44,6 +44,35 @@ for my $top (@tops) {
 }
 "#;
 
+/// Takes more memory than a node has, and more processes, and says how far that went.
+const GREEDY: &str = r#"#!/usr/bin/perl
+my ($taker, $size) = (fork // die("fork: $!"), 700 << 20);
+unless ($taker) { my $all = "x" x $size; exit 0; }
+waitpid($taker, 0);
+print "memory: ", $? == 0 ? "all" : "limited", "\n";
+my @children;
+while (@children < 5000 && defined(my $child = fork)) {
+    unless ($child) { sleep 60; exit; }
+    push @children, $child;
+}
+print "processes: ", @children == 5000 ? "all" : "limited", "\n";
+kill "KILL", @children;
+"#;
+
+/// Sends a packet to a port of a machine in the name of each address.
+const FORGE: &str = r#"
+use Socket;
+my ($to, $port, @from) = @ARGV;
+socket(my $s, AF_INET, SOCK_RAW, 255) or die "socket: $!";
+for my $from (@from) {
+    my $udp = pack("nnnn", 5353, $port, 8 + length $from, 0) . $from;
+    my $ip = pack("CCnnnCCna4a4", 0x45, 0, 20 + length $udp, 1, 0, 64, 17, 0,
+        inet_aton($from), inet_aton($to));
+    send($s, $ip . $udp, 0, pack_sockaddr_in(0, inet_aton($to))) or die "send: $!";
+}
+print "sent\n";
+"#;
+
 /// Writes a file of a node as root there.
 fn put(bed: &Bed, node: &str, path: &str, text: &str) {
     let line = format!("cat >{path} <<'END'\n{text}END\nchmod 755 {path}\n");
@@ -127,6 +156,53 @@ fn following_logs_ends_with_an_interrupt_at_the_terminal() {
     drop(stdin);
     assert_eq!(said.code, 130, "{:?}", said.out);
     wait_until("nobody follows the journal", || readers() == "0");
+    bed.destroy("one");
+    bed.is_as_before();
+}
+
+#[test]
+fn what_logs_and_consoles_run_has_what_the_node_may_have() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("one", 1);
+    bed.apply("one");
+    put(&bed, "peer-1", "/usr/bin/journalctl", GREEDY);
+    let limited = "memory: limited\nprocesses: limited\n";
+    let logs = bed.run(&["logs", "peer-1", "-n", "1"]);
+    assert!(logs.out.contains(limited), "{}{}", logs.out, logs.err);
+    let console = as_root(&bed, "peer-1", "journalctl");
+    assert_eq!(console.out, limited, "{}", console.err);
+    let program = env!("CARGO_BIN_EXE_homestak");
+    let mut child = at_terminal(&bed, &format!("{program} console peer-1"));
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"journalctl; exit 7\n").unwrap();
+    let said = Run::from(child.wait_with_output().unwrap());
+    drop(stdin);
+    let text = said.out.replace('\r', "");
+    assert!(text.contains(limited), "{text}");
+    assert_eq!(said.code, 7, "{text}");
+    bed.destroy("one");
+    bed.is_as_before();
+}
+
+#[test]
+fn a_node_sends_nothing_in_the_name_of_addresses_outside() {
+    let Some(bed) = Bed::new() else { return };
+    bed.peers("one", 1);
+    bed.apply("one");
+    put(&bed, "peer-1", "/root/forge", FORGE);
+    let way = "ip -4 route show default | cut -d' ' -f3";
+    let machine = bed.inside("peer-1", way).good();
+    let machine = machine.trim();
+    let own = bed.nodes()[0]["address"].as_str().unwrap().to_owned();
+    // A port that nodes reach, at an address that only they have.
+    let service = std::net::UdpSocket::bind((machine, 123)).unwrap();
+    let seconds = std::time::Duration::from_secs(20);
+    service.set_read_timeout(Some(seconds)).unwrap();
+    let line = format!("perl /root/forge {machine} 123 198.51.100.7 {own}");
+    assert_eq!(as_root(&bed, "peer-1", &line).good(), "sent\n");
+    let mut text = [0; 64];
+    let length = service.recv(&mut text).unwrap();
+    assert_eq!(String::from_utf8_lossy(&text[..length]), own);
     bed.destroy("one");
     bed.is_as_before();
 }

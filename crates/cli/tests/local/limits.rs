@@ -1,6 +1,9 @@
 //! What a node uses too much of is its own loss.
 
-use crate::bed::Bed;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+
+use crate::bed::{Bed, image};
 use crate::isolation::as_root;
 
 #[test]
@@ -111,5 +114,68 @@ fn a_user_who_starts_processes_without_end_leaves_some_for_root() {
     );
     assert_eq!((said.out.as_str(), said.err.as_str()), ("done\n", ""));
     bed.destroy("burst");
+    bed.is_as_before();
+}
+
+/// Makes groups wherever a node can, also in hierarchies that it mounts itself, and says how many.
+const GROUPS: &str = r#"
+mkdir -p /mnt/named /mnt/pids /mnt/memory
+mount -t cgroup -o none,name=systemd named /mnt/named
+mount -t cgroup -o pids pids /mnt/pids
+mount -t cgroup -o memory memory /mnt/memory
+perl -e '
+    my $made = 0;
+    for my $top (grep { -d } @ARGV) {
+        for my $n (1 .. 6000) { mkdir("$top/made-$n") or last; $made++; }
+    }
+    print "$made\n";
+' $(awk '$3 ~ /^cgroup/ { print $2 }' /proc/mounts) 2>&1
+"#;
+
+#[test]
+fn a_node_makes_no_groups_without_end() {
+    let Some(bed) = Bed::new() else { return };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    if !mounts.contains(" - cgroup2 ") {
+        println!("skipped: version 1 of control groups has no such limit");
+        return;
+    }
+    bed.peers("many", 1);
+    bed.apply("many");
+    let said = as_root(&bed, "peer-1", GROUPS);
+    let made: u32 = said.out.trim().parse().unwrap();
+    assert!((1..4_096).contains(&made), "{made}: {}", said.err);
+    bed.inside("peer-1", "true").good();
+    bed.destroy("many");
+    bed.is_as_before();
+}
+
+#[test]
+fn processes_of_the_machine_do_not_count_for_users_of_a_node_that_has_the_same_ids() {
+    let Some(bed) = Bed::new() else { return };
+    let host = format!(
+        "  - {{name: outer, type: pve, image: {}, memory: 1024}}\n",
+        image()
+    );
+    bed.manifest("host", &host);
+    bed.apply("host");
+    // They end with what they read from.
+    let many = "for (1 .. 2100) { unless (fork) { sysread(STDIN, my $end, 1); exit } }
+                syswrite(STDOUT, \"ready\"); sysread(STDIN, my $end, 1)";
+    let mut processes = Command::new("setpriv")
+        .args(["--reuid", "61234", "--clear-groups", "perl", "-e", many])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 5];
+    let mut stdout = processes.stdout.take().unwrap();
+    stdout.read_exact(&mut ready).unwrap();
+    let line = "sudo setpriv --reuid 61234 --clear-groups sh -c '(true); echo runs'";
+    let said = bed.inside("outer", line);
+    drop(processes.stdin.take());
+    processes.wait().unwrap();
+    assert_eq!(said.out, "runs\n", "{}", said.err);
+    bed.destroy("host");
     bed.is_as_before();
 }

@@ -300,15 +300,14 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             | Action::Reidentify
             | Action::Leave => false,
         };
-        let was_running = found
-            .as_ref()
-            .is_some_and(|found| found.power == Power::Running);
-        if action == Action::Change && restarts && was_running {
-            reasons.push(said(
+        match found.as_ref().map(|found| found.power) {
+            Some(Power::Running) if action == Action::Change && restarts => reasons.push(said(
                 "it is restarted: CPUs and memory change while it is stopped",
-            ));
-        } else if action == Action::Change && !was_running {
-            reasons.push(said("it does not run; it is started afterwards"));
+            )),
+            Some(Power::Stopped) if action == Action::Change => {
+                reasons.push(said("it does not run; it is started afterwards"));
+            }
+            Some(Power::Running | Power::Stopped | Power::Unknown) | None => {}
         }
         let fate = Fate {
             action,

@@ -30,7 +30,7 @@ pub(super) fn found(guest: &ObservedGuest, record: Option<&NodeRecord>) -> Optio
             Some(status) => Some(status != NodeStatus::Creating),
             None => runs.then_some(true),
         },
-        ready: status.map(|status| status == NodeStatus::Ready),
+        ready: record.and_then(NodeRecord::was_reached),
         cores: guest.cores,
         memory: guest.memory.map(|bytes| bytes / MIB),
         disk: guest.disk.map(|bytes| bytes / GIB),
@@ -124,8 +124,11 @@ pub(super) fn judge(
         change.extend(notes);
         return (Action::Change, change);
     }
-    let start = match (found.made, found.power, found.ready) {
+    // What is recorded and not ready is waited for, whether it was reached before or not.
+    let ready = record.map(|record| record.status == NodeStatus::Ready);
+    let start = match (found.made, found.power, ready) {
         (Some(false), _, _) => Some("it was not created completely"),
+        (None, Power::Unknown, _) => Some("nothing records whether it was created completely"),
         (None, _, _) => {
             Some("it does not run, and nothing records whether it was created completely")
         }

@@ -77,10 +77,13 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                             let (detail, hint) = only_copies(name, record, &others);
                             refusals.push(Refusal::of(Some(name), (detail, hint)));
                         }
+                        let stays = owners.given_up(&place, record).map(given_up);
+                        let stays = stays.unwrap_or_else(|| NOT_THERE.to_owned());
                         let guests = named(&others);
-                        let reason =
-                            format!("it is not there; its identity is carried by {guests}");
-                        (reason, None)
+                        (
+                            format!("{stays}; its identity is carried by {guests}"),
+                            None,
+                        )
                     }
                     Match::Ambiguous(guests) => {
                         let (detail, hint) = ambiguous(name, &guests);

@@ -67,6 +67,15 @@ impl NodeRecord {
         matches!(self.status, NodeStatus::Creating | NodeStatus::Destroying)
     }
 
+    /// Tells whether it was ever reached. Of a guest that was found and not created, nobody knows:
+    /// what it was created from is not recorded.
+    pub fn was_reached(&self) -> Option<bool> {
+        match self.status == NodeStatus::Ready {
+            true => Some(true),
+            false => self.source.as_ref().map(|_| false),
+        }
+    }
+
     /// Returns how many recorded nodes it runs on, one in another.
     pub fn depth(&self, records: &Records) -> usize {
         let above = |record: &&Self| match &record.place {

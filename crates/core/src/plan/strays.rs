@@ -373,12 +373,13 @@ pub(super) fn edited(node: &str, site: &SiteId, guest: &ObservedGuest) -> (Strin
     (detail, hint)
 }
 
+/// What is said of a guest that was made a guest of its own; [`NodePlan::is_given_up`] looks for it.
+pub(super) const GIVEN_UP: &str =
+    "is recorded as its guest, and does not carry its tags any more: it stays";
+
 /// Says that the recorded guest of a node was made a guest of its own.
 pub(super) fn given_up(guest: &ObservedGuest) -> String {
-    format!(
-        "guest {} on {} is recorded as its guest, and does not carry its tags any more: it stays",
-        guest.vmid, guest.host
-    )
+    format!("guest {} on {} {GIVEN_UP}", guest.vmid, guest.host)
 }
 
 /// Says that several guests carry one identity.

@@ -258,6 +258,12 @@ impl NodePlan {
         self.recorded.as_ref().unwrap_or(&self.name)
     }
 
+    /// Tells whether its recorded guest was made a guest of its own, which stays.
+    pub fn is_given_up(&self) -> bool {
+        let mut reasons = self.reasons.iter();
+        reasons.any(|why| why.text.contains(super::strays::GIVEN_UP))
+    }
+
     /// Tells whether configuring it may remove what an earlier spec gave it, without anybody having
     /// seen what that is. A node that was never reached has nothing of an earlier spec.
     pub fn may_remove_inside(&self) -> bool {
@@ -363,7 +369,7 @@ pub struct Found {
     pub power: Power,
     /// Whether it was created completely; `None` when nothing is recorded.
     pub made: Option<bool>,
-    /// Whether it was reached; `None` when nothing is recorded.
+    /// Whether it was reached; `None` when nothing is recorded, or not whether it was.
     pub ready: Option<bool>,
     /// Virtual CPUs, when known.
     pub cores: Option<u32>,

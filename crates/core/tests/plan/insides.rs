@@ -62,13 +62,30 @@ fn a_node_that_was_configured_otherwise_and_could_not_be_asked_may_lose_somethin
         assert!(plan.removes_inside(), "{:#?}", plan.nodes);
         assert!(says(&plan, MAY), "{:#?}", plan.nodes);
     }
-    // Nothing records what it was made inside, as after `state rebuild`.
+    // Nothing records what it was made inside.
     let plan = unasked(Power::Stopped, |_, _| {});
     assert!(
         plan.removes_inside() && says(&plan, MAY),
         "{:#?}",
         plan.nodes
     );
+    // As after `state rebuild`, which cannot tell whether it was ever reached.
+    let plan = unasked(Power::Stopped, |known, _| {
+        (known.status, known.source) = (NodeStatus::Made, None);
+    });
+    let node = plan.node("a").expect("the node");
+    let ready = node.found.as_ref().and_then(|found| found.ready);
+    assert_eq!((node.action, ready), (Action::Start, None));
+    assert!(
+        plan.removes_inside() && says(&plan, MAY),
+        "{:#?}",
+        plan.nodes
+    );
+    // What runs is reached again, so that its address is known.
+    let plan = unasked(Power::Running, |known, _| {
+        (known.status, known.source) = (NodeStatus::Made, None);
+    });
+    assert_eq!(plan.node("a").expect("the node").action, Action::Start);
 }
 
 #[test]
@@ -76,7 +93,9 @@ fn a_node_with_the_same_spec_or_that_was_never_reached_loses_nothing() {
     let same = unasked(Power::Stopped, |known, _| {
         known.configured = configured("new");
     });
-    let never = unasked(Power::Stopped, |known, _| known.status = NodeStatus::Made);
+    let never = unasked(Power::Stopped, |known, _| {
+        (known.status, known.source) = (NodeStatus::Made, Some("debian-12".to_owned()));
+    });
     for plan in [same, never] {
         assert_eq!(plan.node("a").expect("the node").action, Action::Start);
         assert!(
@@ -113,4 +132,25 @@ fn why_a_node_could_not_be_asked_is_in_the_plan_and_no_part_of_the_work() {
         config.unseen = None;
     }
     assert!(asked.same_work(&later));
+}
+
+#[test]
+fn a_guest_whose_power_is_unknown_is_not_said_to_be_stopped() {
+    let changed = unasked(Power::Unknown, |_, there| there.cores = Some(4));
+    let plans = [
+        changed,
+        unasked(Power::Unknown, |_, _| {}),
+        apply(ONE, vec![guest_of_unknown_power()]),
+    ];
+    for plan in plans {
+        assert!(!says(&plan, "it does not run"), "{:#?}", plan.nodes);
+        assert_eq!(plan.refusals.len(), 1, "{:#?}", plan.refusals);
+    }
+}
+
+fn guest_of_unknown_power() -> ObservedGuest {
+    ObservedGuest {
+        power: Power::Unknown,
+        ..ours("a", 200)
+    }
 }

@@ -4,7 +4,9 @@
 //! Never: a run; those are tested through the program.
 
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
-use homestak_core::plan::{FORM, Found, NodePlan, OnError};
+use homestak_core::plan::{FORM, Found, NodePlan, NodeRecord, NodeStatus, OnError};
+
+use crate::journal::{Entry, RunHead};
 
 use super::*;
 
@@ -179,4 +181,61 @@ fn an_image_has_a_row_of_its_own_and_warnings_are_told_once() {
     }
     assert_eq!((chronicle.nodes.len(), chronicle.images.len()), (1, 1));
     assert_eq!(chronicle.warnings.len(), 1);
+}
+
+#[test]
+fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node() {
+    let plan = plan(Verb::Destroy, vec![node("hyper", Action::Destroy)]);
+    let guest = |vmid| GuestRef {
+        uuid: GuestUuid::from_bytes([7; 16]),
+        kind: GuestKind::Vm,
+        vmid: Some(vmid),
+        host: "pve1".to_owned(),
+    };
+    let gone = |name: &str, vmid| NodeRecord {
+        name: name.to_owned(),
+        host: "father".to_owned(),
+        place: Place::Host("father".to_owned()),
+        site: None,
+        guest: guest(vmid),
+        status: NodeStatus::Destroyed,
+        source: None,
+        address: None,
+        user: None,
+        configured: None,
+        hosts_guests: None,
+    };
+    let at = |second| Timestamp::from_second(second).expect("a moment");
+    let entry = |step, second, happened, record| Entry {
+        step,
+        happened,
+        at: at(second),
+        record,
+    };
+    let done = Happened::Done { changed: true };
+    let last = steps(&plan).len() - 1;
+    let mut entries = vec![
+        entry(last, 1_000, Happened::Intent, None),
+        entry(last, 1_005, done.clone(), Some(gone("hyper", 100))),
+        entry(last, 1_005, done, Some(gone("kid", 200))),
+    ];
+    let run = |entries| Run {
+        head: RunHead {
+            id: RunId(7),
+            mark: None,
+            site: None,
+            manifest: "m".to_owned(),
+            hosts: vec!["father".to_owned()],
+            verb: "destroy".to_owned(),
+            started: at(1_000),
+            ended: None,
+        },
+        plan: plan.clone(),
+        entries,
+    };
+    let row = |entries| Chronicle::of_run(&run(entries)).nodes.remove(0);
+    let with = row(entries.clone());
+    entries.pop();
+    assert_eq!(with, row(entries));
+    assert_eq!((with.vmid, with.seconds()), (Some(100), 5.0));
 }

@@ -507,7 +507,14 @@ impl Shared {
             site: self.site_of(node, &guest),
             guest,
             status,
-            source: node.wanted.as_ref().map(|wanted| wanted.source.clone()),
+            // Until a guest that was found is reached, nothing more is known of it.
+            source: node
+                .wanted
+                .as_ref()
+                .map(|wanted| wanted.source.clone())
+                .filter(|_| {
+                    status == NodeStatus::Ready || same.is_none_or(|found| found.ready.is_some())
+                }),
             address: self.board.address(&node.name),
             user: node.wanted.as_ref().map(|wanted| wanted.user.clone()),
             configured,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use homestak_core::plan::{Action, OnError, Options, Plan, StepKind, Verb};
+use homestak_core::plan::{Action, NodeStatus, OnError, Options, Plan, StepKind, Verb};
 use homestak_engine::events::What;
 use homestak_engine::journal::{Ending, Happened};
 use homestak_engine::operate::{Interrupt, UndoEffect, rollback_plan};
@@ -296,4 +296,28 @@ async fn accounts_that_a_run_added_are_not_claimed_to_be_undone() {
     assert_eq!(item.subject, "one");
     let text = "accounts that it added stay closed, with their home directories: bob";
     assert_eq!(item.text, text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_found_guest_was_created_from_is_not_recorded_before_it_is_reached() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    let mut plan = lab.plan(&PEERS.replace("vm-small", "vm-large")).await;
+    for node in &mut plan.nodes {
+        assert_eq!(node.action, Action::Change);
+        // As of a guest that `state rebuild` recorded.
+        node.found.as_mut().unwrap().ready = None;
+    }
+    assert_eq!(lab.carry_out(&plan).await, Ending::Done);
+    let run = lab.last_run();
+    let records = run.entries.iter().filter_map(|entry| entry.record.as_ref());
+    let (ready, before): (Vec<_>, Vec<_>) =
+        records.partition(|record| record.status == NodeStatus::Ready);
+    assert!(!ready.is_empty() && !before.is_empty());
+    assert!(ready.iter().all(|record| record.source.is_some()));
+    assert!(
+        before.iter().all(|record| record.source.is_none()),
+        "{before:#?}"
+    );
 }

@@ -18,9 +18,6 @@ const TASKS: u64 = 4_096;
 /// Version 1 hierarchies that a node has a group in, beside systemd's.
 const RESOURCES: [&str; 4] = ["memory", "pids", "cpu", "freezer"];
 const PERIOD: u64 = 100_000;
-/// How deep groups of a node may be nested in version 2: several times what systemd makes, also
-/// where nodes run in nodes. keeper.sh has it too.
-const DEPTH: &str = "64";
 
 /// What a node may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +164,6 @@ impl Group {
         {
             let group = unified.join(&self.own);
             fs_err::create_dir_all(&group)?;
-            write(&group.join("cgroup.max.depth"), DEPTH)?;
             if self.hierarchies.is_pure() {
                 let parent = group.parent().unwrap_or(unified);
                 for above in [unified.as_path(), parent] {
@@ -207,6 +203,27 @@ impl Group {
             &self.own
         };
         Some(unified.join(below))
+    }
+
+    /// Returns the groups that one more process of a node that runs must be put into.
+    pub(super) fn entrances(&self) -> Vec<PathBuf> {
+        if let Some(split) = self.split() {
+            return vec![split.join("keeper")];
+        }
+        let resources = self.hierarchies.old.iter();
+        let resources = resources.map(|(resource, path)| (resource.as_str(), path));
+        let all = resources.chain(self.hierarchies.unified.iter().map(|path| ("", path)));
+        let groups = all.filter_map(|(resource, path)| {
+            // Those without a limit are not always there.
+            let is_limit = !matches!(resource, "" | "systemd" | "freezer");
+            let below = match resource {
+                "" | "systemd" if self.hierarchies.systemd => &self.unit,
+                _ => &self.own,
+            };
+            let group = path.join(below);
+            (is_limit || group.is_dir()).then_some(group)
+        });
+        groups.collect()
     }
 
     /// Returns every process in the groups.
@@ -401,6 +418,29 @@ mod tests {
             group.split().as_deref(),
             Some(Path::new("/sys/fs/cgroup/homestak-local/hs-local-100"))
         );
+    }
+
+    #[test]
+    fn one_who_enters_a_node_joins_a_group_of_every_limit() {
+        let groups = |mounts: &str, systemd| {
+            let hierarchies = Hierarchies {
+                systemd,
+                ..Hierarchies::read(mounts)
+            };
+            Group::new(hierarchies, "none", "hs-none-100").entrances()
+        };
+        let own = |resource: &str| {
+            Path::new("/sys/fs/cgroup")
+                .join(resource)
+                .join("homestak-none/hs-none-100")
+        };
+        // Also where they are gone: then it fails.
+        for systemd in [false, true] {
+            assert_eq!(groups(HYBRID, systemd), [own("memory"), own("cpu,cpuacct")]);
+        }
+        assert_eq!(groups(PURE, false), [own("").join("keeper")]);
+        let unit = Path::new("/sys/fs/cgroup/system.slice/hs-none-100.service/keeper");
+        assert_eq!(groups(PURE, true), [unit]);
     }
 
     #[test]

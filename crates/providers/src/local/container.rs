@@ -47,10 +47,7 @@ pub(super) fn start(
     group: &Group,
     systemd: bool,
 ) -> Result<(), PortError> {
-    let limits = Limits {
-        memory: node.memory,
-        cores: node.cores,
-    };
+    let limits = limits(node);
     let directory = realm.node(&node.uuid);
     let part = realm.part(node.vmid);
     let keeper = Keeper {
@@ -65,7 +62,7 @@ pub(super) fn start(
                 .map_or_else(|| "-".to_owned(), |ids| ids.to_string());
             let mut arguments = vec![ids];
             arguments.extend(nspawn(realm, node, &part, program));
-            arguments.extend(bounds(limits));
+            arguments.extend(bounds(node));
             arguments
         },
     };
@@ -123,16 +120,30 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
 }
 
 /// The arguments of nspawn that keep one user from what all of a node needs.
-fn bounds(limits: Limits) -> Vec<String> {
+fn bounds(node: &Node) -> Vec<String> {
     // nspawn's own sizes are parts of the machine's memory, and what is in these directories is not
     // freed by ending processes.
-    let (size, files) = (limits.memory / 4, limits.memory * FILES);
+    let (size, files) = (node.memory / 4, node.memory * FILES);
     let memory = ["/tmp", "/dev/shm"].map(|place| {
         format!("--tmpfs={place}:mode=1777,nosuid,nodev,size={size}M,nr_inodes={files}")
     });
     let mut arguments = memory.to_vec();
-    arguments.push(format!("--rlimit=RLIMIT_NPROC={}", limits.tasks() / 2));
+    let tasks = user_tasks(node);
+    arguments.extend(tasks.map(|tasks| format!("--rlimit=RLIMIT_NPROC={tasks}")));
     arguments
+}
+
+fn limits(node: &Node) -> Limits {
+    Limits {
+        memory: node.memory,
+        cores: node.cores,
+    }
+}
+
+/// Returns how many processes one user of a node may have. The kernel counts them by id: where the
+/// ids are the machine's, those of others would count.
+pub(super) fn user_tasks(node: &Node) -> Option<u64> {
+    node.ids.map(|_| limits(node).tasks() / 2)
 }
 
 /// Writes down what a node is told on its first start.
@@ -170,10 +181,10 @@ pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Res
     if node.first_boot == FirstBoot::Direct {
         return Ok(());
     }
-    match init(group) {
+    match enter::Entry::of(node, group) {
         // Through the node: what is below a mounted overlay is not changed beside it.
-        Some(pid) => {
-            let mut words = enter::words(pid, &[], &["rm", "-rf", seed]);
+        Some(entry) => {
+            let mut words = entry.apart(&[], &["rm", "-rf", seed]);
             let program = words.remove(0);
             process::run(&program, &words)
                 .map(|_| ())

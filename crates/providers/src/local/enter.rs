@@ -8,9 +8,9 @@ use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::path::PathBuf;
 
 use rustix::fs::{FileType, Mode, OFlags, openat};
-use rustix::process::Pid;
 
-use super::{Local, Node, container, tree};
+use super::cgroup::Group;
+use super::{Local, Node, container, launch, tree};
 use crate::ssh::shell_line;
 
 /// How many files of a journal are read at most: journald keeps 100, a node may make more.
@@ -26,42 +26,70 @@ const ENVIRONMENT: [&str; 6] = [
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 ];
 
-/// Closes every file but the terminal's, then becomes its arguments. What whoever started us had
-/// open is nobody's business in a node.
-const CLOSE: &str = r#"for file in /proc/self/fd/*; do
+/// Closes every file but the terminal's, takes on what limits the node, then becomes its arguments.
+/// What whoever started us had open is nobody's business in a node, and what runs in there is the
+/// node's: outside of its groups it would have what the machine has. Arguments: how many processes a
+/// user of the node may have or -, the node's groups, the command.
+const ENTER: &str = r#"for file in /proc/self/fd/*; do
     file=${file##*/}
     [ "$file" -le 2 ] || eval "exec $file>&-"
 done 2>/dev/null
+stop() { echo "the node is not entered: its limits cannot be taken on ($1)" >&2; exit 1; }
+[ "$1" = - ] || ulimit -u "$1" || stop "processes of a user"
+for group in $2; do
+    echo 0 >"$group/cgroup.procs" || stop "$group"
+done
+shift 2
 exec "$@""#;
 
-/// Returns the command that runs something as root inside a container, in a session of its own:
-/// the programs are the node's, and could type into the terminal of the session they are in.
-pub(super) fn words(init: Pid, environment: &[String], words: &[&str]) -> Vec<String> {
-    let mut all = ["setsid", "--wait"].map(str::to_owned).to_vec();
-    all.extend(inside(init, environment, words));
-    all
+/// What is needed to run something inside a container.
+pub(super) struct Entry {
+    /// Its first process.
+    init: String,
+    /// Its groups.
+    groups: String,
+    /// How many processes one of its users may have.
+    tasks: String,
 }
 
-/// Returns the command that runs something with the namespaces and capabilities of a container's
-/// first process, in the session of whoever starts it.
-fn inside(init: Pid, environment: &[String], words: &[&str]) -> Vec<String> {
-    let init = init.as_raw_nonzero().to_string();
-    let bounds = bounds(&init);
-    let mut all: Vec<&str> = vec!["bash", "-c", CLOSE, "bash"];
-    // Before: a container that has no users of its own would have root's on the machine.
-    // An interrupt at our terminal does not reach another session, so that it ends with us.
-    all.extend(["setpriv", "--pdeathsig", "TERM", "--bounding-set", &bounds]);
-    all.extend([
-        "--", "nsenter", "--target", &init, "--all", "--root", "--wd", "--",
-    ]);
-    // And after: a user namespace begins with all of its own. Ends with us, however we end:
-    // otherwise it would go on inside, and hold up its shutdown.
-    all.extend(["setpriv", "--pdeathsig", "TERM", "--bounding-set", &bounds]);
-    all.extend(["--", "env", "-i"]);
-    all.extend(ENVIRONMENT);
-    all.extend(environment.iter().map(String::as_str));
-    all.extend(words);
-    all.into_iter().map(str::to_owned).collect()
+impl Entry {
+    /// Finds the way into a container; `None` when it does not run.
+    pub(super) fn of(node: &Node, group: &Group) -> Option<Self> {
+        let tasks = container::user_tasks(node);
+        Some(Self {
+            init: container::init(group)?.as_raw_nonzero().to_string(),
+            groups: launch::joined(&group.entrances()),
+            tasks: tasks.map_or_else(|| "-".to_owned(), |tasks| tasks.to_string()),
+        })
+    }
+
+    /// Returns the command that runs something as root inside, in a session of its own: the
+    /// programs are the node's, and could type into the terminal of the session they are in.
+    pub(super) fn apart(&self, environment: &[String], words: &[&str]) -> Vec<String> {
+        let mut all = ["setsid", "--wait"].map(str::to_owned).to_vec();
+        all.extend(self.inside(environment, words));
+        all
+    }
+
+    /// Returns the command that runs something with the namespaces, groups and capabilities of the
+    /// container, in the session of whoever starts it.
+    fn inside(&self, environment: &[String], words: &[&str]) -> Vec<String> {
+        let bounds = bounds(&self.init);
+        let mut all: Vec<&str> = vec!["bash", "-c", ENTER, "bash", &self.tasks, &self.groups];
+        // Before: a container that has no users of its own would have root's on the machine.
+        // An interrupt at our terminal does not reach another session, so that it ends with us.
+        all.extend(["setpriv", "--pdeathsig", "TERM", "--bounding-set", &bounds]);
+        all.extend(["--", "nsenter", "--target", &self.init]);
+        all.extend(["--all", "--root", "--wd", "--"]);
+        // And after: a user namespace begins with all of its own. Ends with us, however we end:
+        // otherwise it would go on inside, and hold up its shutdown.
+        all.extend(["setpriv", "--pdeathsig", "TERM", "--bounding-set", &bounds]);
+        all.extend(["--", "env", "-i"]);
+        all.extend(ENVIRONMENT);
+        all.extend(environment.iter().map(String::as_str));
+        all.extend(words);
+        all.into_iter().map(str::to_owned).collect()
+    }
 }
 
 /// Returns the capabilities that a process can have, in the words of `setpriv`.
@@ -85,8 +113,8 @@ impl Local {
         environment: &[String],
         words: &[&str],
     ) -> Option<Vec<String>> {
-        let init = container::init(&self.group(node.vmid))?;
-        Some(self::words(init, environment, words))
+        let entry = Entry::of(node, &self.group(node.vmid))?;
+        Some(entry.apart(environment, words))
     }
 
     /// Returns the same for someone at a terminal. The node gets one that is made for it and ends
@@ -97,8 +125,8 @@ impl Local {
         environment: &[String],
         words: &[&str],
     ) -> Option<Vec<String>> {
-        let init = container::init(&self.group(node.vmid))?;
-        let line = format!("exec {}", shell_line(&inside(init, environment, words)));
+        let entry = Entry::of(node, &self.group(node.vmid))?;
+        let line = format!("exec {}", shell_line(&entry.inside(environment, words)));
         // It hands the line to the shell that is named there.
         let script = ["env", "SHELL=/bin/sh", "script", "--quiet", "--return"];
         let mut all = script.map(str::to_owned).to_vec();
@@ -135,5 +163,37 @@ impl Local {
             }
         }
         Ok(found.into_iter().map(|(_, file)| file).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ENTER;
+    use crate::process::run;
+
+    #[test]
+    fn nothing_runs_where_a_group_of_the_node_cannot_be_joined() {
+        let place = tempfile::tempdir().expect("a directory");
+        let group = |name: &str| {
+            let group = place.path().join(name);
+            fs_err::create_dir(&group).expect("made");
+            group
+        };
+        let (good, other) = (group("good"), group("other"));
+        fs_err::write(good.join("cgroup.procs"), "").expect("written");
+        let enter = |groups: String| {
+            let words = ["-c", ENTER, "bash", "77", &groups, "bash", "-c"];
+            run("bash", &[&words[..], &["ulimit -u; ulimit -Hu"]].concat())
+        };
+        assert_eq!(
+            enter(good.display().to_string()).expect("it ran"),
+            "77\n77\n"
+        );
+        let joined = fs_err::read_to_string(good.join("cgroup.procs")).expect("read");
+        assert_eq!(joined, "0\n");
+        fs_err::create_dir(other.join("cgroup.procs")).expect("made");
+        let failed = enter(format!("{} {}", good.display(), other.display()));
+        let said = failed.expect_err("it must not run").to_string();
+        assert!(said.contains("its limits cannot be taken on"), "{said}");
     }
 }

@@ -14,11 +14,18 @@ for group in $groups; do
     # 0 is whoever writes it: the number in here is another one than outside.
     echo 0 >"$group/cgroup.procs" || exit 1
 done
+# Groups take memory of the kernel that no limit counts. 64 levels and 4,096 groups are several times
+# what systemd makes, also where nodes run in nodes.
+own=$(awk '/ - cgroup2 / { print $5 }' /proc/self/mountinfo | tail -n 1)$(sed -n 's/^0:://p' /proc/self/cgroup)
+if [ -e "$own/cgroup.max.depth" ]; then
+    echo 64 >"$own/cgroup.max.depth" && echo 4096 >"$own/cgroup.max.descendants" || exit 1
+    # Version 1 has no such limit: a node with users of its own is given none of it.
+    [ "$ids" = - ] || export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
+fi
 run() { "$@"; }
 if [ "$split" != - ]; then
     # Version 2 alone: processes and groups do not mix in one group.
     mkdir -p "$split/keeper" "$split/node"
-    echo 64 >"$split/cgroup.max.depth"
     echo 0 >"$split/keeper/cgroup.procs" || exit 1
     run() { sh -c 'echo 0 >"$0/node/cgroup.procs" && exec "$@"' "$split" "$@"; }
 fi

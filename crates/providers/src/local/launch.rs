@@ -111,7 +111,8 @@ fn apart(netns: Option<&str>) -> Vec<String> {
     command
 }
 
-fn joined(groups: &[PathBuf]) -> String {
+/// Returns paths of groups in one argument.
+pub(super) fn joined(groups: &[PathBuf]) -> String {
     let groups: Vec<String> = groups
         .iter()
         .map(|group| group.display().to_string())

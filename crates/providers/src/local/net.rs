@@ -336,12 +336,18 @@ pub(super) fn name_servers() -> Vec<IpAddr> {
 }
 
 /// Nodes reach the outside for packages and names, and nobody reaches them from there. They reach
-/// the machine itself on the same ports: it may be what answers to names, or a mirror.
+/// the machine itself on the same ports: it may be what answers to names, or a mirror. What does
+/// not come from an address of theirs is no packet of theirs: an answer to the machine, for example,
+/// is known by its addresses and not by the link that it comes in on.
 fn rules(table: &str, uplink: &str, network: &Network) -> String {
     format!(
         "table ip {table}\n\
          delete table ip {table}\n\
          table ip {table} {{\n\
+           chain own {{\n\
+             type filter hook prerouting priority raw; policy accept;\n\
+             iifname \"{uplink}\" ip saddr != {network} drop\n\
+           }}\n\
            chain out {{\n\
              type nat hook postrouting priority srcnat; policy accept;\n\
              ip saddr {network} oifname != \"{uplink}\" masquerade\n\

@@ -67,6 +67,7 @@ const NOT_CONNECTED: &[&str] = &[
     "Network is unreachable",
     "Could not resolve hostname",
     "kex_exchange_identification",
+    "Bad remote protocol version",
     "banner exchange",
     "Operation timed out",
 ];
@@ -81,38 +82,48 @@ const LOST: &[&str] = &[
     "Session open refused",
 ];
 
-/// How a line begins that ends with words of the server.
+/// How a line begins that tells why the server ended the connection, in its own words.
 const DISCONNECTED: &str = "Received disconnect from ";
-/// What a server says then that was offered too many keys.
+/// How lines begin after which the server chooses the words, line breaks included.
+const THEIRS: &[&str] = &[DISCONNECTED, "Unable to negotiate with ", "channel "];
+/// What is followed by words of the server up to the end of the line.
+const GREETED: &str = "identification: '";
+/// What a server says that was offered too many keys.
 const TOO_MANY: &str = "Too many authentication failures";
 
 impl SshError {
     /// Judges the words of an `ssh` that ended with 255; `None` when it said nothing, so that 255
     /// is the command's own code.
     pub(super) fn judge(log: &str) -> Option<Self> {
-        // From there on it is the server that chooses the words, line breaks included.
-        let (log, theirs) = match log.find(DISCONNECTED) {
-            Some(at) if at == 0 || log[..at].ends_with('\n') => log.split_at(at),
-            Some(_) | None => (log, ""),
+        let (log, theirs) = log.split_at(until_theirs(log));
+        let lines: Vec<&str> = log
+            .lines()
+            .filter_map(|l| l.split(GREETED).next())
+            .collect();
+        let begins = |words: &str| lines.iter().any(|line| line.starts_with(words));
+        let has = |words: &[&str]| {
+            let in_line = |line: &&str| words.iter().any(|word| line.contains(word));
+            lines.iter().any(in_line)
         };
-        let has = |words: &[&str]| words.iter().any(|word| log.contains(word));
         let said = match theirs.lines().next() {
             Some(line) => line.trim().into(),
             None => last_words(log)?,
         };
         // First the key: whatever else follows from it.
-        let error = if has(&["IDENTIFICATION HAS CHANGED", "host key has changed"]) {
+        let error = if lines.iter().any(is_changed) {
             Self::HostKeyDiffers
-        } else if has(&["host key is known for"]) {
+        } else if lines.iter().any(is_unknown) {
             Self::HostKeyUnknown
-        } else if has(&["Host key verification failed"]) {
+        } else if begins("Host key verification failed") {
             Self::HostKeyDiffers
-        } else if has(&["Permission denied ("]) || theirs.contains(TOO_MANY) {
+        } else if lines.iter().any(is_denied)
+            || theirs.starts_with(DISCONNECTED) && theirs.contains(TOO_MANY)
+        {
             Self::Denied { said }
         } else if has(NOT_CONNECTED) {
             let sent = Sent::No;
             Self::Unreachable { said, sent }
-        } else if has(LOST) || !theirs.is_empty() {
+        } else if has(LOST) || theirs.starts_with(DISCONNECTED) {
             let sent = Sent::Maybe;
             Self::Unreachable { said, sent }
         } else {
@@ -167,6 +178,35 @@ impl SshError {
             hint: hint.to_owned(),
         }
     }
+}
+
+/// Returns where the line begins from which on the server chooses the words.
+fn until_theirs(log: &str) -> usize {
+    let mut at = 0;
+    for line in log.split_inclusive('\n') {
+        if THEIRS.iter().any(|words| line.starts_with(words)) {
+            break;
+        }
+        at += line.len();
+    }
+    at
+}
+
+fn is_changed(line: &&str) -> bool {
+    let text = line.trim_matches(['@', ' ']);
+    text.starts_with("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED")
+}
+
+fn is_unknown(line: &&str) -> bool {
+    line.starts_with("No ") && line.contains(" host key is known for ")
+}
+
+/// Such as `ops@192.0.2.7: Permission denied (publickey).`.
+fn is_denied(line: &&str) -> bool {
+    let parts = line.split_once(": ");
+    parts.is_some_and(|(user, rest)| {
+        user.contains('@') && !user.contains(' ') && rest.starts_with("Permission denied (")
+    })
 }
 
 /// Returns the last line that says something.
@@ -233,6 +273,28 @@ mod tests {
         let log = format!("{start}Too many authentication failures\r\n");
         let denied = SshError::judge(&log).expect("something was said");
         assert!(matches!(denied, SshError::Denied { .. }));
+        // Nor one that greets in another way, or offers what we do not have.
+        let words = [
+            "Host key verification failed.",
+            "No x host key is known for y",
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @",
+            "ops@10.0.0.7: Permission denied (publickey).",
+        ];
+        for words in words {
+            let greeted = format!("Bad remote protocol version identification: 'SSH-{words}'\r\n");
+            let judged = SshError::judge(&greeted).expect("something was said");
+            let is_right = matches!(judged, SshError::Unreachable { sent: Sent::No, .. });
+            assert!(is_right, "{words}: {judged:?}");
+            let start = "Unable to negotiate with 10.0.0.7 port 22: no matching cipher found.";
+            for words in [words.to_owned(), format!("x\n{words}")] {
+                let offered = format!("{start} Their offer: {words}\r\n");
+                let judged = SshError::judge(&offered).expect("something was said");
+                let SshError::Failed { said } = judged else {
+                    panic!("{words}: {judged:?}");
+                };
+                assert!(said.starts_with(start), "{said}");
+            }
+        }
         // What ssh itself found out before still counts.
         let log = format!("Host key verification failed.\r\n{start}bye\r\n");
         let differs = SshError::judge(&log).expect("something was said");

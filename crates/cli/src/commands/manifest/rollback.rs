@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use homestak_driver::runs::{
-    Chronicle, Ending, Run, UndoEffect, UndoItem, Which, first, flags, hints, listed, newest, read,
-    require_known_form, rollback_plan, unfinished,
+    Chronicle, Ending, Run, UndoEffect, UndoItem, Which, current, first, flags, hints, read,
+    require_known_form, rollback_plan, unfinished, with_replaced,
 };
 use homestak_driver::{Driver, DriverError, hold, scopes_of};
 use serde_json::{Value as Json, json};
@@ -37,6 +37,7 @@ async fn rollback(
         let text = format!("Run {} is undone already.", run.head.id);
         return Ok(nothing(&run, &rollback_plan(&run), &text, printer));
     }
+    driver.session.limit(&run.plan.timeouts);
     let items = driver.operator.rollback_plan(&run).await;
     let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
     let is_done = matches!(run.head.ended, Some((_, Ending::Done)));
@@ -98,10 +99,14 @@ async fn chosen(which: &Which, driver: &Driver) -> Result<Run, DriverError> {
     let Some(manifest) = &which.manifest else {
         return unfinished(which, journal, site).await;
     };
-    let runs = newest(listed(which, journal, site).await?);
+    let runs = current(which, journal, site).await?;
     match runs.as_slice() {
         [] => {
-            let none = DriverError::refused(format!("There is no run of `{manifest}`."));
+            let on = which.host.as_ref().map_or_else(String::new, |host| {
+                format!(" on `{host}` that could be undone")
+            });
+            let none = DriverError::refused(format!("There is no run of `{manifest}`{on}."));
+            let none = with_replaced(none, which, journal, site).await?;
             let hints = hints(which, journal, site).await?;
             Err(hints.into_iter().fold(none, DriverError::hint))
         }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use homestak_driver::live::{Live, ask, contacts};
 use homestak_driver::runs::{
-    Chronicle, Ending, JournalError, RunHead, Status, flags, hints, is_outdated, is_resumable,
-    is_unfinished, listed, newest, outdated, read, reidentify, word,
+    Chronicle, Ending, JournalError, RunHead, Status, current, flags, hints, is_outdated,
+    is_resumable, is_unfinished, listed, newest, outdated, read, reidentify, replaced, word,
 };
 use homestak_driver::{Driver, DriverError, scopes_of};
 use jiff::Timestamp;
@@ -47,7 +47,8 @@ pub(super) fn run(
     block_on(async {
         let all = listed(which, &journal, site).await?;
         let runs = newest(all.clone());
-        let open: Vec<RunHead> = runs
+        let current = current(which, &journal, site).await?;
+        let open: Vec<RunHead> = current
             .iter()
             .filter(|run| is_unfinished(run))
             .cloned()
@@ -79,7 +80,8 @@ pub(super) fn run(
                 true => None,
                 false => Some(ask(head, &driver).await),
             };
-            bodies.push(one((head, &earlier), &driver, asked, printer).await?);
+            let current = current.contains(head);
+            bodies.push(one((head, current, &earlier), &driver, asked, printer).await?);
         }
         if printer.shape.json {
             printer.json("manifest.status", json!({ "runs": bodies }));
@@ -106,7 +108,7 @@ fn overview(runs: &[RunHead], printer: &Printer) {
 }
 
 async fn one(
-    (head, earlier): (&RunHead, &[RunHead]),
+    (head, current, earlier): (&RunHead, bool, &[RunHead]),
     driver: &Driver,
     asked: Option<Result<BTreeMap<String, Live>, DriverError>>,
     printer: &Printer,
@@ -175,7 +177,7 @@ async fn one(
             false => contacts.get(name).copied(),
         };
     }
-    let resumable = holder.is_none() && is_resumable(head);
+    let resumable = holder.is_none() && current && is_resumable(head);
     if let Some(why) = &unasked {
         printer.say(&format!("unknown: {why}"));
     }
@@ -186,7 +188,7 @@ async fn one(
     }
     if !printer.shape.json {
         show(
-            head,
+            (head, current),
             (&lines, offline),
             holder.as_deref(),
             resumable,
@@ -250,7 +252,7 @@ fn drift(line: &Line) -> &'static str {
 }
 
 fn show(
-    head: &RunHead,
+    (head, current): (&RunHead, bool),
     (lines, offline): (&BTreeMap<String, Line>, bool),
     holder: Option<&str>,
     resumable: bool,
@@ -286,6 +288,10 @@ fn show(
     let with = flags(head);
     match (holder, head.ended) {
         (Some(holder), _) => printer.say(&format!("{last} is being carried out by {holder}.")),
+        (None, _) if !current => {
+            printer.say(&format!("{last} ended {}.", word(head)));
+            printer.say(&format!("notice: {}", replaced(head)));
+        }
         (None, _) if is_outdated(head) => {
             printer.say(&outdated(head));
             printer.hint(&reidentify(head));
