@@ -123,10 +123,15 @@ async fn left(
         .found
         .as_ref()
         .filter(|found| found.guest.uuid == guest.uuid);
-    let address = provider.address(guest).await?.address();
-    let address = address
-        .or_else(|| task.board.address(&node.name))
+    let recorded = task
+        .board
+        .address(&node.name)
         .or_else(|| found.and_then(|found| found.address));
+    let address = match (provider.address(guest).await, recorded) {
+        (Ok(reach), recorded) => reach.address().or(recorded),
+        (Err(_), Some(recorded)) => Some(recorded),
+        (Err(error), None) => return Err(error),
+    };
     let address = address.ok_or_else(|| PortError {
         class: Class::Unreachable { sent: Sent::No },
         ..PortError::refused(&format!("open `{}`", node.name), "it has no address", "")

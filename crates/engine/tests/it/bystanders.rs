@@ -419,3 +419,23 @@ async fn nothing_is_undone_in_a_hypervisor_whose_tags_were_removed() {
     assert_eq!(roll_back(&lab).await, Ending::Stuck);
     assert_eq!(guests(&inner), [("kid".to_owned(), true)]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hypervisor_whose_address_is_not_recorded_is_asked_for_it() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(NESTED).await, Ending::Done);
+    tenant(&lab);
+    lab.rest().await;
+    for run in lab.journal.runs.lock().unwrap().iter_mut() {
+        let records = run
+            .entries
+            .iter_mut()
+            .filter_map(|entry| entry.record.as_mut());
+        records.for_each(|record| record.address = None);
+    }
+    let destroy = Options::new(Verb::Destroy);
+    let plan = lab.plan_with(NESTED, &destroy).await;
+    assert!(refused(&plan).contains("4444 (tenant)"), "{plan:#?}");
+    let plan = lab.plan_with(OTHER, &destroy).await;
+    assert!(refused(&plan).contains("4444 (tenant)"), "{plan:#?}");
+}
