@@ -15,7 +15,7 @@ use homestak_core::plan::{
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::journal::{Ending, Entry, Happened};
 use homestak_engine::look::look;
-use homestak_engine::ports::{Class, Places as _, PortError, Provider, Reach};
+use homestak_engine::ports::{Class, Places as _, PortError, Provider, Reach, Sent};
 
 use crate::driver::{Driver, hold, scopes};
 use crate::error::DriverError;
@@ -360,11 +360,20 @@ async fn provider(
     match &record.place {
         Place::Host(host) => driver.hosts.host(host).await,
         Place::Inside(parent) => {
-            let address = records
+            let node = records
                 .of(parent, &record.host)
-                .and_then(|parent| parent.address);
-            let address = address
-                .ok_or_else(|| PortError::bug("look inside a node", &"its address is not known"))?;
+                .ok_or_else(|| PortError::bug("look inside a node", &"the node is not recorded"))?;
+            let address = match node.address {
+                Some(address) => Some(address),
+                None => {
+                    let outer = Box::pin(provider(driver, node, records)).await?;
+                    outer.address(&node.guest).await?.address()
+                }
+            };
+            let address = address.ok_or_else(|| PortError {
+                class: Class::Unreachable { sent: Sent::No },
+                ..PortError::refused("look inside a node", "its address is not known", "")
+            })?;
             driver.hosts.inside(&record.host, parent, address).await
         }
     }

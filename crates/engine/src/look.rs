@@ -2,7 +2,8 @@
 //!
 //! In: a manifest and what is remembered of its nodes. Out: what was seen, place by place, and the
 //! plan made from it.
-//! Never: a guest agent asked; a place that does not answer taken for empty.
+//! Never: a guest agent asked, but for the address of a hypervisor that is not recorded; a place that
+//! does not answer taken for empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -98,6 +99,7 @@ pub async fn look(
     unnamed.sort_by_key(|record| record.depth(records));
     let unnamed = unnamed.into_iter();
     let unnamed = unnamed.map(|record| (&*record.name, record.place.clone(), Some(record)));
+    let mut addresses = BTreeMap::new();
     for (name, place, record) in written.chain(unnamed) {
         let inside = Place::Inside(name.to_owned());
         if let Some(look) = looks.get_mut(&inside) {
@@ -113,25 +115,19 @@ pub async fn look(
             }
             continue;
         };
-        let running = match looks.get(&place) {
-            // A copy that runs in its place is another machine, with other guests in it.
-            Some(Look::Seen(observed)) => observed.guests.iter().any(|guest| {
-                guest.uuid.as_ref() == Some(&record.guest.uuid)
-                    && record.guest.vmid.is_none_or(|vmid| vmid == guest.vmid)
-                    && guest.power == Power::Running
-            }),
-            Some(Look::Unseen(_)) | None => false,
-        };
-        let look = match record.address.filter(|_| running) {
-            None => Look::Unseen(format!("`{name}` does not run")),
-            Some(address) => {
+        let look = match address(places, (&looks, &addresses), (&place, record)).await {
+            Err(why) => Look::Unseen(why),
+            Ok(address) => {
                 let seen = async {
                     let provider = places.inside(&record.host, name, address).await?;
                     provider.observe().await
                 };
                 // Cancel safety: looking changes nothing.
                 match tokio::time::timeout(PATIENCE, seen).await {
-                    Ok(Ok(observed)) => Look::Seen(observed),
+                    Ok(Ok(observed)) => {
+                        addresses.insert(name.to_owned(), address);
+                        Look::Seen(observed)
+                    }
                     Ok(Err(error)) => Look::Unseen(format!("`{name}` does not answer ({error})")),
                     Err(_) => Look::Unseen(format!("`{name}` does not answer")),
                 }
@@ -140,6 +136,58 @@ pub async fn look(
         looks.insert(inside, look);
     }
     Ok(looks)
+}
+
+/// Returns where the hypervisor in a recorded node is reached, or why it is not asked. An address
+/// that is not recorded is asked for.
+async fn address(
+    places: &Arc<dyn Places>,
+    (looks, addresses): (&BTreeMap<Place, Look>, &BTreeMap<String, IpAddr>),
+    (place, record): (&Place, &NodeRecord),
+) -> Result<IpAddr, String> {
+    let name = &record.name;
+    let Some(Look::Seen(observed)) = looks.get(place) else {
+        return Err(format!("`{name}` cannot be seen"));
+    };
+    // A copy that runs in its place is another machine, with other guests in it.
+    let mut guests = observed.guests.iter().filter(|guest| {
+        guest.uuid.as_ref() == Some(&record.guest.uuid)
+            && record.guest.vmid.is_none_or(|vmid| vmid == guest.vmid)
+    });
+    let Some(there) = guests.next() else {
+        return Err(format!("the recorded guest of `{name}` is not there"));
+    };
+    match there.power {
+        Power::Running => {}
+        Power::Stopped => return Err(format!("`{name}` does not run")),
+        Power::Unknown => return Err(format!("whether `{name}` runs is not known")),
+    }
+    if let Some(address) = record.address {
+        return Ok(address);
+    }
+    let guest = GuestRef {
+        vmid: Some(there.vmid),
+        host: there.host.clone(),
+        ..record.guest.clone()
+    };
+    let asked = async {
+        let provider = match place {
+            Place::Host(host) => places.host(host).await?,
+            Place::Inside(parent) => {
+                let Some(address) = addresses.get(parent) else {
+                    return Ok(None);
+                };
+                places.inside(&record.host, parent, *address).await?
+            }
+        };
+        Ok::<_, PortError>(provider.address(&guest).await?.address())
+    };
+    // Cancel safety: looking changes nothing.
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(Some(address))) => Ok(address),
+        Ok(Err(error)) => Err(format!("the address of `{name}` is not known ({error})")),
+        Ok(Ok(None)) | Err(_) => Err(format!("the address of `{name}` is not known")),
+    }
 }
 
 /// What a plan is made for.

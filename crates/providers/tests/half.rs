@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use homestak_engine::ports::{Class, GuestRef, NewGuest, PortError, Provider as _};
 use homestak_providers::pve::vmid::choose;
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_sim::{Kind, World};
 use support::place::{Place, place};
 
@@ -53,8 +54,28 @@ async fn crash_while_making(place: &Place, guest: &NewGuest) -> u32 {
     left[0].0
 }
 
+/// Patience that ends while a test waits.
+fn limits() -> Limits {
+    Limits {
+        answer: Duration::from_millis(1500),
+        grace: Duration::from_secs(10),
+        upload_stall: Duration::from_secs(3600),
+        task_stall: Duration::from_secs(3600),
+        lock: Duration::from_secs(300),
+        settle: Duration::from_secs(300),
+        ..Limits::default()
+    }
+}
+
+/// Checks an error with a token that does not see tasks of others.
 fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
-    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert!(error.detail.contains("that this token sees"), "{error:?}");
+    named(error, vmid, lock, tool);
+}
+
+fn named(error: &PortError, vmid: u32, lock: &str, tool: &str) {
+    assert!(error.hint.contains("--source active"), "{error:?}");
     assert!(
         error.detail.contains(&vmid.to_string()) && error.detail.contains(&format!("`{lock}`")),
         "{error:?}"
@@ -71,7 +92,7 @@ async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_a
     let guest = support::vm(1);
     let vmid = crash_while_making(&place, &guest).await;
     let before = place.world.guests();
-    let pve = place.client();
+    let pve = place.client_with(limits());
     check(
         &pve.create(&guest).await.expect_err("half-made"),
         vmid,
@@ -102,7 +123,7 @@ async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
     let place = place(|builder| builder).await;
     let guest = support::vm(1);
     let vmid = crash_while_making(&place, &guest).await;
-    let pve = place.client();
+    let pve = place.client_with(limits());
     pve.create(&guest).await.expect_err("half-made");
     // As `qm unlock` and a new name leave it.
     let config = vec![("name".to_owned(), "left over".to_owned())];
@@ -127,7 +148,7 @@ async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
     ];
     let config = config.map(|(key, value)| (key.to_owned(), value)).to_vec();
     place.world.put_guest("pve1", Kind::Lxc, vmid, config);
-    let pve = place.client();
+    let pve = place.client_with(limits());
     check(
         &pve.create(&guest).await.expect_err("half-made"),
         vmid,
@@ -172,4 +193,56 @@ async fn destroying_waits_for_a_guest_that_is_still_being_made_and_names_it() {
     successor.destroy(&at).await.expect("destroyed");
     place.settle().await;
     assert_eq!(place.world.guests().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_sees_all_tasks_reports_at_once_that_nothing_makes_the_guest() {
+    let place = place(|mut builder| {
+        builder = builder.role("Look", &["Sys.Audit"]);
+        for subject in ["homestak@pve", "homestak@pve!driver"] {
+            builder = builder.grant(subject, "/nodes/pve1", "Look");
+        }
+        builder
+    })
+    .await;
+    let guest = support::vm(1);
+    let vmid = crash_while_making(&place, &guest).await;
+    let error = place.client().destroy(&nowhere(&guest)).await;
+    let error = error.expect_err("half-made");
+    assert_eq!(error.class, Class::Refused, "{error:?}");
+    assert!(
+        error.detail.contains("no task makes it any more"),
+        "{error:?}"
+    );
+    named(&error, vmid, "create", "qm");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_someone_else_is_making_is_not_said_to_be_left() {
+    const ROOT: &str = "root@pam!other=00000000-0000-4000-8000-000000000009";
+    let place = place(|builder| builder.token(ROOT)).await;
+    place.world.set_copy_speed(10_000);
+    let guest = support::vm(1);
+    let endpoint = Endpoint {
+        url: place.url.clone(),
+        trust: place.trust.clone(),
+    };
+    let token = Credential::Token(ApiToken::parse(ROOT).expect("a token"));
+    let mut settings = PveSettings::new(endpoint, token);
+    settings.limits = limits();
+    let other = Pve::new(settings, place.clock.clone()).expect("a client");
+    let begun = async {
+        while locked(&place.world).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Cancel safety: the other driver ends, and its task goes on.
+    tokio::select! {
+        result = other.create(&guest) => panic!("it ended: {result:?}"),
+        () = begun => {}
+    }
+    let error = place.client_with(limits()).destroy(&nowhere(&guest)).await;
+    let error = error.expect_err("it is being created");
+    assert_eq!(error.class, Class::Busy, "{error:?}");
+    assert!(!error.detail.contains("any more"), "{error:?}");
 }

@@ -1,9 +1,10 @@
 //! Hypervisors that go with guests in them, and names of guests that were removed, on the simulator.
 
+use homestak_engine::ports::{GuestRef, Halt, Provider as _};
 use serde_json::Value;
 
 use crate::father::Father;
-use crate::kept::{create, vm};
+use crate::kept::{block_on, client, create, observe, vm};
 use crate::support::{Run, World};
 
 const HYPER: &str = "  - {name: hyper, type: pve, preset: vm-large, image: pve-9, vmid: 7000}\n";
@@ -42,12 +43,49 @@ impl Sim {
         command.output().map(Run::from).unwrap()
     }
 
-    /// Creates a guest of someone else in `hyper`.
-    fn tenant(&self) {
+    fn endpoint(&self) -> Value {
         let file = ".local/state/homestak/sim/endpoint.json";
         let text = std::fs::read_to_string(self.0.home().join(file)).unwrap();
-        let endpoint: Value = serde_json::from_str(&text).unwrap();
-        let inside = &endpoint["inside"][0];
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Switches `hyper` off, or starts it.
+    fn power(&self, on: bool) {
+        let endpoint = self.endpoint();
+        let guests = observe(&endpoint).guests;
+        let hyper = guests.into_iter().find(|guest| guest.vmid == 7000).unwrap();
+        let hyper = GuestRef {
+            uuid: hyper.uuid.unwrap(),
+            kind: hyper.kind,
+            vmid: Some(hyper.vmid),
+            host: hyper.host,
+        };
+        let pve = client(&endpoint);
+        let done = match on {
+            true => block_on(pve.start(&hyper)),
+            false => block_on(pve.stop(&hyper, Halt::Now)),
+        };
+        done.unwrap();
+    }
+
+    /// Removes everything that is remembered but the simulator.
+    fn lose_state(&self) {
+        let state = self.0.home().join(".local/state/homestak");
+        for entry in std::fs::read_dir(state).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name() == "sim" {
+                continue;
+            }
+            match entry.file_type().unwrap().is_dir() {
+                true => std::fs::remove_dir_all(entry.path()).unwrap(),
+                false => std::fs::remove_file(entry.path()).unwrap(),
+            }
+        }
+    }
+
+    /// Creates a guest of someone else in `hyper`.
+    fn tenant(&self) {
+        let inside = &self.endpoint()["inside"][0];
         create(inside, &vm("hyper", "tenant", 1, "debian-12.qcow2"));
     }
 
@@ -70,6 +108,61 @@ fn a_hypervisor_with_a_guest_of_someone_else_in_it_is_not_removed_by_any_command
         let said = sim.refused(&format!("manifest {verb} -M u -H sim --yes"));
         assert!(said.contains("99001 (tenant)"), "{said}");
     }
+}
+
+#[test]
+fn rolling_back_names_the_guest_that_keeps_a_hypervisor_and_removes_the_rest() {
+    let sim = Sim::with(&[HYPER, OTHER, KID]);
+    sim.tenant();
+    let dry = sim.run("manifest rollback -M u -H sim --dry-run");
+    assert!(
+        dry.out.contains("cannot be undone: hyper: guests in it that this run does not remove would be destroyed with it: 99001 (tenant)"),
+        "{}",
+        dry.out
+    );
+    let run = sim.run("manifest rollback -M u -H sim --yes");
+    assert_eq!(run.code, 5, "{}{}", run.out, run.err);
+    assert!(run.err.contains("99001 (tenant)"), "{}", run.err);
+    let left = observe(&sim.endpoint()).guests;
+    assert_eq!(
+        left.iter().map(|guest| guest.vmid).collect::<Vec<_>>(),
+        [7000]
+    );
+    let left = observe(&sim.endpoint()["inside"][0]).guests;
+    assert_eq!(
+        left.iter().map(|guest| guest.vmid).collect::<Vec<_>>(),
+        [99_001]
+    );
+}
+
+#[test]
+fn a_hypervisor_that_was_off_when_records_came_back_is_asked_once_it_runs() {
+    let sim = Sim::with(&[HYPER, KID]);
+    sim.tenant();
+    sim.power(false);
+    sim.lose_state();
+    let rebuilt = sim.run("state rebuild -H sim");
+    assert!(rebuilt.err.contains("1 node"), "{}", rebuilt.err);
+    sim.power(true);
+    // It answers after a while.
+    let mut said = String::new();
+    for _ in 0..600 {
+        let plan = sim.run("manifest destroy -M u -H sim --dry-run");
+        said = plan.out + &plan.err;
+        if plan.code == 3 {
+            break;
+        }
+        assert!(!said.contains("`hyper` does not run"), "{said}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(said.contains("99001 (tenant)"), "{said}");
+    let rebuilt = sim.run("state rebuild -H sim");
+    assert!(
+        rebuilt.out.contains("kid"),
+        "{}{}",
+        rebuilt.out,
+        rebuilt.err
+    );
 }
 
 #[test]

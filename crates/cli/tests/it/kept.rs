@@ -79,7 +79,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("{what} never came");
 }
 
-fn client(endpoint: &Value) -> Pve {
+pub(crate) fn client(endpoint: &Value) -> Pve {
     let field = |key: &str| endpoint[key].as_str().unwrap().to_owned();
     let fingerprint = Fingerprint::parse(&field("fingerprint")).unwrap();
     let settings = PveSettings::new(
@@ -92,7 +92,7 @@ fn client(endpoint: &Value) -> Pve {
     Pve::new(settings, Arc::new(WallClock)).unwrap()
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -100,7 +100,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-fn observe(endpoint: &Value) -> Observed {
+pub(crate) fn observe(endpoint: &Value) -> Observed {
     block_on(client(endpoint).observe()).unwrap()
 }
 

@@ -31,6 +31,7 @@ pub use owner::ids;
 pub use rebuild::{Rebuilt, rebuild, rebuilt_plan, unknown_manifest};
 pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
 pub use step::{Step, StepKind, steps};
+pub use strays::{UNSEEN_INSIDE, is_removed, left_inside, lost_with_it};
 pub use types::{
     Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
     Plan, Reason, Refusal, Reidentified, Unseen, Verb, Wanted,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::doc::scalar::SiteId;
-use crate::observed::{Contradiction, GuestKind, GuestUuid, ObservedGuest};
+use crate::observed::{Contradiction, GuestKind, GuestUuid, Observed, ObservedGuest};
 
 use super::apply::{place as place_of, said};
 use super::compare::found;
@@ -238,7 +238,6 @@ pub(super) fn bystanders(
         .iter()
         .map(|node| (node.name.as_str(), node))
         .collect();
-    let goes = |node: &NodePlan| matches!(node.action, Action::Destroy | Action::Replace);
     // The innermost node that goes, with the guest in it. Its children may not be in the plan.
     let going = |place: &Place| {
         let mut place = place.clone();
@@ -251,59 +250,81 @@ pub(super) fn bystanders(
         }
         None
     };
-    let removed: BTreeSet<Exact> = nodes
-        .iter()
-        .filter(|node| goes(node))
-        .filter_map(|node| {
-            let guest = &node.found.as_ref()?.guest;
-            Some((guest.vmid?, guest.uuid.clone(), guest.host.clone()))
-        })
-        .collect();
     let mut refusals: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (place, look) in inputs.looks {
         let (Look::Seen(observed), Some(node)) = (look, going(place)) else {
             continue;
         };
-        // Guests elsewhere in a cluster stay.
         let machine = offers.get(place).map(|offer| offer.host.as_str());
-        let machine = machine.filter(|name| observed.hosts.iter().any(|host| host.name == *name));
-        let half_created = |vmid: u32| {
-            let at = |node: &NodePlan| Some(node.found.as_ref()?.guest.vmid? == vmid);
-            let mut here = nodes
-                .iter()
-                .filter(|node| goes(node) && node.place == *place);
-            here.any(|node| at(node) == Some(true))
-        };
-        for guest in &observed.guests {
-            let named = match &guest.uuid {
-                Some(uuid) => {
-                    let exact = (guest.vmid, uuid.clone(), guest.host.clone());
-                    removed.contains(&exact) || again.contains(&exact)
-                }
-                // It is being created, and does not carry its identity yet.
-                None => guest.name.is_empty() && half_created(guest.vmid),
-            };
-            if !named && machine.is_none_or(|machine| machine == guest.host) {
-                let guests = refusals.entry(node).or_default();
-                guests.push(format!("{} ({})", guest.vmid, guest.name));
-            }
+        let left = left_inside(observed, machine, |guest| {
+            let exact = |uuid: &GuestUuid| (guest.vmid, uuid.clone(), guest.host.clone());
+            is_removed(nodes, place, guest)
+                || guest
+                    .uuid
+                    .as_ref()
+                    .is_some_and(|uuid| again.contains(&exact(uuid)))
+        });
+        if !left.is_empty() {
+            refusals.entry(node).or_default().extend(left);
         }
     }
     let refusal = |(node, guests): (&str, Vec<String>)| {
-        let detail = format!(
-            "guests in it that this plan does not remove would be destroyed with it: {}",
-            guests.join(", ")
-        );
         let hint = match inputs.options.depth {
             Some(_) => {
                 "move or remove them first; without --depth, nodes among them are created again"
             }
             None => "move or remove them first",
         };
-        Refusal::of(Some(node), (detail, hint.to_owned()))
+        Refusal::of(Some(node), (lost_with_it("plan", &guests), hint.to_owned()))
     };
     refusals.into_iter().map(refusal).collect()
 }
+
+fn goes(node: &NodePlan) -> bool {
+    matches!(node.action, Action::Destroy | Action::Replace)
+}
+
+/// Tells whether nodes of a plan that are removed include a guest at a place.
+pub fn is_removed(nodes: &[NodePlan], place: &Place, guest: &ObservedGuest) -> bool {
+    nodes.iter().filter(|node| goes(node)).any(|node| {
+        let Some(found) = node.found.as_ref().map(|found| &found.guest) else {
+            return false;
+        };
+        let same = found.vmid == Some(guest.vmid);
+        match &guest.uuid {
+            Some(uuid) => same && found.uuid == *uuid && found.host == guest.host,
+            // It is being created, and does not carry its identity yet.
+            None => same && guest.name.is_empty() && node.place == *place,
+        }
+    })
+}
+
+/// Returns the guests on a machine that do not go on purpose when it is removed. Guests elsewhere in
+/// its cluster stay.
+pub fn left_inside(
+    observed: &Observed,
+    machine: Option<&str>,
+    goes: impl Fn(&ObservedGuest) -> bool,
+) -> Vec<String> {
+    let machine = machine.filter(|name| observed.hosts.iter().any(|host| host.name == *name));
+    let here = |guest: &&ObservedGuest| machine.is_none_or(|machine| machine == guest.host);
+    let guests = observed.guests.iter().filter(here);
+    guests
+        .filter(|guest| !goes(guest))
+        .map(|guest| format!("{} ({})", guest.vmid, guest.name))
+        .collect()
+}
+
+/// Says that guests would go with the node they are in. `of` is what does not remove them.
+pub fn lost_with_it(of: &str, guests: &[String]) -> String {
+    format!(
+        "guests in it that this {of} does not remove would be destroyed with it: {}",
+        guests.join(", ")
+    )
+}
+
+/// What is said of a node that goes without anybody having seen what runs in it.
+pub const UNSEEN_INSIDE: &str = "what runs in it was not seen, and is destroyed with it";
 
 /// Says that what runs in a guest goes with it unseen. Its name is the recorded one; `named` when it
 /// is the manifest's.
@@ -336,7 +357,7 @@ pub(super) fn unseen_inside(
             "whether guests run in it is not known; they are destroyed with it".to_owned()
         });
     }
-    let mut text = "what runs in it was not seen, and is destroyed with it".to_owned();
+    let mut text = UNSEEN_INSIDE.to_owned();
     if !recorded.is_empty() {
         text += &format!("; recorded there: `{}`", recorded.join("`, `"));
     }

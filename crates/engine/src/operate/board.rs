@@ -26,6 +26,17 @@ struct Known {
     guests: BTreeMap<String, GuestRef>,
     addresses: BTreeMap<String, IpAddr>,
     doors: BTreeMap<Place, Arc<dyn Provider>>,
+    /// Nodes that had an address at some time.
+    reached: BTreeSet<String>,
+    /// Nodes that were asked what runs in them before they were stopped, and had nothing in them.
+    empty: BTreeSet<String>,
+}
+
+impl Known {
+    fn reach(&mut self, node: &str, address: IpAddr) {
+        self.addresses.insert(node.to_owned(), address);
+        self.reached.insert(node.to_owned());
+    }
 }
 
 impl Board {
@@ -41,7 +52,7 @@ impl Board {
                 continue;
             };
             if let Some(address) = found.address {
-                known.addresses.insert(node.name.clone(), address);
+                known.reach(&node.name, address);
             }
             let same = node
                 .wanted
@@ -63,7 +74,7 @@ impl Board {
             };
             known.guests.insert((*name).clone(), record.guest.clone());
             if let Some(address) = record.address {
-                known.addresses.insert((*name).clone(), address);
+                known.reach(name, address);
             }
         }
         let inside = plan.nodes.iter().filter_map(|node| match &node.place {
@@ -109,8 +120,23 @@ impl Board {
             known.guests.insert(node.to_owned(), guest.clone());
         }
         if let Some(address) = address {
-            known.addresses.insert(node.to_owned(), address);
+            known.reach(node, address);
         }
+    }
+
+    /// Tells whether a node was reached at some time, as far as this run knows.
+    pub(crate) fn was_reached(&self, node: &str) -> bool {
+        self.known().reached.contains(node)
+    }
+
+    /// Learns that nothing is in a node that goes.
+    pub(crate) fn found_empty(&self, node: &str) {
+        self.known().empty.insert(node.to_owned());
+    }
+
+    /// Tells whether nothing was in a node when it was asked.
+    pub(crate) fn was_empty(&self, node: &str) -> bool {
+        self.known().empty.contains(node)
     }
 
     /// Forgets how a node is reached: it stops, and may have another address when it is back.
@@ -159,6 +185,16 @@ impl Board {
         };
         let provider = Box::pin(self.open(&node.host, &node.place)).await?;
         let seen = provider.inspect(&guest).await?;
+        if let Some(seen) = seen.as_ref().filter(|seen| seen.uuid.is_none()) {
+            return Err(PortError::refused(
+                &format!("open `{name}`"),
+                format!(
+                    "the tags of guest {} on {} were removed: what is in it is not changed",
+                    seen.vmid, seen.host
+                ),
+                "restore its tags `homestak*`",
+            ));
+        }
         if seen.is_none_or(|seen| seen.power != Power::Running) {
             return Err(away(
                 "it does not run",

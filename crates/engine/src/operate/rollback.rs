@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use homestak_core::observed::Power;
-use homestak_core::plan::{Action, NodePlan, Step, StepKind, steps};
+use homestak_core::plan::{Action, NodePlan, Step, StepKind, UNSEEN_INSIDE, steps};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::replay::{Replay, StepState, replay};
 use super::{Operator, mark};
 use crate::journal::Run;
-use crate::ports::{Class, ObservedGuest, PortError};
+use crate::ports::{Class, GuestRef, ObservedGuest, PortError};
 use crate::steps::configure::earlier;
 use crate::steps::create::{Removal, removal};
-use crate::steps::power::was_started;
+use crate::steps::inside::{Going, Inside, look};
+use crate::steps::power::{was_started, was_there};
 use crate::steps::{Task, subject};
 
 /// How many guests are looked at at once.
@@ -91,15 +92,56 @@ impl Operator {
             // Cancel safety: looking changes nothing.
             asked.spawn(async move {
                 let _slot = slots.acquire().await;
-                (at, removal(&task).await)
+                let seen = removal(&task).await;
+                (at, (task, seen))
             });
         }
-        let mut seen = Seen::new();
+        let mut tasks = BTreeMap::new();
         while let Some(answer) = asked.join_next().await {
             // One that panicked is a guest that was not seen.
-            seen.extend(answer);
+            tasks.extend(answer);
+        }
+        let mut seen = Seen::new();
+        // A create comes after that of the node it is in. What stays keeps the guest it is in.
+        for (at, (task, removal)) in tasks.into_iter().rev() {
+            let removal = match removal {
+                Ok(Removal::Created { there, .. }) => inside(&task, there, &seen).await,
+                other => other,
+            };
+            seen.insert(at, removal);
         }
         items(run, &seen)
+    }
+}
+
+/// Looks into a guest that is to be removed, once it is known what becomes of those in it.
+async fn inside(task: &Task, there: ObservedGuest, seen: &Seen) -> Result<Removal, PortError> {
+    let goes = |guest: &ObservedGuest| {
+        seen.values().any(|other| match other {
+            Ok(Removal::Created { there, .. }) => {
+                (there.vmid, &there.uuid, &there.host) == (guest.vmid, &guest.uuid, &guest.host)
+            }
+            Ok(Removal::Gone | Removal::Kept(_)) | Err(_) => false,
+        })
+    };
+    let Some(uuid) = there.uuid.clone() else {
+        return Ok(Removal::Kept(there));
+    };
+    let guest = GuestRef {
+        uuid,
+        kind: there.kind,
+        vmid: Some(there.vmid),
+        host: there.host.clone(),
+    };
+    match look(task, &guest, there.power, Going::Later(&goes)).await {
+        Ok(inside) => Ok(Removal::Created {
+            unseen: inside == Inside::Unseen,
+            there,
+        }),
+        Err(error) => Err(PortError {
+            class: Class::Refused,
+            ..error
+        }),
     }
 }
 
@@ -199,8 +241,11 @@ impl SoFar<'_> {
             return None;
         }
         Some(match self.seen.get(&at) {
-            Some(Ok(Removal::Created(there))) => {
-                let text = format!("destroy {}, with its disk", name(there));
+            Some(Ok(Removal::Created { there, unseen })) => {
+                let mut text = format!("destroy {}, with its disk", name(there));
+                if *unseen {
+                    text += &format!("; {UNSEEN_INSIDE}");
+                }
                 (Undone, text)
             }
             Some(Ok(Removal::Kept(there))) => (Stays, unmarked(&name(there))),
@@ -245,7 +290,8 @@ impl SoFar<'_> {
             StepKind::Start if !open || goes(StepKind::Create) => None,
             StepKind::Start => {
                 let ran = found.is_some_and(|found| found.power == Power::Running);
-                let started = !ran && was_started(node, changed);
+                // What is kept although it was not there before, others may have started.
+                let started = !ran && was_there(node) && was_started(node, changed);
                 started.then(|| (Undone, format!("stop {guest}, which did not run before")))
             }
             StepKind::Configure if goes(StepKind::Create) || changed == Some(false) => None,

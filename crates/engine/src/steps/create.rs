@@ -5,7 +5,7 @@
 
 use homestak_core::plan::Wanted;
 
-use super::{Came, Task};
+use super::{Came, Task, inside};
 use crate::ports::{
     DiskSource, GuestKind, GuestRef, Halt, NewGuest, Nic, ObservedGuest, PortError, Power, Provider,
 };
@@ -34,8 +34,13 @@ pub(crate) enum Removal {
     /// Nothing: it does not carry the mark of this run, so that it was there before, or another
     /// driver created it meanwhile.
     Kept(ObservedGuest),
-    /// It is removed.
-    Created(ObservedGuest),
+    /// It is removed, and so is what was not seen in it.
+    Created {
+        /// The guest.
+        there: ObservedGuest,
+        /// Whether what runs in it was not seen.
+        unseen: bool,
+    },
 }
 
 /// Looks what undoing does to the guest: only its mark proves that this run created it.
@@ -45,11 +50,14 @@ pub(crate) async fn removal(task: &Task) -> Result<Removal, PortError> {
         return Ok(Removal::Gone);
     };
     task.require_tags(&there)?;
-    if there.run.as_deref() != Some(task.mark.as_str()) {
+    if !task.is_created(&there) {
         return Ok(Removal::Kept(there));
     }
     task.require_site(&guest, &there)?;
-    Ok(Removal::Created(there))
+    Ok(Removal::Created {
+        there,
+        unseen: false,
+    })
 }
 
 /// Removes the guest if this run created it.
@@ -72,7 +80,7 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
                 ..Came::default()
             });
         }
-        Removal::Created(there) => there,
+        Removal::Created { there, .. } => there,
     };
     let guest = GuestRef {
         vmid: Some(there.vmid),
@@ -80,6 +88,7 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
         ..guest
     };
     if there.power != Power::Stopped {
+        inside::require_empty(task, &guest, there.power).await?;
         provider.stop(&guest, Halt::Now).await?;
     }
     provider.destroy(&guest).await?;

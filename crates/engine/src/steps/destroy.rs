@@ -3,7 +3,7 @@
 //! In: a step with its node. Out: whether anything was there.
 //! Never: a guest other than the one the plan found, or one of another site.
 
-use super::{Came, Task};
+use super::{Came, Task, inside};
 use crate::ports::{GuestRef, Halt, PortError, Power};
 
 /// None: removing what is gone is no error, and only it tells a guest that is gone from one that
@@ -15,8 +15,12 @@ pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let provider = task.provider().await?;
     let guest = task.guest()?;
+    let there = task.look(&guest).await?;
+    if let Some(there) = there.as_ref().filter(|there| there.power == Power::Running) {
+        inside::require_empty(task, &guest, there.power).await?;
+    }
     task.board.leave(&task.node()?.name);
-    let Some(there) = task.look(&guest).await? else {
+    let Some(there) = there else {
         // What was stored for it may be left.
         provider.destroy(&guest).await?;
         return Ok(Came::default());

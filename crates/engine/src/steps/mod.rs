@@ -7,6 +7,7 @@ pub(crate) mod configure;
 pub(crate) mod create;
 mod destroy;
 mod image;
+pub(crate) mod inside;
 pub(crate) mod power;
 mod ready;
 mod reidentify;
@@ -187,6 +188,11 @@ impl Task {
             ));
         }
         Ok(there)
+    }
+
+    /// Tells whether this run created a guest: only its mark proves that.
+    fn is_created(&self, there: &ObservedGuest) -> bool {
+        there.run.as_deref() == Some(self.mark.as_str())
     }
 
     /// Refuses a guest whose tags were removed: it is neither gone nor ours.

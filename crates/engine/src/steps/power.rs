@@ -6,7 +6,7 @@
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{Action, NodePlan};
 
-use super::{Came, Task, ready};
+use super::{Came, Task, inside, ready};
 use crate::ports::{Class, Halt, ObservedGuest, PortError, Power, Sent};
 
 /// Looks whether the guest runs, where the plan says it is; `None` when it is gone.
@@ -53,6 +53,10 @@ pub(super) async fn start(task: &Task) -> Result<Came, PortError> {
 
 pub(super) async fn stop(task: &Task) -> Result<Came, PortError> {
     let power = power(task).await?;
+    let removed = matches!(task.node()?.action, Action::Destroy | Action::Replace);
+    if let Some(power) = power.filter(|_| removed) {
+        inside::require_empty(task, &task.guest()?, power).await?;
+    }
     halt(task, power, Limit::Shutdown).await
 }
 
@@ -78,28 +82,33 @@ pub(crate) fn was_started(node: &NodePlan, changed: Option<bool>) -> bool {
     }
 }
 
+/// Tells whether the guest of a node was there when the plan was made.
+pub(crate) fn was_there(node: &NodePlan) -> bool {
+    let found = node.found.as_ref().map(|found| &found.guest.uuid);
+    let wanted = node.wanted.as_ref().map(|wanted| &wanted.uuid);
+    found.is_some() && (wanted.is_none() || found == wanted)
+}
+
 /// Stops a guest that this run started. One that ran before stays, unless it was stopped to be
 /// changed: then it is stopped again to be changed back. Where neither the plan nor the journal
 /// says whether it ran, it is left running.
 pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
     let node = task.node()?;
-    let before = node.found.as_ref().map(|found| found.power);
     if !was_started(node, task.changed) {
         return Ok(Came::default());
     }
     let guest = task.guest()?;
-    let there = if before.is_some() {
-        task.look(&guest).await?
-    } else {
-        // One that was not there before is removed next, wherever it went. When its tags were
-        // removed, that is what reports it.
-        let there = task.provider().await?.inspect(&guest).await?;
-        let there = there.filter(|there| there.uuid.is_some());
-        if let Some(there) = &there {
-            task.require_site(&guest, there)?;
-        }
-        there
-    };
+    if was_there(node) {
+        return halt(task, known(task.look(&guest).await?)?, Limit::UndoShutdown).await;
+    }
+    // One that was not there before is removed next, wherever it went, if this run created it. When
+    // its tags were removed, or it is of another site, that is what reports it.
+    let there = task.provider().await?.inspect(&guest).await?;
+    let there = there.filter(|there| there.uuid.is_some() && task.is_created(there));
+    if let Some(there) = &there {
+        task.require_site(&guest, there)?;
+        inside::require_empty(task, &guest, there.power).await?;
+    }
     halt(task, known(there)?, Limit::UndoShutdown).await
 }
 

@@ -202,3 +202,24 @@ async fn what_another_driver_created_meanwhile_is_kept_as_the_preview_says() {
     assert_eq!(rows, expected);
     assert_eq!(second.world.guests(), guests);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guests_of_a_later_run_are_not_stopped_by_an_older_journal() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    let backup = lab.journal.runs.lock().unwrap().clone();
+    assert_eq!(lab.destroy(TWO).await, Ending::Done);
+    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    lab.rest().await;
+    *lab.journal.runs.lock().unwrap() = backup;
+    let (preview, ending, _) = roll_back(&lab).await;
+    for node in ["a", "b"] {
+        let effects = effect(&preview, node);
+        assert!(effects.contains(&UndoEffect::Stays), "{preview:?}");
+        assert!(!effects.contains(&UndoEffect::Undone), "{preview:?}");
+    }
+    assert_eq!(ending, Ending::RolledBack);
+    lab.rest().await;
+    let running = ["a", "b"].map(|name| (name.to_owned(), true));
+    assert_eq!(lab.guests(), running);
+}

@@ -72,7 +72,7 @@ impl Pve {
         }
         match found {
             Found::GivenUp(_) | Found::Nowhere => self.remove_seeds(guest).await,
-            Found::Anonymous(located) => Err(half_made(&located)),
+            Found::Anonymous(located) => Err(half_made(&located, self.sees_all_tasks().await?)),
             Found::Ours(located) => {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("{name} was created meanwhile");
@@ -101,7 +101,9 @@ impl Pve {
             Found::Impostor(located) => {
                 return Err(contested(&located, &guest.uuid));
             }
-            Found::Anonymous(located) => return Err(half_made(&located)),
+            Found::Anonymous(located) => {
+                return Err(half_made(&located, self.sees_all_tasks().await?));
+            }
             Found::GivenUp(located) => return Err(given_up(&located, &guest.uuid)),
             Found::Nowhere => return Ok(None),
         };

@@ -1,4 +1,4 @@
-//! Half-made guests: the task that made them is no more, because its host crashed.
+//! Half-made guests: no task that makes them is seen, as after a crash of their host.
 //!
 //! In: a guest that a `create` or `clone` lock holds. Out: whether something still makes it, or a
 //! fault with what a person does about it.
@@ -12,8 +12,11 @@ use jiff::Timestamp;
 
 use super::client::{Pve, name_of};
 use super::config::GuestConfig;
+use super::facts::parse_privileges;
 use super::fault::{Fault, Reason};
 use super::locate::Located;
+use super::preflight::holds;
+use super::requests::{Call, PERMISSIONS};
 use super::task::{RunningTask, elapsed};
 
 /// Tells whether a guest is being made, or was left in the making. It says nothing about itself
@@ -66,6 +69,18 @@ impl Pve {
     }
 }
 
+impl Pve {
+    /// Tells whether tasks of others are listed too, on every host.
+    pub(super) async fn sees_all_tasks(&self) -> Result<bool, Fault> {
+        let privileges = parse_privileges(&self.ask(&Call::to(&PERMISSIONS)).await?);
+        let hosts = self.look().await?.hosts;
+        Ok(hosts.iter().all(|host| {
+            let path = format!("/nodes/{}", host.name);
+            host.online && holds(&privileges, &path, "Sys.Audit")
+        }))
+    }
+}
+
 /// Tells whether a task may be making a guest. A copy's task names its source, so any copy may.
 fn is_maker(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
     let (makers, copier): (&[&str], &str) = match kind {
@@ -76,8 +91,9 @@ fn is_maker(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
     upid.kind == copier || (makers.contains(&upid.kind.as_str()) && upid.vmid() == Some(vmid))
 }
 
-/// Says that a guest is half-made, and what a person does about it.
-pub(super) fn half_made(located: &Located) -> Fault {
+/// Says that a guest is half-made, and what a person does about it. Where tasks of others are not
+/// seen, one of them may still make it, so that later may work.
+pub(super) fn half_made(located: &Located, sees_all_tasks: bool) -> Fault {
     let Located {
         kind, vmid, node, ..
     } = located;
@@ -87,10 +103,15 @@ pub(super) fn half_made(located: &Located) -> Fault {
         GuestKind::Vm => "qm",
         GuestKind::Ct => "pct",
     };
-    let detail = format!("{name} is half-made: held by `{lock}`, and no task makes it any more");
-    Fault::new(Class::Refused, Reason::HalfMade, detail).with_hint(format!(
-        "no API token may take that lock away; when nobody else is making it, as root on {node}: \
-         `{tool} unlock {vmid}`, then `{tool} destroy {vmid} --destroy-unreferenced-disks 1`; \
+    let (class, makers) = match sees_all_tasks {
+        true => (Class::Refused, "no task makes it any more"),
+        false => (Class::Busy, "no task that this token sees makes it"),
+    };
+    let detail = format!("{name} is half-made: held by `{lock}`, and {makers}");
+    Fault::new(class, Reason::HalfMade, detail).with_hint(format!(
+        "no API token may take that lock away; as root on {node}, once `pvesh get \
+         /nodes/{node}/tasks --source active` (on each host of a cluster) lists no task that makes \
+         it: `{tool} unlock {vmid}`, then `{tool} destroy {vmid} --destroy-unreferenced-disks 1`; \
          then repeat"
     ))
 }

@@ -48,8 +48,10 @@ impl Pve {
                     // A guest being made says nothing about itself until it is done.
                     Claim::Other | Claim::Impostor if being_made(&located.config) => {
                         let made = self.has_maker(guest.kind, &guest.host, vmid).await?;
-                        if alone.for_longer_than(limits.grace, made, self.clock.now()) {
-                            return Err(half_made(&located));
+                        let all = alone.for_longer_than(limits.grace, made, self.clock.now())
+                            && self.sees_all_tasks().await?;
+                        if all || !made && passed > limits.settle {
+                            return Err(half_made(&located, all));
                         }
                     }
                     Claim::Other | Claim::Impostor => return Ok(Outcome::Taken),

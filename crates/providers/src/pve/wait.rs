@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 impl Pve {
     /// Waits until nothing holds a guest. It may be gone then, or be another one: the caller
     /// judges the configuration it gets. A guest that is being made is waited for only while
-    /// something makes it.
+    /// something makes it, or may do so unseen.
     pub(super) async fn wait_for_unlock(&self, located: Located) -> Result<Option<Located>, Fault> {
         let started = self.clock.now();
         let Located {
@@ -40,6 +40,15 @@ impl Pve {
                 }));
             };
             if elapsed(started, self.clock.now()) > self.settings.limits.lock {
+                if being_made(&config) && !self.has_maker(kind, &node, vmid).await? {
+                    let located = Located {
+                        kind,
+                        vmid,
+                        node,
+                        config,
+                    };
+                    return Err(half_made(&located, false));
+                }
                 let detail = format!("{} is held by `{lock}`", name_of(kind, vmid, &node));
                 let holder = self.holder(&node, vmid).await;
                 return Err(held(detail, holder));
@@ -51,13 +60,17 @@ impl Pve {
             }
             if being_made(&config) {
                 let made = self.has_maker(kind, &node, vmid).await?;
-                if alone.for_longer_than(self.settings.limits.grace, made, self.clock.now()) {
-                    return Err(half_made(&Located {
+                let grace = self.settings.limits.grace;
+                if alone.for_longer_than(grace, made, self.clock.now())
+                    && self.sees_all_tasks().await?
+                {
+                    let located = Located {
                         kind,
                         vmid,
                         node,
                         config,
-                    }));
+                    };
+                    return Err(half_made(&located, true));
                 }
             }
             self.clock.sleep(PAUSE).await;
@@ -128,8 +141,8 @@ fn held(detail: String, holder: Option<String>) -> Fault {
         ),
         None => (
             detail,
-            "no task is running for it; when it was left by a crash, `qm unlock` or `pct unlock` \
-             on the host removes it"
+            "no task that this token sees is running for it; when it was left by a crash, \
+             `qm unlock` or `pct unlock` on the host removes it"
                 .to_owned(),
         ),
     };
