@@ -21,12 +21,7 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
             &["usermod", "--expiredate", "", "--shell", shell, name],
         ),
         Step::Write { path, .. } => staged.place(path),
-        Step::Link { path, target } => {
-            files::link(path, target).map_err(|source| AgentError::Write {
-                path: path.clone(),
-                source,
-            })
-        }
+        Step::Link { path, target } => files::link(path, target).map_err(AgentError::write(path)),
         Step::Delete { path } => staged.delete(path),
         Step::Hostname { name } => {
             rustix::system::sethostname(name.as_bytes()).map_err(|error| AgentError::Step {
@@ -36,7 +31,7 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
         }
         Step::Sysctl { key, value } => {
             let path = sysctl_path(key).unwrap_or_default();
-            fs_err::write(&path, value).map_err(|source| AgentError::Write { path, source })
+            fs_err::write(&path, value).map_err(AgentError::write(path))
         }
         Step::Network { interface } => {
             program(step, &["networkctl", "reload"])?;

@@ -15,7 +15,7 @@ use crate::act::act;
 use crate::error::AgentError;
 use crate::files::Staged;
 use crate::gather::gather;
-use crate::path::{self, Keeper};
+use crate::path;
 use crate::service::Before;
 use crate::{clock, packages, settings, sound, state};
 
@@ -294,10 +294,7 @@ fn is_users(change: &Change) -> bool {
     let Some(path) = change.resource.strip_prefix("file:") else {
         return false;
     };
-    match path::parent(Path::new(path)) {
-        Ok((directory, _)) => directory.keeper() != Keeper::Root,
-        Err(fault) => fault.by_user,
-    }
+    path::is_users(Path::new(path))
 }
 
 /// Writes down what is about to be done: whatever happens then, it can be finished and taken away.

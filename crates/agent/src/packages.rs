@@ -23,9 +23,7 @@ pub(crate) fn rehearse(
         update(lock_wait)?;
         ended = simulate(install, remove)?;
     }
-    if ended.code != Some(0) {
-        return Err(AgentError::Packages(complaint(&ended)));
-    }
+    require(&ended)?;
     let unasked: Vec<&str> = ended
         .out
         .lines()
@@ -106,10 +104,15 @@ pub(crate) fn finish(lock_wait: u64) -> Result<(), AgentError> {
         "--force-confold",
     ])?;
     let ended = process::run(&["apt-get", "-y", "-o", &patience(lock_wait), "-f", "install"])?;
+    require(&ended)
+}
+
+/// Returns an error when apt failed.
+fn require(ended: &Ended) -> Result<(), AgentError> {
     if ended.code == Some(0) {
         return Ok(());
     }
-    Err(AgentError::Packages(complaint(&ended)))
+    Err(AgentError::Packages(complaint(ended)))
 }
 
 fn update(lock_wait: u64) -> Result<(), AgentError> {

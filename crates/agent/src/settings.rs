@@ -1,7 +1,18 @@
-//! What the environment says.
+//! What the environment says: variables, and as whom and from where the program runs.
 //!
 //! In: variables. Out: values.
 //! Never: a variable read anywhere else; a value shown.
+
+use crate::error::AgentError;
+
+/// Returns an error unless root runs the program.
+pub(crate) fn require_root() -> Result<(), AgentError> {
+    if rustix::process::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(AgentError::NotRoot)
+    }
+}
 
 /// Returns where this program is. One that was replaced is where it was.
 pub(crate) fn program() -> String {

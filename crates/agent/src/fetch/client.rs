@@ -14,9 +14,8 @@ use reqwest::Url;
 use reqwest::header::ACCEPT;
 use serde::Deserialize;
 
-use super::FetchError;
 use crate::args::FetchArgs;
-use crate::error::AgentError;
+use crate::error::{AgentError, FetchError};
 use crate::{clock, ui};
 
 /// How long an answer may take.

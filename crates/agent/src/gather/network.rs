@@ -69,10 +69,7 @@ fn ask(words: &[&str]) -> Result<Value, AgentError> {
     if text.trim().is_empty() {
         return Ok(Value::Array(Vec::new()));
     }
-    serde_json::from_str(&text).map_err(|source| AgentError::Look {
-        what: "the network".to_owned(),
-        source: source.into(),
-    })
+    serde_json::from_str(&text).map_err(AgentError::look("the network"))
 }
 
 #[cfg(test)]

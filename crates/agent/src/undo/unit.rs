@@ -43,11 +43,8 @@ Restart=on-failure
 RestartSec=1
 "
     );
-    let failed = |source| AgentError::Write {
-        path: path.display().to_string(),
-        source,
-    };
-    write(&path, text.as_bytes(), 0o644).map_err(failed)?;
+    let failed = AgentError::write(path.display());
+    write(&path, text.as_bytes(), 0o644).map_err(&failed)?;
     link(&wanted.to_string_lossy(), &path.to_string_lossy()).map_err(failed)?;
     process::must(&["systemctl", "start", "--no-block", "--", &name(job)])?;
     Ok(())

@@ -77,7 +77,7 @@ fn brief(words: &str) -> String {
 
 impl FetchError {
     /// Tells whether asking again may help.
-    pub(super) fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Refused { status, .. } => *status >= 500 || *status == 429,
@@ -86,7 +86,7 @@ impl FetchError {
     }
 
     /// Says how often was asked.
-    pub(super) fn after(self, attempts: u32) -> Self {
+    pub(crate) fn after(self, attempts: u32) -> Self {
         match self {
             Self::Unreachable { server, why, .. } => Self::Unreachable {
                 server,

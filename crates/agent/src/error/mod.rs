@@ -3,13 +3,18 @@
 //! In: failures of files, programs and checks. Out: [`AgentError`], with words for a person.
 //! Never: a secret; content of files is not quoted.
 
+mod fetch;
+
+use std::fmt;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use homestak_core::converge::{Change, Step};
 use homestak_core::error::chain;
 use homestak_core::foreign::ForeignText;
+use serde_json::{Value, json};
 
-use crate::fetch::FetchError;
+pub(crate) use self::fetch::FetchError;
 use crate::process::ProcessError;
 
 /// What a run is called that did everything but what was refused.
@@ -225,6 +230,43 @@ impl AgentError {
             | Self::Killed
             | Self::Remember { .. } => 2,
         }
+    }
+
+    /// Says what could not be looked at.
+    pub(crate) fn look<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        what: &str,
+    ) -> impl Fn(E) -> Self {
+        move |source| Self::Look {
+            what: what.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    /// Says which file could not be written.
+    pub(crate) fn write(path: impl fmt::Display) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Write {
+            path: path.to_string(),
+            source,
+        }
+    }
+
+    /// Says which file of the state could not be read or written.
+    pub(crate) fn remember(path: PathBuf) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Remember {
+            path: path.display().to_string(),
+            source,
+        }
+    }
+
+    /// Returns what a job that failed says at its end.
+    pub(crate) fn result(&self) -> Value {
+        json!({
+            "phase": "config",
+            "success": false,
+            "error": self.word(),
+            "message": self.message(),
+            "code": self.code(),
+        })
     }
 
     /// Returns a word for programs.

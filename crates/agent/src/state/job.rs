@@ -12,10 +12,12 @@ use homestak_core::converge::{Event, Numbered};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::{make_directory, open_lock, unconfirmed};
 use crate::error::AgentError;
-use crate::files;
-use crate::{clock, state};
+use crate::{clock, files};
 
+/// The spec of a job.
+pub(crate) const SPEC: &str = "spec.yaml";
 /// What happened, a line each. A job is known once it has this.
 const EVENTS: &str = "events";
 /// Locked by whoever begins the job.
@@ -31,7 +33,7 @@ const VERDICT: &str = "verdict";
 const KEPT: usize = 8;
 
 /// Where a job is.
-pub(crate) struct Place {
+pub(crate) struct Job {
     pub(crate) id: String,
     directory: PathBuf,
 }
@@ -68,11 +70,11 @@ impl Asked {
     }
 }
 
-impl Place {
+impl Job {
     pub(crate) fn of(id: &str) -> Self {
         Self {
             id: id.to_owned(),
-            directory: state::place("jobs").join(id),
+            directory: super::place("jobs").join(id),
         }
     }
 
@@ -81,11 +83,7 @@ impl Place {
     }
 
     pub(crate) fn failed(&self, name: &str) -> impl Fn(std::io::Error) -> AgentError {
-        let path = self.path(name).display().to_string();
-        move |source| AgentError::Remember {
-            path: path.clone(),
-            source,
-        }
+        AgentError::remember(self.path(name))
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -95,8 +93,8 @@ impl Place {
     /// Waits until nobody else begins this job.
     pub(crate) fn claim(&self) -> Result<File, AgentError> {
         let failed = self.failed(CLAIM);
-        state::make_directory(&self.directory).map_err(&failed)?;
-        let file = state::open_lock(&self.path(CLAIM)).map_err(&failed)?;
+        make_directory(&self.directory).map_err(&failed)?;
+        let file = open_lock(&self.path(CLAIM)).map_err(&failed)?;
         file.lock().map_err(&failed)?;
         Ok(file)
     }
@@ -114,7 +112,7 @@ impl Place {
     pub(crate) fn take(&self) -> Result<File, AgentError> {
         let failed = self.failed(ALIVE);
         let beside = self.path("alive.new");
-        let file = state::open_lock(&beside).map_err(&failed)?;
+        let file = open_lock(&beside).map_err(&failed)?;
         file.try_lock().map_err(|_| AgentError::Busy)?;
         fs_err::rename(&beside, self.path(ALIVE)).map_err(&failed)?;
         Ok(file)
@@ -219,7 +217,7 @@ impl Place {
 
     /// Forgets the oldest jobs.
     pub(crate) fn forget_others(&self) {
-        let entries = fs_err::read_dir(state::place("jobs"));
+        let entries = fs_err::read_dir(super::place("jobs"));
         let mut others: Vec<_> = entries
             .into_iter()
             .flatten()
@@ -231,7 +229,7 @@ impl Place {
             })
             .collect();
         others.sort();
-        let awaited = state::unconfirmed();
+        let awaited = unconfirmed();
         let n_old = others.len().saturating_sub(KEPT - 1);
         for (_, name) in others.into_iter().take(n_old) {
             let other = Self::of(&name);
@@ -261,11 +259,11 @@ pub(crate) struct Log {
 
 impl Log {
     /// Goes on after the events that are there. Whoever cannot be written to hears of them still.
-    pub(crate) fn open(place: &Place, ear: Option<Ear>) -> Self {
-        let text = place.events().unwrap_or_default();
+    pub(crate) fn open(job: &Job, ear: Option<Ear>) -> Self {
+        let text = job.events().unwrap_or_default();
         let mut options = fs_err::OpenOptions::new();
         let options = options.create(true).append(true).mode(0o600);
-        let file = options.open(place.path(EVENTS));
+        let file = options.open(job.path(EVENTS));
         Self {
             file: file.ok().map(fs_err::File::into_file),
             n: u64::try_from(text.lines().count()).unwrap_or_default(),
