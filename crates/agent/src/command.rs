@@ -15,6 +15,7 @@ use crate::error::AgentError;
 use crate::settings::require_root;
 use crate::spec::{self, Spec};
 use crate::state::drift;
+use crate::system::Machine;
 use crate::{fetch, job, run, state, ui, undo, watch};
 
 /// Something on the machine differs.
@@ -125,7 +126,7 @@ fn rehearse(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     require_root()?;
     let body = json!({ "spec": spec.name, "spec_path": spec.path });
-    let look = apply::look(&spec.wanted)?;
+    let look = apply::look(&Machine::default(), &spec.wanted)?;
     show_steps("config.apply", body, &look.decision, json)
 }
 

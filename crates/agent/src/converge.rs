@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use crate::apply::{self, Look, Party};
 use crate::error::AgentError;
 use crate::spec::Spec;
+use crate::system::Machine;
 use crate::{clock, state};
 
 /// Returns what differs from a spec, and how each difference is handled by a machine that looks
 /// after itself. What is none of ours is in neither.
 pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError> {
-    let Look { mut decision, .. } = apply::look(&spec.wanted)?;
+    let Look { mut decision, .. } = apply::look(&Machine::default(), &spec.wanted)?;
     let shown = spec.policy.mark(&decision.changes);
     let is_shown = |change: &Change| shown.iter().any(|one| one.id == change.id);
     decision.changes.retain(is_shown);
@@ -40,7 +41,7 @@ pub(crate) fn converge(
     let begun = clock::uptime();
     let (name, done) = match spec {
         Ok(spec) => {
-            let look = apply::look(&spec.wanted);
+            let look = apply::look(&Machine::default(), &spec.wanted);
             let done = look.and_then(|look| finish(&spec, look, begun, lock_wait, party));
             (spec.name, done)
         }
@@ -68,7 +69,7 @@ pub(crate) fn finish(
     if !steps.is_empty() {
         state::attempt(&spec.text)?;
     }
-    let refused = apply::carry_out(&spec.wanted, look, lock_wait, party)?;
+    let refused = apply::carry_out(&mut Machine::waiting(lock_wait), &spec.wanted, look, party)?;
     state::keep_spec(&spec.text)?;
     apply::require_all(&refused)?;
     let counts = mark_complete(spec)?;

@@ -42,10 +42,7 @@ impl Drop for Staged {
 
 impl Staged {
     /// Writes files beside their places and checks them, and that they can be moved there.
-    pub(crate) fn add<'a>(
-        &mut self,
-        steps: impl Iterator<Item = &'a Step>,
-    ) -> Result<(), AgentError> {
+    pub(crate) fn add(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
         let first = self.files.len();
         let accounts = Accounts::read()?;
         let mut sshd = false;

@@ -23,6 +23,7 @@ mod settings;
 mod sound;
 mod spec;
 mod state;
+mod system;
 mod ui;
 mod undo;
 mod watch;

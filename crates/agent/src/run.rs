@@ -14,6 +14,7 @@ use crate::converge::{compare, mark_complete};
 use crate::error::AgentError;
 use crate::spec::{self, Spec};
 use crate::state::drift;
+use crate::system::Machine;
 use crate::{clock, state, ui, undo};
 
 /// So many fields of a resource are logged one by one; more are counted.
@@ -44,14 +45,14 @@ pub(crate) struct Round {
 
 fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Look, AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
-    apply::look(&policy.put_into(&spec.wanted))
+    apply::look(&Machine::default(), &policy.put_into(&spec.wanted))
 }
 
 fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<Refused, AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
     let wanted = policy.put_into(&spec.wanted);
     // Nothing is confirmed: what is mended was confirmed before.
-    apply::carry_out(&wanted, look, LOCK_WAIT, &mut Quiet)
+    apply::carry_out(&mut Machine::waiting(LOCK_WAIT), &wanted, look, &mut Quiet)
 }
 
 /// How long another user of the package database is waited for, in seconds. The watch comes back.

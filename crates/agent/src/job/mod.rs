@@ -15,6 +15,7 @@ use crate::error::AgentError;
 use crate::settings::require_root;
 use crate::spec::{self, Spec};
 use crate::state::job::{Ear, Job, Log, SPEC, Verdict, Wait};
+use crate::system::Machine;
 use crate::{apply, converge};
 use crate::{clock, process, settings, state, ui, undo};
 
@@ -175,7 +176,7 @@ fn begin_named(
     let turn = undo::turn()?;
     let spec = read()?;
     name.clone_from(&spec.name);
-    let look = apply::look(&spec.wanted)?;
+    let look = apply::look(&Machine::default(), &spec.wanted)?;
     apply::require(&look.decision)?;
     let marked = |error: AgentError| {
         _ = state::fail(&error, &spec.name);

@@ -49,14 +49,14 @@ pub(crate) struct Kept {
 
 /// Keeps what a decision changes, and sees to it that it is put back whatever happens to us.
 pub(crate) fn keep(job: &Job, decision: &Decision, seen: &Seen) -> Result<Kept, AgentError> {
-    let way = WayBack::of(&decision.steps, &seen.facts);
+    let way = WayBack::of(&decision.steps, seen.facts);
     let copies = job.path(BEFORE);
     state::make_directory(&copies).map_err(job.failed(BEFORE))?;
     let found = back::copy(&way, &copies).map_err(job.failed(BEFORE))?;
     let own = |step: &&Step| !step.follows_files();
     let dangers = decision.dangers().into_iter();
     let kept = Kept {
-        state: WayBack::remembered(&seen.before, &seen.last),
+        state: WayBack::remembered(seen.before, seen.last),
         way,
         found,
         words: decision.steps.iter().filter(own).map(Step::words).collect(),
