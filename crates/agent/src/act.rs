@@ -1,7 +1,4 @@
-//! One step done on this machine.
-//!
-//! In: a [`Step`]. Out: the machine changed.
-//! Never: harm when it is done twice.
+//! One step done on this machine. Doing it twice does no harm.
 
 use homestak_core::converge::Step;
 
@@ -10,6 +7,9 @@ use crate::files::{self, Staged};
 use crate::gather::{rows, sysctl_path};
 use crate::process::{self, ProcessError};
 use crate::state;
+
+/// The shell of users who do not log in.
+const NOLOGIN: &str = "/usr/sbin/nologin";
 
 /// Does a step. Files were written beside their places before. Packages are not done here.
 pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
@@ -50,17 +50,10 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
         Step::Restart { unit } => program(step, &["systemctl", "try-restart", "--", unit]),
         Step::Start { unit } => program(step, &["systemctl", "start", "--", unit]),
         Step::LeaveGroup { user, group } => program(step, &["gpasswd", "--delete", user, group]),
-        Step::CloseUser { name } => program(
-            step,
-            &[
-                "usermod",
-                "--expiredate",
-                "1",
-                "--shell",
-                "/usr/sbin/nologin",
-                name,
-            ],
-        ),
+        Step::CloseUser { name } => {
+            let words = ["usermod", "--expiredate", "1", "--shell", NOLOGIN, name];
+            program(step, &words)
+        }
     }
 }
 

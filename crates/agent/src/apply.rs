@@ -1,14 +1,11 @@
-//! A decision carried out, so that it may die at any moment and be begun again.
-//!
-//! In: a spec. Out: the machine as the spec says, markers.
-//! Never: a first change before it is known that packages can be had, and files were checked as far
-//! as can be.
+//! A decision carried out, so that it may die at any moment and be begun again. Nothing is changed
+//! before it is known that packages are available and files were checked as far as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use homestak_core::converge::{
-    Change, Decision, Facts, Handling, Managed, Resource, Scope, State, Step, decide,
+    Change, Decision, Facts, Handling, Managed, Resource, Scope, State, Step, WayBack, decide,
 };
 
 use crate::error::AgentError;
@@ -66,7 +63,8 @@ pub(crate) trait Party {
     /// A step begins.
     fn step(&mut self, _step: &Step) {}
     /// Packages are as they should be, and the first of the other steps is about to be done.
-    fn keeps(&mut self, _decision: &Decision, _look: &Seen) -> Result<(), AgentError> {
+    /// `back` is what is remembered once they are taken back.
+    fn keeps(&mut self, _: &Decision, _: &Facts, _back: State) -> Result<(), AgentError> {
         Ok(())
     }
     /// All is done, and holds as far as the node can tell.
@@ -83,14 +81,6 @@ pub(crate) trait Party {
 pub(crate) struct Quiet;
 
 impl Party for Quiet {}
-
-/// What the machine is like before the first step.
-pub(crate) struct Seen<'a> {
-    pub(crate) facts: &'a Facts,
-    /// What was remembered when the run began.
-    pub(crate) before: &'a State,
-    pub(crate) last: &'a State,
-}
 
 /// Does what was decided, and returns what was refused by itself. `party` is notified of each step before
 /// it is done.
@@ -133,12 +123,8 @@ pub(crate) fn carry_out(
     let steps = &decision.steps;
     run.system.begin()?;
     run.system.keep(wanted, steps, &facts);
-    let seen = Seen {
-        facts: &facts,
-        before: &before,
-        last: &run.last,
-    };
-    run.party.keeps(&decision, &seen)?;
+    let back = WayBack::remembered(&before, &run.last);
+    run.party.keeps(&decision, &facts, back)?;
     run.intend(&decision.intent, steps, false)?;
     let walked = run.walk(steps);
     if let Err(first) = run.system.judge(steps, walked) {

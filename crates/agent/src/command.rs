@@ -1,7 +1,5 @@
-//! The commands, one function each.
-//!
-//! In: arguments. Out: what is printed, an exit code.
-//! Never: a change in `check`, `show`, `status`, `validate` or a dry run.
+//! The commands: arguments become calls, and what they return is printed. `check`, `show`,
+//! `status`, `validate` and dry runs change nothing.
 
 use std::process::ExitCode;
 
@@ -30,48 +28,43 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         // What can be done is done: the command itself may be the way to repair it.
         ui::say(&format!("error: {}", error.message()));
     }
-    let kind = match &cli.command {
-        Command::Config(ConfigCommand::Check(_)) => "config.check",
-        Command::Config(ConfigCommand::Apply { .. }) => "config.apply",
-        Command::Config(ConfigCommand::Show) => "config.show",
-        Command::Config(ConfigCommand::Confirm) => "config.confirm",
-        Command::Config(ConfigCommand::Fetch(_)) => "config.fetch",
-        Command::Job(_) => "job",
-        Command::Spec(SpecCommand::Validate { .. }) => "spec.validate",
-        Command::Spec(SpecCommand::Get(_)) => "spec.get",
-        Command::Run(_) => "run",
-        Command::Status => "status",
-    };
-    let result = match cli.command {
-        Command::Config(ConfigCommand::Check(spec)) => check(&spec, json),
+    let (kind, result) = match cli.command {
+        Command::Config(ConfigCommand::Check(spec)) => ("config.check", check(&spec, json)),
         Command::Config(ConfigCommand::Apply {
             spec,
             dry_run,
             terms,
-        }) => match (dry_run, terms.confirm) {
-            (true, _) => rehearse(&spec, json),
-            (false, None) => apply(&spec, terms.lock_wait, json),
-            (false, Some(_)) => read(&spec).and_then(|spec| job::by_hand(spec, &terms, json)),
-        },
-        Command::Config(ConfigCommand::Confirm) => job::confirm(None),
-        Command::Job(command) => job::run(command),
-        Command::Config(ConfigCommand::Show) => show(json),
-        // Scripts tell only whether it went well.
-        Command::Config(ConfigCommand::Fetch(args)) => match fetch::get(&args, kind, json) {
-            Err(error) => Err(AgentError::NotFetched(Box::new(error))),
-            done => done,
-        },
-        Command::Spec(SpecCommand::Get(args)) => fetch::get(&args, kind, json),
+        }) => {
+            let result = match (dry_run, terms.confirm) {
+                (true, _) => rehearse(&spec, json),
+                (false, None) => apply(&spec, terms.lock_wait, json),
+                (false, Some(_)) => read(&spec).and_then(|spec| job::by_hand(spec, &terms, json)),
+            };
+            ("config.apply", result)
+        }
+        Command::Config(ConfigCommand::Confirm) => ("config.confirm", job::confirm(None)),
+        Command::Config(ConfigCommand::Show) => ("config.show", show(json)),
+        Command::Config(ConfigCommand::Fetch(args)) => {
+            let result = fetch::get(&args, "config.fetch", json);
+            // Scripts tell only whether it went well.
+            let result = result.map_err(|error| AgentError::NotFetched(Box::new(error)));
+            ("config.fetch", result)
+        }
+        Command::Job(command) => ("job", job::run(command)),
+        Command::Spec(SpecCommand::Get(args)) => ("spec.get", fetch::get(&args, "spec.get", json)),
         Command::Spec(SpecCommand::Validate { file, mut spec }) => {
             spec.spec = file.or(spec.spec);
-            validate(&spec, json)
+            ("spec.validate", validate(&spec, json))
         }
-        Command::Run(args) => require_root().and_then(|()| match args.daemon {
-            true => watch::watch(),
-            false if args.dry_run => rehearse_run(json),
-            false => run_once(json),
-        }),
-        Command::Status => status(json),
+        Command::Run(args) => {
+            let result = require_root().and_then(|()| match (args.daemon, args.dry_run) {
+                (true, _) => watch::watch(),
+                (false, true) => rehearse_run(json),
+                (false, false) => run_once(json),
+            });
+            ("run", result)
+        }
+        Command::Status => ("status", status(json)),
     };
     match result {
         Ok(code) => ExitCode::from(code),

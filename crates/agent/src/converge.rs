@@ -1,7 +1,7 @@
-//! This machine made what a spec says: looked at, decided, done, confirmed and marked.
+//! This machine made what a spec says: observed, decided, done, confirmed and marked.
 //!
-//! In: a spec. Out: how the machine differs, or [`Done`]; markers of success or failure.
-//! Never: without the turn (`undo::turn`), which whoever changes the machine holds until it is marked.
+//! Whoever changes the machine holds the turn (`undo::turn`) from before the first look until it
+//! is marked how that ended.
 
 use std::time::Duration;
 

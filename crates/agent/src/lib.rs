@@ -1,7 +1,6 @@
-//! CONVERGES: makes the machine it runs on what its spec says, and tells where it is not.
+//! CONVERGES: makes the machine it runs on what its spec says, and reports where it differs.
 //!
-//! In: a resolved spec, this machine. Out: changes done, markers, reports.
-//! Never: a decision (`core::converge` decides); a file written that was not checked first.
+//! `core::converge` decides what is done; no file is written that was not checked first.
 
 mod act;
 mod apply;

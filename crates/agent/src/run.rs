@@ -1,8 +1,5 @@
-//! Looking after the machine: one look, and what follows from it.
-//!
-//! In: the spec that is kept, what was seen before. Out: fields mended or named, and lines that say
-//! so, one for each.
-//! Never: a field mended against the policy, or in a fight that nobody wins.
+//! Looking after the machine: one look, and what follows from it. No field is corrected against
+//! the policy, or again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

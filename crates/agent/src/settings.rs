@@ -1,7 +1,5 @@
-//! What the environment says: variables, and as whom and from where the program runs.
-//!
-//! In: variables. Out: values.
-//! Never: a variable read anywhere else; a value shown.
+//! The environment: variables, none of which is read anywhere else, and as whom and from where the
+//! program runs.
 
 use crate::error::AgentError;
 

@@ -1,8 +1,7 @@
 //! Configuration checked by the programs that read it, before the first change.
 //!
-//! In: steps that write files. Out: what the readers of the files report about them.
-//! Never: a file of the machine changed. What cannot be checked here is not refused: a service that
-//! does not start later is handled then (see `service`).
+//! What cannot be checked here is not refused: a service that does not start later is handled then
+//! (see `service`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,18 +47,12 @@ type Texts = BTreeMap<String, Option<String>>;
 
 /// Returns what is wrong with files that the steps write.
 pub(crate) fn faults(steps: &[Step]) -> Result<Vec<String>, AgentError> {
-    let mut texts = Texts::new();
-    for step in steps {
-        match step {
-            Step::Write { path, content, .. } => {
-                texts.insert(path.clone(), Some(content.clone()));
-            }
-            Step::Delete { path } => {
-                texts.insert(path.clone(), None);
-            }
-            _ => {}
-        }
-    }
+    let texts = steps.iter().filter_map(|step| match step {
+        Step::Write { path, content, .. } => Some((path.clone(), Some(content.clone()))),
+        Step::Delete { path } => Some((path.clone(), None)),
+        _ => None,
+    });
+    let texts: Texts = texts.collect();
     if texts.is_empty() {
         return Ok(Vec::new());
     }

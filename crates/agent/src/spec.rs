@@ -1,7 +1,4 @@
 //! The spec of this machine, read and checked.
-//!
-//! In: a path, or a text. Out: [`Spec`]: what is wanted, and how differences are handled.
-//! Never: a spec with faults.
 
 use std::path::Path;
 

@@ -65,7 +65,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The machine of a run that waits so long for the package database, in seconds.
+    /// The machine of a run that waits so many seconds for the package database.
     pub(crate) fn waiting(lock_wait: u64) -> Self {
         Self {
             lock_wait,
@@ -100,7 +100,7 @@ impl System for Machine {
     }
 
     fn begin(&mut self) -> Result<(), AgentError> {
-        state::begin()
+        state::remove(state::COMPLETE)
     }
 
     fn prepare_packages(

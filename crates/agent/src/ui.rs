@@ -1,7 +1,4 @@
-//! The only door to the terminal.
-//!
-//! In: results, talk, errors; what is read from standard input. Out: stdout for data, stderr for talk.
-//! Never: called from anywhere but commands.
+//! The terminal: data goes to stdout, everything else to stderr. Only commands use it.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;

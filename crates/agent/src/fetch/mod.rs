@@ -1,9 +1,7 @@
-//! A spec fetched from a server, for this machine to become.
+//! A spec fetched from a server, checked, and kept for `config apply`.
 //!
-//! In: a server, a provisioning token, whom to trust. Out: a spec that was checked, kept for
-//! `config apply`.
-//! Never: a byte sent to a server that is not the right one; a spec kept that cannot be read, or
-//! is another machine's; the token in a message.
+//! Nothing is sent to a server that is not trusted, no spec is kept that is faulty or another
+//! machine's, and the token is in no message.
 
 mod client;
 mod trusted;

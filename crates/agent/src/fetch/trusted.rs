@@ -1,9 +1,6 @@
-//! Whom to trust: what was said now, else what was trusted before, else the authorities that
-//! browsers trust.
-//!
-//! In: arguments, the environment, what is remembered. Out: a trust, or that the first certificate
-//! shown is to be taken.
-//! Never: another certificate taken for one that is remembered.
+//! Which server is trusted: what arguments or the environment say, else what was trusted before,
+//! else the authorities that browsers trust. A certificate that is remembered is never replaced
+//! silently.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,4 @@
-//! What this machine is like, gathered once.
-//!
-//! In: a [`Scope`]. Out: [`Facts`].
-//! Never: a change; a program started more often than once.
+//! What this machine is like, gathered once. Nothing is changed, and no program is started twice.
 
 mod network;
 mod system;

@@ -1,7 +1,5 @@
-//! The card that leads outside, its addresses, the gateway.
-//!
-//! In: what `ip` and the kernel say. Out: [`NetworkFact`].
-//! Never: addresses of the link alone, which every card has.
+//! The card that leads outside, its addresses and the gateway, without addresses of the link
+//! alone.
 
 use std::net::Ipv4Addr;
 

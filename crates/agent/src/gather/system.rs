@@ -1,7 +1,5 @@
-//! Release, packages, accounts, SSH server, kernel.
-//!
-//! In: files and programs of this machine. Out: parts of the facts.
-//! Never: the name service: users of a directory are not ours.
+//! Release, packages, accounts, SSH server and kernel settings. The name service is not asked:
+//! users of a directory are not ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,7 +1,5 @@
-//! Jobs: a spec carried out apart from the connection that brought it.
-//!
-//! In: a spec, a name. Out: numbered events, also for whoever comes back later; an exit code.
-//! Never: work that ends with a connection; a job begun twice.
+//! Jobs: a spec carried out apart from the connection that brought it. Whoever comes back later
+//! gets the same numbered events, and no job is begun twice.
 
 mod worker;
 
@@ -92,19 +90,8 @@ pub(crate) fn confirm(id: Option<String>) -> Result<u8, AgentError> {
     }
 }
 
-/// What has become of a job that was to be begun.
-enum Begun {
-    /// It is over.
-    Ended(Value),
-    /// Someone else works on it.
-    Elsewhere,
-}
-
 fn run_job(job: &Job, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentError>) -> u8 {
-    let result = begin(job, read, terms, print).and_then(|begun| match begun {
-        Begun::Ended(result) => Ok(result),
-        Begun::Elsewhere => follow(job, 0, print),
-    });
+    let result = carry_out(job, read, terms, print);
     // Nothing was begun, so there is nothing to come back to.
     let result = result.unwrap_or_else(|error| {
         let result = error.result();
@@ -125,10 +112,7 @@ pub(crate) fn by_hand(spec: Spec, terms: &Terms, json: bool) -> Result<u8, Agent
     let job = Job::of(&format!("by-hand-{}", clock::now().as_millisecond()));
     let ear = if json { tell_progress } else { tell };
     let name = spec.name.clone();
-    let result = match begin(&job, || Ok(spec), terms, ear)? {
-        Begun::Ended(result) => result,
-        Begun::Elsewhere => follow(&job, 0, ear)?,
-    };
+    let result = carry_out(&job, || Ok(spec), terms, ear)?;
     if json {
         ui::json("config.apply", result.clone());
     }
@@ -139,14 +123,25 @@ pub(crate) fn by_hand(spec: Spec, terms: &Terms, json: bool) -> Result<u8, Agent
     Ok(code_of(&result))
 }
 
+/// Begins a job unless that was done before, and returns its result at its end.
+fn carry_out(
+    job: &Job,
+    read: impl FnOnce() -> Result<Spec, AgentError>,
+    terms: &Terms,
+    ear: Ear,
+) -> Result<Value, AgentError> {
+    let ended = begin(job, read, terms, ear)?;
+    ended.map_or_else(|| follow(job, 0, ear), Ok)
+}
+
 /// Begins a job, and marks that it failed when it could not be begun. Whoever comes while another
-/// run is at work has not failed.
+/// run is at work has not failed. Returns the result of a job that has ended by then.
 fn begin(
     job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
     terms: &Terms,
     ear: Ear,
-) -> Result<Begun, AgentError> {
+) -> Result<Option<Value>, AgentError> {
     let mut name = String::new();
     begin_named(job, read, terms, ear, &mut name).map_err(|error| {
         let unchanged = matches!(
@@ -167,10 +162,10 @@ fn begin_named(
     terms: &Terms,
     ear: Ear,
     name: &mut String,
-) -> Result<Begun, AgentError> {
+) -> Result<Option<Value>, AgentError> {
     let claim = job.claim()?;
     if job.is_known() {
-        return Ok(Begun::Elsewhere);
+        return Ok(None);
     }
     let begun = clock::uptime();
     let turn = undo::turn()?;
@@ -186,7 +181,7 @@ fn begin_named(
         let mut worker = worker::Worker::new(job, terms, Log::open(job, Some(ear)));
         let done = converge::finish(&spec, look, begun, terms.lock_wait, &mut worker);
         job.forget_others();
-        return Ok(Begun::Ended(worker.end(done.map_err(marked))));
+        return Ok(Some(worker.end(done.map_err(marked))));
     }
     drop(turn);
     job.forget_others();
@@ -203,7 +198,7 @@ fn begin_named(
         let (success, result) = (false, marked(error).result());
         log.say(Event::End { success, result });
     }
-    Ok(Begun::Elsewhere)
+    Ok(None)
 }
 
 /// Lets systemd work on a job: it does not end with the connection.

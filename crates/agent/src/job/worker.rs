@@ -1,13 +1,11 @@
-//! Whoever works on a job: says what happens, keeps the way back, asks whether the node is reached.
-//!
-//! In: a job that was begun. Out: its events up to the end.
-//! Never: a dangerous step before what it changes was kept.
+//! Whoever works on a job: logs its events, keeps what dangerous steps change before the first of
+//! them, and asks whether the node can still be reached.
 
-use homestak_core::converge::{Change, Decision, Event, Step};
+use homestak_core::converge::{Change, Decision, Event, Facts, State, Step};
 use serde_json::Value;
 
 use super::TERMS;
-use crate::apply::{Party, Seen};
+use crate::apply::Party;
 use crate::args::Terms;
 use crate::converge::{Done, converge};
 use crate::error::AgentError;
@@ -83,9 +81,9 @@ impl Party for Worker<'_> {
         self.log.say(Event::Step { words });
     }
 
-    fn keeps(&mut self, decision: &Decision, seen: &Seen) -> Result<(), AgentError> {
+    fn keeps(&mut self, decision: &Decision, facts: &Facts, back: State) -> Result<(), AgentError> {
         if self.terms.confirm.is_some() && decision.could_cut_off(&self.terms.caller) {
-            self.kept = Some(undo::keep(self.job, decision, seen)?);
+            self.kept = Some(undo::keep(self.job, decision, facts, back)?);
         }
         Ok(())
     }

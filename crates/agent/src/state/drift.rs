@@ -1,7 +1,4 @@
-//! What is kept of drift, and who watches.
-//!
-//! In: what was seen and done. Out: files of the state.
-//! Never: two watches of one machine.
+//! What is kept of drift, and who watches: one process at a time.
 
 use std::fs::{File, TryLockError};
 

@@ -1,7 +1,5 @@
-//! The directory of a job: what was asked for, what happened, who is at it.
-//!
-//! In: a name. Out: files under `state/jobs/NAME`, for root only: they hold the spec.
-//! Never: two processes that work on one job; two verdicts.
+//! The directory of a job, `state/jobs/NAME`: its spec, its events, who works on it, and the one
+//! verdict about its changes. Root alone reads it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};

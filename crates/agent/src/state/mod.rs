@@ -305,25 +305,14 @@ pub(crate) fn retire_user(number: u32) -> Result<(), AgentError> {
     }
 }
 
-/// Says that the machine is being changed: neither complete nor failed.
-pub(crate) fn begin() -> Result<(), AgentError> {
-    remove(COMPLETE)
-}
-
 /// Says that the machine is complete, unless it was said before with the same words.
 pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     remove(FAILED)?;
     remove(ATTEMPTED)?;
     _ = fs_err::remove_file(FAILED_ELSEWHERE);
-    let without_time = |value: &Value| {
-        let mut value = value.clone();
-        if let Some(map) = value.as_object_mut() {
-            map.remove("timestamp");
-        }
-        value
-    };
-    let before = read(COMPLETE);
-    if before.as_ref().map(without_time) == Some(without_time(&marker)) {
+    let before = read(COMPLETE).unwrap_or_default();
+    marker["timestamp"] = before["timestamp"].clone();
+    if marker == before {
         return Ok(());
     }
     marker["timestamp"] = json!(clock::now().to_string());

@@ -1,7 +1,5 @@
-//! Paths kept and put back, services and the network brought back to what they were.
-//!
-//! In: a way back. Out: copies; then the node as it was, and what could not be put back.
-//! Never: a stop at the first thing that fails.
+//! Paths kept and put back, services and the network brought back to what they were. What fails is
+//! reported, and everything else is still put back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Result};
@@ -279,21 +277,9 @@ fn at_boot(step: &Step) -> std::result::Result<(), AgentError> {
     match step {
         Step::Start { unit } => without_waiting("start", unit),
         Step::Stop { unit } => without_waiting("stop", unit),
-        Step::Network { .. } | Step::Reload { .. } | Step::Restart { .. } => Ok(()),
-        Step::Packages { .. }
-        | Step::CreateUser { .. }
-        | Step::OpenUser { .. }
-        | Step::Directory { .. }
-        | Step::Write { .. }
-        | Step::Link { .. }
-        | Step::Delete { .. }
-        | Step::Hostname { .. }
-        | Step::Sysctl { .. }
-        | Step::ReadUnits
-        | Step::Disable { .. }
-        | Step::Enable { .. }
-        | Step::LeaveGroup { .. }
-        | Step::CloseUser { .. } => act(step, &mut Staged::default()),
+        Step::ReadUnits => act(step, &mut Staged::default()),
+        step if step.follows_files() => Ok(()),
+        step => act(step, &mut Staged::default()),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Changes that could cut the node off: what they change is kept, and put back unless someone
 //! confirms.
 //!
-//! In: a decision, a job. Out: the node as it was, or what was kept forgotten.
-//! Never: packages taken back; a verdict that the next boot, or a second killing, could change.
+//! Packages stay as they are. A verdict holds, whenever the node boots or the agent is killed.
 
 mod back;
 mod processes;
@@ -12,11 +11,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::Duration;
 
-use homestak_core::converge::{Decision, Event, State, Step, WayBack};
+use homestak_core::converge::{Decision, Event, Facts, State, Step, WayBack};
 use serde::{Deserialize, Serialize};
 
 use self::back::Found;
-use crate::apply::{Quiet, Seen};
+use crate::apply::Quiet;
 use crate::converge::converge;
 use crate::error::AgentError;
 use crate::state::job::{Job, Log, SPEC, Verdict, Wait};
@@ -48,15 +47,20 @@ pub(crate) struct Kept {
 }
 
 /// Keeps what a decision changes, and sees to it that it is put back whatever happens to us.
-pub(crate) fn keep(job: &Job, decision: &Decision, seen: &Seen) -> Result<Kept, AgentError> {
-    let way = WayBack::of(&decision.steps, seen.facts);
+pub(crate) fn keep(
+    job: &Job,
+    decision: &Decision,
+    facts: &Facts,
+    state: State,
+) -> Result<Kept, AgentError> {
+    let way = WayBack::of(&decision.steps, facts);
     let copies = job.path(BEFORE);
     state::make_directory(&copies).map_err(job.failed(BEFORE))?;
     let found = back::copy(&way, &copies).map_err(job.failed(BEFORE))?;
     let own = |step: &&Step| !step.follows_files();
     let dangers = decision.dangers().into_iter();
     let kept = Kept {
-        state: WayBack::remembered(seen.before, seen.last),
+        state,
         way,
         found,
         words: decision.steps.iter().filter(own).map(Step::words).collect(),

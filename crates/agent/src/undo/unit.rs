@@ -1,7 +1,5 @@
-//! The unit that outlives whoever waits: there only while a confirmation is outstanding.
-//!
-//! In: a job. Out: a unit that runs now, and at the next boot before the network is set up.
-//! Never: left behind; a file of it stays only while a job waits.
+//! The unit that reverts changes when the agent cannot: it runs now, and at the next boot before
+//! the network is set up. Its files exist only while a confirmation is outstanding.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,6 @@
-//! Watching the machine, so that what changes is seen at once and mended as its spec says.
-//!
-//! In: events of files, units, addresses and names, and time. Out: looks, and what follows.
-//! Never: a fight: with a run that has the turn, with itself, or with whoever changes a field again
-//! and again.
+//! Watching the machine, so that what changes is seen at once and corrected as its spec says. It
+//! never competes: with a run that has the turn, with itself, or with whoever changes a field
+//! again and again.
 
 mod bus;
 mod notify;
