@@ -13,14 +13,14 @@ use crate::settings;
 use crate::system::System;
 
 /// The machine looked at, and what follows.
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) facts: Facts,
     pub(crate) last: State,
     pub(crate) decision: Decision,
 }
 
 /// Looks at the machine and decides.
-pub(crate) fn look(system: &dyn System, wanted: &[Resource]) -> Result<Look, AgentError> {
+pub(crate) fn look(system: &dyn System, wanted: &[Resource]) -> Result<Observation, AgentError> {
     let last = system.recall()?;
     let facts = system.facts(&Scope::of(wanted, &last))?;
     let mut decision = decide(wanted, &facts, &last);
@@ -29,7 +29,7 @@ pub(crate) fn look(system: &dyn System, wanted: &[Resource]) -> Result<Look, Age
         decision.refusals.extend(faults);
         decision.steps.clear();
     }
-    Ok(Look {
+    Ok(Observation {
         facts,
         last,
         decision,
@@ -56,8 +56,8 @@ pub(crate) fn require_all(refused: &Refused) -> Result<(), AgentError> {
     Err(AgentError::Partly(words.collect()))
 }
 
-/// Who hears of a run, and may have a say in it.
-pub(crate) trait Party {
+/// Who is notified of a run, and may keep it from going on.
+pub(crate) trait Observer {
     /// What differs, before anything is done.
     fn begins(&mut self, _changes: &[Change]) {}
     /// A step begins.
@@ -80,18 +80,17 @@ pub(crate) trait Party {
 /// Nobody hears, and nothing is kept.
 pub(crate) struct Quiet;
 
-impl Party for Quiet {}
+impl Observer for Quiet {}
 
-/// Does what was decided, and returns what was refused by itself. `party` is notified of each step before
-/// it is done.
+/// Does what was decided, and returns what was refused by itself.
 pub(crate) fn carry_out(
     system: &mut dyn System,
     wanted: &[Resource],
-    look: Look,
-    party: &mut dyn Party,
+    look: Observation,
+    observer: &mut dyn Observer,
 ) -> Result<Refused, AgentError> {
     require(&look.decision)?;
-    let Look {
+    let Observation {
         mut facts,
         last,
         mut decision,
@@ -103,7 +102,7 @@ pub(crate) fn carry_out(
     let before = last.clone();
     let mut run = Run {
         system,
-        party,
+        observer,
         last,
         done: Vec::new(),
         fuse: Fuse(settings::crash_after()),
@@ -124,7 +123,7 @@ pub(crate) fn carry_out(
     run.system.begin()?;
     run.system.keep(wanted, steps, &facts);
     let back = WayBack::remembered(&before, &run.last);
-    run.party.keeps(&decision, &facts, back)?;
+    run.observer.keeps(&decision, &facts, back)?;
     run.intend(&decision.intent, steps, false)?;
     let walked = run.walk(steps);
     if let Err(first) = run.system.judge(steps, walked) {
@@ -143,7 +142,7 @@ pub(crate) fn carry_out(
     }
     run.fuse.burn();
     let seen = look_again(run.system, wanted, &run.last)?;
-    run.party.holds()?;
+    run.observer.holds()?;
     settle(run.system, &run.last, &seen)?;
     Ok(seen.refused)
 }
@@ -151,7 +150,7 @@ pub(crate) fn carry_out(
 /// A run at work.
 struct Run<'a> {
     system: &'a mut dyn System,
-    party: &'a mut dyn Party,
+    observer: &'a mut dyn Observer,
     /// What is remembered.
     last: State,
     done: Vec<Step>,
@@ -165,7 +164,7 @@ impl Run<'_> {
         };
         let before = self.last.clone();
         // Finding out what is to be had takes long enough to be heard of.
-        self.party.step(step);
+        self.observer.step(step);
         self.system
             .prepare_packages(install, remove, before.in_packages)?;
         self.system.begin()?;
@@ -223,7 +222,7 @@ impl Run<'_> {
     }
 
     fn act(&mut self, step: &Step) -> Result<(), AgentError> {
-        self.party.step(step);
+        self.observer.step(step);
         self.fuse.burn();
         self.system.act(step)?;
         self.done.push(step.clone());

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use homestak_core::converge::{Change, Decision, Handling, Step, render};
 use serde_json::{Value, json};
 
-use crate::apply::{self, Party};
+use crate::apply::{self, Observer};
 use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
 use crate::converge::{compare, converge};
 use crate::error::AgentError;
@@ -173,7 +173,7 @@ struct Talk {
     json: bool,
 }
 
-impl Party for Talk {
+impl Observer for Talk {
     fn begins(&mut self, changes: &[Change]) {
         if !self.json {
             ui::data(&render(changes));

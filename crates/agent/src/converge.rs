@@ -8,7 +8,7 @@ use std::time::Duration;
 use homestak_core::converge::{Change, Decision, Resource, Step};
 use serde_json::{Value, json};
 
-use crate::apply::{self, Look, Party};
+use crate::apply::{self, Observation, Observer};
 use crate::error::AgentError;
 use crate::spec::Spec;
 use crate::system::Machine;
@@ -17,7 +17,7 @@ use crate::{clock, state};
 /// Returns what differs from a spec, and how each difference is handled by a machine that looks
 /// after itself. What is none of ours is in neither.
 pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError> {
-    let Look { mut decision, .. } = apply::look(&Machine::default(), &spec.wanted)?;
+    let Observation { mut decision, .. } = apply::look(&Machine::default(), &spec.wanted)?;
     let shown = spec.policy.mark(&decision.changes);
     let is_shown = |change: &Change| shown.iter().any(|one| one.id == change.id);
     decision.changes.retain(is_shown);
@@ -36,19 +36,19 @@ pub(crate) struct Done {
 pub(crate) fn converge(
     spec: Result<Spec, AgentError>,
     lock_wait: u64,
-    party: &mut dyn Party,
+    observer: &mut dyn Observer,
 ) -> Result<Done, AgentError> {
     let begun = clock::uptime();
     let (name, done) = match spec {
         Ok(spec) => {
             let look = apply::look(&Machine::default(), &spec.wanted);
-            let done = look.and_then(|look| finish(&spec, look, begun, lock_wait, party));
+            let done = look.and_then(|look| finish(&spec, look, begun, lock_wait, observer));
             (spec.name, done)
         }
         Err(error) => (String::new(), Err(error)),
     };
     done.map_err(|error| {
-        let error = party.failed(error);
+        let error = observer.failed(error);
         // The first failure is the one to tell of.
         _ = state::fail(&error, &name);
         error
@@ -58,18 +58,23 @@ pub(crate) fn converge(
 /// Goes on from a look at the machine.
 pub(crate) fn finish(
     spec: &Spec,
-    look: Look,
+    look: Observation,
     begun: u64,
     lock_wait: u64,
-    party: &mut dyn Party,
+    observer: &mut dyn Observer,
 ) -> Result<Done, AgentError> {
     let changes = look.decision.changes.clone();
     let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
-    party.begins(&changes);
+    observer.begins(&changes);
     if !steps.is_empty() {
         state::attempt(&spec.text)?;
     }
-    let refused = apply::carry_out(&mut Machine::waiting(lock_wait), &spec.wanted, look, party)?;
+    let refused = apply::carry_out(
+        &mut Machine::waiting(lock_wait),
+        &spec.wanted,
+        look,
+        observer,
+    )?;
     state::keep_spec(&spec.text)?;
     apply::require_all(&refused)?;
     let counts = mark_complete(spec)?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use homestak_core::converge::{Change, Decision, Drift, Handling, Open, Since};
 use homestak_core::error::chain;
 
-use crate::apply::{self, Look, Quiet, Refused};
+use crate::apply::{self, Observation, Quiet, Refused};
 use crate::converge::{compare, mark_complete};
 use crate::error::AgentError;
 use crate::spec::{self, Spec};
@@ -40,12 +40,16 @@ pub(crate) struct Round {
     pub(crate) error: Option<AgentError>,
 }
 
-fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Look, AgentError> {
+fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Observation, AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
     apply::look(&Machine::default(), &policy.put_into(&spec.wanted))
 }
 
-fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<Refused, AgentError> {
+fn carry_out(
+    spec: &Spec,
+    held: &BTreeSet<String>,
+    look: Observation,
+) -> Result<Refused, AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
     let wanted = policy.put_into(&spec.wanted);
     // Nothing is confirmed: what is mended was confirmed before.
@@ -59,7 +63,7 @@ fn ids(changes: &[Change]) -> BTreeSet<String> {
     changes.iter().map(|change| change.id.clone()).collect()
 }
 
-fn enforced(look: &Look) -> Vec<&Change> {
+fn enforced(look: &Observation) -> Vec<&Change> {
     let changes = look.decision.changes.iter();
     let is_enforced = |change: &&Change| change.handling == Handling::Enforce;
     changes.filter(is_enforced).collect()
@@ -119,7 +123,7 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Ro
 fn mend(
     spec: &Spec,
     held: &BTreeSet<String>,
-    look: Look,
+    look: Observation,
     drift: &mut Drift,
     round: &mut Round,
 ) -> Result<(), AgentError> {

@@ -12,10 +12,9 @@ use crate::args::{JobCommand, Terms};
 use crate::error::AgentError;
 use crate::settings::require_root;
 use crate::spec::{self, Spec};
-use crate::state::job::{Ear, Job, Log, SPEC, Verdict, Wait};
+use crate::state::job::{Job, Listener, Log, SPEC, Verdict, Wait};
 use crate::system::Machine;
-use crate::{apply, converge};
-use crate::{clock, process, settings, state, ui, undo};
+use crate::{apply, clock, converge, process, settings, state, ui, undo};
 
 const TERMS: &str = "terms.json";
 /// How often a driver is shown that it is not waiting in vain, in milliseconds.
@@ -110,9 +109,9 @@ fn run_job(job: &Job, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentEr
 pub(crate) fn by_hand(spec: Spec, terms: &Terms, json: bool) -> Result<u8, AgentError> {
     require_root()?;
     let job = Job::of(&format!("by-hand-{}", clock::now().as_millisecond()));
-    let ear = if json { tell_progress } else { tell };
+    let listener = if json { tell_progress } else { tell };
     let name = spec.name.clone();
-    let result = carry_out(&job, || Ok(spec), terms, ear)?;
+    let result = carry_out(&job, || Ok(spec), terms, listener)?;
     if json {
         ui::json("config.apply", result.clone());
     }
@@ -128,10 +127,10 @@ fn carry_out(
     job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
     terms: &Terms,
-    ear: Ear,
+    listener: Listener,
 ) -> Result<Value, AgentError> {
-    let ended = begin(job, read, terms, ear)?;
-    ended.map_or_else(|| follow(job, 0, ear), Ok)
+    let ended = begin(job, read, terms, listener)?;
+    ended.map_or_else(|| follow(job, 0, listener), Ok)
 }
 
 /// Begins a job, and marks that it failed when it could not be begun. Whoever comes while another
@@ -140,10 +139,10 @@ fn begin(
     job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
     terms: &Terms,
-    ear: Ear,
+    listener: Listener,
 ) -> Result<Option<Value>, AgentError> {
     let mut name = String::new();
-    begin_named(job, read, terms, ear, &mut name).map_err(|error| {
+    begin_named(job, read, terms, listener, &mut name).map_err(|error| {
         let unchanged = matches!(
             error,
             AgentError::Busy | AgentError::Waiting(_) | AgentError::NoEarlierSpec
@@ -160,7 +159,7 @@ fn begin_named(
     job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
     terms: &Terms,
-    ear: Ear,
+    listener: Listener,
     name: &mut String,
 ) -> Result<Option<Value>, AgentError> {
     let claim = job.claim()?;
@@ -178,7 +177,7 @@ fn begin_named(
         error
     };
     if look.decision.steps.is_empty() {
-        let mut worker = worker::Worker::new(job, terms, Log::open(job, Some(ear)));
+        let mut worker = worker::Worker::new(job, terms, Log::open(job, Some(listener)));
         let done = converge::finish(&spec, look, begun, terms.lock_wait, &mut worker);
         job.forget_others();
         return Ok(Some(worker.end(done.map_err(marked))));
@@ -221,7 +220,7 @@ fn launch(job: &Job) -> Result<(), AgentError> {
 }
 
 /// Hands the events of a job on until its end, and returns its result.
-fn follow(job: &Job, after: u64, ear: Ear) -> Result<Value, AgentError> {
+fn follow(job: &Job, after: u64, listener: Listener) -> Result<Value, AgentError> {
     let mut n_read = 0;
     // Whoever takes changes back may be on its way.
     let mut n_lonely = 0;
@@ -234,7 +233,7 @@ fn follow(job: &Job, after: u64, ear: Ear) -> Result<Value, AgentError> {
             let Ok(event) = serde_json::from_str::<Numbered>(line) else {
                 continue;
             };
-            let heard = event.n <= after || ear(&event);
+            let heard = event.n <= after || listener(&event);
             if let Event::End { result, .. } = event.event {
                 return Ok(result);
             }

@@ -5,7 +5,7 @@ use homestak_core::converge::{Change, Decision, Event, Facts, State, Step};
 use serde_json::Value;
 
 use super::TERMS;
-use crate::apply::Party;
+use crate::apply::Observer;
 use crate::args::Terms;
 use crate::converge::{Done, converge};
 use crate::error::AgentError;
@@ -70,7 +70,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl Party for Worker<'_> {
+impl Observer for Worker<'_> {
     fn begins(&mut self, changes: &[Change]) {
         let changes = changes.to_vec();
         self.log.say(Event::Changes { changes });

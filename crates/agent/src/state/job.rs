@@ -246,18 +246,18 @@ pub(crate) enum Wait {
 }
 
 /// Hears of events; tells whether it is still there.
-pub(crate) type Ear = fn(&Numbered) -> bool;
+pub(crate) type Listener = fn(&Numbered) -> bool;
 
 /// Where a job's events are written.
 pub(crate) struct Log {
     file: Option<File>,
     n: u64,
-    ear: Option<Ear>,
+    listener: Option<Listener>,
 }
 
 impl Log {
     /// Goes on after the events that are there. Whoever cannot be written to hears of them still.
-    pub(crate) fn open(job: &Job, ear: Option<Ear>) -> Self {
+    pub(crate) fn open(job: &Job, listener: Option<Listener>) -> Self {
         let text = job.events().unwrap_or_default();
         let mut options = fs_err::OpenOptions::new();
         let options = options.create(true).append(true).mode(0o600);
@@ -265,7 +265,7 @@ impl Log {
         Self {
             file: file.ok().map(fs_err::File::into_file),
             n: u64::try_from(text.lines().count()).unwrap_or_default(),
-            ear,
+            listener,
         }
     }
 
@@ -278,8 +278,8 @@ impl Log {
         {
             _ = file.write_all(format!("{line}\n").as_bytes());
         }
-        if let Some(ear) = self.ear {
-            ear(&event);
+        if let Some(listener) = self.listener {
+            listener(&event);
         }
     }
 }
