@@ -1,7 +1,4 @@
-//! One step done on this machine.
-//!
-//! In: a [`Step`]. Out: the machine changed.
-//! Never: harm when it is done twice.
+//! One step done on this machine. Doing it twice does no harm.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -14,6 +11,9 @@ use crate::gather::{rows, sysctl_path};
 use crate::process::{self, ProcessError};
 use crate::state;
 
+/// The shell of users who do not log in.
+const NOLOGIN: &str = "/usr/sbin/nologin";
+
 /// Does a step. Files were written beside their places before. Packages are not done here.
 pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
     match step {
@@ -24,12 +24,7 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
             &["usermod", "--expiredate", "", "--shell", shell, name],
         ),
         Step::Write { path, .. } => staged.place(path),
-        Step::Link { path, target } => {
-            files::link(path, target).map_err(|source| AgentError::Write {
-                path: path.clone(),
-                source,
-            })
-        }
+        Step::Link { path, target } => files::link(path, target).map_err(AgentError::write(path)),
         Step::Delete { path } => staged.delete(path),
         Step::Hostname { name } => {
             rustix::system::sethostname(name.as_bytes()).map_err(|error| AgentError::Step {
@@ -39,7 +34,7 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
         }
         Step::Sysctl { key, value } => {
             let path = sysctl_path(key).unwrap_or_default();
-            fs_err::write(&path, value).map_err(|source| AgentError::Write { path, source })
+            fs_err::write(&path, value).map_err(AgentError::write(path))
         }
         Step::Network { interface } => {
             program(step, &["networkctl", "reload"])?;
@@ -58,17 +53,10 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
         Step::Restart { unit } => program(step, &["systemctl", "try-restart", "--", unit]),
         Step::Start { unit } => program(step, &["systemctl", "start", "--", unit]),
         Step::LeaveGroup { user, group } => program(step, &["gpasswd", "--delete", user, group]),
-        Step::CloseUser { name } => program(
-            step,
-            &[
-                "usermod",
-                "--expiredate",
-                "1",
-                "--shell",
-                "/usr/sbin/nologin",
-                name,
-            ],
-        ),
+        Step::CloseUser { name } => {
+            let words = ["usermod", "--expiredate", "1", "--shell", NOLOGIN, name];
+            program(step, &words)
+        }
     }
 }
 

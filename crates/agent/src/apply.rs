@@ -1,50 +1,39 @@
-//! A decision carried out, so that it may die at any moment and be begun again.
-//!
-//! In: a spec. Out: the machine as the spec says, markers.
-//! Never: a first change before it is known that packages can be had, and files were checked as far
-//! as can be.
+//! A decision carried out, so that it may die at any moment and be begun again. Nothing is changed
+//! before it is known that packages are available and files were checked as far as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use homestak_core::converge::{
-    Change, Decision, Facts, Handling, Managed, Resource, Scope, State, Step, decide,
+    Change, Decision, Facts, Handling, Managed, Resource, Scope, State, Step, WayBack, decide,
 };
 
-use crate::act::act;
 use crate::error::AgentError;
-use crate::files::Staged;
-use crate::gather::gather;
-use crate::path::{self, Keeper};
-use crate::service::Before;
-use crate::{clock, packages, settings, sound, state};
+use crate::settings;
+use crate::system::System;
 
 /// The machine looked at, and what follows.
-pub(crate) struct Look {
+pub(crate) struct Observation {
     pub(crate) facts: Facts,
     pub(crate) last: State,
     pub(crate) decision: Decision,
 }
 
 /// Looks at the machine and decides.
-pub(crate) fn look(wanted: &[Resource]) -> Result<Look, AgentError> {
-    let last = state::load()?;
-    let facts = facts(wanted, &last)?;
+pub(crate) fn look(system: &dyn System, wanted: &[Resource]) -> Result<Observation, AgentError> {
+    let last = system.recall()?;
+    let facts = system.facts(&Scope::of(wanted, &last))?;
     let mut decision = decide(wanted, &facts, &last);
-    let faults = sound::faults(&decision.steps)?;
+    let faults = system.faults(&decision.steps)?;
     if !faults.is_empty() {
         decision.refusals.extend(faults);
         decision.steps.clear();
     }
-    Ok(Look {
+    Ok(Observation {
         facts,
         last,
         decision,
     })
-}
-
-fn facts(wanted: &[Resource], last: &State) -> Result<Facts, AgentError> {
-    gather(&Scope::of(wanted, last))
 }
 
 /// Returns an error when something is refused.
@@ -67,14 +56,15 @@ pub(crate) fn require_all(refused: &Refused) -> Result<(), AgentError> {
     Err(AgentError::Partly(words.collect()))
 }
 
-/// Who hears of a run, and may have a say in it.
-pub(crate) trait Party {
+/// Who is notified of a run, and may keep it from going on.
+pub(crate) trait Observer {
     /// What differs, before anything is done.
     fn begins(&mut self, _changes: &[Change]) {}
     /// A step begins.
     fn step(&mut self, _step: &Step) {}
     /// Packages are as they should be, and the first of the other steps is about to be done.
-    fn keeps(&mut self, _decision: &Decision, _look: &Seen) -> Result<(), AgentError> {
+    /// `back` is what is remembered once they are taken back.
+    fn keeps(&mut self, _: &Decision, _: &Facts, _back: State) -> Result<(), AgentError> {
         Ok(())
     }
     /// All is done, and holds as far as the node can tell.
@@ -90,143 +80,154 @@ pub(crate) trait Party {
 /// Nobody hears, and nothing is kept.
 pub(crate) struct Quiet;
 
-impl Party for Quiet {}
+impl Observer for Quiet {}
 
-/// What the machine is like before the first step.
-pub(crate) struct Seen {
-    pub(crate) facts: Facts,
-    /// What was remembered when the run began.
-    pub(crate) before: State,
-    pub(crate) last: State,
-}
-
-/// Does what was decided, and returns what was refused by itself. `party` is notified of each step before
-/// it is done.
+/// Does what was decided, and returns what was refused by itself.
 pub(crate) fn carry_out(
+    system: &mut dyn System,
     wanted: &[Resource],
-    look: Look,
-    lock_wait: u64,
-    party: &mut dyn Party,
+    look: Observation,
+    observer: &mut dyn Observer,
 ) -> Result<Refused, AgentError> {
     require(&look.decision)?;
-    if look.decision.steps.is_empty() {
-        settle(&look.last, &look.decision)?;
-        return Ok(look.decision.refused);
-    }
-    let mut fuse = Fuse(settings::crash_after());
-    let Look {
+    let Observation {
         mut facts,
-        mut last,
+        last,
         mut decision,
     } = look;
+    if decision.steps.is_empty() {
+        settle(system, &last, &decision)?;
+        return Ok(decision.refused);
+    }
     let before = last.clone();
-    if let Some(Step::Packages { install, remove }) = decision.steps.first() {
-        // Finding out what is to be had takes long enough to be heard of.
-        party.step(&decision.steps[0]);
-        if last.in_packages {
-            packages::finish(lock_wait)?;
-        }
-        if !remove.is_empty() {
-            packages::rehearse(install, remove, lock_wait)?;
-        }
-        state::begin()?;
-        intend(&mut last, &decision.intent, &[], true)?;
-        fuse.burn();
-        if let Err(fault) = packages::transact(install, remove, lock_wait) {
-            if !fault.begun {
-                // Why it failed counts for more than what is remembered of it.
-                _ = state::save(&before);
-            }
-            return Err(fault.error);
-        }
+    let mut run = Run {
+        system,
+        observer,
+        last,
+        done: Vec::new(),
+        fuse: Fuse(settings::crash_after()),
+    };
+    if let Some(step @ Step::Packages { .. }) = decision.steps.first() {
+        run.change_packages(step, &decision.intent)?;
         // Packages bring files, units and users: everything is looked at again.
-        intend(&mut last, &Managed::default(), &[], false)?;
-        facts = self::facts(wanted, &last)?;
-        let installed = decision.steps.first().map(Step::words);
-        decision = decide(wanted, &facts, &last);
+        let done = vec![step.words()];
+        facts = run.system.facts(&Scope::of(wanted, &run.last))?;
+        decision = decide(wanted, &facts, &run.last);
         require(&decision).map_err(|first| AgentError::Halfway {
             first: Box::new(first),
-            done: installed.into_iter().collect(),
+            done,
             left: Vec::new(),
         })?;
     }
-    state::begin()?;
-    let read = Before::of(wanted, &decision.steps, &facts);
-    let seen = Seen {
-        facts,
-        before,
-        last,
-    };
-    party.keeps(&decision, &seen)?;
-    let mut last = seen.last;
-    intend(&mut last, &decision.intent, &decision.steps, false)?;
-    let mut done = Vec::new();
-    let mut staged = Staged::default();
-    let walked = walk(
-        &decision.steps,
-        &mut staged,
-        &mut last,
-        &mut done,
-        &mut fuse,
-        party,
-    );
-    let walked = walked.and_then(|()| read.require_running(&decision.steps));
-    if let Err(first) = walked.map_err(|first| read.judge(first)) {
+    let steps = &decision.steps;
+    run.system.begin()?;
+    run.system.keep(wanted, steps, &facts);
+    let back = WayBack::remembered(&before, &run.last);
+    run.observer.keeps(&decision, &facts, back)?;
+    run.intend(&decision.intent, steps, false)?;
+    let walked = run.walk(steps);
+    if let Err(first) = run.system.judge(steps, walked) {
+        let mut done = run.done;
         done.retain(|step| !first.reverts(step));
-        let words = |step: &&Step| !done.contains(*step);
-        let left = decision.steps.iter().filter(words).map(Step::words);
+        let left = steps.iter().filter(|step| !done.contains(*step));
         return Err(if done.is_empty() {
             first
         } else {
             AgentError::Halfway {
                 first: Box::new(first),
-                left: left.collect(),
+                left: left.map(Step::words).collect(),
                 done: done.iter().map(Step::words).collect(),
             }
         });
     }
-    fuse.burn();
-    let seen = look_again(wanted, &last, staged.skipped())?;
-    party.holds()?;
-    settle(&last, &seen)?;
+    run.fuse.burn();
+    let seen = look_again(run.system, wanted, &run.last)?;
+    run.observer.holds()?;
+    settle(run.system, &run.last, &seen)?;
     Ok(seen.refused)
 }
 
-/// Does steps. Users own files, so they are made before their files are written beside their
-/// places; all other files are written and checked before the first step.
-fn walk(
-    steps: &[Step],
-    staged: &mut Staged,
-    last: &mut State,
-    done: &mut Vec<Step>,
-    fuse: &mut Fuse,
-    party: &mut dyn Party,
-) -> Result<(), AgentError> {
-    let users = |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::OpenUser { .. });
-    let made = steps.iter().filter_map(|step| match step {
-        Step::CreateUser { name, .. } => Some(name.as_str()),
-        _ => None,
-    });
-    let made: BTreeSet<&str> = made.collect();
-    let later = |step: &&Step| waits(step, &made);
-    staged.add(steps.iter().filter(|step| !later(step)))?;
-    for step in steps.iter().filter(users) {
-        party.step(step);
-        fuse.burn();
-        act(step, staged)?;
-        done.push(step.clone());
-    }
-    staged.add(steps.iter().filter(later))?;
-    for step in steps.iter().filter(|step| !users(step)) {
-        party.step(step);
-        fuse.burn();
-        act(step, staged)?;
-        done.push(step.clone());
-        if last.pending.remove(step) {
-            state::save(last)?;
+/// A run at work.
+struct Run<'a> {
+    system: &'a mut dyn System,
+    observer: &'a mut dyn Observer,
+    /// What is remembered.
+    last: State,
+    done: Vec<Step>,
+    fuse: Fuse,
+}
+
+impl Run<'_> {
+    fn change_packages(&mut self, step: &Step, intent: &Managed) -> Result<(), AgentError> {
+        let Step::Packages { install, remove } = step else {
+            return Ok(());
+        };
+        let before = self.last.clone();
+        // Finding out what is to be had takes long enough to be heard of.
+        self.observer.step(step);
+        self.system
+            .prepare_packages(install, remove, before.in_packages)?;
+        self.system.begin()?;
+        self.intend(intent, &[], true)?;
+        self.fuse.burn();
+        if let Err(fault) = self.system.change_packages(install, remove) {
+            if !fault.begun {
+                // Why it failed counts for more than what is remembered of it.
+                _ = self.system.remember(&before);
+            }
+            return Err(fault.error);
         }
+        self.intend(&Managed::default(), &[], false)
     }
-    Ok(())
+
+    /// Writes down what is about to be done: whatever happens then, it can be finished and taken
+    /// away.
+    fn intend(
+        &mut self,
+        managed: &Managed,
+        steps: &[Step],
+        in_packages: bool,
+    ) -> Result<(), AgentError> {
+        self.last.managed = self.last.managed.with(managed);
+        self.last.in_packages = in_packages;
+        let follow = steps.iter().filter(|step| step.follows_files());
+        self.last.pending.extend(follow.cloned());
+        self.system.remember(&self.last)
+    }
+
+    /// Does steps. Users own files, so they are made before their files are written beside their
+    /// places; all other files are written and checked before the first step.
+    fn walk(&mut self, steps: &[Step]) -> Result<(), AgentError> {
+        let is_user =
+            |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::OpenUser { .. });
+        let made = steps.iter().filter_map(|step| match step {
+            Step::CreateUser { name, .. } => Some(name.as_str()),
+            _ => None,
+        });
+        let made: BTreeSet<&str> = made.collect();
+        let (later, now): (Vec<_>, Vec<_>) = steps.iter().partition(|step| waits(step, &made));
+        let (users, others): (Vec<_>, Vec<_>) = steps.iter().partition(is_user);
+        self.system.stage(&now)?;
+        for step in users {
+            self.act(step)?;
+        }
+        self.system.stage(&later)?;
+        for step in others {
+            self.act(step)?;
+            if self.last.pending.remove(step) {
+                self.system.remember(&self.last)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, step: &Step) -> Result<(), AgentError> {
+        self.observer.step(step);
+        self.fuse.burn();
+        self.system.act(step)?;
+        self.done.push(step.clone());
+        Ok(())
+    }
 }
 
 /// Tells whether a step needs a user who is made: a file is theirs, or below their home, which would
@@ -247,19 +248,21 @@ const LOOKS: usize = 50;
 /// Looks whether all is as it should be now. What a user kept from being so is refused; it is no
 /// reason to fail for everyone else.
 fn look_again(
+    system: &mut dyn System,
     wanted: &[Resource],
     last: &State,
-    skipped: &BTreeMap<String, String>,
 ) -> Result<Decision, AgentError> {
     let mut check = last.clone();
     check.pending.clear();
     let mut n_looks = 0;
     loop {
-        let mut seen = decide(wanted, &facts(wanted, &check)?, &check);
+        let facts = system.facts(&Scope::of(wanted, &check))?;
+        let mut seen = decide(wanted, &facts, &check);
         require(&seen)?;
         let enforced = |change: &&Change| change.handling == Handling::Enforce;
         let left: Vec<&Change> = seen.changes.iter().filter(enforced).collect();
-        if left.iter().all(|change| is_users(change)) {
+        if left.iter().all(|change| is_users(system, change)) {
+            let skipped = system.skipped();
             for change in left {
                 let path = skipped
                     .keys()
@@ -282,45 +285,26 @@ fn look_again(
         if n_looks == LOOKS || !seen.changes.iter().any(|change| moves(&change)) {
             return Err(AgentError::Unsettled(seen.changes));
         }
-        clock::moment(200);
+        system.pause();
     }
 }
 
 /// Tells whether a difference is in a file that a user can change at any time.
-fn is_users(change: &Change) -> bool {
-    if let Some(user) = change.resource.strip_prefix("keys:") {
-        return user != "root";
-    }
-    let Some(path) = change.resource.strip_prefix("file:") else {
-        return false;
-    };
-    match path::parent(Path::new(path)) {
-        Ok((directory, _)) => directory.keeper() != Keeper::Root,
-        Err(fault) => fault.by_user,
+fn is_users(system: &dyn System, change: &Change) -> bool {
+    match change.resource.split_once(':') {
+        Some(("keys", user)) => user != "root",
+        Some(("file", path)) => system.is_users(path),
+        _ => false,
     }
 }
 
-/// Writes down what is about to be done: whatever happens then, it can be finished and taken away.
-fn intend(
-    last: &mut State,
-    managed: &Managed,
-    steps: &[Step],
-    in_packages: bool,
-) -> Result<(), AgentError> {
-    last.managed = last.managed.with(managed);
-    last.in_packages = in_packages;
-    let follow = steps.iter().filter(|step| step.follows_files());
-    last.pending.extend(follow.cloned());
-    state::save(last)
-}
-
-fn settle(last: &State, decision: &Decision) -> Result<(), AgentError> {
+fn settle(system: &mut dyn System, last: &State, decision: &Decision) -> Result<(), AgentError> {
     let mut next = decision.next.clone();
     next.pending.clear();
     if *last == next {
         return Ok(());
     }
-    state::save(&next)
+    system.remember(&next)
 }
 
 /// Ends the program after a number of steps, in tests.
@@ -337,26 +321,4 @@ impl Fuse {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{BTreeSet, Step, waits};
-
-    #[test]
-    fn files_below_the_home_of_a_new_user_wait_for_it_whoever_owns_them() {
-        let made = BTreeSet::from(["alice"]);
-        for (path, owner, expected) in [
-            ("/home/alice/.config/app", "root", true),
-            ("/srv/alice", "alice", true),
-            ("/home/alice2/x", "root", false),
-            ("/etc/alice", "root", false),
-        ] {
-            let write = Step::Write {
-                path: path.to_owned(),
-                content: String::new(),
-                mode: 0o644,
-                owner: owner.to_owned(),
-                group: owner.to_owned(),
-            };
-            assert_eq!(waits(&write, &made), expected, "{path}");
-        }
-    }
-}
+mod tests;

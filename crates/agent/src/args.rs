@@ -1,7 +1,4 @@
-//! Arguments of the program.
-//!
-//! In: words. Out: [`Cli`].
-//! Never: defaults that depend on the machine.
+//! Arguments of the program. No default depends on the machine.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,4 @@
-//! The one clock of the program.
-//!
-//! In: nothing. Out: now.
-//! Never: asked anywhere else.
+//! The clock of the program; nothing else asks for the time.
 
 use std::time::Instant;
 

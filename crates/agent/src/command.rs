@@ -1,89 +1,70 @@
-//! The commands, one function each.
-//!
-//! In: arguments. Out: what is printed, an exit code.
-//! Never: a change in `check`, `show`, `status`, `validate` or a dry run.
+//! The commands: arguments become calls, and what they return is printed. `check`, `show`,
+//! `status`, `validate` and dry runs change nothing.
 
-use std::io::Read as _;
-use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::converge::{
-    Change, Handling, Policy, Resource, Step, UNIT, render, sweep, wanted,
-};
-use homestak_core::doc::{Severity, Sources, node_spec};
+use homestak_core::converge::{Change, Decision, Handling, Step, render};
 use serde_json::{Value, json};
 
-use crate::apply::{self, Look, Party};
+use crate::apply::{self, Observer};
 use crate::args::{Cli, Command, ConfigCommand, SpecArgs, SpecCommand};
+use crate::converge::{compare, converge};
 use crate::error::AgentError;
-use crate::watch::memory;
-use crate::{clock, fetch, job, run, state, ui, undo, watch};
+use crate::settings::require_root;
+use crate::spec::{self, Spec};
+use crate::state::drift;
+use crate::system::Machine;
+use crate::{fetch, job, run, state, ui, undo, watch};
 
 /// Something on the machine differs.
 const DIFFERS: u8 = 3;
 
-/// A spec that was read.
-pub(crate) struct Spec {
-    path: String,
-    pub(crate) text: String,
-    pub(crate) wanted: Vec<Resource>,
-    pub(crate) name: String,
-    /// What a machine that looks after itself does about differences.
-    pub(crate) policy: Policy,
-    /// How often it looks, in seconds.
-    pub(crate) sweep: u64,
-}
-
 /// Runs a command and returns its exit code.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let json = cli.json_output;
-    if rustix::process::geteuid().is_root()
+    if require_root().is_ok()
         && let Err(error) = state::secure()
     {
         // What can be done is done: the command itself may be the way to repair it.
         ui::say(&format!("error: {}", error.message()));
     }
-    let kind = match &cli.command {
-        Command::Config(ConfigCommand::Check(_)) => "config.check",
-        Command::Config(ConfigCommand::Apply { .. }) => "config.apply",
-        Command::Config(ConfigCommand::Show) => "config.show",
-        Command::Config(ConfigCommand::Confirm) => "config.confirm",
-        Command::Config(ConfigCommand::Fetch(_)) => "config.fetch",
-        Command::Job(_) => "job",
-        Command::Spec(SpecCommand::Validate { .. }) => "spec.validate",
-        Command::Spec(SpecCommand::Get(_)) => "spec.get",
-        Command::Run(_) => "run",
-        Command::Status => "status",
-    };
-    let result = match cli.command {
-        Command::Config(ConfigCommand::Check(spec)) => check(&spec, json),
+    let (kind, result) = match cli.command {
+        Command::Config(ConfigCommand::Check(spec)) => ("config.check", check(&spec, json)),
         Command::Config(ConfigCommand::Apply {
             spec,
             dry_run,
             terms,
-        }) => match (dry_run, terms.confirm) {
-            (true, _) => rehearse(&spec, json),
-            (false, None) => apply(&spec, terms.lock_wait, json),
-            (false, Some(_)) => read(&spec).and_then(|spec| job::by_hand(&spec, &terms, json)),
-        },
-        Command::Config(ConfigCommand::Confirm) => job::confirm(None),
-        Command::Job(command) => job::run(command),
-        Command::Config(ConfigCommand::Show) => show(json),
-        // Scripts tell only whether it went well.
-        Command::Config(ConfigCommand::Fetch(args)) => match fetch::get(&args, kind, json) {
-            Err(error) => Err(AgentError::NotFetched(Box::new(error))),
-            done => done,
-        },
-        Command::Spec(SpecCommand::Get(args)) => fetch::get(&args, kind, json),
+        }) => {
+            let result = match (dry_run, terms.confirm) {
+                (true, _) => rehearse(&spec, json),
+                (false, None) => apply(&spec, terms.lock_wait, json),
+                (false, Some(_)) => read(&spec).and_then(|spec| job::by_hand(spec, &terms, json)),
+            };
+            ("config.apply", result)
+        }
+        Command::Config(ConfigCommand::Confirm) => ("config.confirm", job::confirm(None)),
+        Command::Config(ConfigCommand::Show) => ("config.show", show(json)),
+        Command::Config(ConfigCommand::Fetch(args)) => {
+            let result = fetch::get(&args, "config.fetch", json);
+            // Scripts tell only whether it went well.
+            let result = result.map_err(|error| AgentError::NotFetched(Box::new(error)));
+            ("config.fetch", result)
+        }
+        Command::Job(command) => ("job", job::run(command)),
+        Command::Spec(SpecCommand::Get(args)) => ("spec.get", fetch::get(&args, "spec.get", json)),
         Command::Spec(SpecCommand::Validate { file, mut spec }) => {
             spec.spec = file.or(spec.spec);
-            validate(&spec, json)
+            ("spec.validate", validate(&spec, json))
         }
-        Command::Run(args) => require_root().and_then(|()| match args.daemon {
-            true => watch::watch(),
-            false => run::once(args.dry_run, json),
-        }),
-        Command::Status => status(json),
+        Command::Run(args) => {
+            let result = require_root().and_then(|()| match (args.daemon, args.dry_run) {
+                (true, _) => watch::watch(),
+                (false, true) => rehearse_run(json),
+                (false, false) => run_once(json),
+            });
+            ("run", result)
+        }
+        Command::Status => ("status", status(json)),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -101,73 +82,14 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     }
 }
 
-pub(crate) fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
-    let path = args.spec.clone().unwrap_or_else(state::next_spec);
-    let shown = path.display().to_string();
-    let text = read_text(&path).map_err(|source| AgentError::NoSpec {
-        path: shown.clone(),
-        source,
-    })?;
-    parse(shown, text)
-}
-
-/// Reads the text of a spec.
-pub(crate) fn parse(shown: String, text: String) -> Result<Spec, AgentError> {
-    let mut sources = Sources::default();
-    let (spec, faults) = node_spec::read(&shown, &text, &mut sources);
-    let Some(spec) = spec else {
-        let lines = faults.sorted(&sources).into_iter();
-        let lines = lines.filter(|fault| fault.severity == Severity::Error);
-        return Err(AgentError::WrongSpec(
-            lines
-                .map(|fault| {
-                    let at = sources.locate(fault.span);
-                    let hint = fault.hint.as_deref().unwrap_or_default();
-                    format!("{at}: {} ({hint})", fault.message)
-                })
-                .collect(),
-        ));
-    };
-    let name = spec
-        .identity
-        .as_ref()
-        .and_then(|identity| identity.hostname.as_ref());
-    Ok(Spec {
-        name: name.map(ToString::to_string).unwrap_or_default(),
-        path: shown,
-        policy: Policy::of(&spec),
-        sweep: sweep(&spec),
-        wanted: wanted(&spec),
-        text,
-    })
-}
-
-fn read_text(path: &Path) -> std::io::Result<String> {
-    if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
-    }
-    fs_err::read_to_string(path)
-}
-
-pub(crate) fn require_root() -> Result<(), AgentError> {
-    if rustix::process::geteuid().is_root() {
-        Ok(())
-    } else {
-        Err(AgentError::NotRoot)
-    }
+fn read(args: &SpecArgs) -> Result<Spec, AgentError> {
+    spec::read(args.spec.as_deref())
 }
 
 fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     require_root()?;
-    let Look { mut decision, .. } = apply::look(&spec.wanted)?;
-    // How each is handled by itself is shown; whoever asks can have all but what is none of ours.
-    let shown = spec.policy.mark(&decision.changes);
-    decision
-        .changes
-        .retain(|change| shown.iter().any(|one| one.id == change.id));
+    let (decision, shown) = compare(&spec)?;
     let settled = decision.is_settled();
     if json {
         let stays = |change: &&Change| change.handling == Handling::Report;
@@ -179,8 +101,6 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
         );
     } else {
         ui::data(&render(&shown));
-    }
-    if !json {
         apply::require(&decision)?;
     }
     let n_changes = decision.changes.len();
@@ -198,14 +118,31 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
 fn rehearse(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     require_root()?;
-    let Look { decision, .. } = apply::look(&spec.wanted)?;
-    apply::require(&decision)?;
+    let body = json!({ "spec": spec.name, "spec_path": spec.path });
+    let look = apply::look(&Machine::default(), &spec.wanted)?;
+    show_steps("config.apply", body, &look.decision, json)
+}
+
+fn rehearse_run(json: bool) -> Result<u8, AgentError> {
+    let spec = spec::kept()?;
+    let decision = run::decide(&spec)?;
+    show_steps("run", json!({ "spec": spec.name }), &decision, json)
+}
+
+/// Shows what would be done.
+fn show_steps(
+    kind: &str,
+    mut body: Value,
+    decision: &Decision,
+    json: bool,
+) -> Result<u8, AgentError> {
+    apply::require(decision)?;
     let steps: Vec<String> = decision.steps.iter().map(Step::words).collect();
     if json {
-        ui::json(
-            "config.apply",
-            json!({ "spec": spec.name, "spec_path": spec.path, "dry_run": true, "changes": decision.changes, "steps": steps }),
-        );
+        body["dry_run"] = json!(true);
+        body["changes"] = json!(decision.changes);
+        body["steps"] = json!(steps);
+        ui::json(kind, body);
     } else {
         ui::data(&render(&decision.changes));
         for step in &steps {
@@ -217,8 +154,7 @@ fn rehearse(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
 
 fn apply(args: &SpecArgs, lock_wait: u64, json: bool) -> Result<u8, AgentError> {
     require_root()?;
-    let _turn = state::lock()?;
-    undo::require_none()?;
+    let _turn = undo::turn()?;
     let done = converge(read(args), lock_wait, &mut Talk { json })?;
     if json {
         ui::json("config.apply", done.body);
@@ -237,7 +173,7 @@ struct Talk {
     json: bool,
 }
 
-impl Party for Talk {
+impl Observer for Talk {
     fn begins(&mut self, changes: &[Change]) {
         if !self.json {
             ui::data(&render(changes));
@@ -249,93 +185,33 @@ impl Party for Talk {
     }
 }
 
-/// A run that ended well.
-pub(crate) struct Done {
-    pub(crate) name: String,
-    pub(crate) n_steps: usize,
-    /// What is told of it.
-    pub(crate) body: Value,
-}
-
-/// Makes the machine what a spec says and marks how that ended. Whoever calls has the turn.
-pub(crate) fn converge(
-    spec: Result<Spec, AgentError>,
-    lock_wait: u64,
-    party: &mut dyn Party,
-) -> Result<Done, AgentError> {
-    let begun = clock::uptime();
-    let (name, done) = match spec {
-        Ok(spec) => {
-            let look = apply::look(&spec.wanted);
-            let done = look.and_then(|look| finish(&spec, look, begun, lock_wait, party));
-            (spec.name, done)
-        }
-        Err(error) => (String::new(), Err(error)),
-    };
-    done.map_err(|error| {
-        let error = party.failed(error);
-        // The first failure is the one to tell of.
-        _ = state::fail(&error, &name);
-        error
-    })
-}
-
-/// Goes on from a look at the machine.
-pub(crate) fn finish(
-    spec: &Spec,
-    look: Look,
-    begun: u64,
-    lock_wait: u64,
-    party: &mut dyn Party,
-) -> Result<Done, AgentError> {
-    let changes = look.decision.changes.clone();
-    let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
-    party.begins(&changes);
-    if !steps.is_empty() {
-        state::attempt(&spec.text)?;
+fn run_once(json: bool) -> Result<u8, AgentError> {
+    let run::Once {
+        spec,
+        round,
+        left,
+        settled,
+    } = run::once()?;
+    if json {
+        ui::json(
+            "run",
+            json!({ "success": true, "spec": spec, "settled": settled, "changes": round.changes, "mended": round.mended, "left": left }),
+        );
+    } else {
+        ui::data(&render(&left));
     }
-    let refused = apply::carry_out(&spec.wanted, look, lock_wait, party)?;
-    state::keep_spec(&spec.text)?;
-    apply::require_all(&refused)?;
-    let counts = mark_complete(spec)?;
-    let milliseconds = clock::uptime().saturating_sub(begun);
-    let mut body = json!({
-        "phase": "config", "success": true, "spec": spec.name,
-        "duration_seconds": std::time::Duration::from_millis(milliseconds).as_secs_f64(),
-        "changes": changes, "steps": steps,
-    });
-    merge(&mut body, &counts);
-    Ok(Done {
-        name: spec.name.clone(),
-        n_steps: steps.len(),
-        body,
-    })
-}
-
-/// Says that the machine is as the spec says, and returns what it counts.
-pub(crate) fn mark_complete(spec: &Spec) -> Result<Value, AgentError> {
-    let counts = counts(&spec.wanted);
-    let mut marker = json!({ "phase": "config", "status": "complete", "spec": spec.name });
-    merge(&mut marker, &counts);
-    state::complete(marker)?;
-    Ok(counts)
-}
-
-fn merge(into: &mut Value, from: &Value) {
-    if let (Some(into), Some(from)) = (into.as_object_mut(), from.as_object()) {
-        into.extend(from.clone());
+    let n_mended = round.mended.len();
+    if settled {
+        ui::say(&format!(
+            "{spec} is as its spec says; {n_mended} fields were mended."
+        ));
+        return Ok(0);
     }
-}
-
-/// What markers and results count.
-fn counts(wanted: &[Resource]) -> Value {
-    let count = |is: &dyn Fn(&Resource) -> bool| wanted.iter().filter(|one| is(one)).count();
-    json!({
-        "packages": count(&|one| matches!(one, Resource::Package { .. })),
-        "services_enabled": count(&|one| matches!(one, Resource::Service { enabled: true, .. })),
-        "services_disabled": count(&|one| matches!(one, Resource::Service { enabled: false, .. })),
-        "users": count(&|one| matches!(one, Resource::User { .. })),
-    })
+    ui::say(&format!(
+        "{n_mended} fields were mended, {} are left to a person: `homestak-agent config apply` mends them.",
+        left.len()
+    ));
+    Ok(DIFFERS)
 }
 
 fn show(json: bool) -> Result<u8, AgentError> {
@@ -371,10 +247,10 @@ fn status(json: bool) -> Result<u8, AgentError> {
         return Err(AgentError::NotRoot);
     }
     let (complete, failed) = state::markers();
-    let drift = memory::load_drift();
-    let watched = memory::is_watched();
+    let drift = drift::load();
+    let watched = drift::is_watched();
     // Without a spec that can be read nobody knows what it wants.
-    let unwatched = !watched && run::kept_spec().is_ok_and(|spec| wants_watch(&spec));
+    let unwatched = !watched && spec::kept().is_ok_and(|spec| spec.wants_watch());
     let word = match (&complete, &failed) {
         (_, Some(_)) => "failed",
         (Some(_), None) if watched && run::differs(&drift) => "differs",
@@ -414,11 +290,4 @@ fn status(json: bool) -> Result<u8, AgentError> {
         ui::data(&run::summary(&drift, watched));
     }
     Ok(u8::from(!is_known))
-}
-
-/// Tells whether a spec wants its machine to be watched.
-fn wants_watch(spec: &Spec) -> bool {
-    let is_watch =
-        |resource: &Resource| matches!(resource, Resource::Service { unit, .. } if unit == UNIT);
-    spec.wanted.iter().any(is_watch)
 }

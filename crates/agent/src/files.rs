@@ -5,23 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use homestak_api::durable::{self, Access};
-use homestak_core::converge::{SSHD, SSHD_D, SUDOERS, Step};
+use homestak_api::durable::Access;
+use homestak_core::converge::{SSHD, SUDOERS, Step};
 
 use crate::error::AgentError;
 use crate::gather::Accounts;
-use crate::path::{self, Directory, Fault, Keeper};
-use crate::process;
-use crate::sound::visudo;
-
-fn failed(path: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
-    move |source| AgentError::Write {
-        path: path.to_owned(),
-        source,
-    }
-}
+use crate::path::{self, Directory, Fault};
+use crate::sound::{check_sshd, visudo};
 
 /// A file that is written beside its place, in a directory that is held until it is moved.
 struct Beside {
@@ -50,10 +42,7 @@ impl Drop for Staged {
 
 impl Staged {
     /// Writes files beside their places and checks them, and that they can be moved there.
-    pub(crate) fn add<'a>(
-        &mut self,
-        steps: impl Iterator<Item = &'a Step>,
-    ) -> Result<(), AgentError> {
+    pub(crate) fn add(&mut self, steps: &[&Step]) -> Result<(), AgentError> {
         let first = self.files.len();
         let accounts = Accounts::read()?;
         let mut sshd = false;
@@ -84,60 +73,58 @@ impl Staged {
     }
 
     fn stage(&mut self, step: &Step, accounts: &Accounts) -> Result<(), Fault> {
-        if let Step::Directory {
-            path,
-            mode,
-            owner,
-            group,
-        } = step
-        {
-            let (directory, name) = path::make_parent(Path::new(path))?;
-            let done = ids(accounts, owner, group)
-                .and_then(|owner| directory.set_directory(&name, *mode, owner));
-            return done.map_err(|source| fault(&directory, source));
-        }
-        if let Step::Write {
-            path,
-            content,
-            mode,
-            owner,
-            group,
-        } = step
-        {
-            let (directory, name) = path::make_parent(Path::new(path))?;
-            let done = ids(accounts, owner, group).and_then(|owner| {
-                directory.require_writable(&name)?;
-                directory.require_owner(owner.0)?;
-                directory.require_plain(*mode)?;
-                let mode = *mode;
-                let owner = Some(owner);
-                directory.write_beside(&name, content.as_bytes(), Access { mode, owner })
-            });
-            done.map_err(|source| fault(&directory, source))?;
-            let path = path.clone();
-            self.files.push(Beside {
+        match step {
+            Step::Directory {
                 path,
-                directory,
-                name,
-            });
-        }
-        if let Step::Delete { path } = step {
-            return match path::parent(Path::new(path)) {
-                Ok((directory, name)) => {
+                mode,
+                owner,
+                group,
+            } => {
+                let (directory, name) = path::make_parent(Path::new(path))?;
+                let done = ids(accounts, owner, group)
+                    .and_then(|owner| directory.set_directory(&name, *mode, owner));
+                done.map_err(|source| directory.fault(source))
+            }
+            Step::Write {
+                path,
+                content,
+                mode,
+                owner,
+                group,
+            } => {
+                let (directory, name) = path::make_parent(Path::new(path))?;
+                let mode = *mode;
+                let done = ids(accounts, owner, group).and_then(|owner| {
+                    directory.require_writable(&name)?;
+                    directory.require_owner(owner.0)?;
+                    directory.require_plain(mode)?;
+                    let owner = Some(owner);
+                    directory.write_beside(&name, content.as_bytes(), Access { mode, owner })
+                });
+                done.map_err(|source| directory.fault(source))?;
+                let path = path.clone();
+                self.files.push(Beside {
+                    path,
+                    directory,
+                    name,
+                });
+                Ok(())
+            }
+            Step::Delete { path } => match path::existing_parent(Path::new(path))? {
+                Some((directory, name)) => {
                     let done = directory.require_writable(&name);
-                    done.map_err(|source| fault(&directory, source))
+                    done.map_err(|source| directory.fault(source))
                 }
-                Err(fault) if path::is_missing(&fault.source) => Ok(()),
-                Err(fault) => Err(fault),
-            };
+                None => Ok(()),
+            },
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// What a user can cause keeps that user's file from being written, and nothing else.
     fn skip(&mut self, path: &str, fault: Fault) -> Result<(), AgentError> {
         if !fault.by_user {
-            return Err(failed(path)(fault.source));
+            return Err(AgentError::write(path)(fault.source));
         }
         self.skipped
             .insert(path.to_owned(), fault.source.to_string());
@@ -161,7 +148,7 @@ impl Staged {
                 Ok(())
             }
             Err(source) => {
-                let fault = fault(&file.directory, source);
+                let fault = file.directory.fault(source);
                 self.skip(path, fault)
             }
         }
@@ -171,11 +158,6 @@ impl Staged {
     pub(crate) fn delete(&mut self, path: &str) -> Result<(), AgentError> {
         delete(Path::new(path)).or_else(|fault| self.skip(path, fault))
     }
-}
-
-fn fault(directory: &Directory, source: std::io::Error) -> Fault {
-    let by_user = directory.keeper() != Keeper::Root;
-    Fault { source, by_user }
 }
 
 fn ids(accounts: &Accounts, owner: &str, group: &str) -> std::io::Result<(u32, u32)> {
@@ -192,12 +174,11 @@ pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
 }
 
 fn delete(path: &Path) -> Result<(), Fault> {
-    let (directory, name) = match path::parent(path) {
-        Err(fault) if path::is_missing(&fault.source) => return Ok(()),
-        opened => opened?,
+    let Some((directory, name)) = path::existing_parent(path)? else {
+        return Ok(());
     };
     let done = directory.remove(&name);
-    done.map_err(|source| fault(&directory, source))
+    done.map_err(|source| directory.fault(source))
 }
 
 /// Writes a file of root, whole, with the directories on the way to it.
@@ -237,56 +218,4 @@ fn check_sudoers(files: &[Beside]) -> Result<(), AgentError> {
         }
     }
     Ok(())
-}
-
-/// Checks the SSH server's configuration as it will be, in a directory of its own.
-pub(crate) fn check_sshd(texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
-    let place = PathBuf::from(format!("/run/homestak-sshd-{}", std::process::id()));
-    let result = check_sshd_in(&place, texts);
-    _ = fs_err::remove_dir_all(&place);
-    result
-}
-
-fn check_sshd_in(place: &Path, texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
-    let parts = place.join("parts");
-    fs_err::create_dir_all(&parts).map_err(failed(SSHD))?;
-    // The server itself makes this at its start, and its check wants it.
-    fs_err::create_dir_all("/run/sshd").map_err(failed("/run/sshd"))?;
-    let mut all: BTreeMap<String, String> = BTreeMap::new();
-    let own = fs_err::read_dir(SSHD_D).into_iter().flatten().flatten();
-    let found = own.filter_map(|entry| entry.path().to_str().map(str::to_owned));
-    for path in found.chain([SSHD.to_owned()]) {
-        if let Ok(text) = fs_err::read_to_string(&path) {
-            all.insert(path, text);
-        }
-    }
-    for (path, text) in texts {
-        match text {
-            Some(text) => all.insert(path.clone(), text.clone()),
-            None => all.remove(path),
-        };
-    }
-    for (path, text) in &all {
-        let inner = path
-            .strip_prefix(SSHD_D)
-            .and_then(|rest| rest.strip_prefix('/'));
-        let to = match inner {
-            Some(name) => parts.join(name),
-            None if path == SSHD => place.join("sshd_config"),
-            None => continue,
-        };
-        let text = text.replace(&format!("{SSHD_D}/"), &format!("{}/", parts.display()));
-        durable::write(&to, text.as_bytes(), Access::PRIVATE).map_err(failed(path))?;
-    }
-    let main = place.join("sshd_config");
-    let ended = process::run(&["/usr/sbin/sshd", "-t", "-f", &main.to_string_lossy()])?;
-    if ended.code == Some(0) {
-        return Ok(());
-    }
-    let said = ended.said();
-    let said = said.replace(&*parts.to_string_lossy(), SSHD_D);
-    Err(AgentError::Unsound {
-        path: SSHD.to_owned(),
-        said: said.replace(&*main.to_string_lossy(), SSHD),
-    })
 }

@@ -1,13 +1,13 @@
-//! CONVERGES: makes the machine it runs on what its spec says, and tells where it is not.
+//! CONVERGES: makes the machine it runs on what its spec says, and reports where it differs.
 //!
-//! In: a resolved spec, this machine. Out: changes done, markers, reports.
-//! Never: a decision (`core::converge` decides); a file written that was not checked first.
+//! `core::converge` decides what is done; no file is written that was not checked first.
 
 mod act;
 mod apply;
 mod args;
 mod clock;
 mod command;
+mod converge;
 mod error;
 mod fetch;
 mod files;
@@ -20,7 +20,9 @@ mod run;
 mod service;
 mod settings;
 mod sound;
+mod spec;
 mod state;
+mod system;
 mod ui;
 mod undo;
 mod watch;

@@ -1,7 +1,5 @@
-//! Packages: had in one transaction, which is tried out first where something is removed.
-//!
-//! In: names. Out: installed and removed packages.
-//! Never: a package removed that nobody named; a question asked.
+//! Packages installed and removed in one transaction, which is simulated first where something is
+//! removed. No package is removed that nobody named, and nothing asks questions.
 
 use crate::error::AgentError;
 use crate::process::{self, Ended};
@@ -23,9 +21,7 @@ pub(crate) fn rehearse(
         update(lock_wait)?;
         ended = simulate(install, remove)?;
     }
-    if ended.code != Some(0) {
-        return Err(AgentError::Packages(complaint(&ended)));
-    }
+    require(&ended)?;
     let unasked: Vec<&str> = ended
         .out
         .lines()
@@ -106,10 +102,15 @@ pub(crate) fn finish(lock_wait: u64) -> Result<(), AgentError> {
         "--force-confold",
     ])?;
     let ended = process::run(&["apt-get", "-y", "-o", &patience(lock_wait), "-f", "install"])?;
+    require(&ended)
+}
+
+/// Returns an error when apt failed.
+fn require(ended: &Ended) -> Result<(), AgentError> {
     if ended.code == Some(0) {
         return Ok(());
     }
-    Err(AgentError::Packages(complaint(&ended)))
+    Err(AgentError::Packages(complaint(ended)))
 }
 
 /// Where signatures of lists are checked: a directory of apt's own user, beside what is checked.
@@ -129,46 +130,25 @@ fn update(lock_wait: u64) -> Result<(), AgentError> {
     )))
 }
 
-fn wishes(install: &[String], remove: &[String]) -> Vec<String> {
-    let remove = remove.iter().map(|name| format!("{name}-"));
-    install.iter().cloned().chain(remove).collect()
-}
-
 fn simulate(install: &[String], remove: &[String]) -> Result<Ended, AgentError> {
-    let wishes = wishes(install, remove);
-    let mut words = vec![
-        "apt-get",
-        "-q",
-        "-s",
-        "-o",
-        "Debug::NoLocking=1",
-        "install",
-        "--",
-    ];
-    words.extend(wishes.iter().map(String::as_str));
-    Ok(process::run(&words)?)
+    apt(&["-s", "-o", "Debug::NoLocking=1"], install, remove)
 }
 
 fn change(install: &[String], remove: &[String], lock_wait: u64) -> Result<Ended, AgentError> {
-    let wishes = wishes(install, remove);
     let patience = patience(lock_wait);
-    let mut words = vec![
-        "apt-get",
-        "-q",
-        "-y",
-        "-o",
-        &patience,
-        "-o",
-        "Dpkg::Options::=--force-confdef",
-        "-o",
-        "Dpkg::Options::=--force-confold",
-        "--allow-downgrades",
-    ];
+    let mut options = vec!["-y", "-o", &patience, "--allow-downgrades"];
+    options.extend(["-o", "Dpkg::Options::=--force-confdef"]);
+    options.extend(["-o", "Dpkg::Options::=--force-confold"]);
     if remove.is_empty() {
-        words.push("--no-remove");
+        options.push("--no-remove");
     }
-    words.extend(["install", "--"]);
-    words.extend(wishes.iter().map(String::as_str));
+    apt(&options, install, remove)
+}
+
+fn apt(options: &[&str], install: &[String], remove: &[String]) -> Result<Ended, AgentError> {
+    let remove: Vec<String> = remove.iter().map(|name| format!("{name}-")).collect();
+    let mut words = [&["apt-get", "-q"], options, &["install", "--"]].concat();
+    words.extend(install.iter().chain(&remove).map(String::as_str));
     Ok(process::run(&words)?)
 }
 

@@ -113,6 +113,15 @@ pub(crate) fn parent(path: &Path) -> Result<(Directory, OsString), Fault> {
     Walk::new(false).and_then(|walk| walk.parent(path))
 }
 
+/// The same; `None` where that directory is missing.
+pub(crate) fn existing_parent(path: &Path) -> Result<Option<(Directory, OsString)>, Fault> {
+    match parent(path).map_err(|fault| (fault.source.kind(), fault)) {
+        Err((ErrorKind::NotFound | ErrorKind::NotADirectory, _)) => Ok(None),
+        Err((_, fault)) => Err(fault),
+        Ok(opened) => Ok(Some(opened)),
+    }
+}
+
 /// The same; directories that are missing are created, for root.
 pub(crate) fn make_parent(path: &Path) -> Result<(Directory, OsString), Fault> {
     Walk::new(true).and_then(|walk| walk.parent(path))
@@ -125,19 +134,19 @@ pub(crate) fn directory(path: &Path) -> Result<Directory, Fault> {
 
 /// Returns what is at a path; nothing where its directory is missing.
 pub(crate) fn look(path: &Path) -> Result<Found, Fault> {
-    let (directory, name) = match parent(path) {
-        Err(fault) if is_missing(&fault.source) => return Ok(Found::Nothing),
-        opened => opened?,
+    let Some((directory, name)) = existing_parent(path)? else {
+        return Ok(Found::Nothing);
     };
-    directory.look(&name).map_err(|source| Fault {
-        source,
-        by_user: directory.keeper != Keeper::Root,
-    })
+    let found = directory.look(&name);
+    found.map_err(|source| directory.fault(source))
 }
 
-/// Tells whether something is not there.
-pub(crate) fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+/// Tells whether someone else than root can change what is at a path.
+pub(crate) fn is_users(path: &Path) -> bool {
+    match parent(path) {
+        Ok((directory, _)) => directory.keeper != Keeper::Root,
+        Err(fault) => fault.by_user,
+    }
 }
 
 /// Reads a file up to a size; `None` when it is larger, however it grows meanwhile.
@@ -346,6 +355,12 @@ impl Directory {
     /// Tells who can change what is here.
     pub(crate) fn keeper(&self) -> Keeper {
         self.keeper
+    }
+
+    /// Returns an error about what is here with who can have caused it.
+    pub(crate) fn fault(&self, source: io::Error) -> Fault {
+        let by_user = self.keeper != Keeper::Root;
+        Fault { source, by_user }
     }
 
     /// Tells whether everyone may enter this directory, and all those on the way to it.

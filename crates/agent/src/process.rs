@@ -1,7 +1,5 @@
-//! Programs of this machine, run to their end.
-//!
-//! In: words. Out: what they printed, and their exit code.
-//! Never: a shell; an environment that depends on who started us; a wait without an end.
+//! Programs of this machine, run to their end: without a shell, with an environment that does not
+//! depend on who started us, and with a deadline.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Result as IoResult};
@@ -18,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::clock;
 
 /// How a program ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ended {
     /// Its exit code; `None` when a signal ended it.
     pub(crate) code: Option<i32>,
@@ -110,10 +108,8 @@ fn run_within(words: &[&str], waits: [Duration; 3]) -> Result<Ended, ProcessErro
         }
     }
     Ok(Ended {
-        code: None,
-        out: String::new(),
-        err: String::new(),
         too_long,
+        ..Ended::default()
     })
 }
 

@@ -1,27 +1,22 @@
-//! Looking after the machine: one look, and what follows from it.
-//!
-//! In: the spec that is kept, what was seen before. Out: fields mended or named, and lines that say
-//! so, one for each.
-//! Never: a field mended against the policy, or in a fight that nobody wins.
+//! Looking after the machine: one look, and what follows from it. No field is corrected against
+//! the policy, or again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_core::converge::{Change, Drift, Handling, Open, Since, Step, render};
+use homestak_core::converge::{Change, Decision, Drift, Handling, Open, Since};
 use homestak_core::error::chain;
-use serde_json::json;
 
-use crate::apply::{self, Look, Quiet, Refused};
-use crate::args::SpecArgs;
-use crate::command::{self, Spec};
+use crate::apply::{self, Observation, Quiet, Refused};
+use crate::converge::{compare, mark_complete};
 use crate::error::AgentError;
-use crate::watch::memory;
+use crate::spec::{self, Spec};
+use crate::state::drift;
+use crate::system::Machine;
 use crate::{clock, state, ui, undo};
 
 /// So many fields of a resource are logged one by one; more are counted.
 const LOGGED: usize = 8;
 
-/// Something is left to a person.
-const DIFFERS: u8 = 3;
 /// Longer values are not put into a line.
 const SHORT: usize = 80;
 
@@ -45,22 +40,20 @@ pub(crate) struct Round {
     pub(crate) error: Option<AgentError>,
 }
 
-/// Reads the spec that is kept.
-pub(crate) fn kept_spec() -> Result<Spec, AgentError> {
-    let spec = Some(state::place(state::SPEC));
-    command::read(&SpecArgs { spec })
-}
-
-fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Look, AgentError> {
+fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Observation, AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
-    apply::look(&policy.put_into(&spec.wanted))
+    apply::look(&Machine::default(), &policy.put_into(&spec.wanted))
 }
 
-fn carry_out(spec: &Spec, held: &BTreeSet<String>, look: Look) -> Result<Refused, AgentError> {
+fn carry_out(
+    spec: &Spec,
+    held: &BTreeSet<String>,
+    look: Observation,
+) -> Result<Refused, AgentError> {
     let policy = spec.policy.holding(held.iter().cloned());
     let wanted = policy.put_into(&spec.wanted);
     // Nothing is confirmed: what is mended was confirmed before.
-    apply::carry_out(&wanted, look, LOCK_WAIT, &mut Quiet)
+    apply::carry_out(&mut Machine::waiting(LOCK_WAIT), &wanted, look, &mut Quiet)
 }
 
 /// How long another user of the package database is waited for, in seconds. The watch comes back.
@@ -70,7 +63,7 @@ fn ids(changes: &[Change]) -> BTreeSet<String> {
     changes.iter().map(|change| change.id.clone()).collect()
 }
 
-fn enforced(look: &Look) -> Vec<&Change> {
+fn enforced(look: &Observation) -> Vec<&Change> {
     let changes = look.decision.changes.iter();
     let is_enforced = |change: &&Change| change.handling == Handling::Enforce;
     changes.filter(is_enforced).collect()
@@ -109,7 +102,7 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Ro
     }
     if !enforced(&look).is_empty() {
         // Seen is seen, whatever becomes of it.
-        memory::save_drift(drift)?;
+        drift::save(drift)?;
         mend(spec, &held, look, drift, &mut round)?;
     }
     if !charge.marks {
@@ -121,7 +114,7 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Ro
         (Some(error), _) | (None, Some(error)) => state::fail_in("run", error, &spec.name)?,
         (None, None) if drift.open.keys().any(is_open) => {}
         (None, None) => {
-            command::mark_complete(spec)?;
+            mark_complete(spec)?;
         }
     }
     Ok(round)
@@ -130,11 +123,11 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Ro
 fn mend(
     spec: &Spec,
     held: &BTreeSet<String>,
-    look: Look,
+    look: Observation,
     drift: &mut Drift,
     round: &mut Round,
 ) -> Result<(), AgentError> {
-    memory::note_mending(true)?;
+    drift::note_mending(true)?;
     let mut wanted: Vec<Change> = enforced(&look).into_iter().cloned().collect();
     let mut left = BTreeSet::new();
     let done = if look.decision.steps.is_empty() {
@@ -191,7 +184,7 @@ fn mend(
         // What was in the way has gone.
         round.error = None;
     }
-    memory::note_mending(false)
+    drift::note_mending(false)
 }
 
 /// Mends each resource for itself, so that one that cannot be mended does not keep the others from
@@ -234,73 +227,45 @@ fn found(change: &Change) -> String {
     format!("{} {who} (is {is}, should be {should})", change.id)
 }
 
+/// What came of one look that somebody asked for.
+pub(crate) struct Once {
+    pub(crate) spec: String,
+    pub(crate) round: Round,
+    /// What still differs.
+    pub(crate) left: Vec<Change>,
+    /// Whether nothing is to be done about that.
+    pub(crate) settled: bool,
+}
+
 /// Looks once.
-pub(crate) fn once(dry_run: bool, json: bool) -> Result<u8, AgentError> {
-    if dry_run {
-        return rehearse(json);
-    }
-    let _turn = state::lock()?;
-    undo::require_none()?;
-    let spec = kept_spec()?;
-    let mut drift = memory::load_drift();
+pub(crate) fn once() -> Result<Once, AgentError> {
+    let _turn = undo::turn()?;
+    let spec = spec::kept()?;
+    let mut drift = drift::load();
     let charge = Charge {
         mends: Mends::All,
         marks: true,
     };
     let round = round(&spec, &mut drift, charge);
-    memory::save_drift(&drift)?;
-    let round = round?;
-    if let Some(error) = round.error {
+    drift::save(&drift)?;
+    let mut round = round?;
+    if let Some(error) = round.error.take() {
         return Err(error);
     }
     apply::require_all(&drift.refused)?;
     // Whoever asks for the spec would get this as well.
-    let Look { mut decision, .. } = apply::look(&spec.wanted)?;
-    let left = spec.policy.mark(&decision.changes);
-    let shown = ids(&left);
-    let is_shown = |change: &Change| shown.contains(&change.id);
-    decision.changes.retain(is_shown);
-    let settled = decision.is_settled();
-    if json {
-        ui::json(
-            "run",
-            json!({ "success": true, "spec": spec.name, "settled": settled, "changes": round.changes, "mended": round.mended, "left": left }),
-        );
-    } else {
-        ui::data(&render(&left));
-    }
-    let n_mended = round.mended.len();
-    if settled {
-        ui::say(&format!(
-            "{} is as its spec says; {n_mended} fields were mended.",
-            spec.name
-        ));
-        return Ok(0);
-    }
-    ui::say(&format!(
-        "{n_mended} fields were mended, {} are left to a person: `homestak-agent config apply` mends them.",
-        left.len()
-    ));
-    Ok(DIFFERS)
+    let (decision, left) = compare(&spec)?;
+    Ok(Once {
+        settled: decision.is_settled(),
+        spec: spec.name,
+        round,
+        left,
+    })
 }
 
-fn rehearse(json: bool) -> Result<u8, AgentError> {
-    let spec = kept_spec()?;
-    let Look { decision, .. } = look(&spec, &BTreeSet::new())?;
-    apply::require(&decision)?;
-    let steps: Vec<String> = decision.steps.iter().map(Step::words).collect();
-    if json {
-        ui::json(
-            "run",
-            json!({ "spec": spec.name, "dry_run": true, "changes": decision.changes, "steps": steps }),
-        );
-        return Ok(0);
-    }
-    ui::data(&render(&decision.changes));
-    for step in &steps {
-        ui::data(&format!("would {step}\n"));
-    }
-    Ok(0)
+/// Decides what a look would mend, and mends nothing.
+pub(crate) fn decide(spec: &Spec) -> Result<Decision, AgentError> {
+    Ok(look(spec, &BTreeSet::new())?.decision)
 }
 
 /// Logs what was done about changes: one line each, or one for a resource of which many differ. A

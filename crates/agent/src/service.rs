@@ -1,8 +1,5 @@
-//! Services and the files that they read: what a service does not run with is put back.
-//!
-//! In: files that are about to be written and name units to restart. Out: the files as they were,
-//! and the service's own message.
-//! Never: a file put back that another run wrote.
+//! Services and the files that they read: a file that a service does not run with is put back,
+//! unless another run wrote it, and the service's own message is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,7 +1,16 @@
-//! What the environment says.
-//!
-//! In: variables. Out: values.
-//! Never: a variable read anywhere else; a value shown.
+//! The environment: variables, none of which is read anywhere else, and as whom and from where the
+//! program runs.
+
+use crate::error::AgentError;
+
+/// Returns an error unless root runs the program.
+pub(crate) fn require_root() -> Result<(), AgentError> {
+    if rustix::process::geteuid().is_root() {
+        Ok(())
+    } else {
+        Err(AgentError::NotRoot)
+    }
+}
 
 /// Returns where this program is. One that was replaced is where it was.
 pub(crate) fn program() -> String {

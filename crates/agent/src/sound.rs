@@ -1,17 +1,16 @@
 //! Configuration checked by the programs that read it, before the first change.
 //!
-//! In: steps that write files. Out: what the readers of the files report about them.
-//! Never: a file of the machine changed. What cannot be checked here is not refused: a service that
-//! does not start later is handled then (see `service`).
+//! What cannot be checked here is not refused: a service that does not start later is handled then
+//! (see `service`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use homestak_api::durable::{self, Access};
-use homestak_core::converge::{SSHD, SUDOERS, Step};
+use homestak_core::converge::{SSHD, SSHD_D, SUDOERS, Step};
 
 use crate::error::AgentError;
-use crate::{files, process};
+use crate::process;
 
 /// Programs that check the configuration below a path, and where it is.
 const CHECKS: &[(&str, &[&str])] = &[
@@ -48,18 +47,12 @@ type Texts = BTreeMap<String, Option<String>>;
 
 /// Returns what is wrong with files that the steps write.
 pub(crate) fn faults(steps: &[Step]) -> Result<Vec<String>, AgentError> {
-    let mut texts = Texts::new();
-    for step in steps {
-        match step {
-            Step::Write { path, content, .. } => {
-                texts.insert(path.clone(), Some(content.clone()));
-            }
-            Step::Delete { path } => {
-                texts.insert(path.clone(), None);
-            }
-            _ => {}
-        }
-    }
+    let texts = steps.iter().filter_map(|step| match step {
+        Step::Write { path, content, .. } => Some((path.clone(), Some(content.clone()))),
+        Step::Delete { path } => Some((path.clone(), None)),
+        _ => None,
+    });
+    let texts: Texts = texts.collect();
     if texts.is_empty() {
         return Ok(Vec::new());
     }
@@ -80,7 +73,7 @@ fn look(place: &Path, texts: &Texts) -> Result<Vec<String>, AgentError> {
         }
     }
     if texts.keys().any(|path| path.starts_with(SSHD)) && Path::new(SSHD_PROGRAM).exists() {
-        match files::check_sshd(texts) {
+        match check_sshd(texts) {
             Err(AgentError::Unsound { path, said }) => faults.push(unsound(&path, &said)),
             checked => checked?,
         }
@@ -96,11 +89,8 @@ fn unsound(path: &str, said: &str) -> String {
 }
 
 fn put(to: &Path, text: &str) -> Result<(), AgentError> {
-    let failed = |source| AgentError::Write {
-        path: to.display().to_string(),
-        source,
-    };
-    fs_err::create_dir_all(to.parent().unwrap_or(to)).map_err(failed)?;
+    let failed = AgentError::write(to.display());
+    fs_err::create_dir_all(to.parent().unwrap_or(to)).map_err(&failed)?;
     durable::write(to, text.as_bytes(), Access::PRIVATE).map_err(failed)
 }
 
@@ -135,6 +125,58 @@ fn reported(output: &str, file: &str, path: &str) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("; "))
 }
 
+/// Checks the SSH server's configuration as it will be, in a directory of its own.
+pub(crate) fn check_sshd(texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
+    let place = PathBuf::from(format!("/run/homestak-sshd-{}", std::process::id()));
+    let result = check_sshd_in(&place, texts);
+    _ = fs_err::remove_dir_all(&place);
+    result
+}
+
+fn check_sshd_in(place: &Path, texts: &BTreeMap<String, Option<String>>) -> Result<(), AgentError> {
+    let parts = place.join("parts");
+    fs_err::create_dir_all(&parts).map_err(AgentError::write(SSHD))?;
+    // The server itself makes this at its start, and its check wants it.
+    fs_err::create_dir_all("/run/sshd").map_err(AgentError::write("/run/sshd"))?;
+    let mut all: BTreeMap<String, String> = BTreeMap::new();
+    let own = fs_err::read_dir(SSHD_D).into_iter().flatten().flatten();
+    let found = own.filter_map(|entry| entry.path().to_str().map(str::to_owned));
+    for path in found.chain([SSHD.to_owned()]) {
+        if let Ok(text) = fs_err::read_to_string(&path) {
+            all.insert(path, text);
+        }
+    }
+    for (path, text) in texts {
+        match text {
+            Some(text) => all.insert(path.clone(), text.clone()),
+            None => all.remove(path),
+        };
+    }
+    for (path, text) in &all {
+        let inner = path
+            .strip_prefix(SSHD_D)
+            .and_then(|rest| rest.strip_prefix('/'));
+        let to = match inner {
+            Some(name) => parts.join(name),
+            None if path == SSHD => place.join("sshd_config"),
+            None => continue,
+        };
+        let text = text.replace(&format!("{SSHD_D}/"), &format!("{}/", parts.display()));
+        durable::write(&to, text.as_bytes(), Access::PRIVATE).map_err(AgentError::write(path))?;
+    }
+    let main = place.join("sshd_config");
+    let ended = process::run(&["/usr/sbin/sshd", "-t", "-f", &main.to_string_lossy()])?;
+    if ended.code == Some(0) {
+        return Ok(());
+    }
+    let said = ended.said();
+    let said = said.replace(&*parts.to_string_lossy(), SSHD_D);
+    Err(AgentError::Unsound {
+        path: SSHD.to_owned(),
+        said: said.replace(&*main.to_string_lossy(), SSHD),
+    })
+}
+
 /// Lets a program check what will be below a path.
 fn below(
     place: &Path,
@@ -158,11 +200,7 @@ fn below(
         };
         put(&etc.join(inner), text)?;
     }
-    let failed = |source| AgentError::Write {
-        path: place.display().to_string(),
-        source,
-    };
-    fs_err::create_dir_all(place.join("work")).map_err(failed)?;
+    fs_err::create_dir_all(place.join("work")).map_err(AgentError::write(place.display()))?;
     let where_it_is = place.to_string_lossy();
     let mut words = vec!["unshare", "--mount", "--propagation", "private", "--"];
     words.extend(["sh", "-c", OVERLAY, "sh", &*where_it_is]);

@@ -1,9 +1,7 @@
-//! The only door to the terminal.
-//!
-//! In: results, talk, errors. Out: stdout for data, stderr for talk.
-//! Never: called from anywhere but commands.
+//! The terminal: data goes to stdout, everything else to stderr. Only commands use it.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_core::foreign::{ForeignText, escape, escape_json};
@@ -38,6 +36,15 @@ pub(crate) fn json(kind: &str, body: Value) {
     }
     escape_json(&mut whole, ForeignText::lines);
     _ = delivered(&format!("{whole:#}\n"));
+}
+
+/// Reads a file that an argument names; `-` is standard input.
+pub(crate) fn read(path: &Path) -> std::io::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        return std::io::stdin().read_to_string(&mut text).map(|_| text);
+    }
+    fs_err::read_to_string(path)
 }
 
 /// Says something.

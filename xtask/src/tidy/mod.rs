@@ -7,6 +7,7 @@
 //! words, in a comment on that line or on the line before it.
 
 mod bell;
+mod circle;
 mod deny;
 mod fault;
 mod licence;
@@ -57,6 +58,7 @@ fn check_files(tree: &Tree) -> Vec<Fault> {
         manifest::check(file, &mut faults);
     }
     link::check(tree, &mut faults);
+    circle::check(tree, &mut faults);
     for (path, todo) in NEEDED {
         if tree.file(path).is_none() {
             faults.push(Fault::new(path, 1, format!("missing: {todo}")));

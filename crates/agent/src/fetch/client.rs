@@ -1,8 +1,5 @@
-//! One question to a server, asked again when the way was bad.
-//!
-//! In: a question. Out: the text of a spec.
-//! Never: another address than the one asked; an answer of more than 16 MiB; a question asked again
-//! that was understood and refused.
+//! One request to a server, repeated when it was not reached. Nothing but the address that was
+//! given is asked, at most 16 MiB are read, and what was refused is not asked again.
 
 use std::time::Duration;
 
@@ -14,9 +11,8 @@ use reqwest::Url;
 use reqwest::header::ACCEPT;
 use serde::Deserialize;
 
-use super::FetchError;
 use crate::args::FetchArgs;
-use crate::error::AgentError;
+use crate::error::{AgentError, FetchError};
 use crate::{clock, ui};
 
 /// How long an answer may take.

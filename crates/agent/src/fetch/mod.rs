@@ -1,15 +1,12 @@
-//! A spec fetched from a server, for this machine to become.
+//! A spec fetched from a server, checked, and kept for `config apply`.
 //!
-//! In: a server, a provisioning token, whom to trust. Out: a spec that was checked, kept for
-//! `config apply`.
-//! Never: a byte sent to a server that is not the right one; a spec kept that cannot be read, or
-//! is another machine's; the token in a message.
+//! Nothing is sent to a server that is not trusted, no spec is kept that is faulty or another
+//! machine's, and the token is in no message.
 
 mod client;
-mod error;
 mod trusted;
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
 use homestak_api::durable::{self, Access};
@@ -17,11 +14,10 @@ use homestak_core::doc::secrets::Secret;
 use serde_json::json;
 
 use crate::args::FetchArgs;
-use crate::command::{self, Spec};
-use crate::error::AgentError;
-use crate::{settings, state, ui};
+use crate::error::{AgentError, FetchError};
+use crate::spec::{self, Spec};
+use crate::{gather, settings, state, ui};
 use client::Question;
-pub(crate) use error::FetchError;
 
 /// What a failure is marked as, apart from those of other commands.
 const PHASE: &str = "fetch";
@@ -32,7 +28,7 @@ const PHASE: &str = "fetch";
 /// could not be reached, or has no spec (403, 404, 500); 3 the server's spec has faults (422).
 pub(crate) fn get(args: &FetchArgs, kind: &str, json: bool) -> Result<u8, AgentError> {
     let kept = args.output.is_none();
-    if kept && !rustix::process::geteuid().is_root() {
+    if kept && settings::require_root().is_err() {
         return Err(FetchError::NotRoot.into());
     }
     let got = fetch(args, kept).and_then(|spec| {
@@ -94,7 +90,7 @@ fn fetch(args: &FetchArgs, kept: bool) -> Result<Spec, AgentError> {
         }
     })?;
     let shown = format!("the answer of {server}");
-    let spec = command::parse(shown, text).map_err(|error| match error {
+    let spec = spec::parse(&shown, text).map_err(|error| match error {
         AgentError::WrongSpec(lines) => FetchError::NoSpec(lines).into(),
         error => error,
     })?;
@@ -128,10 +124,7 @@ fn put(args: &FetchArgs, spec: &Spec) -> Result<String, AgentError> {
     } else {
         write_whole(path, &spec.text)
     };
-    written.map_err(|source| AgentError::Write {
-        path: shown.clone(),
-        source,
-    })?;
+    written.map_err(AgentError::write(&shown))?;
     Ok(shown)
 }
 
@@ -148,7 +141,7 @@ fn question(args: &FetchArgs) -> Result<Question, AgentError> {
     let server = server.ok_or(FetchError::NoServer)?;
     let server = server.trim_end_matches('/').to_owned();
     client::place(&server)?;
-    let identity = args.identity.clone().unwrap_or_else(state::node);
+    let identity = args.identity.clone().unwrap_or_else(gather::hostname);
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let named = identity.bytes().any(|byte| byte != b'.');
     if !named || !identity.bytes().all(fits) {
@@ -164,15 +157,7 @@ fn question(args: &FetchArgs) -> Result<Question, AgentError> {
 
 fn token(args: &FetchArgs) -> Result<Secret, AgentError> {
     let text = match (&args.token_file, &args.token) {
-        (Some(path), _) => {
-            let read = if path == Path::new("-") {
-                let mut text = String::new();
-                std::io::stdin().read_to_string(&mut text).map(|_| text)
-            } else {
-                fs_err::read_to_string(path)
-            };
-            read.map_err(FetchError::TokenFile)?
-        }
+        (Some(path), _) => ui::read(path).map_err(FetchError::TokenFile)?,
         (None, Some(token)) => {
             ui::say(
                 "notice: a token among the arguments can be read by everyone on this machine; \

@@ -1,18 +1,13 @@
-//! Whom to trust: what was said now, else what was trusted before, else the authorities that
-//! browsers trust.
-//!
-//! In: arguments, the environment, what is remembered. Out: a trust, or that the first certificate
-//! shown is to be taken.
-//! Never: another certificate taken for one that is remembered.
+//! Which server is trusted: what arguments or the environment say, else what was trusted before,
+//! else the authorities that browsers trust. A certificate that is remembered is never replaced
+//! silently.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 
 use homestak_api::trust::{Fingerprint, Trust};
 
-use super::FetchError;
 use crate::args::FetchArgs;
-use crate::error::AgentError;
+use crate::error::{AgentError, FetchError};
 use crate::{settings, state};
 
 /// Which certificates servers showed when they were first trusted.
@@ -40,16 +35,9 @@ pub(super) fn trust(args: &FetchArgs, server: &str) -> Result<Option<Trust>, Age
     Ok((!args.insecure).then_some(Trust::WebPki))
 }
 
-/// Reads which certificates are known. A memory that cannot be read is not taken for an empty one.
+/// Reads which certificates are known.
 fn known() -> Result<BTreeMap<String, String>, AgentError> {
-    match fs_err::read_to_string(state::place(SERVERS)) {
-        Ok(text) => serde_json::from_str(&text).map_err(|source| AgentError::Look {
-            what: format!("`{}`", state::place(SERVERS).display()),
-            source: source.into(),
-        }),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
-        Err(error) => Err(state::failed(SERVERS)(error)),
-    }
+    state::read_or_default(SERVERS)
 }
 
 /// Remembers the certificate of a server.

@@ -1,7 +1,4 @@
-//! What this machine is like, gathered once.
-//!
-//! In: a [`Scope`]. Out: [`Facts`].
-//! Never: a change; a program started more often than once.
+//! What this machine is like, gathered once. Nothing is changed, and no program is started twice.
 
 mod network;
 mod system;
@@ -17,7 +14,7 @@ use homestak_core::converge::{
 };
 
 pub(crate) use self::network::network;
-pub(crate) use self::system::{Accounts, rows, sysctl_path};
+pub(crate) use self::system::{Accounts, hostname, rows, sysctl_path};
 use crate::error::AgentError;
 use crate::path::{self, Fault, Found, Keeper};
 use crate::process;
@@ -79,12 +76,11 @@ fn beside<'scope, T: Send + 'scope>(
 
 impl<T> Beside<'_, T> {
     fn joined(self) -> Result<T, AgentError> {
-        let failed = |_| AgentError::Look {
-            what: "this machine".to_owned(),
-            source: "a thread of the agent died".into(),
-        };
+        let failed = AgentError::look("this machine");
         match self {
-            Self::Thread(thread) => thread.join().map_err(failed)?,
+            Self::Thread(thread) => thread
+                .join()
+                .map_err(|_| failed("a thread of the agent died"))?,
             Self::Done(done) => done,
         }
     }
@@ -181,15 +177,12 @@ struct Looked {
 /// Looks at a path.
 fn file(path: &str, accounts: &Accounts) -> Result<Looked, Fault> {
     let mut listed = false;
-    let (directory, name) = match path::parent(Path::new(path)) {
-        Err(fault) if path::is_missing(&fault.source) => {
-            return Ok(Looked {
-                found: None,
-                open: true,
-                listed,
-            });
-        }
-        opened => opened?,
+    let Some((directory, name)) = path::existing_parent(Path::new(path))? else {
+        return Ok(Looked {
+            found: None,
+            open: true,
+            listed,
+        });
     };
     let looked = directory.look(&name).and_then(|found| {
         Ok(Some(match found {
@@ -282,11 +275,7 @@ fn units(wanted: &[String]) -> Result<BTreeMap<String, UnitFact>, AgentError> {
     let blocks = text.split("\n\n");
     let mut known = BTreeMap::new();
     for (unit, block) in wanted.iter().zip(blocks) {
-        let value = |key: &str| {
-            let mut lines = block.lines();
-            let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-            line.unwrap_or_default().to_owned()
-        };
+        let value = |key: &str| system::value(block, key).to_owned();
         if value("LoadState") == "not-found" {
             continue;
         }

@@ -1,7 +1,5 @@
-//! The card that leads outside, its addresses, the gateway.
-//!
-//! In: what `ip` and the kernel say. Out: [`NetworkFact`].
-//! Never: addresses of the link alone, which every card has.
+//! The card that leads outside, its addresses and the gateway, without addresses of the link
+//! alone.
 
 use std::net::Ipv4Addr;
 
@@ -69,10 +67,7 @@ fn ask(words: &[&str]) -> Result<Value, AgentError> {
     if text.trim().is_empty() {
         return Ok(Value::Array(Vec::new()));
     }
-    serde_json::from_str(&text).map_err(|source| AgentError::Look {
-        what: "the network".to_owned(),
-        source: source.into(),
-    })
+    serde_json::from_str(&text).map_err(AgentError::look("the network"))
 }
 
 #[cfg(test)]

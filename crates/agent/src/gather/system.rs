@@ -1,7 +1,5 @@
-//! Release, packages, accounts, SSH server, kernel.
-//!
-//! In: files and programs of this machine. Out: parts of the facts.
-//! Never: the name service: users of a directory are not ours.
+//! Release, packages, accounts, SSH server and kernel settings. The name service is not asked:
+//! users of a directory are not ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,11 +11,7 @@ use crate::process;
 
 pub(super) fn release() -> SystemFact {
     let text = fs_err::read_to_string("/etc/os-release").unwrap_or_default();
-    let value = |key: &str| {
-        let mut lines = text.lines();
-        let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        line.unwrap_or_default().trim_matches('"').to_owned()
-    };
+    let value = |key: &str| value(&text, key).trim_matches('"').to_owned();
     SystemFact {
         id: value("ID"),
         version: value("VERSION_ID"),
@@ -25,7 +19,15 @@ pub(super) fn release() -> SystemFact {
     }
 }
 
-pub(super) fn hostname() -> String {
+/// Returns the value of a `KEY=VALUE` line; nothing when there is none.
+pub(super) fn value<'t>(text: &'t str, key: &str) -> &'t str {
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    line.unwrap_or_default()
+}
+
+/// Returns the host name of this machine.
+pub(crate) fn hostname() -> String {
     let uname = rustix::system::uname();
     uname.nodename().to_string_lossy().into_owned()
 }
@@ -36,10 +38,7 @@ type Packages = (BTreeMap<String, PackageFact>, String);
 /// read as it is: asking dpkg for all of it takes longer than everything else.
 pub(super) fn packages(wanted: &BTreeSet<String>) -> Result<Packages, AgentError> {
     let path = "/var/lib/dpkg/status";
-    let bytes = fs_err::read(path).map_err(|source| AgentError::Look {
-        what: "packages".to_owned(),
-        source: source.into(),
-    })?;
+    let bytes = fs_err::read(path).map_err(AgentError::look("packages"))?;
     let (known, mut faults) = read_packages(&String::from_utf8_lossy(&bytes), wanted);
     let interrupted = fs_err::read_dir("/var/lib/dpkg/updates")
         .into_iter()
@@ -114,10 +113,7 @@ pub(crate) struct Accounts {
 impl Accounts {
     pub(crate) fn read() -> Result<Self, AgentError> {
         let table = |path: &str| {
-            let bytes = fs_err::read(path).map_err(|source| AgentError::Look {
-                what: format!("`{path}`"),
-                source: source.into(),
-            });
+            let bytes = fs_err::read(path).map_err(AgentError::look(&format!("`{path}`")));
             bytes.map(|bytes| rows(&bytes))
         };
         let ends = table("/etc/shadow")?

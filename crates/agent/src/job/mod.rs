@@ -1,25 +1,21 @@
-//! Jobs: a spec carried out apart from the connection that brought it.
-//!
-//! In: a spec, a name. Out: numbered events, also for whoever comes back later; an exit code.
-//! Never: work that ends with a connection; a job begun twice.
+//! Jobs: a spec carried out apart from the connection that brought it. Whoever comes back later
+//! gets the same numbered events, and no job is begun twice.
 
-mod place;
 mod worker;
 
-use std::io::Read as _;
+use std::path::Path;
 
 use homestak_core::converge::{Event, Numbered, render};
 use serde_json::{Value, json};
 
-pub(crate) use self::place::{Log, Place, Verdict, Wait};
-use crate::apply;
 use crate::args::{JobCommand, Terms};
-use crate::command::{self, Spec, require_root};
 use crate::error::AgentError;
-use crate::{clock, process, settings, state, ui, undo};
+use crate::settings::require_root;
+use crate::spec::{self, Spec};
+use crate::state::job::{Job, Listener, Log, SPEC, Verdict, Wait};
+use crate::system::Machine;
+use crate::{apply, clock, converge, process, settings, state, ui, undo};
 
-/// The spec of a job.
-const SPEC: &str = "spec.yaml";
 const TERMS: &str = "terms.json";
 /// How often a driver is shown that it is not waiting in vain, in milliseconds.
 const ALIVE: u64 = 10_000;
@@ -32,7 +28,9 @@ pub(crate) fn run(command: JobCommand) -> Result<u8, AgentError> {
     match command {
         JobCommand::Run { job, terms } => {
             stay_alive();
-            Ok(run_job(&Place::of(&job.id), &terms, received))
+            Ok(run_job(&Job::of(&job.id), &terms, || {
+                spec::read(Some(Path::new("-")))
+            }))
         }
         JobCommand::Undo {
             job,
@@ -43,22 +41,22 @@ pub(crate) fn run(command: JobCommand) -> Result<u8, AgentError> {
             stay_alive();
             let read = || {
                 let earlier = state::earlier_spec(&from, &to);
-                command::parse("-".to_owned(), earlier.ok_or(AgentError::NoEarlierSpec)?)
+                spec::parse("-", earlier.ok_or(AgentError::NoEarlierSpec)?)
             };
-            Ok(run_job(&Place::of(&job.id), &terms, read))
+            Ok(run_job(&Job::of(&job.id), &terms, read))
         }
         JobCommand::Follow { job, after } => {
             stay_alive();
-            let place = Place::of(&job.id);
-            if !place.is_known() {
+            let job = Job::of(&job.id);
+            if !job.is_known() {
                 return Err(AgentError::NoJob(job.id));
             }
-            let result = follow(&place, after, print)?;
+            let result = follow(&job, after, print)?;
             Ok(code_of(&result))
         }
         JobCommand::Confirm(job) => confirm(Some(job.id)),
-        JobCommand::Work(job) => worker::work(&Place::of(&job.id)),
-        JobCommand::Guard(job) => undo::guard(&Place::of(&job.id)),
+        JobCommand::Work(job) => worker::work(&Job::of(&job.id)),
+        JobCommand::Guard(job) => undo::guard(&Job::of(&job.id)),
     }
 }
 
@@ -72,15 +70,15 @@ pub(crate) fn confirm(id: Option<String>) -> Result<u8, AgentError> {
     let id = id
         .or_else(state::unconfirmed)
         .ok_or_else(|| nothing("", "nothing waits for it"))?;
-    let place = Place::of(&id);
-    if !place.is_known() {
+    let job = Job::of(&id);
+    if !job.is_known() {
         return Err(AgentError::NoJob(id));
     }
-    let verdict = match (place.verdict(), place.asked()) {
+    let verdict = match (job.verdict(), job.asked()) {
         (Some(verdict), _) => verdict,
         (None, None) => return Err(nothing(&id, "it did not ask for that")),
         (None, Some(asked)) if asked.is_over() => Verdict::Reverted,
-        (None, Some(_)) => place.judge(Verdict::Confirmed)?,
+        (None, Some(_)) => job.judge(Verdict::Confirmed)?,
     };
     match verdict {
         Verdict::Confirmed => {
@@ -91,33 +89,11 @@ pub(crate) fn confirm(id: Option<String>) -> Result<u8, AgentError> {
     }
 }
 
-/// What has become of a job that was to be begun.
-enum Begun {
-    /// It is over.
-    Ended(Value),
-    /// Someone else works on it.
-    Elsewhere,
-}
-
-/// Reads the spec that a driver sends.
-fn received() -> Result<Spec, AgentError> {
-    let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text);
-    read.map_err(|source| AgentError::NoSpec {
-        path: "-".to_owned(),
-        source,
-    })?;
-    command::parse("-".to_owned(), text)
-}
-
-fn run_job(place: &Place, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentError>) -> u8 {
-    let result = begin(place, read, terms, print).and_then(|begun| match begun {
-        Begun::Ended(result) => Ok(result),
-        Begun::Elsewhere => follow(place, 0, print),
-    });
+fn run_job(job: &Job, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentError>) -> u8 {
+    let result = carry_out(job, read, terms, print);
     // Nothing was begun, so there is nothing to come back to.
     let result = result.unwrap_or_else(|error| {
-        let result = failure(&error);
+        let result = error.result();
         let end = Event::End {
             success: false,
             result: result.clone(),
@@ -130,35 +106,43 @@ fn run_job(place: &Place, terms: &Terms, read: impl FnOnce() -> Result<Spec, Age
 }
 
 /// Does a job for a person on this machine, who confirms it over another connection.
-pub(crate) fn by_hand(spec: &Spec, terms: &Terms, json: bool) -> Result<u8, AgentError> {
+pub(crate) fn by_hand(spec: Spec, terms: &Terms, json: bool) -> Result<u8, AgentError> {
     require_root()?;
-    let place = Place::of(&format!("by-hand-{}", clock::now().as_millisecond()));
-    let ear = if json { tell_progress } else { tell };
-    let read = || command::parse("-".to_owned(), spec.text.clone());
-    let result = match begin(&place, read, terms, ear)? {
-        Begun::Ended(result) => result,
-        Begun::Elsewhere => follow(&place, 0, ear)?,
-    };
+    let job = Job::of(&format!("by-hand-{}", clock::now().as_millisecond()));
+    let listener = if json { tell_progress } else { tell };
+    let name = spec.name.clone();
+    let result = carry_out(&job, || Ok(spec), terms, listener)?;
     if json {
         ui::json("config.apply", result.clone());
     }
     match result["message"].as_str() {
         Some(message) => ui::say(&format!("error: {message}")),
-        None => ui::say(&format!("{} is as its spec says.", spec.name)),
+        None => ui::say(&format!("{name} is as its spec says.")),
     }
     Ok(code_of(&result))
 }
 
-/// Begins a job, and marks that it failed when it could not be begun. Whoever comes while another
-/// run is at work has not failed.
-fn begin(
-    place: &Place,
+/// Begins a job unless that was done before, and returns its result at its end.
+fn carry_out(
+    job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
     terms: &Terms,
-    ear: place::Ear,
-) -> Result<Begun, AgentError> {
+    listener: Listener,
+) -> Result<Value, AgentError> {
+    let ended = begin(job, read, terms, listener)?;
+    ended.map_or_else(|| follow(job, 0, listener), Ok)
+}
+
+/// Begins a job, and marks that it failed when it could not be begun. Whoever comes while another
+/// run is at work has not failed. Returns the result of a job that has ended by then.
+fn begin(
+    job: &Job,
+    read: impl FnOnce() -> Result<Spec, AgentError>,
+    terms: &Terms,
+    listener: Listener,
+) -> Result<Option<Value>, AgentError> {
     let mut name = String::new();
-    begin_named(place, read, terms, ear, &mut name).map_err(|error| {
+    begin_named(job, read, terms, listener, &mut name).map_err(|error| {
         let unchanged = matches!(
             error,
             AgentError::Busy | AgentError::Waiting(_) | AgentError::NoEarlierSpec
@@ -172,63 +156,62 @@ fn begin(
 
 /// When nothing differs the job ends here: that is what most pushes are.
 fn begin_named(
-    place: &Place,
+    job: &Job,
     read: impl FnOnce() -> Result<Spec, AgentError>,
     terms: &Terms,
-    ear: place::Ear,
+    listener: Listener,
     name: &mut String,
-) -> Result<Begun, AgentError> {
-    let claim = place.claim()?;
-    if place.is_known() {
-        return Ok(Begun::Elsewhere);
+) -> Result<Option<Value>, AgentError> {
+    let claim = job.claim()?;
+    if job.is_known() {
+        return Ok(None);
     }
     let begun = clock::uptime();
-    let turn = state::lock()?;
-    undo::require_none()?;
+    let turn = undo::turn()?;
     let spec = read()?;
     name.clone_from(&spec.name);
-    let look = apply::look(&spec.wanted)?;
+    let look = apply::look(&Machine::default(), &spec.wanted)?;
     apply::require(&look.decision)?;
     let marked = |error: AgentError| {
         _ = state::fail(&error, &spec.name);
         error
     };
     if look.decision.steps.is_empty() {
-        let mut worker = worker::Worker::new(place, terms, Log::open(place, Some(ear)));
-        let done = command::finish(&spec, look, begun, terms.lock_wait, &mut worker);
-        place.forget_others();
-        return Ok(Begun::Ended(worker.end(done.map_err(marked))));
+        let mut worker = worker::Worker::new(job, terms, Log::open(job, Some(listener)));
+        let done = converge::finish(&spec, look, begun, terms.lock_wait, &mut worker);
+        job.forget_others();
+        return Ok(Some(worker.end(done.map_err(marked))));
     }
     drop(turn);
-    place.forget_others();
-    place.write_text(SPEC, &spec.text)?;
+    job.forget_others();
+    job.write_text(SPEC, &spec.text)?;
     let terms = Terms {
         caller: settings::caller(),
         ..terms.clone()
     };
-    place.write(TERMS, &terms)?;
-    let mut log = Log::open(place, None);
-    let started = launch(place);
+    job.write(TERMS, &terms)?;
+    let mut log = Log::open(job, None);
+    let started = launch(job);
     drop(claim);
     if let Err(error) = started {
-        let (success, result) = (false, failure(&marked(error)));
+        let (success, result) = (false, marked(error).result());
         log.say(Event::End { success, result });
     }
-    Ok(Begun::Elsewhere)
+    Ok(None)
 }
 
 /// Lets systemd work on a job: it does not end with the connection.
-fn launch(place: &Place) -> Result<(), AgentError> {
-    let unit = format!("--unit=homestak-job-{}", place.id);
+fn launch(job: &Job) -> Result<(), AgentError> {
+    let unit = format!("--unit=homestak-job-{}", job.id);
     let program = settings::program();
     let mut words = vec!["systemd-run", "--quiet", "--collect", "--service-type=exec"];
     words.push(&unit);
     let crash = settings::crash_after().map(|n| format!("--setenv=HOMESTAK_CRASH_AFTER={n}"));
     words.extend(crash.as_deref());
-    words.extend(["--", &program, "job", "work", "--id", &place.id]);
+    words.extend(["--", &program, "job", "work", "--id", &job.id]);
     process::must(&words)?;
     for _ in 0..STARTING {
-        if place.is_taken() {
+        if job.is_taken() {
             return Ok(());
         }
         clock::moment(10);
@@ -237,20 +220,20 @@ fn launch(place: &Place) -> Result<(), AgentError> {
 }
 
 /// Hands the events of a job on until its end, and returns its result.
-fn follow(place: &Place, after: u64, ear: place::Ear) -> Result<Value, AgentError> {
+fn follow(job: &Job, after: u64, listener: Listener) -> Result<Value, AgentError> {
     let mut n_read = 0;
     // Whoever takes changes back may be on its way.
     let mut n_lonely = 0;
     loop {
-        let is_worked_on = place.is_worked_on();
-        let text = place.events()?;
+        let is_worked_on = job.is_worked_on();
+        let text = job.events()?;
         let news = text.get(n_read..).unwrap_or_default();
         let whole = news.rfind('\n').map_or(0, |end| end + 1);
         for line in news[..whole].lines() {
             let Ok(event) = serde_json::from_str::<Numbered>(line) else {
                 continue;
             };
-            let heard = event.n <= after || ear(&event);
+            let heard = event.n <= after || listener(&event);
             if let Event::End { result, .. } = event.event {
                 return Ok(result);
             }
@@ -264,9 +247,9 @@ fn follow(place: &Place, after: u64, ear: place::Ear) -> Result<Value, AgentErro
             n_lonely = 0;
         } else {
             n_lonely += 1;
-            let awaited = state::unconfirmed().as_ref() == Some(&place.id);
+            let awaited = state::unconfirmed().as_ref() == Some(&job.id);
             if !awaited || n_lonely > STARTING {
-                bury(place);
+                bury(job);
             }
         }
         clock::moment(20);
@@ -274,15 +257,15 @@ fn follow(place: &Place, after: u64, ear: place::Ear) -> Result<Value, AgentErro
 }
 
 /// Says of a job that died what can be said.
-fn bury(place: &Place) {
-    if state::unconfirmed().as_ref() == Some(&place.id) {
-        _ = state::lock().and_then(|_turn| undo::require_none());
+fn bury(job: &Job) {
+    if state::unconfirmed().as_ref() == Some(&job.id) {
+        _ = undo::turn();
         return;
     }
-    let alive = place.inherit(Wait::Never);
+    let alive = job.inherit(Wait::Never);
     // Someone was faster.
     if alive.is_err()
-        || place
+        || job
             .events()
             .is_ok_and(|text| text.contains("\"event\":\"end\""))
     {
@@ -290,20 +273,9 @@ fn bury(place: &Place) {
     }
     let error = AgentError::Killed;
     _ = state::fail(&error, "");
-    let result = failure(&error);
+    let result = error.result();
     let success = false;
-    Log::open(place, None).say(Event::End { success, result });
-}
-
-/// What a job that failed says at its end.
-pub(crate) fn failure(error: &AgentError) -> Value {
-    json!({
-        "phase": "config",
-        "success": false,
-        "error": error.word(),
-        "message": error.message(),
-        "code": error.code(),
-    })
+    Log::open(job, None).say(Event::End { success, result });
 }
 
 fn code_of(result: &Value) -> u8 {

@@ -1,30 +1,29 @@
-//! Whoever works on a job: says what happens, keeps the way back, asks whether the node is reached.
-//!
-//! In: a job that was begun. Out: its events up to the end.
-//! Never: a dangerous step before what it changes was kept.
+//! Whoever works on a job: logs its events, keeps what dangerous steps change before the first of
+//! them, and asks whether the node can still be reached.
 
-use homestak_core::converge::{Change, Decision, Event, Step};
+use homestak_core::converge::{Change, Decision, Event, Facts, State, Step};
 use serde_json::Value;
 
-use super::{Log, Place, SPEC, TERMS, Verdict, failure};
-use crate::apply::{Party, Seen};
+use super::TERMS;
+use crate::apply::Observer;
 use crate::args::Terms;
-use crate::command::{self, Done};
+use crate::converge::{Done, converge};
 use crate::error::AgentError;
+use crate::spec;
+use crate::state::job::{Job, Log, SPEC, Verdict};
+use crate::ui;
 use crate::undo::{self, Kept};
-use crate::{state, ui};
 
 /// Works on a job.
-pub(super) fn work(place: &Place) -> Result<u8, AgentError> {
-    let _alive = place.take()?;
-    let terms: Terms = place.read(TERMS)?;
-    let mut worker = Worker::new(place, &terms, Log::open(place, None));
-    let turn = state::lock().and_then(|turn| undo::require_none().map(|()| turn));
-    let (turn, done) = match turn {
+pub(super) fn work(job: &Job) -> Result<u8, AgentError> {
+    let _alive = job.take()?;
+    let terms: Terms = job.read(TERMS)?;
+    let mut worker = Worker::new(job, &terms, Log::open(job, None));
+    let (turn, done) = match undo::turn() {
         Ok(turn) => {
-            let text = place.read_text(SPEC);
-            let spec = text.and_then(|text| command::parse("-".to_owned(), text));
-            let done = command::converge(spec, terms.lock_wait, &mut worker);
+            let text = job.read_text(SPEC);
+            let spec = text.and_then(|text| spec::parse("-", text));
+            let done = converge(spec, terms.lock_wait, &mut worker);
             (Some(turn), done)
         }
         Err(error) => (None, Err(error)),
@@ -39,16 +38,16 @@ pub(super) fn work(place: &Place) -> Result<u8, AgentError> {
 
 /// Whoever works on a job.
 pub(super) struct Worker<'a> {
-    place: &'a Place,
+    job: &'a Job,
     terms: &'a Terms,
     log: Log,
     kept: Option<Kept>,
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(place: &'a Place, terms: &'a Terms, log: Log) -> Self {
+    pub(super) fn new(job: &'a Job, terms: &'a Terms, log: Log) -> Self {
         Self {
-            place,
+            job,
             terms,
             log,
             kept: None,
@@ -58,12 +57,12 @@ impl<'a> Worker<'a> {
     /// Ends the job, and returns what is told of it.
     pub(super) fn end(mut self, done: Result<Done, AgentError>) -> Value {
         if self.kept.take().is_some() {
-            undo::forget(self.place);
+            undo::forget(self.job);
         }
         let success = done.is_ok();
         let result = match done {
             Ok(done) => done.body,
-            Err(error) => failure(&error),
+            Err(error) => error.result(),
         };
         let told = result.clone();
         self.log.say(Event::End { success, result });
@@ -71,7 +70,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl Party for Worker<'_> {
+impl Observer for Worker<'_> {
     fn begins(&mut self, changes: &[Change]) {
         let changes = changes.to_vec();
         self.log.say(Event::Changes { changes });
@@ -82,9 +81,9 @@ impl Party for Worker<'_> {
         self.log.say(Event::Step { words });
     }
 
-    fn keeps(&mut self, decision: &Decision, seen: &Seen) -> Result<(), AgentError> {
+    fn keeps(&mut self, decision: &Decision, facts: &Facts, back: State) -> Result<(), AgentError> {
         if self.terms.confirm.is_some() && decision.could_cut_off(&self.terms.caller) {
-            self.kept = Some(undo::keep(self.place, decision, seen)?);
+            self.kept = Some(undo::keep(self.job, decision, facts, back)?);
         }
         Ok(())
     }
@@ -93,9 +92,9 @@ impl Party for Worker<'_> {
         let (Some(within), Some(_)) = (self.terms.confirm, &self.kept) else {
             return Ok(());
         };
-        let asked = self.place.ask(within)?;
+        let asked = self.job.ask(within)?;
         self.log.say(Event::Confirm { within });
-        match self.place.await_verdict(&asked)? {
+        match self.job.await_verdict(&asked)? {
             Verdict::Confirmed => Ok(()),
             Verdict::Reverted => Err(AgentError::Unconfirmed { within }),
         }
@@ -106,11 +105,9 @@ impl Party for Worker<'_> {
             return error;
         };
         // What was confirmed stays, whatever happens then.
-        match self.place.judge(Verdict::Reverted) {
+        match self.job.judge(Verdict::Reverted) {
             Ok(Verdict::Confirmed) => error,
-            Ok(Verdict::Reverted) | Err(_) => {
-                undo::take_back(self.place, kept, error, &mut self.log)
-            }
+            Ok(Verdict::Reverted) | Err(_) => undo::take_back(self.job, kept, error, &mut self.log),
         }
     }
 }

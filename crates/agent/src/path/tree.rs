@@ -1,7 +1,5 @@
-//! Directories created, given to their owners, and removed with everything in them.
-//!
-//! In: a directory that is held open, a name in it. Out: the directory of that name changed.
-//! Never: what a user moved there given to anyone; a link in it followed.
+//! Directories created, given to their owners, and removed with everything in them. What a user
+//! moved there is given to nobody, and no link in it is followed.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,7 +1,5 @@
-//! Paths kept and put back, services and the network brought back to what they were.
-//!
-//! In: a way back. Out: copies; then the node as it was, and what could not be put back.
-//! Never: a stop at the first thing that fails.
+//! Paths kept and put back, services and the network brought back to what they were. What fails is
+//! reported, and everything else is still put back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Result};
@@ -77,9 +75,8 @@ fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Foun
     if path.parent().is_none() {
         return Ok(Found::Other);
     }
-    let (directory, name) = match path::parent(path) {
-        Err(fault) if path::is_missing(&fault.source) => return Ok(Found::Nothing),
-        opened => opened?,
+    let Some((directory, name)) = path::existing_parent(path)? else {
+        return Ok(Found::Nothing);
     };
     let looked = directory.look(&name).and_then(|found| {
         Ok(match found {
@@ -111,10 +108,7 @@ fn look(path: &Path, copies: &Directory, nth: usize) -> std::result::Result<Foun
             }
         })
     });
-    looked.map_err(|source| Fault {
-        source,
-        by_user: directory.keeper() != Keeper::Root,
-    })
+    looked.map_err(|source| directory.fault(source))
 }
 
 /// What could not be put back.
@@ -177,7 +171,9 @@ impl<'a> Reversal<'a> {
         // What is inside comes before what it is in.
         for (path, found) in kept.found.iter().rev() {
             if let Err(error) = put(path, found, &kept.way, self.copies) {
-                stuck.add(format!("`{path}`: {error}"), is_users(path));
+                // Users can keep what is theirs from being put back.
+                let by_user = path::is_users(Path::new(path));
+                stuck.add(format!("`{path}`: {error}"), by_user);
                 left.insert(path.as_str());
             }
         }
@@ -213,14 +209,6 @@ impl<'a> Reversal<'a> {
             }
         }
         stuck
-    }
-}
-
-/// Tells whether users can keep what was at a path from being put back.
-fn is_users(path: &str) -> bool {
-    match path::parent(Path::new(path)) {
-        Ok((directory, _)) => directory.keeper() != Keeper::Root,
-        Err(fault) => fault.by_user,
     }
 }
 
@@ -267,9 +255,8 @@ fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {
 }
 
 fn remove(path: &Path, with_everything: bool) -> Result<()> {
-    let (directory, name) = match path::parent(path) {
-        Err(fault) if path::is_missing(&fault.source) => return Ok(()),
-        opened => opened?,
+    let Some((directory, name)) = path::existing_parent(path)? else {
+        return Ok(());
     };
     match directory.look(&name)? {
         path::Found::Nothing => Ok(()),
@@ -288,30 +275,17 @@ fn remove(path: &Path, with_everything: bool) -> Result<()> {
 /// While the machine boots, what reads files has not begun, and waiting for it would not end.
 fn at_boot(step: &Step) -> std::result::Result<(), AgentError> {
     match step {
-        Step::Start { unit } => {
-            process::must(&["systemctl", "start", "--no-block", "--", unit])?;
-            Ok(())
-        }
-        Step::Stop { unit } => {
-            process::must(&["systemctl", "stop", "--no-block", "--", unit])?;
-            Ok(())
-        }
-        Step::Network { .. } | Step::Reload { .. } | Step::Restart { .. } => Ok(()),
-        Step::Packages { .. }
-        | Step::CreateUser { .. }
-        | Step::OpenUser { .. }
-        | Step::Directory { .. }
-        | Step::Write { .. }
-        | Step::Link { .. }
-        | Step::Delete { .. }
-        | Step::Hostname { .. }
-        | Step::Sysctl { .. }
-        | Step::ReadUnits
-        | Step::Disable { .. }
-        | Step::Enable { .. }
-        | Step::LeaveGroup { .. }
-        | Step::CloseUser { .. } => act(step, &mut Staged::default()),
+        Step::Start { unit } => without_waiting("start", unit),
+        Step::Stop { unit } => without_waiting("stop", unit),
+        Step::ReadUnits => act(step, &mut Staged::default()),
+        step if step.follows_files() => Ok(()),
+        step => act(step, &mut Staged::default()),
     }
+}
+
+fn without_waiting(verb: &str, unit: &str) -> std::result::Result<(), AgentError> {
+    process::must(&["systemctl", verb, "--no-block", "--", unit])?;
+    Ok(())
 }
 
 /// Takes away what a card has kept over a boot, as cards of containers do. The right addresses come

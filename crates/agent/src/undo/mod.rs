@@ -1,24 +1,25 @@
 //! Changes that could cut the node off: what they change is kept, and put back unless someone
 //! confirms.
 //!
-//! In: a decision, a job. Out: the node as it was, or what was kept forgotten.
-//! Never: packages taken back; a verdict that the next boot, or a second killing, could change.
+//! Packages stay as they are. A verdict holds, whenever the node boots or the agent is killed.
 
 mod back;
 mod processes;
 mod unit;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::time::Duration;
 
-use homestak_core::converge::{Decision, Event, State, Step, WayBack};
+use homestak_core::converge::{Decision, Event, Facts, State, Step, WayBack};
 use serde::{Deserialize, Serialize};
 
 use self::back::Found;
-use crate::apply::{Quiet, Seen};
+use crate::apply::Quiet;
+use crate::converge::converge;
 use crate::error::AgentError;
-use crate::job::{Log, Place, Verdict, Wait, failure};
-use crate::{clock, command, state, ui};
+use crate::state::job::{Job, Log, SPEC, Verdict, Wait};
+use crate::{clock, spec, state, ui};
 
 const UNDO: &str = "undo.json";
 /// Copies of files.
@@ -46,37 +47,42 @@ pub(crate) struct Kept {
 }
 
 /// Keeps what a decision changes, and sees to it that it is put back whatever happens to us.
-pub(crate) fn keep(place: &Place, decision: &Decision, seen: &Seen) -> Result<Kept, AgentError> {
-    let way = WayBack::of(&decision.steps, &seen.facts);
-    let copies = place.path(BEFORE);
-    state::make_directory(&copies).map_err(place.failed(BEFORE))?;
-    let found = back::copy(&way, &copies).map_err(place.failed(BEFORE))?;
+pub(crate) fn keep(
+    job: &Job,
+    decision: &Decision,
+    facts: &Facts,
+    state: State,
+) -> Result<Kept, AgentError> {
+    let way = WayBack::of(&decision.steps, facts);
+    let copies = job.path(BEFORE);
+    state::make_directory(&copies).map_err(job.failed(BEFORE))?;
+    let found = back::copy(&way, &copies).map_err(job.failed(BEFORE))?;
     let own = |step: &&Step| !step.follows_files();
     let dangers = decision.dangers().into_iter();
     let kept = Kept {
-        state: WayBack::remembered(&seen.before, &seen.last),
+        state,
         way,
         found,
         words: decision.steps.iter().filter(own).map(Step::words).collect(),
         dangers: dangers.map(|danger| danger.words().to_owned()).collect(),
         boot: clock::boot(),
     };
-    place.write(UNDO, &kept)?;
-    let armed = state::await_confirmation(&place.id).and_then(|()| unit::install(&place.id));
+    job.write(UNDO, &kept)?;
+    let armed = state::await_confirmation(&job.id).and_then(|()| unit::install(&job.id));
     if let Err(error) = armed {
-        forget(place);
+        forget(job);
         return Err(error);
     }
     Ok(kept)
 }
 
 /// Forgets what was kept: it is confirmed, or put back.
-pub(crate) fn forget(place: &Place) {
+pub(crate) fn forget(job: &Job) {
     // In this order: as long as a job waits, there is what it needs.
     _ = state::nothing_awaited();
-    unit::remove(&place.id);
-    _ = fs_err::remove_dir_all(place.path(BEFORE));
-    _ = fs_err::remove_file(place.path(UNDO));
+    unit::remove(&job.id);
+    _ = fs_err::remove_dir_all(job.path(BEFORE));
+    _ = fs_err::remove_file(job.path(UNDO));
 }
 
 /// Removes what was kept by runs that were killed before their first change: it holds secrets.
@@ -89,12 +95,7 @@ fn forget_copies() {
 }
 
 /// Takes everything back, and returns what is told of it.
-pub(crate) fn take_back(
-    place: &Place,
-    kept: &Kept,
-    first: AgentError,
-    log: &mut Log,
-) -> AgentError {
+pub(crate) fn take_back(job: &Job, kept: &Kept, first: AgentError, log: &mut Log) -> AgentError {
     let first = match first {
         AgentError::Halfway { first, .. } => first,
         other => Box::new(other),
@@ -103,7 +104,7 @@ pub(crate) fn take_back(
     log.say(Event::Reverted {
         why: format!("{}; this was about {about}", first.message()).into(),
     });
-    let copies = place.path(BEFORE);
+    let copies = job.path(BEFORE);
     let mut reversal = back::Reversal::new(kept, &copies);
     let (begun, mut n_tries) = (clock::instant(), 0);
     let stuck = loop {
@@ -130,27 +131,35 @@ pub(crate) fn take_back(
     }
 }
 
+/// Takes the turn, which is held until the machine is marked. Changes of an earlier run that wait for
+/// their confirmation are an error.
+pub(crate) fn turn() -> Result<File, AgentError> {
+    let turn = state::lock()?;
+    require_none()?;
+    Ok(turn)
+}
+
 /// Returns an error when changes of an earlier run wait for their confirmation. When nobody looks
 /// after them any more, they are taken back now. Whoever calls has the turn.
-pub(crate) fn require_none() -> Result<(), AgentError> {
+fn require_none() -> Result<(), AgentError> {
     let Some(id) = state::unconfirmed() else {
         forget_copies();
         return Ok(());
     };
-    let place = Place::of(&id);
-    let _alive = place.inherit(Wait::Never)?;
+    let job = Job::of(&id);
+    let _alive = job.inherit(Wait::Never)?;
     if state::unconfirmed().as_ref() == Some(&id) {
-        resume(&place)?;
+        resume(&job)?;
     }
     Ok(())
 }
 
 /// Waits until whoever works on a job is gone, and takes its changes back when they were not
 /// confirmed.
-pub(crate) fn guard(place: &Place) -> Result<u8, AgentError> {
-    let _alive = place.inherit(Wait::UntilFree)?;
-    if state::unconfirmed().as_ref() != Some(&place.id) {
-        unit::remove(&place.id);
+pub(crate) fn guard(job: &Job) -> Result<u8, AgentError> {
+    let _alive = job.inherit(Wait::UntilFree)?;
+    if state::unconfirmed().as_ref() != Some(&job.id) {
+        unit::remove(&job.id);
         return Ok(0);
     }
     let _turn = loop {
@@ -160,35 +169,35 @@ pub(crate) fn guard(place: &Place) -> Result<u8, AgentError> {
             Err(error) => return Err(error),
         }
     };
-    resume(place)?;
+    resume(job)?;
     Ok(0)
 }
 
 /// Goes on with a job whose worker is gone. Whoever calls has the turn, and the job.
-fn resume(place: &Place) -> Result<(), AgentError> {
-    let mut log = Log::open(place, None);
-    let kept: Kept = match place.read(UNDO) {
+fn resume(job: &Job) -> Result<(), AgentError> {
+    let mut log = Log::open(job, None);
+    let kept: Kept = match job.read(UNDO) {
         Ok(kept) => kept,
         // Killed before the first change, or after the last thing was put back.
         Err(_) => {
-            forget(place);
+            forget(job);
             return Ok(());
         }
     };
     let same_boot = kept.boot == clock::boot();
-    let asked = place.asked();
-    let verdict = match (place.verdict(), &asked) {
+    let asked = job.asked();
+    let verdict = match (job.verdict(), &asked) {
         (Some(verdict), _) => verdict,
-        (None, Some(asked)) if same_boot => place.await_verdict(asked)?,
-        (None, _) => place.judge(Verdict::Reverted)?,
+        (None, Some(asked)) if same_boot => job.await_verdict(asked)?,
+        (None, _) => job.judge(Verdict::Reverted)?,
     };
-    let text = place.read_text("spec.yaml")?;
-    let spec = command::parse("-".to_owned(), text);
+    let text = job.read_text(SPEC)?;
+    let spec = spec::parse("-", text);
     let name = spec.as_ref().map(|spec| spec.name.clone());
     let name = name.unwrap_or_default();
     let done = match verdict {
         // All was done but the last notes.
-        Verdict::Confirmed if same_boot => command::converge(spec, 0, &mut Quiet),
+        Verdict::Confirmed if same_boot => converge(spec, 0, &mut Quiet),
         Verdict::Confirmed => Err(AgentError::Killed),
         Verdict::Reverted => {
             let first = match asked {
@@ -198,7 +207,7 @@ fn resume(place: &Place) -> Result<(), AgentError> {
                 Some(_) | None if same_boot => AgentError::CutOff("the agent was killed"),
                 Some(_) | None => AgentError::CutOff("the node was restarted"),
             };
-            Err(take_back(place, &kept, first, &mut log))
+            Err(take_back(job, &kept, first, &mut log))
         }
     };
     let (success, result) = match done {
@@ -206,10 +215,10 @@ fn resume(place: &Place) -> Result<(), AgentError> {
         Err(error) => {
             _ = state::fail(&error, &name);
             ui::say(&format!("error: {}", error.message()));
-            (false, failure(&error))
+            (false, error.result())
         }
     };
-    forget(place);
+    forget(job);
     log.say(Event::End { success, result });
     Ok(())
 }

@@ -1,7 +1,5 @@
-//! Processes of a user who is removed: the user's number may be given to the next one.
-//!
-//! In: the number. Out: whether all of them have ended.
-//! Never: processes of a container, whose users have numbers of their own.
+//! Processes of a user who is removed are ended: the user's number may be given to the next one.
+//! Containers have users with numbers of their own, and are left running.
 
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -1,7 +1,5 @@
-//! The unit that outlives whoever waits: there only while a confirmation is outstanding.
-//!
-//! In: a job. Out: a unit that runs now, and at the next boot before the network is set up.
-//! Never: left behind; a file of it stays only while a job waits.
+//! The unit that reverts changes when the agent cannot: it runs now, and at the next boot before
+//! the network is set up. Its files exist only while a confirmation is outstanding.
 
 use std::path::{Path, PathBuf};
 
@@ -43,11 +41,8 @@ Restart=on-failure
 RestartSec=1
 "
     );
-    let failed = |source| AgentError::Write {
-        path: path.display().to_string(),
-        source,
-    };
-    write(&path, text.as_bytes(), 0o644).map_err(failed)?;
+    let failed = AgentError::write(path.display());
+    write(&path, text.as_bytes(), 0o644).map_err(&failed)?;
     link(&wanted.to_string_lossy(), &path.to_string_lossy()).map_err(failed)?;
     process::must(&["systemctl", "start", "--no-block", "--", &name(job)])?;
     Ok(())

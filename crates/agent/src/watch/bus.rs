@@ -1,7 +1,7 @@
-//! What systemd says on the system bus: units that start, stop, or are enabled.
+//! Signals of systemd on the system bus: units that start, stop, or are enabled.
 //!
-//! In: names of units. Out: whether something happened to one of them.
-//! Never: more of D-Bus than three kinds of calls and the lengths of messages; what happened is looked up.
+//! Of D-Bus there are three kinds of calls and the lengths of messages; what happened is looked
+//! up.
 
 use std::collections::BTreeSet;
 use std::io::{Error, ErrorKind, Read as _, Write as _};

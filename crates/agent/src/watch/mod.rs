@@ -1,11 +1,8 @@
-//! Watching the machine, so that what changes is seen at once and mended as its spec says.
-//!
-//! In: events of files, units, addresses and names, and time. Out: looks, and what follows.
-//! Never: a fight: with a run that has the turn, with itself, or with whoever changes a field again
-//! and again.
+//! Watching the machine, so that what changes is seen at once and corrected as its spec says. It
+//! never competes: with a run that has the turn, with itself, or with whoever changes a field
+//! again and again.
 
 mod bus;
-pub(crate) mod memory;
 mod notify;
 mod paths;
 mod sources;
@@ -19,9 +16,10 @@ use homestak_core::error::chain;
 use self::notify::Notify;
 use self::paths::Aimed;
 use self::sources::Sources;
-use crate::command::{self, Spec};
 use crate::error::{AgentError, PARTLY};
 use crate::run::{self, Charge, Mends};
+use crate::spec::{self, Spec};
+use crate::state::drift;
 use crate::{clock, process, state, ui};
 
 /// Changes often come in bursts: it is looked when nothing has happened for so long.
@@ -44,7 +42,7 @@ const LONGEST_START: Duration = Duration::from_secs(300);
 
 /// Watches until the program is replaced or ended.
 pub(crate) fn watch() -> Result<u8, AgentError> {
-    let Some(_only) = memory::lock_watch()? else {
+    let Some(_only) = drift::lock_watch()? else {
         return Err(AgentError::Watched);
     };
     let mut watch = Watch {
@@ -70,10 +68,7 @@ pub(crate) fn watch() -> Result<u8, AgentError> {
 }
 
 fn failed(source: std::io::Error) -> AgentError {
-    AgentError::Look {
-        what: "changes of this machine".to_owned(),
-        source: source.into(),
-    }
+    AgentError::look("changes of this machine")(source)
 }
 
 struct Watch {
@@ -114,7 +109,7 @@ impl Watch {
     /// Looks, and returns after which time it is looked again when nothing happens.
     fn look(&mut self) -> Result<Duration, AgentError> {
         let (_turn, cut_off) = loop {
-            match memory::lock() {
+            match drift::lock() {
                 Ok(turn) => break turn,
                 Err(AgentError::Busy | AgentError::Waiting(_)) => {}
                 Err(error) => return Err(error),
@@ -122,7 +117,7 @@ impl Watch {
             self.notify.alive();
             self.sources.wait(TURN).map_err(failed)?;
         };
-        let mut drift = memory::load_drift();
+        let mut drift = drift::load();
         self.notify.busy();
         let looked = self.look_and_mend(&mut drift, cut_off);
         self.notify.idle();
@@ -143,7 +138,7 @@ impl Watch {
             self.trouble.clone_from(&trouble);
         }
         drift.trouble = trouble;
-        if let Err(error) = memory::save_drift(&drift) {
+        if let Err(error) = drift::save(&drift) {
             // A disk that is full is no reason to end.
             ui::say(&chain(&error));
             return Ok(LONGEST_RETRY);
@@ -158,7 +153,7 @@ impl Watch {
         drift: &mut Drift,
         cut_off: bool,
     ) -> Result<(Duration, Option<String>), AgentError> {
-        let mut spec = match run::kept_spec() {
+        let mut spec = match spec::kept() {
             Ok(spec) => spec,
             Err(error @ AgentError::NoSpec { .. }) => {
                 return Ok((LONGEST_RETRY, Some(chain(&error))));
@@ -261,7 +256,7 @@ fn allowed(spec: &mut Spec, cut_off: bool) -> (Charge, Option<String>) {
             None => (NOTHING, Some(format!("the last `config apply` {what}"))),
         };
     };
-    let Ok(other) = command::parse("-".to_owned(), text) else {
+    let Ok(other) = spec::parse("-", text) else {
         return (NOTHING, Some(format!("the last `config apply` {what}")));
     };
     spec.policy = spec.policy.freezing(&spec.wanted, &other.wanted);

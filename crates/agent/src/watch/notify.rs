@@ -1,7 +1,4 @@
-//! What systemd is told of us: that we are ready, and alive.
-//!
-//! In: the socket that systemd names. Out: lines.
-//! Never: a failure: whoever started us without systemd hears nothing.
+//! Notifies systemd that we are ready, and alive. Without systemd this does nothing.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

@@ -1,8 +1,5 @@
-//! Files and directories watched with inotify.
-//!
-//! In: paths. Out: whether something happened to one of them.
-//! Never: a path that is watched only while it exists: every directory on the way to it is watched
-//! for the next one.
+//! Files and directories watched with inotify. Every directory on the way to a path is watched for
+//! the next one, so that what is missing is seen when it is created.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;

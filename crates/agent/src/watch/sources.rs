@@ -1,7 +1,5 @@
-//! Everything that tells of changes, waited for at once.
-//!
-//! In: what is wanted and remembered. Out: whether something happened.
-//! Never: what happened: the machine is looked at then.
+//! All sources of events, waited for at once. They tell that something happened; what, is looked
+//! up.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -102,11 +100,7 @@ impl Sources {
             fds.extend(network.map(|network| PollFd::new(network, PollFlags::IN)));
             let hostname = self.hostname.iter();
             fds.extend(hostname.map(|file| PollFd::new(file, PollFlags::PRI)));
-            let timeout = Timespec {
-                tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(longest.subsec_nanos()),
-            };
-            match poll(&mut fds, Some(&timeout)) {
+            match poll(&mut fds, Timespec::try_from(longest).ok().as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -1,15 +1,17 @@
-//! What can go wrong, and which exit code it has.
-//!
-//! In: failures of files, programs and checks. Out: [`AgentError`], with words for a person.
-//! Never: a secret; content of files is not quoted.
+//! What can go wrong, and which exit code it has. Never quotes secrets or the content of files.
 
+mod fetch;
+
+use std::fmt;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use homestak_core::converge::{Change, Step};
 use homestak_core::error::chain;
 use homestak_core::foreign::ForeignText;
+use serde_json::{Value, json};
 
-use crate::fetch::FetchError;
+pub(crate) use self::fetch::FetchError;
 use crate::process::ProcessError;
 
 /// What a run is called that did everything but what was refused.
@@ -197,65 +199,79 @@ fn first_line(text: &str) -> &str {
 impl AgentError {
     /// Returns the exit code: 1 for what was asked, 2 for what happened.
     pub(crate) fn code(&self) -> u8 {
-        match self {
-            Self::NoSpec { .. }
-            | Self::WrongSpec(_)
-            | Self::NoJob(_)
-            | Self::NoEarlierSpec
-            | Self::NotAsked { .. }
-            | Self::NotFetched(_) => 1,
-            Self::Fetch(error) => error.code(),
-            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.code(),
-            Self::Refused(_)
-            | Self::Partly(_)
-            | Self::NotRoot
-            | Self::Busy
-            | Self::Watched
-            | Self::Look { .. }
-            | Self::Process(_)
-            | Self::Packages(_)
-            | Self::Unsound { .. }
-            | Self::Write { .. }
-            | Self::Step { .. }
-            | Self::Rejected { .. }
-            | Self::Unsettled(_)
-            | Self::Unconfirmed { .. }
-            | Self::CutOff(_)
-            | Self::Waiting(_)
-            | Self::Killed
-            | Self::Remember { .. } => 2,
-        }
+        self.class().0
     }
 
     /// Returns a word for programs.
     pub(crate) fn word(&self) -> &'static str {
+        self.class().1
+    }
+
+    fn class(&self) -> (u8, &'static str) {
         match self {
-            Self::NoSpec { .. } => "no_spec",
-            Self::WrongSpec(_) => "wrong_spec",
-            Self::Refused(_) => "refused",
-            Self::Partly(_) => PARTLY,
-            Self::NotRoot => "not_root",
-            Self::Busy => "busy",
-            Self::Watched => "watched",
-            Self::Look { .. } => "look",
-            Self::Process(_) => "program",
-            Self::Packages(_) => "packages",
-            Self::Unsound { .. } => "unsound_file",
-            Self::Write { .. } => "write",
-            Self::Step { .. } => "step",
-            Self::Rejected { .. } => "rejected",
-            Self::Unsettled(_) => "unsettled",
-            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.word(),
-            Self::Fetch(error) => error.word(),
-            Self::NotFetched(error) => error.word(),
-            Self::Unconfirmed { .. } | Self::CutOff(_) => "reverted",
-            Self::Waiting(_) => "unconfirmed",
-            Self::NoJob(_) => "no_job",
-            Self::NoEarlierSpec => "no_earlier_spec",
-            Self::NotAsked { .. } => "not_asked",
-            Self::Killed => "killed",
-            Self::Remember { .. } => "remember",
+            Self::NoSpec { .. } => (1, "no_spec"),
+            Self::WrongSpec(_) => (1, "wrong_spec"),
+            Self::Refused(_) => (2, "refused"),
+            Self::Partly(_) => (2, PARTLY),
+            Self::NotRoot => (2, "not_root"),
+            Self::Busy => (2, "busy"),
+            Self::Watched => (2, "watched"),
+            Self::Look { .. } => (2, "look"),
+            Self::Process(_) => (2, "program"),
+            Self::Packages(_) => (2, "packages"),
+            Self::Unsound { .. } => (2, "unsound_file"),
+            Self::Write { .. } => (2, "write"),
+            Self::Step { .. } => (2, "step"),
+            Self::Rejected { .. } => (2, "rejected"),
+            Self::Unsettled(_) => (2, "unsettled"),
+            Self::Halfway { first, .. } | Self::TakenBack { first, .. } => first.class(),
+            Self::Fetch(error) => error.class(),
+            Self::NotFetched(error) => (1, error.word()),
+            Self::Unconfirmed { .. } | Self::CutOff(_) => (2, "reverted"),
+            Self::Waiting(_) => (2, "unconfirmed"),
+            Self::NoJob(_) => (1, "no_job"),
+            Self::NoEarlierSpec => (1, "no_earlier_spec"),
+            Self::NotAsked { .. } => (1, "not_asked"),
+            Self::Killed => (2, "killed"),
+            Self::Remember { .. } => (2, "remember"),
         }
+    }
+
+    /// Says what could not be looked at.
+    pub(crate) fn look<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        what: &str,
+    ) -> impl Fn(E) -> Self {
+        move |source| Self::Look {
+            what: what.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    /// Says which file could not be written.
+    pub(crate) fn write(path: impl fmt::Display) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Write {
+            path: path.to_string(),
+            source,
+        }
+    }
+
+    /// Says which file of the state could not be read or written.
+    pub(crate) fn remember(path: PathBuf) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Remember {
+            path: path.display().to_string(),
+            source,
+        }
+    }
+
+    /// Returns what a job that failed says at its end.
+    pub(crate) fn result(&self) -> Value {
+        json!({
+            "phase": "config",
+            "success": false,
+            "error": self.word(),
+            "message": self.message(),
+            "code": self.code(),
+        })
     }
 
     /// Returns what happened, and what to do about it, for a person.

@@ -1,7 +1,5 @@
-//! The directory of a job: what was asked for, what happened, who is at it.
-//!
-//! In: a name. Out: files under `state/jobs/NAME`, for root only: they hold the spec.
-//! Never: two processes that work on one job; two verdicts.
+//! The directory of a job, `state/jobs/NAME`: its spec, its events, who works on it, and the one
+//! verdict about its changes. Root alone reads it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -12,10 +10,12 @@ use homestak_core::converge::{Event, Numbered};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::{make_directory, open_lock, unconfirmed};
 use crate::error::AgentError;
-use crate::files;
-use crate::{clock, state};
+use crate::{clock, files};
 
+/// The spec of a job.
+pub(crate) const SPEC: &str = "spec.yaml";
 /// What happened, a line each. A job is known once it has this.
 const EVENTS: &str = "events";
 /// Locked by whoever begins the job.
@@ -31,7 +31,7 @@ const VERDICT: &str = "verdict";
 const KEPT: usize = 8;
 
 /// Where a job is.
-pub(crate) struct Place {
+pub(crate) struct Job {
     pub(crate) id: String,
     directory: PathBuf,
 }
@@ -68,11 +68,11 @@ impl Asked {
     }
 }
 
-impl Place {
+impl Job {
     pub(crate) fn of(id: &str) -> Self {
         Self {
             id: id.to_owned(),
-            directory: state::place("jobs").join(id),
+            directory: super::place("jobs").join(id),
         }
     }
 
@@ -81,11 +81,7 @@ impl Place {
     }
 
     pub(crate) fn failed(&self, name: &str) -> impl Fn(std::io::Error) -> AgentError {
-        let path = self.path(name).display().to_string();
-        move |source| AgentError::Remember {
-            path: path.clone(),
-            source,
-        }
+        AgentError::remember(self.path(name))
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -95,8 +91,8 @@ impl Place {
     /// Waits until nobody else begins this job.
     pub(crate) fn claim(&self) -> Result<File, AgentError> {
         let failed = self.failed(CLAIM);
-        state::make_directory(&self.directory).map_err(&failed)?;
-        let file = state::open_lock(&self.path(CLAIM)).map_err(&failed)?;
+        make_directory(&self.directory).map_err(&failed)?;
+        let file = open_lock(&self.path(CLAIM)).map_err(&failed)?;
         file.lock().map_err(&failed)?;
         Ok(file)
     }
@@ -114,7 +110,7 @@ impl Place {
     pub(crate) fn take(&self) -> Result<File, AgentError> {
         let failed = self.failed(ALIVE);
         let beside = self.path("alive.new");
-        let file = state::open_lock(&beside).map_err(&failed)?;
+        let file = open_lock(&beside).map_err(&failed)?;
         file.try_lock().map_err(|_| AgentError::Busy)?;
         fs_err::rename(&beside, self.path(ALIVE)).map_err(&failed)?;
         Ok(file)
@@ -219,7 +215,7 @@ impl Place {
 
     /// Forgets the oldest jobs.
     pub(crate) fn forget_others(&self) {
-        let entries = fs_err::read_dir(state::place("jobs"));
+        let entries = fs_err::read_dir(super::place("jobs"));
         let mut others: Vec<_> = entries
             .into_iter()
             .flatten()
@@ -231,7 +227,7 @@ impl Place {
             })
             .collect();
         others.sort();
-        let awaited = state::unconfirmed();
+        let awaited = unconfirmed();
         let n_old = others.len().saturating_sub(KEPT - 1);
         for (_, name) in others.into_iter().take(n_old) {
             let other = Self::of(&name);
@@ -250,26 +246,26 @@ pub(crate) enum Wait {
 }
 
 /// Hears of events; tells whether it is still there.
-pub(crate) type Ear = fn(&Numbered) -> bool;
+pub(crate) type Listener = fn(&Numbered) -> bool;
 
 /// Where a job's events are written.
 pub(crate) struct Log {
     file: Option<File>,
     n: u64,
-    ear: Option<Ear>,
+    listener: Option<Listener>,
 }
 
 impl Log {
     /// Goes on after the events that are there. Whoever cannot be written to hears of them still.
-    pub(crate) fn open(place: &Place, ear: Option<Ear>) -> Self {
-        let text = place.events().unwrap_or_default();
+    pub(crate) fn open(job: &Job, listener: Option<Listener>) -> Self {
+        let text = job.events().unwrap_or_default();
         let mut options = fs_err::OpenOptions::new();
         let options = options.create(true).append(true).mode(0o600);
-        let file = options.open(place.path(EVENTS));
+        let file = options.open(job.path(EVENTS));
         Self {
             file: file.ok().map(fs_err::File::into_file),
             n: u64::try_from(text.lines().count()).unwrap_or_default(),
-            ear,
+            listener,
         }
     }
 
@@ -282,8 +278,8 @@ impl Log {
         {
             _ = file.write_all(format!("{line}\n").as_bytes());
         }
-        if let Some(ear) = self.ear {
-            ear(&event);
+        if let Some(listener) = self.listener {
+            listener(&event);
         }
     }
 }

@@ -1,15 +1,12 @@
-//! What is kept of drift, and who watches.
-//!
-//! In: what was seen and done. Out: files of the state.
-//! Never: two watches of one machine.
+//! What is kept of drift, and who watches: one process at a time.
 
 use std::fs::{File, TryLockError};
 
 use homestak_core::converge::Drift;
 
+use super::{LOCK, failed, place, remove, take, unconfirmed, write};
 use crate::clock;
 use crate::error::AgentError;
-use crate::state::{LOCK, failed, place, remove, take, unconfirmed, write};
 
 const DRIFT: &str = "drift.json";
 const MENDING: &str = "mending";
@@ -46,7 +43,7 @@ pub(crate) fn note_mending(begun: bool) -> Result<(), AgentError> {
 }
 
 /// Reads what was seen and done about drift. What cannot be read is forgotten.
-pub(crate) fn load_drift() -> Drift {
+pub(crate) fn load() -> Drift {
     let text = fs_err::read_to_string(place(DRIFT)).unwrap_or_default();
     let mut drift: Drift = serde_json::from_str(&text).unwrap_or_default();
     drift.begin(&clock::boot());
@@ -54,7 +51,7 @@ pub(crate) fn load_drift() -> Drift {
 }
 
 /// Keeps what was seen and done about drift: for root only, since it shows values.
-pub(crate) fn save_drift(drift: &Drift) -> Result<(), AgentError> {
+pub(crate) fn save(drift: &Drift) -> Result<(), AgentError> {
     let text = serde_json::to_string_pretty(drift).map_err(|error| failed(DRIFT)(error.into()))?;
     write(DRIFT, &format!("{text}\n"))
 }

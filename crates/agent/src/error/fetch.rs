@@ -1,7 +1,5 @@
-//! Why there is no spec, which exit code that has, and whether asking again may help.
-//!
-//! In: what a server or this machine did not do. Out: [`FetchError`], with words for a person.
-//! Never: the token; more of a server's words than fit into a line.
+//! Why a spec could not be fetched, which exit code that has, and whether another attempt may
+//! help. Never contains the token, or more of a server's text than fits into a line.
 
 use homestak_api::trust::TrustError;
 
@@ -77,7 +75,7 @@ fn brief(words: &str) -> String {
 
 impl FetchError {
     /// Tells whether asking again may help.
-    pub(super) fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Refused { status, .. } => *status >= 500 || *status == 429,
@@ -86,7 +84,7 @@ impl FetchError {
     }
 
     /// Says how often was asked.
-    pub(super) fn after(self, attempts: u32) -> Self {
+    pub(crate) fn after(self, attempts: u32) -> Self {
         match self {
             Self::Unreachable { server, why, .. } => Self::Unreachable {
                 server,
@@ -97,43 +95,27 @@ impl FetchError {
         }
     }
 
-    pub(crate) fn code(&self) -> u8 {
+    /// Returns the exit code, and a word for programs.
+    pub(super) fn class(&self) -> (u8, &'static str) {
         match self {
-            Self::Refused { status: 422, .. } => 3,
-            Self::Refused { status, .. } if *status == 400 || *status == 401 => 1,
-            Self::Refused { .. }
-            | Self::Certificate { .. }
-            | Self::Unreachable { .. }
-            | Self::NoSpec(_)
-            | Self::Another { .. } => 2,
-            Self::NoServer
-            | Self::NoToken
-            | Self::WrongToken
-            | Self::TokenFile(_)
-            | Self::NotRoot
-            | Self::Identity(_)
-            | Self::Address(_)
-            | Self::Fingerprint
-            | Self::AuthorityFile(_)
-            | Self::Trust(_)
-            | Self::Setup(_) => 1,
+            Self::NoServer | Self::Identity(_) | Self::Address(_) => (1, "missing"),
+            Self::NoToken | Self::WrongToken | Self::TokenFile(_) => (1, "token"),
+            Self::NotRoot => (1, "not_root"),
+            Self::Fingerprint | Self::AuthorityFile(_) | Self::Trust(_) | Self::Setup(_) => {
+                (1, "trust")
+            }
+            Self::Certificate { .. } => (2, "certificate"),
+            Self::Unreachable { .. } => (2, "unreachable"),
+            Self::Refused { status, .. } => match status {
+                400 | 401 => (1, "refused_by_server"),
+                422 => (3, "refused_by_server"),
+                _ => (2, "refused_by_server"),
+            },
+            Self::NoSpec(_) | Self::Another { .. } => (2, "wrong_answer"),
         }
     }
 
-    pub(crate) fn word(&self) -> &'static str {
-        match self {
-            Self::NoServer | Self::Identity(_) | Self::Address(_) => "missing",
-            Self::NoToken | Self::WrongToken | Self::TokenFile(_) => "token",
-            Self::NotRoot => "not_root",
-            Self::Fingerprint | Self::AuthorityFile(_) | Self::Trust(_) | Self::Setup(_) => "trust",
-            Self::Certificate { .. } => "certificate",
-            Self::Unreachable { .. } => "unreachable",
-            Self::Refused { .. } => "refused_by_server",
-            Self::NoSpec(_) | Self::Another { .. } => "wrong_answer",
-        }
-    }
-
-    pub(crate) fn hint(&self) -> Option<String> {
+    pub(super) fn hint(&self) -> Option<String> {
         Some(
             match self {
                 Self::NoServer => "give --server https://HOST:44443, or set HOMESTAK_SERVER",

@@ -2,6 +2,9 @@
 //!
 //! Never: a marker of success beside one of failure; a lock that anybody but root can take.
 
+pub(crate) mod drift;
+pub(crate) mod job;
+
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
@@ -14,11 +17,12 @@ use homestak_api::durable;
 use homestak_core::converge::{HOME, State};
 use homestak_core::plan::digest;
 use rustix::fs::{Gid, Mode, Uid};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::AgentError;
+use crate::gather::hostname;
 use crate::path::{self, Found};
-use crate::watch::memory;
 use crate::{clock, files};
 
 /// The spec that the machine is.
@@ -54,11 +58,8 @@ pub(crate) fn place(name: &str) -> PathBuf {
 }
 
 /// Says which file of the state it was.
-pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError + '_ {
-    move |source| AgentError::Remember {
-        path: place(name).display().to_string(),
-        source,
-    }
+pub(crate) fn failed(name: &str) -> impl Fn(std::io::Error) -> AgentError {
+    AgentError::remember(place(name))
 }
 
 /// Tells whether the state can be read, or is not there.
@@ -111,7 +112,7 @@ pub(crate) fn secure() -> Result<(), AgentError> {
         return Ok(());
     }
     close(&state).map_err(failed(""))?;
-    for name in [LOCK, memory::WATCH] {
+    for name in [LOCK, drift::WATCH] {
         // Whoever has opened it before could still hold it: the next run takes another file. One
         // that is held by a run is left to the next time.
         if place(name).exists() && take(name)?.is_some() {
@@ -149,13 +150,16 @@ pub(crate) fn remove(name: &str) -> Result<(), AgentError> {
 
 /// Reads what is remembered; nothing when there is nothing.
 pub(crate) fn load() -> Result<State, AgentError> {
-    match fs_err::read_to_string(place(STATE)) {
-        Ok(text) => serde_json::from_str(&text).map_err(|source| AgentError::Look {
-            what: format!("`{}`", place(STATE).display()),
-            source: source.into(),
-        }),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(State::default()),
-        Err(error) => Err(failed(STATE)(error)),
+    read_or_default(STATE)
+}
+
+/// Reads a file of the state. One that cannot be read is not taken for one that is not there.
+pub(crate) fn read_or_default<T: DeserializeOwned + Default>(name: &str) -> Result<T, AgentError> {
+    match fs_err::read_to_string(place(name)) {
+        Ok(text) => serde_json::from_str(&text)
+            .map_err(AgentError::look(&format!("`{}`", place(name).display()))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(T::default()),
+        Err(error) => Err(failed(name)(error)),
     }
 }
 
@@ -239,12 +243,12 @@ pub(crate) fn lock() -> Result<File, AgentError> {
             break file;
         }
         // The watch gives the turn back; another run may have it for long.
-        if !memory::is_watched() || begun.elapsed() > PATIENCE {
+        if !drift::is_watched() || begun.elapsed() > PATIENCE {
             return Err(unconfirmed().map_or(AgentError::Busy, AgentError::Waiting));
         }
         std::thread::sleep(PAUSE);
     };
-    memory::note_mending(false)?;
+    drift::note_mending(false)?;
     Ok(file)
 }
 
@@ -307,35 +311,18 @@ pub(crate) fn retire(numbers: [u32; 2]) -> Result<(), AgentError> {
     write(RETIRED, &words.join(" "))
 }
 
-/// Says that the machine is being changed: neither complete nor failed.
-pub(crate) fn begin() -> Result<(), AgentError> {
-    remove(COMPLETE)
-}
-
 /// Says that the machine is complete, unless it was said before with the same words.
 pub(crate) fn complete(mut marker: Value) -> Result<(), AgentError> {
     remove(FAILED)?;
     remove(ATTEMPTED)?;
     _ = fs_err::remove_file(FAILED_ELSEWHERE);
-    let without_time = |value: &Value| {
-        let mut value = value.clone();
-        if let Some(map) = value.as_object_mut() {
-            map.remove("timestamp");
-        }
-        value
-    };
-    let before = read(COMPLETE);
-    if before.as_ref().map(without_time) == Some(without_time(&marker)) {
+    let before = read(COMPLETE).unwrap_or_default();
+    marker["timestamp"] = before["timestamp"].clone();
+    if marker == before {
         return Ok(());
     }
     marker["timestamp"] = json!(clock::now().to_string());
     write(COMPLETE, &format!("{marker:#}\n"))
-}
-
-/// Returns the host name of this machine.
-pub(crate) fn node() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
 }
 
 /// Says that it failed, and how often.
@@ -345,7 +332,6 @@ pub(crate) fn fail(error: &AgentError, spec: &str) -> Result<(), AgentError> {
 
 /// The same for a phase: `run` is that of a machine which looks after itself.
 pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(), AgentError> {
-    let node = node();
     let now = clock::now().to_string();
     let before = markers().1.unwrap_or_default();
     let message = error.message();
@@ -361,7 +347,7 @@ pub(crate) fn fail_in(phase: &str, error: &AgentError, spec: &str) -> Result<(),
         "error": error.word(),
         "code": error.code(),
         "message": message,
-        "node": node,
+        "node": hostname(),
         "spec": spec,
         "attempts": attempts,
         "first_attempt": first,
