@@ -139,6 +139,9 @@ pub struct ObservedGuest {
     /// What contradicts its identity, when it was looked at closer: then nothing is done to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contested: Option<Contradiction>,
+    /// Whether a closer look showed that it is not the guest that is recorded under its id.
+    #[serde(default)]
+    pub is_stranger: bool,
     /// Whether it runs.
     pub power: Power,
     /// Whether it is a template.

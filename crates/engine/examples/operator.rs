@@ -352,6 +352,7 @@ impl Provider for Instantly {
             created_as: None,
             run: None,
             contested: None,
+            is_stranger: false,
             uuid: Some(guest.uuid.clone()),
             manifest: None,
             power: if running {

@@ -304,24 +304,29 @@ async fn refine(
                     }
                 }
             };
-            (place, guest.vmid, seen.await)
+            let seen = seen.await;
+            (place, guest, seen)
         });
     }
     let mut differs = false;
     while let Some(answer) = asked.join_next().await {
         let answer = answer.map_err(|error| PortError::bug("look at a guest", &error))?;
-        let (place, vmid, seen) = answer;
+        let (place, guest, seen) = answer;
+        let vmid = guest.vmid;
         let Some(Look::Seen(observed)) = looks.get_mut(&place) else {
             continue;
         };
         let mut guests = observed.guests.iter();
-        let at = guests.position(|guest| Some(guest.vmid) == vmid);
+        let at = guests.position(|one| Some(one.vmid) == vmid);
         let Some(at) = at else {
-            // The list was late.
-            if let Some(guest) = seen? {
-                observed.guests.push(guest);
-                differs = true;
+            match seen {
+                Ok(None) => continue,
+                // The list was late.
+                Ok(Some(guest)) => observed.guests.push(guest),
+                // It may be there, which concerns its own node and no other.
+                Err(error) => observed.guests.extend(unreadable(&guest, &error)),
             }
+            differs = true;
             continue;
         };
         let seen = match seen {
@@ -336,23 +341,19 @@ async fn refine(
             }
             // It is not proven to be the guest, or cannot be seen: the plan refuses it.
             Err(error) => {
-                let detail = match error.class {
-                    Class::Refused => error.detail.to_string(),
-                    _ => format!("cannot {error}"),
-                };
-                let contested = Some(Contradiction {
-                    detail,
-                    hint: error.hint.to_string(),
-                });
+                let contested = Some(contradiction(&error));
                 differs |= observed.guests[at].contested != contested;
                 observed.guests[at].contested = contested;
                 continue;
             }
         };
         match seen {
-            None if removes => {}
             // Another's guest, or one that is being made.
-            None if observed.guests[at].uuid.is_none() => {}
+            None if observed.guests[at].uuid.is_none() => {
+                differs |= !observed.guests[at].is_stranger;
+                observed.guests[at].is_stranger = true;
+            }
+            None if removes => {}
             // Only a look at one guest reads which run created it.
             Some(seen)
                 if (ObservedGuest {
@@ -370,6 +371,42 @@ async fn refine(
         }
     }
     Ok(differs)
+}
+
+/// Says why a guest is not proven to be the one that is looked for.
+fn contradiction(error: &PortError) -> Contradiction {
+    let detail = match error.class {
+        Class::Refused => error.detail.to_string(),
+        _ => format!("cannot {error}"),
+    };
+    Contradiction {
+        detail,
+        hint: error.hint.clone(),
+    }
+}
+
+/// Returns what is known of a recorded guest that is not listed and cannot be read.
+fn unreadable(guest: &GuestRef, error: &PortError) -> Option<ObservedGuest> {
+    Some(ObservedGuest {
+        kind: guest.kind,
+        vmid: guest.vmid?,
+        host: guest.host.clone(),
+        name: String::new(),
+        uuid: None,
+        site: None,
+        manifest: None,
+        created_as: None,
+        run: None,
+        contested: Some(contradiction(error)),
+        is_stranger: false,
+        power: Power::Unknown,
+        template: false,
+        lock: None,
+        cores: None,
+        memory: None,
+        disk: None,
+        tags: Vec::new(),
+    })
 }
 
 /// A guest to look at closer: where, and through which host or node.

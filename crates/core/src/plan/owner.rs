@@ -100,7 +100,8 @@ impl<'a> Owners<'a> {
     ) -> Option<&'a ObservedGuest> {
         let record = record.filter(|record| record.status != NodeStatus::Creating)?;
         let guest = self.with_vmid(place, record.guest.vmid?)?;
-        (guest.uuid.is_none() && guest.kind == record.guest.kind).then_some(guest)
+        let untagged = guest.uuid.is_none() && !guest.is_stranger;
+        (untagged && guest.kind == record.guest.kind).then_some(guest)
     }
 
     /// Returns what carries the identity of a node.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{OnError, Plan, Step, steps, without_values};
+use homestak_core::plan::{OnError, Plan, Step, StepKind, steps, without_values};
 
 use crate::events::{Cast, Hub, What};
 use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
@@ -114,7 +114,15 @@ impl Operator {
                 state,
                 StepState::Failed(_) | StepState::Stuck(_) | StepState::Begun | StepState::Undoing
             );
-            if named && open {
+            // One that may not be stopped stays, so that it is not removed either.
+            let after_stop = steps[at].kind == StepKind::Destroy
+                && steps[at].after.iter().any(|stop| {
+                    steps[*stop].kind == StepKind::Stop
+                        && steps[*stop].node == steps[at].node
+                        && matches!(so_far.states[*stop], StepState::Failed(_))
+                });
+            let skipped = *state == StepState::Untouched && after_stop;
+            if named && (open || skipped) {
                 let entry = Entry {
                     step: at,
                     happened: Happened::Settled,

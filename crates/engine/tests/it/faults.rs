@@ -35,6 +35,7 @@ async fn failing(
     });
     let whole = lab.places.clone();
     lab.places = Arc::new(Flaky {
+        hidden: None,
         whole: whole.clone(),
         fault: fault.clone(),
     });

@@ -52,11 +52,14 @@ impl Fault {
 pub struct Flaky {
     pub whole: Arc<dyn Places>,
     pub fault: Arc<Fault>,
+    /// A guest that is neither listed nor may be read.
+    pub hidden: Option<u32>,
 }
 
 struct Door {
     whole: Arc<dyn Provider>,
     fault: Arc<Fault>,
+    hidden: Option<u32>,
 }
 
 #[async_trait]
@@ -65,6 +68,7 @@ impl Places for Flaky {
         Ok(Arc::new(Door {
             whole: self.whole.host(name).await?,
             fault: self.fault.clone(),
+            hidden: self.hidden,
         }))
     }
 
@@ -77,6 +81,7 @@ impl Places for Flaky {
         Ok(Arc::new(Door {
             whole: self.whole.inside(host, node, address).await?,
             fault: self.fault.clone(),
+            hidden: self.hidden,
         }))
     }
 
@@ -108,9 +113,20 @@ impl Provider for Door {
         self.whole.capabilities().await
     }
     async fn observe(&self) -> Result<Observed, PortError> {
-        self.whole.observe().await
+        let mut observed = self.whole.observe().await?;
+        observed
+            .guests
+            .retain(|guest| Some(guest.vmid) != self.hidden);
+        Ok(observed)
     }
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        if guest.vmid.is_some() && guest.vmid == self.hidden {
+            return Err(PortError::refused(
+                "look at a guest",
+                "it may not be read",
+                "",
+            ));
+        }
         self.whole.inspect(guest).await
     }
     async fn lease(

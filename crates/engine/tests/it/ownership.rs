@@ -18,6 +18,7 @@ const TWO: &str = "nodes:\n  - {name: a, type: vm, image: debian-12, cores: 1, m
 fn break_change(lab: &mut Lab, nth: usize, when: When, panics: bool) {
     lab.places = Arc::new(Flaky {
         whole: lab.places.clone(),
+        hidden: None,
         fault: Arc::new(Fault {
             nth,
             when,
@@ -222,4 +223,64 @@ async fn guests_of_a_later_run_are_not_stopped_by_an_older_journal() {
     lab.rest().await;
     let running = ["a", "b"].map(|name| (name.to_owned(), true));
     assert_eq!(lab.guests(), running);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_is_settled_because_its_tags_were_removed_stays() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    lab.rest().await;
+    let plan = lab.plan_with(TWO, &Options::new(Verb::Destroy)).await;
+    lab.world
+        .change_guest(8001, &[("delete", "tags")])
+        .expect("changed");
+    assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
+    let (_ask, interrupt) = Interrupt::new();
+    let (operator, run) = (lab.operator(), lab.last_run());
+    let ended = operator.resume(&run, &["a".to_owned()], interrupt).await;
+    assert_eq!(ended.unwrap(), Ending::Done);
+    lab.rest().await;
+    assert_eq!(lab.guests(), [("a".to_owned(), true)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_someone_else_uses_now_is_not_taken_for_the_guest_without_its_tags() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    lab.world.remove_guest(8001);
+    let config = vec![("name".to_owned(), "theirs".to_owned())];
+    lab.world
+        .put_guest("pve1", homestak_sim::Kind::Qemu, 8001, config);
+    lab.rest().await;
+    for verb in [Verb::Destroy, Verb::Apply] {
+        let plan = lab.plan_with(TWO, &Options::new(verb)).await;
+        let reasons = &plan.node("a").unwrap().reasons;
+        let said = reasons.iter().any(|why| why.text.contains("any more"));
+        assert!(!said, "{reasons:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_may_not_be_read_concerns_its_own_node_only() {
+    let mut lab = Lab::new();
+    assert_eq!(lab.apply(TWO).await, Ending::Done);
+    lab.rest().await;
+    lab.places = Arc::new(Flaky {
+        whole: lab.places.clone(),
+        hidden: Some(8001),
+        fault: Arc::new(Fault {
+            nth: 0,
+            when: When::Before,
+            class: Class::Refused,
+            times: 0,
+            panics: false,
+            seen: AtomicUsize::new(0),
+        }),
+    });
+    for verb in [Verb::Destroy, Verb::Apply] {
+        let plan = lab.plan_with(TWO, &Options::new(verb)).await;
+        let nodes = plan.refusals.iter().map(|refusal| refusal.node.as_deref());
+        assert_eq!(nodes.collect::<Vec<_>>(), [Some("a")], "{plan:#?}");
+        assert!(plan.node("b").unwrap().found.is_some(), "{plan:#?}");
+    }
 }

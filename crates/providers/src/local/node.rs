@@ -118,6 +118,7 @@ impl Node {
             created_as: self.site.is_some().then_some(self.vmid),
             run: self.run.clone(),
             contested: None,
+            is_stranger: false,
             power: if running {
                 Power::Running
             } else {

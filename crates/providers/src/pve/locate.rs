@@ -276,6 +276,7 @@ impl Pve {
             created_as: identity::created_as(&tags, located.vmid),
             run: config.notes().and_then(identity::run_in_notes),
             contested: None,
+            is_stranger: false,
             power,
             template: config.flag("template"),
             lock: config.lock(),

@@ -102,6 +102,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
         created_as: identity::created_as(&tags, vmid),
         run: None,
         contested: None,
+        is_stranger: false,
         power,
         template: row
             .get("template")
