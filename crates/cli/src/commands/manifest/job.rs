@@ -430,7 +430,7 @@ pub(super) fn first(hosts: &[String]) -> &str {
 }
 
 /// Tells whether rolling a run back would undo anything of it.
-async fn is_undoable(bench: &Bench, run: Option<RunId>) -> Result<bool, CommandError> {
+pub(super) async fn is_undoable(bench: &Bench, run: Option<RunId>) -> Result<bool, CommandError> {
     let Some(id) = run else {
         return Ok(false);
     };

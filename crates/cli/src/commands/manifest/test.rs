@@ -10,7 +10,7 @@ use homestak_engine::verify::verify;
 use homestak_providers::pve::preflight::Severity;
 use jiff::Timestamp;
 
-use super::job::{Job, options};
+use super::job::{Job, is_undoable, options};
 use super::plan;
 use super::test_report::{Phase, Report};
 use crate::args::TestArgs;
@@ -111,7 +111,7 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
         Some(Ending::Done)
     };
     let written = report.write(directory, &made, now(job))?;
-    finish(job, &report, &made, &written, ended)
+    finish(job, &report, &made, &written, ended).await
 }
 
 fn now(job: &Job<'_>) -> Timestamp {
@@ -234,7 +234,7 @@ fn trouble(chronicle: &Chronicle) -> String {
     said.collect::<Vec<_>>().join("; ")
 }
 
-fn finish(
+async fn finish(
     job: &Job<'_>,
     report: &Report,
     made: &Chronicle,
@@ -262,8 +262,11 @@ fn finish(
     match ended {
         None => return Ok(ExitCode::from(130)),
         Some(ending) if ending != Ending::Done => {
-            let host = report.host();
-            result::ending(ending, made, (&job.resolved.name, host), true, printer);
+            // It is the removal that did not end well.
+            let removal = job.bench.screen.chronicle();
+            let undoable = is_undoable(&job.bench, removal.run).await?;
+            let names = (job.resolved.name.as_str(), report.host());
+            result::ending(ending, &removal, names, undoable, printer);
             return Ok(ExitCode::from(result::exit_code(ending)));
         }
         Some(_) => {}
