@@ -86,6 +86,7 @@ pub(crate) const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
         Where::Nowhere,
         "a program of Proxmox VE, run on the host",
     ),
+    ("hosts", "pvesh ", Where::Nowhere, "the same"),
     (
         "images",
         "homestak image remove",

@@ -123,6 +123,8 @@ pub struct Chronicle {
     /// How it ended, and after how many seconds.
     pub ended: Option<(Ending, f64)>,
     removes: bool,
+    /// Rows of nodes that go with another, and that one.
+    buried: Vec<(usize, String)>,
     /// Where each node's row is: there may be ten thousand, and each is heard of many times.
     index: BTreeMap<String, usize>,
 }
@@ -164,11 +166,35 @@ impl Chronicle {
             }
         };
         let names = plan.nodes.iter().enumerate();
-        Self {
+        let mut chronicle = Self {
             index: names.map(|(at, node)| (node.name.clone(), at)).collect(),
             nodes: plan.nodes.iter().zip(n_steps).map(row).collect(),
             removes,
             ..Self::default()
+        };
+        chronicle.bury();
+        chronicle
+    }
+
+    /// Finds nodes without steps of their own in a node that is removed: they are gone when it is.
+    fn bury(&mut self) {
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].action != Action::Nothing || !self.removes {
+                continue;
+            }
+            let above = |row: &&Row| {
+                let parent = self.index.get(row.parent.as_ref()?)?;
+                self.nodes.get(*parent)
+            };
+            let mut above = std::iter::successors(self.nodes.get(at), above).take(self.nodes.len());
+            let gone = above.find(|row| row.action == Action::Destroy);
+            let Some(gone) = gone.map(|row| row.name.clone()) else {
+                continue;
+            };
+            if self.nodes[at].status == Status::Destroyed {
+                self.nodes[at].status = Status::Pending;
+                self.buried.push((at, gone));
+            }
         }
     }
 
@@ -320,6 +346,11 @@ impl Chronicle {
                 row.vmid = vmid.or(row.vmid);
                 row.address = address.or(row.address);
                 row.done(*step, (*undo, *changed, *kept), removes);
+                if *step == StepKind::Destroy && !*undo {
+                    for (at, _) in self.buried.iter().filter(|(_, gone)| gone == subject) {
+                        self.nodes[*at].status = Status::Destroyed;
+                    }
+                }
             }
             What::StepFailed {
                 subject,

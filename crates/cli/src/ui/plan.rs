@@ -108,6 +108,7 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
             let what = format!("give {} an identity of this site", id(node));
             ("~".yellow().to_string(), what)
         }
+        Action::Leave if node.is_given_up() => (" ".to_owned(), still(plan, node)),
         Action::Leave => (" ".to_owned(), format!("left alone: {}", id(node))),
     };
     let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());

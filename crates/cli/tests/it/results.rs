@@ -393,3 +393,22 @@ fn small_things_are_told_correctly() {
     let widest = origins.out.lines().map(|line| line.chars().count()).max();
     assert!(widest.unwrap() <= 200, "{widest:?}");
 }
+
+#[test]
+fn a_test_whose_removal_failed_offers_no_rollback_that_undoes_nothing() {
+    let father = Father::quick();
+    let nodes = "  - {name: web, preset: vm-small, image: debian-12, vmid: 5001}\n";
+    father.manifest("one", "", nodes);
+    let on = ["-M", "one", "-H", "father", "--yes"];
+    father
+        .run(&[&["manifest", "apply"], &on[..]].concat())
+        .good();
+    father
+        .pve
+        .change_guest(5001, &[("protection", "1")])
+        .unwrap();
+    let run = father.run(&[&["test"], &on[..]].concat());
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(run.err.contains("homestak manifest resume"), "{}", run.err);
+    assert!(!run.err.contains("rollback"), "{}", run.err);
+}

@@ -197,3 +197,24 @@ fn a_guest_without_its_tags_is_not_called_absent_when_a_copy_of_it_is_there() {
         assert_eq!(node["power"], "unknown", "{shown:#}");
     }
 }
+
+#[test]
+fn a_recorded_guest_without_tags_that_the_manifest_does_not_name_any_more_is_named_by_plans() {
+    let father = made();
+    change(&father, 5104, &[("delete", "tags")]);
+    let nodes = "  - {name: fb, cores: 1, memory: 1024, disk: 10, image: debian-12, vmid: 5102}\n";
+    father.manifest("f", "", nodes);
+    let stays = "guest 5104 on pve1 is recorded as its guest";
+    for verb in [
+        "plan",
+        "apply",
+        "apply --prune --dry-run",
+        "destroy --dry-run",
+    ] {
+        let run = run(&father, &format!("manifest {verb} -M f -H father"));
+        assert_eq!(run.code, 0, "{verb}: {}", run.err);
+        let said = run.out + &run.err;
+        assert!(said.contains(stays), "{verb}: {said}");
+    }
+    assert_eq!(ids(&father), [5102, 5104]);
+}

@@ -10,6 +10,7 @@ use crate::resolve::{Origin, Resolved, ResolvedNode};
 
 use super::compare::{found, judge, reason, remembered};
 use super::holder::whose;
+use super::inside::{inside, why};
 use super::owner::{Match, Owners};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
@@ -19,8 +20,8 @@ use super::strays::{
     unseen_inside, unusable,
 };
 use super::types::{
-    Action, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason,
-    Refusal, Wanted,
+    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal,
+    Wanted,
 };
 use super::wanted::wanted;
 use super::{Inputs, Look, identity};
@@ -185,14 +186,19 @@ struct Maker<'i, 'a> {
 impl<'i, 'a: 'i> Maker<'i, 'a> {
     fn node(&mut self, node: &'a ResolvedNode, place: &Place, host: &str, deep: bool) {
         let name = node.name.as_str();
-        let record = self.inputs.records.of(name, host);
+        let known = self.inputs.records.of(name, host);
         let offer = self.offer(place);
-        let mut uuid = identity_of(self.inputs, name, host, record);
+        let mut uuid = identity_of(self.inputs, name, host, known);
+        // The guest of a node that was moved to another parent stays where it is.
+        let (record, moved) = match known {
+            Some(known) if known.place != *place => (None, Some(known)),
+            known => (known, None),
+        };
         let parent = match place {
             Place::Inside(parent) => self.actions.get(parent).copied(),
             Place::Host(_) => None,
         };
-        let seen = match parent.filter(|parent| parent.is_new()) {
+        let mut seen = match parent.filter(|parent| parent.is_new()) {
             Some(parent) => {
                 let replaced = parent.action == Action::Replace;
                 let remade = remade(
@@ -212,9 +218,17 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             uuid = found.guest.uuid.clone();
         }
         // A guest that was given up keeps its MAC address and its SMBIOS uuid.
-        let given_up = self.owners.given_up(place, record).is_some();
-        if given_up && matches!(seen, Seen::Absent(_)) {
+        let other = self.owners.given_up(place, record).is_some() || moved.is_some();
+        if other && !matches!(seen, Seen::There(_)) {
             uuid = identity::successor(&uuid);
+        }
+        if let (Seen::Absent(why), Some(moved)) = (&mut seen, moved)
+            && let Some(vmid) = moved.guest.vmid
+        {
+            why.push(said(&format!(
+                "guest {vmid} in {} is recorded as its guest, and is not moved",
+                moved.place
+            )));
         }
         self.claimed.insert(uuid.clone());
         if deep {
@@ -459,8 +473,14 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
                 None if prune => (Action::Destroy, stray.why.clone()),
                 None => (Action::Leave, format!("{}; --prune removes it", stray.why)),
             };
-            self.nodes.push(stray.node(self.inputs, action, &why));
+            let mut node = stray.node(self.inputs, action, &why);
+            // What is recorded under the name of a node is its own guest's from now on.
+            let host = node.host.as_str();
+            let named = |known: &String| roots.get(known.as_str()) == Some(&host);
+            node.recorded = node.recorded.take().filter(|known| !named(known));
+            self.nodes.push(node);
         }
+        self.nodes.extend(strays.given_up);
         self.copies.extend(strays.copies);
         if prune {
             self.refusals.extend(strays.refusals);
@@ -520,33 +540,6 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             &self.claimed,
         )
     }
-}
-
-/// Decides what is done to a node that runs, by what it is like inside.
-fn inside(config: &ConfigPlan, mut reasons: Vec<Reason>) -> (Action, Vec<Reason>) {
-    if config.is_settled() {
-        return (Action::Nothing, reasons);
-    }
-    let spec = &config.spec;
-    let text = match &config.found {
-        Some(found) => {
-            let n = found.changes.len();
-            let places = if n == 1 { "place" } else { "places" };
-            format!("it differs from its spec `{spec}` in {n} {places}")
-        }
-        None => format!(
-            "whether it is as its spec `{spec}` says could not be seen{}",
-            why(config)
-        ),
-    };
-    reasons.insert(0, said(&text));
-    (Action::Configure, reasons)
-}
-
-/// Says why a node could not be asked, where that is known.
-fn why(config: &ConfigPlan) -> String {
-    let unseen = config.unseen.as_ref();
-    unseen.map_or_else(String::new, |unseen| format!(": {}", unseen.why))
 }
 
 /// What happens to a node, as far as its children care.

@@ -34,7 +34,9 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         let (Some(place), Some(host)) = (place(node), roots.get(name)) else {
             continue;
         };
+        // The guest of a node that was moved to another parent is one that is not named any more.
         let record = inputs.records.of(name, host);
+        let record = record.filter(|record| record.place == place);
         let mut hidden = None;
         offers
             .entry(place.clone())
@@ -132,6 +134,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         };
         nodes.push(stray.node(inputs, action, &why));
     }
+    nodes.extend(strays.given_up);
     copies.extend(strays.copies);
     refusals.extend(strays.refusals);
     nodes.sort_by_key(|node| node.depth);

@@ -6,7 +6,8 @@
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
-use super::types::{Plan, Wanted};
+use super::apply::said;
+use super::types::{Action, ConfigPlan, Plan, Reason, Wanted};
 use crate::catalog::Catalog;
 use crate::foreign::ForeignText;
 use crate::resolve::{Reveal, spec::spec};
@@ -70,4 +71,31 @@ pub fn port(text: &str) -> u16 {
     let port = json["access"]["_posture"]["ssh"]["port"].as_u64();
     port.and_then(|port| u16::try_from(port).ok())
         .unwrap_or(SSH)
+}
+
+/// Decides what is done to a node that runs, by what it is like inside.
+pub(super) fn inside(config: &ConfigPlan, mut reasons: Vec<Reason>) -> (Action, Vec<Reason>) {
+    if config.is_settled() {
+        return (Action::Nothing, reasons);
+    }
+    let spec = &config.spec;
+    let text = match &config.found {
+        Some(found) => {
+            let n = found.changes.len();
+            let places = if n == 1 { "place" } else { "places" };
+            format!("it differs from its spec `{spec}` in {n} {places}")
+        }
+        None => format!(
+            "whether it is as its spec `{spec}` says could not be seen{}",
+            why(config)
+        ),
+    };
+    reasons.insert(0, said(&text));
+    (Action::Configure, reasons)
+}
+
+/// Says why a node could not be asked, where that is known.
+pub(super) fn why(config: &ConfigPlan) -> String {
+    let unseen = config.unseen.as_ref();
+    unseen.map_or_else(String::new, |unseen| format!(": {}", unseen.why))
 }

@@ -50,6 +50,8 @@ impl Stray {
 pub(super) struct Strays {
     /// What is known of each.
     pub(super) nodes: Vec<Stray>,
+    /// Recorded guests that do not carry their tags any more.
+    pub(super) given_up: Vec<NodePlan>,
     /// Those that carry the identity of another.
     pub(super) copies: Vec<Foreign>,
     /// Why some of them cannot be removed.
@@ -176,7 +178,49 @@ pub(super) fn strays(
     // Parents before their children.
     strays.nodes.sort_by_key(|stray| stray.node.depth);
     name(&mut strays.nodes, roots);
+    strays.given_up = lost_tags(inputs, owners, roots);
     strays
+}
+
+/// Returns nodes that the manifest does not name, and whose recorded guests were made guests of
+/// their own.
+fn lost_tags(
+    inputs: &Inputs<'_>,
+    owners: &Owners<'_>,
+    roots: &BTreeMap<&str, &str>,
+) -> Vec<NodePlan> {
+    let is_here = |record: &NodeRecord| match roots.get(record.name.as_str()) {
+        Some(host) if **host == record.host => {
+            let node = inputs.resolved.node(&record.name).and_then(place_of);
+            node.is_some_and(|place| place == record.place)
+        }
+        Some(_) | None => false,
+    };
+    let mut nodes = Vec::new();
+    for record in inputs.records.values().filter(|record| !is_here(record)) {
+        let Some(guest) = owners.given_up(&record.place, Some(record)) else {
+            continue;
+        };
+        let name = &record.name;
+        let is_named = roots.contains_key(name.as_str());
+        nodes.push(NodePlan {
+            name: match is_named {
+                true => format!("{name}#{}", guest.vmid),
+                false => name.clone(),
+            },
+            host: record.host.clone(),
+            place: record.place.clone(),
+            depth: record.depth(inputs.records),
+            action: Action::Leave,
+            reasons: vec![said(&given_up(guest))],
+            wanted: None,
+            found: None,
+            config: None,
+            reidentified: None,
+            recorded: None,
+        });
+    }
+    nodes
 }
 
 /// Gives each stray a name of its own. What is recorded keeps its name before what is only called so.

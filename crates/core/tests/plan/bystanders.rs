@@ -233,3 +233,75 @@ fn a_node_that_the_manifest_names_on_another_host_is_not_called_unnamed() {
         assert!(why.contains("`mother`"), "{why}");
     }
 }
+
+const TO_HV2: &str = "nodes: [{name: hv, type: pve, preset: small}, {name: hv2, type: pve, preset: small}, {name: in, type: vm, preset: small, parent: hv2}]\n";
+
+#[test]
+fn the_guest_of_a_node_that_was_moved_to_another_parent_is_named_and_can_be_removed() {
+    let (hv, hv2, kid) = (ours("hv", 200), ours("hv2", 201), ours("in", 300));
+    let known = [record(&hv, "hv"), record(&hv2, "hv2"), in_hv(&kid, "in")];
+    let seen = |inside: &[&ObservedGuest], inside2: &[&ObservedGuest]| {
+        let guests = |guests: &[&ObservedGuest]| guests.iter().map(|one| (*one).clone()).collect();
+        let look = |there| Look::Seen(host(there));
+        BTreeMap::from([
+            (
+                Place::Host("father".to_owned()),
+                look(vec![hv.clone(), hv2.clone()]),
+            ),
+            (Place::Inside("hv".to_owned()), look(guests(inside))),
+            (Place::Inside("hv2".to_owned()), look(guests(inside2))),
+        ])
+    };
+    let made = |looks: &BTreeMap<Place, Look>, records: &[NodeRecord], options: &Options| {
+        looked(TO_HV2, looks, (records, &Elsewhere::default()), options)
+    };
+    let apply = Options::new(Verb::Apply);
+    let before = seen(&[&kid], &[]);
+    let plan = made(&before, &known, &apply);
+    assert_eq!(plan.refusals, []);
+    let new = plan.node("in").expect("the node");
+    assert_eq!(new.action, Action::Create);
+    // Two guests never have one identity.
+    let uuid = new.wanted.as_ref().map(|wanted| wanted.uuid.clone());
+    assert_ne!(uuid, kid.uuid);
+    assert!(reasons(&plan, "in").contains("guest 300"), "{new:#?}");
+    let old = plan.node("in#300").expect("the old guest");
+    assert_eq!(
+        (old.action, old.place.to_string()),
+        (Action::Leave, "node hv".to_owned())
+    );
+    let pruned = made(&before, &known, &prune());
+    let old = pruned.node("in#300").expect("the old guest");
+    assert_eq!(old.action, Action::Destroy);
+    // What is recorded of the node is the new guest's.
+    assert_eq!(old.record_name(), "in#300");
+    // It is removed afterwards too.
+    let moved = ObservedGuest {
+        uuid,
+        ..kid.clone()
+    };
+    let after = seen(&[&kid], &[&moved]);
+    let in_hv2 = NodeRecord {
+        place: Place::Inside("hv2".to_owned()),
+        ..record(&moved, "in")
+    };
+    let records = [known[0].clone(), known[1].clone(), in_hv2];
+    let plan = made(&after, &records, &Options::new(Verb::Destroy));
+    assert_eq!(plan.refusals, []);
+    assert_eq!(
+        steps_of(&plan, Action::Destroy),
+        ["hv", "hv2", "in", "in#300"]
+    );
+    let plan = made(&after, &records, &apply);
+    assert_eq!(
+        plan.node("in").map(|node| node.action),
+        Some(Action::Nothing)
+    );
+}
+
+fn steps_of(plan: &Plan, action: Action) -> Vec<&str> {
+    let nodes = plan.nodes.iter().filter(|node| node.action == action);
+    let mut names: Vec<&str> = nodes.map(|node| node.name.as_str()).collect();
+    names.sort_unstable();
+    names
+}

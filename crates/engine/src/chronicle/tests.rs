@@ -239,3 +239,20 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
     assert_eq!(with, row(entries));
     assert_eq!((with.vmid, with.seconds()), (Some(100), 5.0));
 }
+
+#[test]
+fn a_node_that_goes_with_another_is_gone_when_that_is() {
+    let inside = NodePlan {
+        place: Place::Inside("a".to_owned()),
+        ..node("kid", Action::Nothing)
+    };
+    let plan = plan(Verb::Destroy, vec![node("a", Action::Destroy), inside]);
+    let mut chronicle = Chronicle::new(&plan);
+    assert_eq!(chronicle.nodes[1].status, Status::Pending);
+    tell(&mut chronicle, failed(StepKind::Destroy, false));
+    assert_eq!(chronicle.nodes[1].status, Status::Pending);
+    for step in [StepKind::Stop, StepKind::Destroy] {
+        tell(&mut chronicle, done(step, false));
+    }
+    assert_eq!(chronicle.nodes[1].status, Status::Destroyed);
+}

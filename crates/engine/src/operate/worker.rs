@@ -500,6 +500,9 @@ impl Shared {
             (Some(wanted), Some(false) | None) => Some(wanted.hosts_guests),
             (None, hosted) => hosted,
         };
+        // Until a guest that was found is reached, nothing more is known of it.
+        let is_known = status == NodeStatus::Ready || same.is_none_or(|one| one.ready.is_some());
+        let wanted = node.wanted.as_ref().filter(|_| is_known);
         Some(NodeRecord {
             name: node.record_name().to_owned(),
             host: node.host.clone(),
@@ -507,14 +510,7 @@ impl Shared {
             site: self.site_of(node, &guest),
             guest,
             status,
-            // Until a guest that was found is reached, nothing more is known of it.
-            source: node
-                .wanted
-                .as_ref()
-                .map(|wanted| wanted.source.clone())
-                .filter(|_| {
-                    status == NodeStatus::Ready || same.is_none_or(|found| found.ready.is_some())
-                }),
+            source: wanted.map(|wanted| wanted.source.clone()),
             address: self.board.address(&node.name),
             user: node.wanted.as_ref().map(|wanted| wanted.user.clone()),
             configured,

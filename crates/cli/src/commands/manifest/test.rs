@@ -115,7 +115,7 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
         Some(Ending::Done)
     };
     let written = report.write(directory, &made, now(job))?;
-    finish(job, &report, &made, &written, ended)
+    finish(job, &report, &made, &written, ended).await
 }
 
 fn now(job: &Job<'_>) -> Timestamp {
@@ -240,7 +240,7 @@ fn trouble(chronicle: &Chronicle) -> String {
     said.collect::<Vec<_>>().join("; ")
 }
 
-fn finish(
+async fn finish(
     job: &Job<'_>,
     report: &Report,
     made: &Chronicle,
@@ -268,8 +268,11 @@ fn finish(
     match ended {
         None => return Ok(ExitCode::from(130)),
         Some(ending) if ending != Ending::Done => {
-            let host = report.host();
-            result::ending(ending, made, (&job.job.resolved.name, host), true, printer);
+            // It is the removal that did not end well.
+            let removal = job.screen.chronicle();
+            let undoable = job.job.driver.is_undoable(removal.run).await?;
+            let names = (job.job.resolved.name.as_str(), report.host());
+            result::ending(ending, &removal, names, undoable, printer);
             return Ok(ExitCode::from(result::exit_code(ending)));
         }
         Some(_) => {}
