@@ -85,6 +85,7 @@ fn site() -> SiteId {
 
 fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> ObservedGuest {
     ObservedGuest {
+        is_stranger: false,
         kind: GuestKind::Vm,
         vmid,
         host: "father".to_owned(),
