@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepKind};
+use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepId, StepKind, Steps};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -96,8 +96,9 @@ pub enum Happened {
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The step, by its index in the plan's steps.
-    pub step: usize,
+    /// The step; none when something was recorded that no step did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepId>,
     /// What happened to it.
     pub happened: Happened,
     /// When.
@@ -182,6 +183,8 @@ pub struct RunHead {
     pub mark: Option<String>,
     /// The site; `None` for runs of the first form.
     pub site: Option<SiteId>,
+    /// The form of its plan.
+    pub form: u32,
     /// The manifest.
     pub manifest: String,
     /// Hosts of the site it touched.
@@ -210,6 +213,23 @@ pub struct Run {
     pub plan: Plan,
     /// What happened, in order.
     pub entries: Vec<Entry>,
+}
+
+impl Run {
+    /// Returns the entries about steps of the plan, each with the index of its step.
+    pub fn of_steps(&self) -> impl DoubleEndedIterator<Item = (usize, &Entry)> {
+        of_steps(&self.plan.steps, &self.entries)
+    }
+}
+
+/// Returns the entries about some steps, each with the index of its step.
+pub(crate) fn of_steps<'a>(
+    steps: &'a Steps,
+    entries: &'a [Entry],
+) -> impl DoubleEndedIterator<Item = (usize, &'a Entry)> {
+    entries
+        .iter()
+        .filter_map(|entry| Some((steps.position(entry.step.as_ref()?)?, entry)))
 }
 
 /// Why the journal cannot be used.

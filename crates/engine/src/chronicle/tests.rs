@@ -4,7 +4,7 @@
 //! Never: a run; those are tested through the program.
 
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
-use homestak_core::plan::{FORM, Found, NodePlan, OnError};
+use homestak_core::plan::{FORM, Found, NodePlan, OnError, Steps, steps};
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn node(name: &str, action: Action) -> NodePlan {
 }
 
 fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
-    Plan {
+    let mut plan = Plan {
         form: FORM,
         verb,
         site: None,
@@ -55,11 +55,14 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes,
         images: Vec::new(),
+        steps: Steps::default(),
         foreign: Vec::new(),
         refusals: Vec::new(),
         estimate: None,
         measured: false,
-    }
+    };
+    plan.steps = steps(&plan);
+    plan
 }
 
 fn tell(chronicle: &mut Chronicle, what: What) {

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::sample::{at, plan, record, scope};
+use super::sample::{at, plan, record, scope, step};
 use super::{Ground, run};
 
 const NAMES: [&str; 3] = ["db", "web", "ünïcödé \"x\""];
@@ -82,8 +82,9 @@ fn records() -> impl Strategy<Value = NodeRecord> {
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let times = (-1_000_000_000_i64..4_000_000_000, 0..1_000_000_000);
     let entry = (0..9_usize, happened(), times, prop::option::of(records())).prop_map(
-        |(step, happened, (second, nanosecond), record)| Entry {
-            step,
+        |(number, happened, (second, nanosecond), record)| Entry {
+            // One that no step did, too.
+            step: (number > 0).then(|| step(number)).flatten(),
             happened,
             at: Timestamp::new(second, nanosecond).unwrap(),
             record,

@@ -9,7 +9,7 @@ use homestak_engine::journal::{Run, RunId};
 use serde_json::{Value as Json, json};
 
 use super::history::{head_json, moment};
-use super::runs::{hints, is_outdated, listed, outdated, reidentify, word};
+use super::runs::{hints, is_outdated, listed, outdated, way_on, word};
 use crate::args::RunArgs;
 use crate::commands::{Outcome, write_file};
 use crate::connect::block_on;
@@ -95,7 +95,7 @@ fn markdown(run: &Run) -> String {
     }
     _ = writeln!(text, "- Ended: {}\n", word(head));
     if is_outdated(head) {
-        _ = writeln!(text, "{}\n{}.\n", outdated(head), reidentify(head));
+        _ = writeln!(text, "{}\n{}.\n", outdated(head), way_on(head));
     }
     text += "```text\n";
     text += &result::render(&chronicle);

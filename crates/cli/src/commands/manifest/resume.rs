@@ -7,7 +7,7 @@ use homestak_engine::chronicle::Chronicle;
 use homestak_engine::journal::Run;
 
 use super::job::{Shown, first, show_result};
-use super::runs::{flags, outdated, read, reidentify, unfinished};
+use super::runs::{again, outdated, read, unfinished, way_on};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -78,18 +78,19 @@ pub(super) fn resume(
     block_on(work)?
 }
 
-/// Refuses a run of an older homestak: its plan names no site, and its guests carry no proof of
-/// which run created them.
+/// Refuses a run of an older homestak: what its plan does not say would have to be guessed.
 pub(super) fn require_known_form(run: &Run) -> Result<(), CommandError> {
     if run.plan.form == FORM {
         return Ok(());
     }
-    Err(CommandError::refused(outdated(&run.head))
-        .hint(reidentify(&run.head))
-        .hint(format!(
-            "homestak manifest apply {} then continues from what is there",
-            flags(&run.head)
-        )))
+    let refused = CommandError::refused(outdated(&run.head)).hint(way_on(&run.head));
+    Err(match run.head.site {
+        Some(_) => refused,
+        None => refused.hint(format!(
+            "{} then continues from what is there",
+            again(&run.head)
+        )),
+    })
 }
 
 fn begin(bench: &Bench, run: &Run) {

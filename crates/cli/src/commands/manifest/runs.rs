@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
+use homestak_core::plan::FORM;
 use homestak_engine::journal::{Ending, Journal, Run, RunHead};
 
 use super::job::first;
@@ -23,14 +24,14 @@ pub(in crate::commands) fn is_unfinished(run: &RunHead) -> bool {
     }
 }
 
-/// Tells whether `resume` accepts a run. One of an older homestak names no site, and cannot be.
+/// Tells whether `resume` accepts a run.
 pub(super) fn is_resumable(run: &RunHead) -> bool {
     is_unfinished(run) && !is_outdated(run)
 }
 
 /// Tells whether a run was started by an older homestak and not brought to an end.
 pub(super) fn is_outdated(run: &RunHead) -> bool {
-    is_unfinished(run) && run.site.is_none()
+    is_unfinished(run) && run.form != FORM
 }
 
 /// Says that a run of an older homestak can only be left behind.
@@ -41,12 +42,25 @@ pub(super) fn outdated(run: &RunHead) -> String {
     )
 }
 
-/// Says how guests of a run of an older homestak become the site's.
-pub(super) fn reidentify(run: &RunHead) -> String {
+/// Says what to do first about a run of an older homestak. Before sites had an id, its guests got no
+/// identity of one.
+pub(super) fn way_on(run: &RunHead) -> String {
+    if run.site.is_some() {
+        return format!("{} continues from what is there", again(run));
+    }
     format!(
         "homestak manifest reidentify {} gives its guests an identity of this site",
         flags(run)
     )
+}
+
+/// Returns the command that does again what a run was for.
+pub(super) fn again(run: &RunHead) -> String {
+    let verb = match run.verb.as_str() {
+        verb @ ("destroy" | "reidentify") => verb,
+        _ => "apply",
+    };
+    format!("homestak manifest {verb} {}", flags(run))
 }
 
 /// Returns the flags that name a run among the newest ones: no two of a manifest share a host.

@@ -14,8 +14,8 @@ use super::history::head_json;
 use super::live::{Live, ask, contacts};
 use super::resume::bench;
 use super::runs::{
-    flags, hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read,
-    reidentify, word,
+    flags, hints, is_outdated, is_resumable, is_unfinished, listed, newest, outdated, read, way_on,
+    word,
 };
 use crate::args::RunArgs;
 use crate::clock;
@@ -292,7 +292,7 @@ fn show(
         (Some(holder), _) => printer.say(&format!("{last} is being carried out by {holder}.")),
         (None, _) if is_outdated(head) => {
             printer.say(&outdated(head));
-            printer.hint(&reidentify(head));
+            printer.hint(&way_on(head));
         }
         (None, Some((_, Ending::Stuck))) => printer.say(&format!(
             "{last} is stuck; homestak manifest resume {with} --from NODE takes what was mended by hand as settled."
