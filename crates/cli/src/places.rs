@@ -193,10 +193,7 @@ impl Places for SitePlaces {
             let Some(inside) = inside.next() else {
                 return Err(PortError {
                     class: Class::Unreachable { sent: Sent::No },
-                    doing,
-                    detail: format!("nothing answers at {address} yet").into(),
-                    log: Vec::new(),
-                    hint: String::new(),
+                    ..PortError::refused(&doing, format!("nothing answers at {address} yet"), "")
                 });
             };
             return self.opened(format!("sim {}", inside.url), || {

@@ -5,7 +5,7 @@
 
 use homestak_core::plan::StepKind;
 use homestak_engine::chronicle::{Chronicle, Row, Status};
-use homestak_engine::journal::{Ending, REPLAN, Trouble};
+use homestak_engine::journal::{Ending, Trouble};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
@@ -140,8 +140,7 @@ fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
         trouble.message
     )];
     lines.extend(trouble.log.iter().map(|line| format!("  log: {line}")));
-    // How the run ended says that one with its options.
-    if !trouble.hint.is_empty() && trouble.hint != REPLAN {
+    if !trouble.hint.is_empty() {
         lines.push(format!("{} {}", "hint:".cyan().bold(), trouble.hint));
     }
     lines

@@ -7,6 +7,7 @@ use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
 use homestak_core::plan::{FORM, Found, NodePlan, OnError, Steps, steps};
 
 use super::*;
+use crate::ports::{Class, Next};
 
 fn node(name: &str, action: Action) -> NodePlan {
     NodePlan {
@@ -98,10 +99,11 @@ fn failed(step: StepKind, undo: bool) -> What {
         step,
         undo,
         trouble: Trouble {
-            class: "refused".to_owned(),
+            class: Class::Refused,
             message: "no".to_owned(),
             log: Vec::new(),
             hint: String::new(),
+            next: Next::Repeat,
         },
         seconds: 1.0,
     }

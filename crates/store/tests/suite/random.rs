@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use homestak_core::plan::{NodeRecord, NodeStatus, Place};
 use homestak_engine::journal::{Ending, Entry, Happened, Journal, RunId, Trouble};
+use homestak_engine::ports::{Class, Next, Sent};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -30,10 +31,11 @@ enum Act {
 fn happened() -> impl Strategy<Value = Happened> {
     let trouble =
         (".{0,20}", prop::collection::vec(".{0,9}", 0..3)).prop_map(|(message, log)| Trouble {
-            class: "refused".into(),
+            class: Class::Unreachable { sent: Sent::Maybe },
             hint: message.clone(),
             message,
             log,
+            next: Next::NewPlan,
         });
     prop_oneof![
         Just(Happened::Intent),

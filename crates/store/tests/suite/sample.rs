@@ -10,6 +10,7 @@ use homestak_core::plan::{
     Verb, Wanted, steps,
 };
 use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
+use homestak_engine::ports::{Class, Next};
 use jiff::Timestamp;
 
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -153,9 +154,10 @@ pub(crate) fn done() -> Happened {
 
 pub(crate) fn trouble() -> Trouble {
     Trouble {
-        class: "refused".into(),
+        class: Class::Refused,
         message: "create guest 99011 on father: storage `local-zfs` is \"full\"\n\u{1f480}".into(),
         log: vec!["line 1".into(), String::new(), "TASK ERROR".into()],
         hint: "free space".into(),
+        next: Next::Repeat,
     }
 }

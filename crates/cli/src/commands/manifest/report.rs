@@ -107,6 +107,8 @@ fn markdown(run: &Run) -> String {
         }
         if !trouble.hint.is_empty() {
             _ = writeln!(text, "\nWhat to do: {}", trouble.hint);
+        } else if trouble.needs_new_plan() {
+            text += "\nWhat to do: homestak manifest apply makes a new plan\n";
         }
     }
     text
