@@ -127,7 +127,7 @@ impl File {
             create_private(&part)?;
             let reader = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
             reader.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
-            std::fs::File::open(&part)?.sync_all()?;
+            fs_err::File::open(&part)?.sync_all()?;
             homestak_api::durable::rename(&part, &target)?;
             Ok(())
         };

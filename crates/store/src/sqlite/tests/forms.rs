@@ -204,12 +204,9 @@ fn kept(dir: &Path) -> Vec<(String, usize)> {
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name.contains("form-")).collect();
     names.sort();
-    let form = |name: &String| version(&Connection::open(dir.join(name)).unwrap()).unwrap();
-    names
-        .into_iter()
-        .map(|name| (form(&name), name))
-        .map(|(form, name)| (name, form))
-        .collect()
+    let form = |name: &str| version(&Connection::open(dir.join(name)).unwrap()).unwrap();
+    let forms: Vec<usize> = names.iter().map(|name| form(name)).collect();
+    names.into_iter().zip(forms).collect()
 }
 
 #[test]
