@@ -20,9 +20,8 @@ use homestak_core::plan::{
 };
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
-use homestak_engine::journal::REPLAN;
 use homestak_engine::ports::{
-    Class, Comparison, Configurer, GuestUuid, Inner, PortError, Power, Remark,
+    Class, Comparison, Configurer, GuestUuid, Inner, Next, PortError, Power, Remark,
 };
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, REBUILD, Ssh, SshError};
@@ -106,11 +105,12 @@ impl SiteConfigurer {
             )
         })?;
         if digest(&text) != node.config.digest {
-            return Err(PortError::refused(
-                doing,
-                format!("the spec `{spec}` or what it names was changed since the plan was made"),
-                REPLAN,
-            ));
+            let detail =
+                format!("the spec `{spec}` or what it names was changed since the plan was made");
+            return Err(PortError {
+                next: Next::NewPlan,
+                ..PortError::refused(doing, detail, "")
+            });
         }
         Ok(text)
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use homestak_core::observed::Power;
-use homestak_core::plan::{Action, NodePlan, Options, StepKind, Verb, steps};
+use homestak_core::plan::{Action, NodePlan, Options, StepKind, Verb};
 use homestak_core::resolve::{Request, manifest};
 use homestak_engine::journal::{Happened, Journal, Run, RunHead};
 use jiff::Timestamp;
@@ -112,10 +112,8 @@ pub async fn contacts(
 
 /// Returns when nodes were reached, or that they were created or removed, the newest first.
 fn met(run: &Run) -> Vec<(String, Option<Timestamp>)> {
-    let steps = steps(&run.plan);
-    let entries = run.entries.iter().rev();
-    let met = entries.filter_map(|entry| {
-        let step = steps.get(entry.step)?;
+    let met = run.of_steps().rev().filter_map(|(at, entry)| {
+        let step = &run.plan.steps[at];
         let met = match (step.kind, &entry.happened) {
             (StepKind::Ready | StepKind::Configure, Happened::Done { .. }) => Some(entry.at),
             (StepKind::Create | StepKind::Destroy, _) => None,

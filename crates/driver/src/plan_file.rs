@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan};
+use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan, Refusal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
@@ -99,11 +99,17 @@ pub fn differences(then: &Plan, now: &Plan) -> Vec<String> {
         .iter()
         .filter(|node| then.node(&node.name).is_none());
     said.extend(new.map(|node| format!("`{}` is new: {}", node.name, node.action.word())));
-    if then.refusals != now.refusals {
+    let refused = |plan: &Plan| -> Vec<Refusal> {
+        plan.refusals.iter().map(Refusal::without_reason).collect()
+    };
+    if refused(then) != refused(now) {
         said.push("what is refused".to_owned());
     }
     if then.images != now.images {
         said.push("images that are needed".to_owned());
+    }
+    if said.is_empty() && then.steps != now.steps {
+        said.push("the steps that do it".to_owned());
     }
     if said.is_empty() {
         said.push("settings of the manifest, or hosts".to_owned());

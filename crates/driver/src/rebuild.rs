@@ -253,7 +253,7 @@ async fn restore(
             .await?;
         for record in &new {
             let entry = Entry {
-                step: 0,
+                step: None,
                 happened: Happened::Settled,
                 at: now,
                 record: Some(record.clone()),

@@ -13,7 +13,7 @@ use crate::error::DriverError;
 
 pub use homestak_engine::chronicle::{Chronicle, Row, Status};
 pub use homestak_engine::journal::{Ending, Journal, Run, RunHead};
-pub use homestak_engine::journal::{Happened, JournalError, Lease, REPLAN, RunId, Scope, Trouble};
+pub use homestak_engine::journal::{Happened, JournalError, Lease, RunId, Scope, Trouble};
 pub use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem, rollback_plan};
 
 /// Which runs are meant.
@@ -41,14 +41,14 @@ pub fn is_unfinished(run: &RunHead) -> bool {
     }
 }
 
-/// Tells whether `resume` accepts a run. One of an older homestak names no site, and cannot be.
+/// Tells whether `resume` accepts a run.
 pub fn is_resumable(run: &RunHead) -> bool {
     is_unfinished(run) && !is_outdated(run)
 }
 
 /// Tells whether a run was started by an older homestak and not brought to an end.
 pub fn is_outdated(run: &RunHead) -> bool {
-    is_unfinished(run) && run.site.is_none()
+    is_unfinished(run) && run.form != FORM
 }
 
 /// Says that a run of an older homestak can only be left behind.
@@ -59,12 +59,25 @@ pub fn outdated(run: &RunHead) -> String {
     )
 }
 
-/// Says how guests of a run of an older homestak become the site's.
-pub fn reidentify(run: &RunHead) -> String {
+/// Says what to do first about a run of an older homestak. Before sites had an id, its guests got no
+/// identity of one.
+pub fn way_on(run: &RunHead) -> String {
+    if run.site.is_some() {
+        return format!("{} continues from what is there", again(run));
+    }
     format!(
         "homestak manifest reidentify {} gives its guests an identity of this site",
         flags(run)
     )
+}
+
+/// Returns the command that does again what a run was for.
+fn again(run: &RunHead) -> String {
+    let verb = match run.verb.as_str() {
+        verb @ ("destroy" | "reidentify") => verb,
+        _ => "apply",
+    };
+    format!("homestak manifest {verb} {}", flags(run))
 }
 
 /// Returns the flags that name a run among the newest ones: no two of a manifest share a host.
@@ -260,16 +273,17 @@ pub fn word(run: &RunHead) -> &'static str {
     run.ended.map_or("unfinished", |(_, ending)| ending.word())
 }
 
-/// Refuses a run of an older homestak: its plan names no site, and its guests carry no proof of
-/// which run created them.
+/// Refuses a run of an older homestak: what its plan does not say would have to be guessed.
 pub fn require_known_form(run: &Run) -> Result<(), DriverError> {
     if run.plan.form == FORM {
         return Ok(());
     }
-    Err(DriverError::refused(outdated(&run.head))
-        .hint(reidentify(&run.head))
-        .hint(format!(
-            "homestak manifest apply {} then continues from what is there",
-            flags(&run.head)
-        )))
+    let refused = DriverError::refused(outdated(&run.head)).hint(way_on(&run.head));
+    Err(match run.head.site {
+        Some(_) => refused,
+        None => refused.hint(format!(
+            "{} then continues from what is there",
+            again(&run.head)
+        )),
+    })
 }

@@ -18,9 +18,7 @@ use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
-use homestak_core::plan::{
-    Configured, Elsewhere, Options, Paces, Plan, Records, Verb, Wanted, steps,
-};
+use homestak_core::plan::{Configured, Elsewhere, Options, Paces, Plan, Records, Verb, Wanted};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer, What};
 use homestak_engine::journal::{Journal, Scope};
@@ -447,7 +445,7 @@ async fn alone(nodes: usize) -> Result<Value, Failure> {
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(nodes, 1)?;
     let plan = make_plan(&places, &documents, &Records::default()).await?;
-    let n_steps = steps(&plan).len();
+    let n_steps = plan.steps.len();
     let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
     let operator = operator(&places, &journal, &Arc::default());

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use homestak_core::plan::{Action, Place, Plan, StepKind, Verb, steps};
+use homestak_core::plan::{Action, Place, Plan, StepKind, Verb};
 use jiff::Timestamp;
 
 use crate::events::{Event, What};
@@ -132,10 +132,6 @@ pub struct Chronicle {
 impl Chronicle {
     /// Begins with a plan that nothing was done of.
     pub fn new(plan: &Plan) -> Self {
-        let mut n_steps = vec![0; plan.nodes.len()];
-        for node in steps(plan).iter().filter_map(|step| step.node) {
-            n_steps[node] += 1;
-        }
         let removes = plan.verb == Verb::Destroy;
         let row = |(node, n_steps): (&homestak_core::plan::NodePlan, usize)| {
             let found = node.found.as_ref();
@@ -168,7 +164,7 @@ impl Chronicle {
         let names = plan.nodes.iter().enumerate();
         let mut chronicle = Self {
             index: names.map(|(at, node)| (node.name.clone(), at)).collect(),
-            nodes: plan.nodes.iter().zip(n_steps).map(row).collect(),
+            nodes: plan.nodes.iter().zip(plan.n_steps()).map(row).collect(),
             removes,
             ..Self::default()
         };
@@ -202,14 +198,12 @@ impl Chronicle {
     pub fn of_run(run: &Run) -> Self {
         let mut chronicle = Self::new(&run.plan);
         chronicle.run = Some(run.head.id);
-        let steps = steps(&run.plan);
+        let steps = &run.plan.steps;
         let mut begun: Vec<Option<Timestamp>> = vec![None; steps.len()];
-        for entry in &run.entries {
-            let Some(step) = steps.get(entry.step) else {
-                continue;
-            };
+        for (at, entry) in run.of_steps() {
+            let step = &steps[at];
             let name = subject(&run.plan, step);
-            let took = begun[entry.step].map_or(0.0, |begun| {
+            let took = begun[at].map_or(0.0, |begun| {
                 entry.at.duration_since(begun).as_secs_f64().max(0.0)
             });
             let record = entry.record.as_ref();
@@ -232,7 +226,7 @@ impl Chronicle {
             };
             let what = match &entry.happened {
                 Happened::Intent | Happened::UndoIntent => {
-                    begun[entry.step] = Some(entry.at);
+                    begun[at] = Some(entry.at);
                     What::StepStarted {
                         subject: name.clone(),
                         step: step.kind,
@@ -249,7 +243,7 @@ impl Chronicle {
                     seconds: took,
                 },
                 Happened::Settled => {
-                    begun[entry.step] = None;
+                    begun[at] = None;
                     done(chronicle.unwinding, false)
                 }
             };

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepKind};
+use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepId, StepKind, Steps};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::ports::{Class, PortError, Sent};
+use crate::ports::{Class, Next, PortError};
 
 /// The number of a run; later ones are larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -96,8 +96,9 @@ pub enum Happened {
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The step, by its index in the plan's steps.
-    pub step: usize,
+    /// The step; none when something was recorded that no step did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepId>,
     /// What happened to it.
     pub happened: Happened,
     /// When.
@@ -116,19 +117,12 @@ impl Entry {
     }
 }
 
-/// The hint of a step whose documents were changed since the plan was made: it cannot be resumed.
-pub const REPLAN: &str = "homestak manifest apply makes a new plan";
-/// What hints say when something is to be corrected first, and a new plan made then.
-pub const APPLY_AGAIN: &str = "apply again";
-
-/// The class of a step that was done but for parts that were refused.
-const PARTLY: &str = "partly-refused";
-
 /// An error as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// What kind it is, in a word.
-    pub class: String,
+    /// What kind it is; a word in the journal.
+    #[serde(serialize_with = "write_class", deserialize_with = "read_class")]
+    pub class: Class,
     /// What happened.
     pub message: String,
     /// The last lines of the task's log.
@@ -137,38 +131,41 @@ pub struct Trouble {
     /// What a person can do next; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hint: String,
+    /// What leads on. Earlier journals say it in the hint alone.
+    #[serde(default, skip_serializing_if = "Next::is_usual")]
+    pub next: Next,
+}
+
+fn write_class<S: Serializer>(class: &Class, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(class.word())
+}
+
+fn read_class<'de, D: Deserializer<'de>>(from: D) -> Result<Class, D::Error> {
+    let word = String::deserialize(from)?;
+    Ok(Class::from_word(&word))
 }
 
 impl Trouble {
     /// Tells whether everything was done but what was refused by itself. That is no reason to stop
     /// or to roll back: one user of a node could bring it about.
     pub fn is_partial(&self) -> bool {
-        self.class == PARTLY
+        self.class == Class::Partly
     }
 
     /// Tells whether a new plan is the way on: what the run was planned with is to be corrected.
     pub fn needs_new_plan(&self) -> bool {
-        self.hint == REPLAN || self.hint.contains(APPLY_AGAIN)
+        self.next == Next::NewPlan
     }
 }
 
 impl From<&PortError> for Trouble {
     fn from(error: &PortError) -> Self {
-        let class = match error.class {
-            Class::Refused => "refused",
-            Class::Partly => PARTLY,
-            Class::Missing => "missing",
-            Class::Busy => "busy",
-            Class::Unreachable { sent: Sent::No } => "unreachable",
-            Class::Unreachable { sent: Sent::Maybe } => "lost",
-            Class::Broken => "broken",
-            Class::Bug => "bug",
-        };
         Self {
-            class: class.to_owned(),
+            class: error.class,
             message: error.to_string(),
             log: error.log.iter().map(ToString::to_string).collect(),
             hint: error.hint.clone(),
+            next: error.next,
         }
     }
 }
@@ -182,6 +179,8 @@ pub struct RunHead {
     pub mark: Option<String>,
     /// The site; `None` for runs of the first form.
     pub site: Option<SiteId>,
+    /// The form of its plan.
+    pub form: u32,
     /// The manifest.
     pub manifest: String,
     /// Hosts of the site it touched.
@@ -210,6 +209,23 @@ pub struct Run {
     pub plan: Plan,
     /// What happened, in order.
     pub entries: Vec<Entry>,
+}
+
+impl Run {
+    /// Returns the entries about steps of the plan, each with the index of its step.
+    pub fn of_steps(&self) -> impl DoubleEndedIterator<Item = (usize, &Entry)> {
+        of_steps(&self.plan.steps, &self.entries)
+    }
+}
+
+/// Returns the entries about some steps, each with the index of its step.
+pub(crate) fn of_steps<'a>(
+    steps: &'a Steps,
+    entries: &'a [Entry],
+) -> impl DoubleEndedIterator<Item = (usize, &'a Entry)> {
+    entries
+        .iter()
+        .filter_map(|entry| Some((steps.position(entry.step.as_ref()?)?, entry)))
 }
 
 /// Why the journal cannot be used.
@@ -291,4 +307,43 @@ pub trait Journal: Send + Sync {
     async fn forget(&self, scope: &Scope, node: &str) -> Result<bool, JournalError>;
     /// Returns how long steps of each kind took lately, in seconds.
     async fn durations(&self) -> Result<Vec<(StepKind, f64)>, JournalError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ports::Sent;
+
+    #[test]
+    fn an_error_keeps_its_class_and_what_leads_on_in_the_journal() {
+        for class in [Class::Partly, Class::Unreachable { sent: Sent::Maybe }] {
+            for next in [Next::Repeat, Next::NewPlan] {
+                let error = PortError {
+                    class,
+                    next,
+                    ..PortError::refused("configure `web`", "no", "correct the spec")
+                };
+                let trouble = Trouble::from(&error);
+                let text = serde_json::to_string(&trouble).unwrap();
+                assert!(text.contains(&format!("\"class\":\"{}\"", class.word())));
+                let back: Trouble = serde_json::from_str(&text).unwrap();
+                assert_eq!(back, trouble);
+                assert_eq!(back.is_partial(), class == Class::Partly);
+                assert_eq!(back.needs_new_plan(), next == Next::NewPlan);
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_earlier_journals_are_read_and_an_unknown_class_makes_no_sense() {
+        let read = |text: &str| serde_json::from_str::<Trouble>(text).unwrap();
+        let old = read(r#"{"class":"lost","message":"no","hint":"and apply again"}"#);
+        let sent = Sent::Maybe;
+        assert_eq!(old.class, Class::Unreachable { sent });
+        assert_eq!(old.next, Next::Repeat);
+        assert_eq!(
+            read(r#"{"class":"new","message":"no"}"#).class,
+            Class::Broken
+        );
+    }
 }

@@ -1,18 +1,16 @@
 //! How long the steps of a run took.
 
-use homestak_core::plan::{StepKind, steps};
+use homestak_core::plan::StepKind;
 
 use crate::journal::{Happened, Run};
 
 /// Returns kind and seconds of each step of a run that was done.
 pub fn durations(run: &Run) -> Vec<(StepKind, f64)> {
-    let steps = steps(&run.plan);
+    let steps = &run.plan.steps;
     let mut begun = vec![None; steps.len()];
     let mut taken = Vec::new();
-    for entry in &run.entries {
-        let (Some(step), Some(begun)) = (steps.get(entry.step), begun.get_mut(entry.step)) else {
-            continue;
-        };
+    for (at, entry) in run.of_steps() {
+        let (step, begun) = (&steps[at], &mut begun[at]);
         match &entry.happened {
             Happened::Intent => *begun = Some(entry.at),
             // An image that is there already, and waiting until a node is reached, change nothing.

@@ -41,6 +41,40 @@ pub enum Class {
     Bug,
 }
 
+impl Class {
+    const ALL: [Self; 8] = [
+        Self::Refused,
+        Self::Partly,
+        Self::Missing,
+        Self::Busy,
+        Self::Unreachable { sent: Sent::No },
+        Self::Unreachable { sent: Sent::Maybe },
+        Self::Broken,
+        Self::Bug,
+    ];
+
+    /// Returns the word that the journal has for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Partly => "partly-refused",
+            Self::Missing => "missing",
+            Self::Busy => "busy",
+            Self::Unreachable { sent: Sent::No } => "unreachable",
+            Self::Unreachable { sent: Sent::Maybe } => "lost",
+            Self::Broken => "broken",
+            Self::Bug => "bug",
+        }
+    }
+
+    /// Returns the class behind a word; one that is not known makes no sense to us.
+    pub(crate) fn from_word(word: &str) -> Self {
+        let mut all = Self::ALL.into_iter();
+        all.find(|class| class.word() == word)
+            .unwrap_or(Self::Broken)
+    }
+}
+
 /// Whether the other side may have acted on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sent {
@@ -48,6 +82,24 @@ pub enum Sent {
     No,
     /// It may have been acted on: look before repeating.
     Maybe,
+}
+
+/// What leads on after an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Next {
+    /// The same again, once the cause is gone.
+    #[default]
+    Repeat,
+    /// A new plan: what this one was made with has changed, or is to be corrected.
+    NewPlan,
+}
+
+impl Next {
+    /// Tells whether it is what usually leads on.
+    pub(crate) fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// An error that crossed a port.
@@ -64,6 +116,9 @@ pub struct PortError {
     pub log: Vec<ForeignText>,
     /// What a person can do next; may be empty.
     pub hint: String,
+    /// What leads on.
+    #[serde(default)]
+    pub next: Next,
 }
 
 impl PortError {
@@ -71,10 +126,7 @@ impl PortError {
     pub fn bug(doing: &str, error: &dyn std::fmt::Display) -> Self {
         Self {
             class: Class::Bug,
-            doing: doing.to_owned(),
-            detail: error.to_string().into(),
-            log: Vec::new(),
-            hint: String::new(),
+            ..Self::refused(doing, error.to_string(), "")
         }
     }
 
@@ -86,6 +138,7 @@ impl PortError {
             detail: detail.into(),
             log: Vec::new(),
             hint: hint.into(),
+            next: Next::default(),
         }
     }
 }

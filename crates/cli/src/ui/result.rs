@@ -4,7 +4,7 @@
 //! Never: another source of facts than the chronicle.
 
 use homestak_core::plan::StepKind;
-use homestak_driver::runs::{Chronicle, Ending, REPLAN, Row, Status, Trouble};
+use homestak_driver::runs::{Chronicle, Ending, Row, Status, Trouble};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
@@ -139,8 +139,7 @@ fn lines(name: &str, trouble: &Trouble) -> Vec<String> {
         trouble.message
     )];
     lines.extend(trouble.log.iter().map(|line| format!("  log: {line}")));
-    // How the run ended says that one with its options.
-    if !trouble.hint.is_empty() && trouble.hint != REPLAN {
+    if !trouble.hint.is_empty() {
         lines.push(format!("{} {}", "hint:".cyan().bold(), trouble.hint));
     }
     lines

@@ -107,6 +107,7 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: records.iter().map(planned).collect(),
         images: Vec::new(),
+        steps: homestak_core::plan::Steps::default(),
         foreign: Vec::new(),
         refusals: Vec::new(),
         estimate: None,
@@ -119,9 +120,9 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
     runtime.unwrap().block_on(async {
         let journal = homestak_store::Sqlite::open(&lab.state()).unwrap();
         let run = journal.begin("apply", &plan, "run", at).await.unwrap();
-        for (step, record) in records.into_iter().enumerate() {
+        for record in records {
             let entry = Entry {
-                step,
+                step: None,
                 happened: Happened::Done { changed: true },
                 at,
                 record: Some(record),

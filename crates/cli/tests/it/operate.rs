@@ -1,5 +1,6 @@
 //! Manifests are planned, applied and destroyed on a host over TLS.
 
+use homestak_core::plan::FORM;
 use homestak_sim::{Call, Fault, FaultKind, Kind};
 use serde_json::Value;
 
@@ -173,6 +174,55 @@ fn a_written_plan_is_carried_out_only_while_it_fits() {
     let unknown = father.run(&["manifest", "apply", "other.json"]);
     assert_eq!(unknown.code, 1);
     assert!(unknown.err.contains("its form is 99"), "{}", unknown.err);
+    let written = std::fs::read_to_string(father.site.work().join("plan.json")).unwrap();
+    let older = written.replacen(&format!("\"form\": {FORM}"), "\"form\": 2", 1);
+    assert_ne!(written, older);
+    std::fs::write(father.site.work().join("other.json"), older).unwrap();
+    let older = father.run(&["manifest", "apply", "other.json"]);
+    assert_eq!(older.code, 1);
+    assert!(older.err.contains("its form is 2"), "{}", older.err);
+    assert!(older.err.contains("manifest plan --out"), "{}", older.err);
+}
+
+#[test]
+fn a_comment_that_moves_every_line_leaves_a_written_plan_valid() {
+    let father = Father::quick();
+    father.single();
+    father
+        .run(&[
+            "manifest",
+            "plan",
+            "-M",
+            "single-node",
+            "-H",
+            "father",
+            "--out",
+            "plan.json",
+        ])
+        .good();
+    let written = std::fs::read_to_string(father.site.work().join("plan.json")).unwrap();
+    assert!(written.contains("single-node.yaml:"), "{written}");
+    let mut moved = 0;
+    for kind in [
+        "manifests",
+        "nodes",
+        "presets",
+        "images",
+        "specs",
+        "postures",
+    ] {
+        let Ok(files) = std::fs::read_dir(father.site.site().join(kind)) else {
+            continue;
+        };
+        for file in files.map(|file| file.unwrap().path()) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(&file, format!("# Another line.\n\n{text}")).unwrap();
+            moved += 1;
+        }
+    }
+    assert!(moved > 2);
+    father.run(&["manifest", "apply", "plan.json"]).good();
+    assert_eq!(father.guests(), ["test-vm"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
-use homestak_core::plan::{FORM, NodeRecord, NodeStatus, OnError, Place, Plan, Verb};
+use homestak_core::plan::{NodeRecord, NodeStatus, OnError, Place, Plan, Verb};
 use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
 use homestak_sim::Kind;
 use jiff::Timestamp;
@@ -272,6 +272,7 @@ pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: Vec::new(),
         images: Vec::new(),
+        steps: homestak_core::plan::Steps::default(),
         foreign: Vec::new(),
         refusals: Vec::new(),
         estimate: None,
@@ -322,10 +323,10 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
         configured: None,
         hosts_guests: None,
     };
-    let plan = empty_plan(FORM - 1, None);
+    let plan = empty_plan(1, None);
     let at = Timestamp::UNIX_EPOCH;
     let entry = Entry {
-        step: 0,
+        step: None,
         happened: Happened::Done { changed: true },
         at,
         record: Some(record),

@@ -236,6 +236,39 @@ fn a_run_of_an_older_program_is_not_called_resumable() {
 }
 
 #[test]
+fn an_unfinished_run_of_an_earlier_form_is_continued_by_its_command() {
+    for verb in ["apply", "destroy"] {
+        let father = Father::quick();
+        father.single();
+        let id = id_of(&father).unwrap();
+        let plan = empty_plan(FORM - 1, SiteId::new(&id));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let journal = homestak_store::Sqlite::open(&father.state()).unwrap();
+            let begun = journal.begin(verb, &plan, "mark", Timestamp::UNIX_EPOCH);
+            begun.await.unwrap();
+        });
+        let way_on = format!("homestak manifest {verb} -M single-node -H father continues");
+        let which = ["-M", "single-node", "-H", "father"];
+        for command in ["resume", "rollback"] {
+            let refused = father.run(&[&["manifest", command][..], &which].concat());
+            assert_eq!(refused.code, 3, "{}", refused.err);
+            assert!(refused.err.contains(&way_on), "{}", refused.err);
+            assert!(!refused.err.contains("reidentify"), "{}", refused.err);
+        }
+        let status = father.run(&STATUS);
+        assert!(status.err.contains(&way_on), "{}", status.err);
+        let report = father.run(&["manifest", "report"]).good();
+        assert!(report.contains(&way_on), "{report}");
+        father.run(&APPLY).good();
+        let history = father.run(&["manifest", "history", "--json-output"]).json();
+        assert_eq!(history["runs"][1]["ending"], "superseded", "{history}");
+    }
+}
+
+#[test]
 fn runs_of_another_site_are_not_reported() {
     let father = Father::quick();
     father.single();

@@ -15,6 +15,7 @@ use super::owner::{Match, Owners};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
 use super::remade::remade;
+use super::step::Steps;
 use super::strays::{
     Exact, ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
     unseen_inside, unusable,
@@ -101,6 +102,7 @@ pub(super) fn empty(
         timeouts: settings.limits(),
         nodes,
         images,
+        steps: Steps::default(),
         foreign,
         refusals,
         estimate: None,

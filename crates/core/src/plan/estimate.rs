@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::step::{StepKind, steps};
+use super::step::StepKind;
 use super::types::Plan;
 
 /// How long steps took, in seconds.
@@ -52,7 +52,7 @@ impl Paces {
 /// Goes through the steps as the operator does, with so many at once. Returns the seconds, and
 /// whether all steps were measured on the same hosts; `None` when one was never measured.
 pub(super) fn estimate(plan: &Plan, paces: &Paces) -> Option<(f64, bool)> {
-    let steps = steps(plan);
+    let steps = &plan.steps;
     let known: Option<Vec<(f64, bool)>> = steps.iter().map(|step| paces.of(step.kind)).collect();
     let known = known?;
     let mut waiting: Vec<usize> = steps.iter().map(|step| step.after.len()).collect();

@@ -1,6 +1,6 @@
 //! From what should be and what is to what is done.
 //!
-//! In: a resolved manifest, what was seen, what is remembered. Out: a [`Plan`] and its [`steps`].
+//! In: a resolved manifest, what was seen, what is remembered. Out: a [`Plan`] with its steps.
 //! Never: waiting or asking; a plan is a pure function of what it is given.
 
 mod apply;
@@ -30,7 +30,7 @@ pub use inside::{digest, port, spec_text, without_values};
 pub use owner::ids;
 pub use rebuild::{Rebuilt, rebuild, rebuilt_plan, unknown_manifest};
 pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
-pub use step::{Step, StepKind, steps};
+pub use step::{Step, StepId, StepKind, Steps, steps};
 pub use strays::{UNSEEN_INSIDE, is_removed, left_inside, lost_with_it};
 pub use types::{
     Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
@@ -112,6 +112,7 @@ pub fn plan(inputs: &Inputs<'_>) -> Plan {
         Verb::Destroy => destroy::plan(inputs),
         Verb::Reidentify => reidentify::plan(inputs),
     };
+    plan.steps = steps(&plan);
     let estimate = estimate::estimate(&plan, inputs.paces);
     plan.estimate = estimate.map(|(seconds, _)| seconds);
     plan.measured = estimate.is_some_and(|(_, measured)| measured);

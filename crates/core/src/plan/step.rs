@@ -1,9 +1,12 @@
 //! A plan as steps: the smallest things that are done, recorded and undone.
 //!
-//! In: a [`Plan`]. Out: steps with what each waits for, the same for the same plan.
-//! Never: a step that makes a choice.
+//! They are derived once, when the plan is made, and are part of it from then on: whoever carries it
+//! out, continues or undoes it reads them there. A step never makes a choice.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -89,9 +92,52 @@ impl StepKind {
     }
 }
 
+/// The name of a step: what it does and to what, such as `create:father/web`, `ready:father/hv/web`
+/// for a node inside `hv`, or `image:father/debian-13.qcow2`. Unique in its plan, and the same
+/// whatever else is in it: a node has at most one step of each kind, and one name per place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct StepId(Arc<str>);
+
+impl StepId {
+    /// Names what a step does to something at a place on a host of the site.
+    fn new(kind: StepKind, (host, place): (&str, &Place), name: &str) -> Self {
+        let kind = kind.word();
+        Self::from(match place {
+            Place::Host(host) => format!("{kind}:{host}/{name}"),
+            Place::Inside(parent) => format!("{kind}:{host}/{parent}/{name}"),
+        })
+    }
+
+    /// Returns it as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for StepId {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<StepId> for String {
+    fn from(id: StepId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for StepId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
+    /// Its name.
+    pub id: StepId,
     /// What it does.
     pub kind: StepKind,
     /// Index of the node in the plan; none for an image.
@@ -102,14 +148,104 @@ pub struct Step {
     pub after: Vec<usize>,
 }
 
-/// Turns a plan into steps. A step's index is its name in the journal.
-pub fn steps(plan: &Plan) -> Vec<Step> {
+/// The steps of a plan, each behind those that it waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Written>", into = "Vec<Written>")]
+pub struct Steps {
+    all: Vec<Step>,
+    index: BTreeMap<StepId, usize>,
+}
+
+impl Steps {
+    /// Returns the index of a step.
+    pub fn position(&self, id: &StepId) -> Option<usize> {
+        self.index.get(id).copied()
+    }
+
+    /// Adds a step behind the others and returns its index.
+    fn push(&mut self, mut step: Step) -> usize {
+        let at = self.all.len();
+        // Names of guests come from their hosts, and a host that lies must not make two steps one.
+        while self.position(&step.id).is_some() {
+            step.id = StepId::from(format!("{}#{at}", step.id));
+        }
+        self.index.insert(step.id.clone(), at);
+        self.all.push(step);
+        at
+    }
+}
+
+impl Deref for Steps {
+    type Target = [Step];
+
+    fn deref(&self) -> &[Step] {
+        &self.all
+    }
+}
+
+/// A step as it is written: it waits for others by their names.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    id: StepId,
+    kind: StepKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<usize>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    after: Vec<StepId>,
+}
+
+impl From<Steps> for Vec<Written> {
+    fn from(steps: Steps) -> Self {
+        let written = |step: &Step| Written {
+            id: step.id.clone(),
+            kind: step.kind,
+            node: step.node,
+            image: step.image,
+            after: step.after.iter().map(|at| steps[*at].id.clone()).collect(),
+        };
+        steps.iter().map(written).collect()
+    }
+}
+
+impl TryFrom<Vec<Written>> for Steps {
+    type Error = String;
+
+    fn try_from(written: Vec<Written>) -> Result<Self, String> {
+        let mut steps = Self::default();
+        for step in written {
+            // What a step waits for comes before it, so nothing waits for itself.
+            let before = |id: &StepId| {
+                let known = steps.position(id);
+                known.ok_or_else(|| {
+                    format!("`{}` waits for `{id}`, which is not before it", step.id)
+                })
+            };
+            let after: Result<Vec<usize>, String> = step.after.iter().map(before).collect();
+            if steps.position(&step.id).is_some() {
+                return Err(format!("the step `{}` is there twice", step.id));
+            }
+            steps.push(Step {
+                after: after?,
+                id: step.id,
+                kind: step.kind,
+                node: step.node,
+                image: step.image,
+            });
+        }
+        Ok(steps)
+    }
+}
+
+/// Derives the steps of a plan.
+pub fn steps(plan: &Plan) -> Steps {
     Maker::new(plan).make()
 }
 
 struct Maker<'p> {
     plan: &'p Plan,
-    steps: Vec<Step>,
+    steps: Steps,
     /// For each node, the step after which its children can be made.
     ready: BTreeMap<&'p str, usize>,
     /// For each place and id, the step that frees it.
@@ -125,7 +261,7 @@ impl<'p> Maker<'p> {
     fn new(plan: &'p Plan) -> Self {
         Self {
             plan,
-            steps: Vec::new(),
+            steps: Steps::default(),
             ready: BTreeMap::new(),
             freed: BTreeMap::new(),
             pruned: BTreeMap::new(),
@@ -134,7 +270,7 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn make(mut self) -> Vec<Step> {
+    fn make(mut self) -> Steps {
         // Children go before their parents, and whatever goes makes room for what comes.
         for (at, node) in self.plan.nodes.iter().enumerate().rev() {
             if matches!(node.action, Action::Destroy | Action::Replace) {
@@ -147,14 +283,15 @@ impl<'p> Maker<'p> {
         self.steps
     }
 
-    fn push(&mut self, kind: StepKind, node: usize, after: Vec<usize>) -> usize {
+    fn push(&mut self, kind: StepKind, at: usize, after: Vec<usize>) -> usize {
+        let node = &self.plan.nodes[at];
         self.steps.push(Step {
+            id: StepId::new(kind, (&node.host, &node.place), &node.name),
             kind,
-            node: Some(node),
+            node: Some(at),
             image: None,
             after,
-        });
-        self.steps.len() - 1
+        })
     }
 
     fn remove(&mut self, at: usize, node: &'p NodePlan) {
@@ -209,7 +346,7 @@ impl<'p> Maker<'p> {
         let mut after: Vec<usize> = parent.into_iter().collect();
         let wanted = node.wanted.as_ref();
         if let Some(image) = wanted.and_then(|wanted| wanted.image) {
-            after.push(self.image(image, parent));
+            after.extend(self.image(image, parent));
         }
         if let Some(vmid) = wanted.and_then(|wanted| wanted.vmid) {
             after.extend(self.freed.get(&(&node.place, Some(vmid))));
@@ -223,19 +360,20 @@ impl<'p> Maker<'p> {
         self.push(StepKind::Create, at, after)
     }
 
-    fn image(&mut self, image: usize, parent: Option<usize>) -> usize {
+    fn image(&mut self, image: usize, parent: Option<usize>) -> Option<usize> {
         if let Some(step) = self.images.get(&image) {
-            return *step;
+            return Some(*step);
         }
-        self.steps.push(Step {
+        let need = self.plan.images.get(image)?;
+        let step = self.steps.push(Step {
+            id: StepId::new(StepKind::Image, (&need.site_host, &need.place), &need.file),
             kind: StepKind::Image,
             node: None,
             image: Some(image),
             after: parent.into_iter().collect(),
         });
-        let step = self.steps.len() - 1;
         self.images.insert(image, step);
-        step
+        Some(step)
     }
 
     /// Starts a guest, waits for it and configures it; returns the step after which it is ready.

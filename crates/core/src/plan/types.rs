@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::record::{Configured, NodeRecord};
+use super::step::Steps;
 use crate::converge::Change;
 use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
@@ -15,7 +16,7 @@ use crate::foreign::ForeignText;
 use crate::observed::{GuestKind, GuestRef, GuestUuid, Power};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
-pub const FORM: u32 = 2;
+pub const FORM: u32 = 3;
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +101,9 @@ pub struct Plan {
     pub nodes: Vec<NodePlan>,
     /// Images that nodes are made from.
     pub images: Vec<ImageNeed>,
+    /// What is done, in the smallest parts. Plans of earlier forms were written without.
+    #[serde(default)]
+    pub steps: Steps,
     /// Guests that are there and not ours.
     pub foreign: Vec<Foreign>,
     /// What cannot be done; a plan with any is not carried out.
@@ -115,6 +119,17 @@ impl Plan {
     /// Returns the node of that name.
     pub fn node(&self, name: &str) -> Option<&NodePlan> {
         self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// Returns how many steps each node takes.
+    pub fn n_steps(&self) -> Vec<usize> {
+        let mut n_steps = vec![0; self.nodes.len()];
+        for node in self.steps.iter().filter_map(|step| step.node) {
+            if let Some(n_steps) = n_steps.get_mut(node) {
+                *n_steps += 1;
+            }
+        }
+        n_steps
     }
 
     /// Tells whether there is nothing to do.
@@ -142,22 +157,12 @@ impl Plan {
     /// Tells whether two plans do the same, whatever they expect of time and whichever lines of the
     /// documents say so.
     pub fn same_work(&self, other: &Self) -> bool {
-        let refusals = |plan: &Self| -> Vec<Refusal> {
-            let bare = |refusal: &Refusal| Refusal {
-                reason: Reason {
-                    source: None,
-                    ..refusal.reason.clone()
-                },
-                ..refusal.clone()
-            };
-            plan.refusals.iter().map(bare).collect()
-        };
         let still = |plan: &Self| Self {
             estimate: None,
             measured: false,
             foreign: Vec::new(),
             nodes: plan.nodes.iter().map(NodePlan::without_reasons).collect(),
-            refusals: refusals(plan),
+            refusals: plan.refusals.iter().map(Refusal::without_reason).collect(),
             ..plan.clone()
         };
         still(self) == still(other)
@@ -493,6 +498,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Returns what is refused, without why.
+    #[must_use]
+    pub fn without_reason(&self) -> Self {
+        Self::of(self.node.as_deref(), <(String, String)>::default())
+    }
+
     /// Refuses something for a reason that no line of a document gave.
     pub(super) fn of(node: Option<&str>, (detail, hint): (String, String)) -> Self {
         Self {

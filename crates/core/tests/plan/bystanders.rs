@@ -152,14 +152,14 @@ fn a_recorded_child_of_a_hypervisor_that_goes_is_removed_before_it() {
         let there = (vec![hv.clone()], Some(vec![kid.clone()]));
         let plan = planned(OTHER, there, &records, &options);
         assert_eq!(plan.refusals, []);
-        let steps = steps(&plan);
+        let steps = &plan.steps;
         let gone = |name: &str| {
             let of = |at: usize| plan.nodes[at].name == name;
             let mut steps = steps.iter();
             steps.position(|step| step.kind == StepKind::Destroy && step.node.is_some_and(of))
         };
         let (kid, hv) = (gone("in").expect("in"), gone("hv").expect("hv"));
-        assert!(before(&steps, hv).contains(&kid));
+        assert!(before(steps, hv).contains(&kid));
         let node = plan.node("in").expect("in");
         assert_eq!((node.host.as_str(), node.depth), ("father", 1));
     }

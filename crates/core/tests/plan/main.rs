@@ -6,6 +6,7 @@
 mod bystanders;
 mod insides;
 mod owners;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use homestak_core::observed::{
 };
 use homestak_core::plan::{
     Action, Comparison, ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options,
-    Paces, Place, Plan, Records, Step, StepKind, Verb, identity, plan, steps,
+    Paces, Place, Plan, Records, Step, StepKind, Verb, identity, plan,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use proptest::prelude::*;
@@ -239,7 +240,7 @@ fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
 fn nodes_that_are_there_as_written_need_nothing() {
     let plan = apply(TWO, vec![ours("a", 200), ours("b", 500)]);
     assert!(plan.is_empty(), "{:#?}", plan.nodes);
-    assert_eq!(steps(&plan), []);
+    assert!(plan.steps.is_empty());
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn unknown_power_is_refused_and_never_planned_upon() {
         panic!("{:#?}", plan.refusals);
     };
     assert!(refusal.reason.text.contains("is unknown"), "{refusal:?}");
-    assert!(steps(&plan).iter().all(|step| step.kind != StepKind::Start));
+    assert!(plan.steps.iter().all(|step| step.kind != StepKind::Start));
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn sizes_are_changed_in_place_and_disks_only_grow() {
     let (restart, sizes) = reasons.split_last().expect("reasons");
     assert_eq!(sizes, ["memory 1024 -> 2048 MiB", "disk 10 -> 20 GiB"]);
     assert!(restart.starts_with("it is restarted"), "{restart}");
-    let kinds: Vec<StepKind> = steps(&plan).iter().map(|step| step.kind).collect();
+    let kinds: Vec<StepKind> = plan.steps.iter().map(|step| step.kind).collect();
     use StepKind::{Discard, Grow, Ready, Reshape, Start, Stop};
     // Nothing records whether its first-boot data was removed.
     assert_eq!(kinds, [Grow, Stop, Reshape, Start, Ready, Discard]);
@@ -399,7 +400,7 @@ proptest! {
     #[test]
     fn parents_are_ready_before_their_children_are_made(parents in forest()) {
         let plan = apply(&text_of(&parents), Vec::new());
-        let steps = steps(&plan);
+        let steps = &plan.steps;
         let find = |node: usize, kind| {
             let name = format!("n{node}");
             steps.iter().position(|step| {
@@ -408,10 +409,10 @@ proptest! {
         };
         for (node, parent) in parents.iter().enumerate() {
             let create = find(node, StepKind::Create).expect("a create");
-            prop_assert!(!before(&steps, create).contains(&create), "no cycle");
+            prop_assert!(!before(steps, create).contains(&create), "no cycle");
             if let Some(parent) = parent {
                 let ready = find(*parent, StepKind::Ready).expect("a ready");
-                prop_assert!(before(&steps, create).contains(&ready));
+                prop_assert!(before(steps, create).contains(&ready));
             }
         }
     }
@@ -429,7 +430,7 @@ proptest! {
         let work = |text: &str| {
             let plan = apply(text, there.clone());
             let nodes: Vec<_> = plan.nodes.iter().map(|n| (n.name.clone(), n.action, n.wanted.clone())).collect();
-            (nodes, steps(&plan))
+            (nodes, plan.steps)
         };
         prop_assert_eq!(work(&text), work(&turned));
     }

@@ -244,11 +244,7 @@ fn a_guest_whose_creation_was_cut_off_is_looked_for_when_it_is_destroyed() {
     let plan = recorded(TWO, Vec::new(), &[known], &Options::new(Verb::Destroy));
     let node = plan.node("a").expect("a");
     assert_eq!(node.action, Action::Destroy);
-    assert!(
-        steps(&plan)
-            .iter()
-            .any(|step| step.kind == StepKind::Destroy)
-    );
+    assert!(plan.steps.iter().any(|step| step.kind == StepKind::Destroy));
 }
 
 #[test]
@@ -300,7 +296,7 @@ fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_th
     assert_eq!(node.action, Action::Reidentify);
     let new = node.reidentified.as_ref().expect("an identity");
     assert_eq!(new.uuid, identity::uuid(&site(), "m", "father", "a"));
-    let kinds: Vec<StepKind> = steps(&plan).iter().map(|step| step.kind).collect();
+    let kinds: Vec<StepKind> = plan.steps.iter().map(|step| step.kind).collect();
     assert_eq!(kinds, [StepKind::Reidentify]);
 }
 

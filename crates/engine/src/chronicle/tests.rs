@@ -4,11 +4,12 @@
 //! Never: a run; those are tested through the program.
 
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
-use homestak_core::plan::{FORM, Found, NodePlan, NodeRecord, NodeStatus, OnError};
+use homestak_core::plan::{FORM, Found, NodePlan, NodeRecord, NodeStatus, OnError, Steps, steps};
 
 use crate::journal::{Entry, RunHead};
 
 use super::*;
+use crate::ports::{Class, Next};
 
 fn node(name: &str, action: Action) -> NodePlan {
     NodePlan {
@@ -44,7 +45,7 @@ fn node(name: &str, action: Action) -> NodePlan {
 }
 
 fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
-    Plan {
+    let mut plan = Plan {
         form: FORM,
         verb,
         site: None,
@@ -57,11 +58,14 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes,
         images: Vec::new(),
+        steps: Steps::default(),
         foreign: Vec::new(),
         refusals: Vec::new(),
         estimate: None,
         measured: false,
-    }
+    };
+    plan.steps = steps(&plan);
+    plan
 }
 
 fn tell(chronicle: &mut Chronicle, what: What) {
@@ -97,10 +101,11 @@ fn failed(step: StepKind, undo: bool) -> What {
         step,
         undo,
         trouble: Trouble {
-            class: "refused".to_owned(),
+            class: Class::Refused,
             message: "no".to_owned(),
             log: Vec::new(),
             hint: String::new(),
+            next: Next::Repeat,
         },
         seconds: 1.0,
     }

@@ -178,10 +178,7 @@ impl Board {
             .ok_or_else(|| PortError::bug("open a node", &format!("`{name}` has no guest")))?;
         let away = |detail: &str, hint: &str| PortError {
             class: Class::Unreachable { sent: Sent::No },
-            doing: format!("open `{name}`"),
-            detail: detail.into(),
-            log: Vec::new(),
-            hint: hint.into(),
+            ..PortError::refused(&format!("open `{name}`"), detail, hint)
         };
         let provider = Box::pin(self.open(&node.host, &node.place)).await?;
         let seen = provider.inspect(&guest).await?;

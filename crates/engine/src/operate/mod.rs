@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{OnError, Plan, Step, StepKind, steps, without_values};
+use homestak_core::plan::{OnError, Plan, StepKind, without_values};
 
 use crate::events::{Cast, Hub, What};
 use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
@@ -71,11 +71,6 @@ pub struct Operator {
     pub mark: fn() -> String,
 }
 
-/// Returns the mark of a run. A run of the first form has none, and so proves nothing.
-fn mark(run: &Run) -> String {
-    run.head.mark.clone().unwrap_or_default()
-}
-
 impl Operator {
     /// Carries out a plan. The caller holds the plan's scopes.
     pub async fn carry_out(
@@ -88,8 +83,7 @@ impl Operator {
         let now = self.clock.now();
         let kept = without_values(plan);
         let id = self.journal.begin(verb, &kept, &mark, now).await?;
-        let replay = replay(steps(plan).len(), &[]);
-        let mut stage = self.stage(id, mark, plan, replay);
+        let mut stage = self.stage(id, mark, plan, &[]);
         let ending = self
             .go_on(verb, &mut stage, false, interrupt, false)
             .await?;
@@ -104,11 +98,10 @@ impl Operator {
         settled: &[String],
         interrupt: Interrupt,
     ) -> Result<Ending, JournalError> {
-        let steps = steps(&run.plan);
         let mut entries = run.entries.clone();
-        let so_far = replay(steps.len(), &entries);
-        for (at, state) in so_far.states.iter().enumerate() {
-            let node = steps[at].node.and_then(|node| run.plan.nodes.get(node));
+        let so_far = replay(&run.plan.steps, &entries);
+        for (step, state) in run.plan.steps.iter().zip(&so_far.states) {
+            let node = step.node.and_then(|node| run.plan.nodes.get(node));
             let named = node.is_some_and(|node| settled.contains(&node.name));
             let open = matches!(
                 state,
@@ -124,7 +117,7 @@ impl Operator {
             let skipped = *state == StepState::Untouched && after_stop;
             if named && (open || skipped) {
                 let entry = Entry {
-                    step: at,
+                    step: Some(step.id.clone()),
                     happened: Happened::Settled,
                     at: self.clock.now(),
                     record: None,
@@ -133,17 +126,20 @@ impl Operator {
                 entries.push(entry);
             }
         }
-        let replay = replay(steps.len(), &entries);
-        let unwinding = replay.unwinding;
-        let mut stage = self.stage(run.head.id, mark(run), &run.plan, replay);
-        self.go_on(&run.head.verb, &mut stage, unwinding, interrupt, true)
-            .await
+        let mut stage = self.stage_of(run, &entries);
+        self.go_on(
+            &run.head.verb,
+            &mut stage,
+            so_far.unwinding,
+            interrupt,
+            true,
+        )
+        .await
     }
 
     /// Undoes everything a run did.
     pub async fn roll_back(&self, run: &Run, interrupt: Interrupt) -> Result<Ending, JournalError> {
-        let replay = replay(steps(&run.plan).len(), &run.entries);
-        let mut stage = self.stage(run.head.id, mark(run), &run.plan, replay);
+        let mut stage = self.stage_of(run, &run.entries);
         self.announce(run.head.id, &run.head.verb, &stage, true);
         let begun = self.clock.now();
         let ending = self.unwind(&mut stage, interrupt).await?;
@@ -206,14 +202,19 @@ impl Operator {
         })
     }
 
-    fn stage(&self, id: RunId, mark: String, plan: &Plan, replay: Replay) -> run::Stage {
-        let steps: Vec<Step> = steps(plan);
+    /// Takes up a run where its entries end. One of the first form has no mark, and so proves nothing.
+    fn stage_of(&self, run: &Run, entries: &[Entry]) -> run::Stage {
+        let mark = run.head.mark.clone().unwrap_or_default();
+        self.stage(run.head.id, mark, &run.plan, entries)
+    }
+
+    fn stage(&self, id: RunId, mark: String, plan: &Plan, entries: &[Entry]) -> run::Stage {
+        let replay = replay(&plan.steps, entries);
         let plan = Arc::new(plan.clone());
         let board = Board::new(plan.clone(), self.places.clone(), replay.records.values());
         run::Stage {
             run: id,
             plan,
-            steps: steps.into(),
             states: replay.states,
             was_done: replay.was_done,
             changed: replay.changed,
@@ -232,16 +233,12 @@ impl Operator {
                 names.extend(uuid.map(|uuid| (uuid.clone(), node.name.clone())));
             }
         }
-        let images = stage.steps.iter().filter_map(|step| {
+        let images = stage.plan.steps.iter().filter_map(|step| {
             let image = stage.plan.images.get(step.image?)?;
             Some((image.name.clone(), subject(&stage.plan, step)))
         });
         self.hub.enter(id, names, images.collect());
-        let mut n_steps = vec![0; stage.plan.nodes.len()];
-        for node in stage.steps.iter().filter_map(|step| step.node) {
-            n_steps[node] += 1;
-        }
-        let cast = stage.plan.nodes.iter().zip(n_steps);
+        let cast = stage.plan.nodes.iter().zip(stage.plan.n_steps());
         let nodes = cast
             .map(|(node, steps)| Cast {
                 name: node.name.clone(),

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use homestak_core::observed::Power;
-use homestak_core::plan::{Action, NodePlan, Step, StepKind, UNSEEN_INSIDE, steps};
+use homestak_core::plan::{Action, NodePlan, Step, StepKind, UNSEEN_INSIDE};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::Operator;
 use super::replay::{Replay, StepState, replay};
-use super::{Operator, mark};
 use crate::journal::Run;
 use crate::ports::{Class, GuestRef, ObservedGuest, PortError};
 use crate::steps::configure::earlier;
@@ -66,11 +66,10 @@ pub fn rollback_plan(run: &Run) -> Vec<UndoItem> {
 impl Operator {
     /// Returns the same after a look at each guest that may be removed: its mark decides.
     pub async fn rollback_plan(&self, run: &Run) -> Vec<UndoItem> {
-        let replay = replay(steps(&run.plan).len(), &run.entries);
-        let stage = self.stage(run.head.id, mark(run), &run.plan, replay);
+        let stage = self.stage_of(run, &run.entries);
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
-        for (at, step) in stage.steps.iter().enumerate() {
+        for (at, step) in stage.plan.steps.iter().enumerate() {
             if step.kind != StepKind::Create || !stage.states[at].needs_undo() {
                 continue;
             }
@@ -146,16 +145,14 @@ async fn inside(task: &Task, there: ObservedGuest, seen: &Seen) -> Result<Remova
 }
 
 fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
-    let steps = steps(&run.plan);
-    let entries = run.entries.iter();
-    let kept = entries.filter(|entry| {
-        let step = steps.get(entry.step);
-        step.is_some_and(|step| entry.is_kept(step.kind))
-    });
+    let steps = &run.plan.steps;
+    let kept = run
+        .of_steps()
+        .filter(|(at, entry)| entry.is_kept(steps[*at].kind));
     let so_far = SoFar {
-        replay: replay(steps.len(), &run.entries),
-        kept: kept.map(|entry| entry.step).collect(),
-        steps: &steps,
+        replay: replay(steps, &run.entries),
+        kept: kept.map(|(at, _)| at).collect(),
+        steps,
         seen,
     };
     let mut items = Vec::new();

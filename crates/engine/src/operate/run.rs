@@ -21,7 +21,6 @@ use crate::journal::{JournalError, RunId};
 pub(super) struct Stage {
     pub(super) run: RunId,
     pub(super) plan: Arc<Plan>,
-    pub(super) steps: Arc<[Step]>,
     pub(super) states: Vec<StepState>,
     /// Which steps were done at some time, whatever became of them later.
     pub(super) was_done: Vec<bool>,
@@ -49,13 +48,13 @@ impl Stage {
     /// Returns the steps that have something to undo. A guest that was removed is not started
     /// again, and the place where it was may be gone too, so nobody looks.
     pub(super) fn to_undo(&self) -> Vec<bool> {
-        let done = self.steps.iter().zip(&self.was_done);
+        let done = self.plan.steps.iter().zip(&self.was_done);
         let removed: BTreeSet<usize> = done
             .filter(|(step, was_done)| **was_done && step.kind == StepKind::Destroy)
             .filter_map(|(step, _)| step.node)
             .collect();
         let is_removed = |node: Option<usize>| node.is_some_and(|node| removed.contains(&node));
-        let states = self.states.iter().zip(self.steps.iter());
+        let states = self.states.iter().zip(self.plan.steps.iter());
         let needs_undo = |(state, step): (&StepState, &Step)| {
             state.needs_undo() && !(step.kind == StepKind::Stop && is_removed(step.node))
         };
@@ -78,7 +77,9 @@ impl Work<'_> {
         mut interrupt: Interrupt,
     ) -> Result<Came, JournalError> {
         let mut left = todo.iter().filter(|todo| **todo).count();
-        let mut schedule = Schedule::new(&stage.steps, todo, self.way);
+        let plan = stage.plan.clone();
+        let steps = &plan.steps;
+        let mut schedule = Schedule::new(steps, todo, self.way);
         let worker = Worker::new(self.operator, stage, self.way, interrupt.clone());
         let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
         // Which step each task is about: one that panics cannot say so itself.
@@ -90,9 +91,9 @@ impl Work<'_> {
             let go_on =
                 broken.is_none() && !interrupt.is_asked() && (!failed || self.go_on_after_failure);
             if go_on {
-                let all_busy = busy >= stage.plan.parallelism;
-                if let Some(at) = schedule.next(&stage.steps, all_busy) {
-                    busy += usize::from(is_work(&stage.steps[at]));
+                let all_busy = busy >= plan.parallelism;
+                if let Some(at) = schedule.next(steps, all_busy) {
+                    busy += usize::from(is_work(&steps[at]));
                     // Begun in an earlier life: it may be done, so it is looked at first.
                     let look_first = stage.states[at] != StepState::Untouched;
                     let changed = stage.changed[at];
@@ -131,7 +132,7 @@ impl Work<'_> {
                     (at, worker.panicked(at, &error.to_string()).await)
                 }
             };
-            busy -= usize::from(is_work(&stage.steps[at]));
+            busy -= usize::from(is_work(&steps[at]));
             match result {
                 Ok(ended) => {
                     stage.states[at] = ended.state.clone();

@@ -43,7 +43,6 @@ struct Shared {
     mark: String,
     way: Way,
     plan: Arc<Plan>,
-    steps: Arc<[Step]>,
     board: Arc<Board>,
     journal: Arc<dyn Journal>,
     seeds: Arc<dyn Seeds>,
@@ -78,7 +77,6 @@ impl Worker {
             mark: stage.mark.clone(),
             way,
             plan: stage.plan.clone(),
-            steps: stage.steps.clone(),
             board: stage.board.clone(),
             journal: operator.journal.clone(),
             seeds: operator.seeds.clone(),
@@ -114,8 +112,12 @@ impl Worker {
     /// Records that a step ended in a panic. What it did is not known, so it counts as failed:
     /// undoing it looks at what is there.
     pub(super) async fn panicked(&self, at: usize, what: &str) -> Result<Ended, JournalError> {
-        tracing::error!(step = at, what, "a step panicked");
-        let step = &self.0.steps[at];
+        tracing::error!(
+            step = self.0.plan.steps[at].id.as_str(),
+            what,
+            "a step panicked"
+        );
+        let step = &self.0.plan.steps[at];
         let doing = format!("{} `{}`", step.kind.word(), subject(&self.0.plan, step));
         let error = PortError {
             hint: "this is a bug of homestak; please report it".into(),
@@ -135,7 +137,7 @@ impl Shared {
         self.begin(at).await?;
         let task = Task {
             plan: self.plan.clone(),
-            step: self.steps[at].clone(),
+            step: self.plan.steps[at].clone(),
             board: self.board.clone(),
             seeds: self.seeds.clone(),
             configurer: self.configurer.clone(),
@@ -211,7 +213,7 @@ impl Shared {
         record: Option<NodeRecord>,
     ) -> Result<(), JournalError> {
         let entry = Entry {
-            step: at,
+            step: Some(self.plan.steps[at].id.clone()),
             happened,
             at: self.clock.now(),
             record,
@@ -221,7 +223,7 @@ impl Shared {
 
     /// Returns what was known of the guest that a step creates, if that was ever seen.
     async fn earlier(&self, at: usize) -> Result<Option<NodeRecord>, JournalError> {
-        let step = &self.steps[at];
+        let step = &self.plan.steps[at];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let created = (self.way, step.kind) == (Way::Forward, StepKind::Create);
         // What ran in a node that is replaced is gone with it.
@@ -267,7 +269,7 @@ impl Shared {
 
     /// Writes the intent down.
     async fn begin(&self, at: usize) -> Result<(), JournalError> {
-        let step = &self.steps[at];
+        let step = &self.plan.steps[at];
         self.moment(Moment::BeforeIntent);
         let happened = match self.way {
             Way::Forward => Happened::Intent,
@@ -297,7 +299,7 @@ impl Shared {
         earlier: Option<NodeRecord>,
         seconds: f64,
     ) -> Result<Ended, JournalError> {
-        let step = &self.steps[at];
+        let step = &self.plan.steps[at];
         let undo = self.way == Way::Back;
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let subject = subject(&self.plan, step);
@@ -375,7 +377,7 @@ impl Shared {
 
     /// Returns how far a node is once a step of it is done.
     fn status_after(&self, at: usize, came: &steps::Came) -> Option<NodeStatus> {
-        let step = &self.steps[at];
+        let step = &self.plan.steps[at];
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         match (self.way, step.kind) {
             (Way::Back, StepKind::Create) if came.kept => None,
@@ -385,7 +387,7 @@ impl Shared {
             }
             (Way::Forward, StepKind::Create) => Some(NodeStatus::Made),
             // It is ready when its first-boot data is gone too: that may hold secrets.
-            (Way::Forward, StepKind::Ready) if is_discarded(&self.steps, at) => {
+            (Way::Forward, StepKind::Ready) if is_discarded(&self.plan.steps, at) => {
                 Some(NodeStatus::Made)
             }
             (Way::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
@@ -421,7 +423,7 @@ impl Shared {
     /// for it.
     async fn buried(&self, at: usize) -> Result<Vec<NodeRecord>, JournalError> {
         let nodes = &self.plan.nodes;
-        let Some(node) = self.steps[at].node.and_then(|node| nodes.get(node)) else {
+        let Some(node) = self.plan.steps[at].node.and_then(|node| nodes.get(node)) else {
             return Ok(Vec::new());
         };
         let known = self.known.get_or_try_init(|| self.read()).await?;
@@ -475,7 +477,7 @@ impl Shared {
 
     /// Returns what is known of a step's node.
     fn record_of(&self, at: usize, status: NodeStatus) -> Option<NodeRecord> {
-        let step = &self.steps[at];
+        let step = &self.plan.steps[at];
         let node = self.plan.nodes.get(step.node?)?;
         let found = node.found.as_ref();
         // Of a node that is replaced, the old guest is meant until it is gone.

@@ -121,12 +121,12 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
 fn late(node: &NodePlan, patience: Duration, lacks: &str) -> PortError {
     PortError {
         class: Class::Unreachable { sent: Sent::No },
-        doing: format!("reach `{}`", node.name),
-        detail: format!("waited {} s for {lacks}", patience.as_secs()).into(),
-        log: Vec::new(),
-        hint: "look at its console; `homestak manifest resume` continues from here, and \
-               `--timeout boot=SECONDS` waits longer"
-            .into(),
+        ..PortError::refused(
+            &format!("reach `{}`", node.name),
+            format!("waited {} s for {lacks}", patience.as_secs()),
+            "look at its console; `homestak manifest resume` continues from here, and \
+             `--timeout boot=SECONDS` waits longer",
+        )
     }
 }
 

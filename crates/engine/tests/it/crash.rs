@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use homestak_core::plan::{OnError, Options, Verb};
 use homestak_engine::journal::{Ending, Entry, Happened};
-use homestak_engine::operate::{Interrupt, Moment, Watcher};
+use homestak_engine::operate::{Interrupt, Moment, Watcher, replay};
 use homestak_sim::{Call, Fault, FaultKind, Timing};
 use tokio::sync::Notify;
 
@@ -88,6 +88,16 @@ async fn a_run_that_died_anywhere_is_resumed_to_the_same_world() {
                 case.name,
                 run.entries.last()
             );
+            let since = lab.last_run().entries.split_off(run.entries.len());
+            let states = replay(&run.plan.steps, &run.entries).states;
+            for (step, state) in run.plan.steps.iter().zip(states) {
+                let of_step = since
+                    .iter()
+                    .filter(|entry| entry.step.as_ref() == Some(&step.id));
+                let mut happened = of_step.map(|entry| &entry.happened);
+                let begun = happened.any(|happened| *happened == Happened::Intent);
+                assert_eq!(begun, !state.is_done(), "{}: {}", case.name, step.id);
+            }
             lab.rest().await;
             assert_eq!(
                 picture(&lab.world),

@@ -116,8 +116,8 @@ async fn continue_makes_everything_that_does_not_depend_on_the_failed_node() {
     let tried = each_failure(OnError::Continue, async |case: &Case, lab: Lab, ending| {
         assert_eq!(ending, Ending::Failed, "{}", case.name);
         let run = lab.last_run();
-        let steps = homestak_core::plan::steps(&run.plan);
-        let states = homestak_engine::operate::replay(steps.len(), &run.entries).states;
+        let steps = &run.plan.steps;
+        let states = homestak_engine::operate::replay(steps, &run.entries).states;
         for (at, step) in steps.iter().enumerate() {
             let blocked = step.after.iter().any(|before| !states[*before].is_done());
             let tried = states[at].is_done() || states[at].needs_undo();

@@ -41,10 +41,11 @@ impl Fault {
         );
         Err(PortError {
             class: self.class,
-            doing: "do what was asked".to_owned(),
-            detail: format!("it failed on purpose, {when:?} change {seen}").into(),
-            log: Vec::new(),
-            hint: String::new(),
+            ..PortError::refused(
+                "do what was asked",
+                format!("it failed on purpose, {when:?} change {seen}"),
+                "",
+            )
         })
     }
 }

@@ -133,10 +133,11 @@ impl Places for Doors {
     ) -> Result<Arc<dyn Provider>, PortError> {
         let world = world_in(&self.world, node).ok_or_else(|| PortError {
             class: Class::Unreachable { sent: Sent::No },
-            doing: format!("open `{node}`"),
-            detail: format!("nothing listens at {address}").into(),
-            log: Vec::new(),
-            hint: String::new(),
+            ..PortError::refused(
+                &format!("open `{node}`"),
+                format!("nothing listens at {address}"),
+                "",
+            )
         })?;
         // Not kept: a node that was made anew has another World in it.
         Ok(self.client(&world).await)

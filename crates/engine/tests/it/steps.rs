@@ -1,6 +1,6 @@
 //! Steps act only on a guest that is of the plan's site and where the plan has it.
 
-use homestak_core::plan::{NodeStatus, Options, Plan, StepKind, Verb, steps};
+use homestak_core::plan::{NodeStatus, Options, Plan, StepKind, Verb};
 use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
 use homestak_engine::operate::Interrupt;
 
@@ -78,8 +78,10 @@ async fn die_after(lab: &mut Lab, plan: &Plan, n_done: usize) {
 
 /// Returns how many steps of a plan come before the one of a kind.
 fn before(plan: &Plan, kind: StepKind) -> usize {
-    let steps = steps(plan);
-    steps.iter().position(|step| step.kind == kind).unwrap()
+    plan.steps
+        .iter()
+        .position(|step| step.kind == kind)
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

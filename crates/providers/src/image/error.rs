@@ -175,10 +175,8 @@ impl ImageError {
         };
         PortError {
             class,
-            doing: doing.to_owned(),
-            detail: homestak_core::error::chain(&self).into(),
             log: self.log().iter().map(|line| line.as_str().into()).collect(),
-            hint: self.hint(),
+            ..PortError::refused(doing, homestak_core::error::chain(&self), self.hint())
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use homestak_api::durable::{self, Access};
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Halt, PortError, Seed};
+use homestak_engine::ports::{Halt, Next, PortError, Seed};
 use serde_json::{Value as Json, json};
 
 use super::cgroup::{Group, Limits};
@@ -199,6 +199,7 @@ impl Stage<'_> {
         let log = super::last_of_console(&self.directory, 8);
         Err(PortError {
             log: log.iter().map(|line| ForeignText::line(line)).collect(),
+            next: Next::NewPlan,
             ..PortError::refused(
                 &self.doing(),
                 format!("the machine was not {what} ({last})"),

@@ -33,8 +33,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use homestak_engine::ports::{
-    GuestRef, GuestUuid, Leased, Listener, Observed, ObservedGuest, ObservedHost, ObservedStorage,
-    PortError, Remark,
+    GuestRef, GuestUuid, Leased, Listener, Next, Observed, ObservedGuest, ObservedHost,
+    ObservedStorage, PortError, Remark,
 };
 
 pub use clean::Leftover;
@@ -250,6 +250,7 @@ impl Local {
             let log = self.console(&node, 8).into_iter().map(Into::into).collect();
             return Err(PortError {
                 log,
+                next: Next::NewPlan,
                 ..PortError::refused(
                     &format!("reach `{}`", node.name),
                     "it has ended",

@@ -4,7 +4,7 @@
 //! Never: a spec or a part of it.
 
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Class, PortError, Sent};
+use homestak_engine::ports::{Class, Next, PortError, Sent};
 
 use crate::ssh::{Output, SshError};
 
@@ -83,28 +83,29 @@ impl PushError {
 
     /// Returns it as an error of a port.
     pub fn at_port(&self, doing: &str) -> PortError {
-        let (class, hint) = match self {
+        let repeat = |class, hint| (class, hint, Next::Repeat);
+        let (class, hint, next) = match self {
             Self::Ssh(error) => return error.at_port(doing),
-            Self::NoAgent { .. } => (
+            Self::NoAgent { .. } => repeat(
                 Class::Refused,
                 "it lies beside homestak; `cargo build --release --package homestak-agent` makes it",
             ),
-            Self::Broken | Self::Strange { .. } => (Class::Broken, ""),
-            Self::NotRoot { .. } => (
+            Self::Broken | Self::Strange { .. } => repeat(Class::Broken, ""),
+            Self::NotRoot { .. } => repeat(
                 Class::Refused,
                 "the driver's user needs a rule `NOPASSWD: ALL` of sudo on the node",
             ),
             Self::Agent { word, .. } => of_word(word),
-            Self::Lost { .. } => (Class::Unreachable { sent: Sent::Maybe }, LEARN),
+            Self::Lost { .. } => repeat(Class::Unreachable { sent: Sent::Maybe }, LEARN),
             // Another try would take as long.
-            Self::Left | Self::Endless { .. } | Self::Silent { .. } => (Class::Refused, LEARN),
+            Self::Left | Self::Endless { .. } | Self::Silent { .. } => {
+                repeat(Class::Refused, LEARN)
+            }
         };
         PortError {
             class,
-            doing: doing.to_owned(),
-            detail: self.to_string().into(),
-            log: Vec::new(),
-            hint: hint.to_owned(),
+            next,
+            ..PortError::refused(doing, self.to_string(), hint)
         }
     }
 }
@@ -113,9 +114,9 @@ impl PushError {
 const LEARN: &str = "the node goes on by itself; `homestak manifest resume` learns what came of it";
 
 /// What can be done about an error of the agent.
-fn of_word(word: &str) -> (Class, &'static str) {
-    match word {
-        "busy" | "unconfirmed" => (Class::Busy, ""),
+fn of_word(word: &str) -> (Class, &'static str, Next) {
+    let (class, hint) = match word {
+        "busy" | "unconfirmed" => return (Class::Busy, "", Next::Repeat),
         "partly_refused" => (
             Class::Partly,
             "correct that on the node or in the spec, and apply again",
@@ -132,7 +133,8 @@ fn of_word(word: &str) -> (Class, &'static str) {
             Class::Refused,
             "correct the spec or the node, and apply again; what was done is not done twice",
         ),
-    }
+    };
+    (class, hint, Next::NewPlan)
 }
 
 #[cfg(test)]

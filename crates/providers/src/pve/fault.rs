@@ -4,7 +4,7 @@
 //! Never: a secret; a guess that something may be repeated: what is not in the table is refused.
 
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Class, PortError, Sent};
+use homestak_engine::ports::{Class, Next, PortError, Sent};
 use serde_json::Value;
 
 use super::role::role_of;
@@ -209,6 +209,7 @@ impl Fault {
             detail: self.detail,
             log: self.log,
             hint: self.hint,
+            next: Next::default(),
         }
     }
 }

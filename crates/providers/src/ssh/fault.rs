@@ -4,7 +4,7 @@
 //! Never: a guess from what the command printed: that goes elsewhere.
 
 use homestak_core::foreign::ForeignText;
-use homestak_engine::ports::{Class, PortError, Sent};
+use homestak_engine::ports::{Class, Next, PortError, Sent};
 
 /// Why a command could not be run on a node.
 #[derive(Debug, thiserror::Error)]
@@ -172,10 +172,11 @@ impl SshError {
         };
         PortError {
             class,
-            doing: doing.to_owned(),
-            detail: self.to_string().into(),
-            log: Vec::new(),
-            hint: hint.to_owned(),
+            next: match self {
+                Self::HostKeyUnknown => Next::NewPlan,
+                _ => Next::Repeat,
+            },
+            ..PortError::refused(doing, self.to_string(), hint)
         }
     }
 }

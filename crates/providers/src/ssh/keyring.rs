@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::durable::{self, Access};
-use homestak_engine::ports::{Class, GuestUuid, HostKey, PortError};
+use homestak_engine::ports::{GuestUuid, HostKey, PortError};
 
 use super::{INSTALL, process, share};
 
@@ -236,13 +236,7 @@ fn gone(file: &Path) -> io::Result<()> {
 }
 
 fn refused(doing: &str, detail: String) -> PortError {
-    PortError {
-        class: Class::Refused,
-        doing: doing.to_owned(),
-        detail: detail.into(),
-        log: Vec::new(),
-        hint: String::new(),
-    }
+    PortError::refused(doing, detail, "")
 }
 
 fn failed(doing: &str, error: &io::Error) -> PortError {

@@ -66,13 +66,29 @@ impl Fault {
         }
     }
 
-    /// Says what was being done, and what to do now.
-    pub(super) fn told(self, doing: &str, file: &File) -> JournalError {
-        let (detail, hint) = match self {
-            Self::Answer(error) => return error,
+    /// Says in which part of something larger it happened.
+    pub(super) fn during(self, part: &str) -> Self {
+        match self.words() {
+            Ok((detail, hint)) => Self::said(format!("{part}: {detail}"), hint),
+            Err(error) => Self::Answer(error),
+        }
+    }
+
+    /// Says what it is, and what a person can do.
+    fn words(self) -> Result<(String, String), JournalError> {
+        Ok(match self {
+            Self::Answer(error) => return Err(error),
             Self::Said { detail, hint } => (detail, hint),
             Self::Io(error) => (error.to_string(), io_hint(&error).to_owned()),
             Self::Sql(error) => (error.to_string(), sql_hint(&error).to_owned()),
+        })
+    }
+
+    /// Says what was being done, and what to do now.
+    pub(super) fn told(self, doing: &str, file: &File) -> JournalError {
+        let (detail, hint) = match self.words() {
+            Ok(words) => words,
+            Err(error) => return error,
         };
         // What is written of a run is continued; anything else is asked for again.
         let next = match doing.strip_prefix("write down ") {

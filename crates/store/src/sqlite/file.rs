@@ -11,7 +11,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use super::fault::Fault;
-use super::schema;
+use super::holder::Holder;
+use super::{lease, schema};
 
 /// Its name in the state directory.
 const NAME: &str = "journal.db";
@@ -60,7 +61,7 @@ impl File {
     }
 
     /// Opens the connection that writes; makes the file, or brings it up to date.
-    pub(super) fn open(&self) -> Result<Connection, Fault> {
+    pub(super) fn open(&self, holder: &Holder) -> Result<Connection, Fault> {
         self.make()?;
         self.refuse_emptied()?;
         // Read-only, so that a file that is not for us keeps every byte.
@@ -92,9 +93,45 @@ impl File {
                     |_| Ok(()),
                 )?;
             }
-            schema::migrate(&mut connection, APPLICATION, schema::MIGRATIONS)?;
+            schema::migrate(
+                &mut connection,
+                APPLICATION,
+                schema::MIGRATIONS,
+                |old, form| {
+                    lease::require_free(old, holder)?;
+                    self.back_up(form).map_err(|fault| {
+                        fault.during(&format!(
+                            "it has form {form} and was not changed, as it could not be backed up"
+                        ))
+                    })
+                },
+            )?;
             Ok(connection)
         })
+    }
+
+    /// Keeps a copy beside the file, such as `journal.form-2.db`; one that is there stays. The caller
+    /// has a transaction open that writes, so this is what it changes.
+    fn back_up(&self, form: usize) -> Result<(), Fault> {
+        let names = (1..).map(|turn| match turn {
+            1 => self.path.with_extension(format!("form-{form}.db")),
+            _ => self.path.with_extension(format!("form-{form}.{turn}.db")),
+        });
+        let Some(target) = names.into_iter().find(|name| !name.exists()) else {
+            return Ok(());
+        };
+        // Nobody else makes one now, so what is there was left behind by a process that was killed.
+        let part = self.path.with_extension(format!("form-{form}.part"));
+        drop(std::fs::remove_file(&part));
+        let copied = || -> Result<(), Fault> {
+            create_private(&part)?;
+            let reader = self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            reader.execute("VACUUM INTO ?1", [part.to_string_lossy()])?;
+            fs_err::File::open(&part)?.sync_all()?;
+            homestak_api::durable::rename(&part, &target)?;
+            Ok(())
+        };
+        copied().inspect_err(|_| drop(std::fs::remove_file(&part)))
     }
 
     /// Opens a connection that reads.
@@ -119,12 +156,7 @@ impl File {
             homestak_api::durable::create_private(dir)?;
         }
         // SQLite gives the files beside it the mode of this one.
-        let made = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&self.path);
-        match made {
+        match create_private(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
             Ok(_) | Err(_) => Ok(()),
         }
@@ -156,6 +188,16 @@ impl File {
             }
         }
     }
+}
+
+/// Creates an empty file, closed to others.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    file.map(drop)
 }
 
 /// Refuses a file that is not ours, or of a newer program.

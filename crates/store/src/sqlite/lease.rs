@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use homestak_engine::journal::{JournalError, Lease, Scope};
 use jiff::Timestamp;
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 
 use super::fault::Fault;
 use super::file::File;
@@ -100,6 +100,26 @@ fn look(desk: &Desk, scope: &Scope, taking: &Taking) -> Result<(), Fault> {
             holder: words,
             since: row::to_time(row.get(5)?)?,
         }));
+    }
+    Ok(())
+}
+
+/// Refuses to change the form of the file while a process works with it that knows the old one.
+pub(super) fn require_free(connection: &Connection, own: &Holder) -> Result<(), Fault> {
+    let mut statement =
+        connection.prepare("SELECT machine, boot, space, pid, start FROM leases")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        let other = other(row)?;
+        if own.judge(&other, process) == Life::Alive {
+            return Err(Fault::said(
+                format!(
+                    "process {} on {} uses it in an older form",
+                    other.pid, other.machine
+                ),
+                "wait until that run has ended, then repeat the command",
+            ));
+        }
     }
     Ok(())
 }

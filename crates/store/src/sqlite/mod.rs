@@ -12,6 +12,7 @@ mod patch;
 mod read;
 mod row;
 mod schema;
+mod steps;
 mod write;
 mod writer;
 
@@ -57,7 +58,7 @@ impl Sqlite {
         let doing = format!("open the journal `{file}`");
         let told = |fault: Fault| fault.told(&doing, &file);
         let holder = Holder::own().map_err(told)?;
-        let connection = file.open().map_err(told)?;
+        let connection = file.open(&holder).map_err(told)?;
         let reader = file.open_reader().map_err(told)?;
         let writer = Writer::start(Desk::new(connection), file.clone()).map_err(told)?;
         Ok(Self {

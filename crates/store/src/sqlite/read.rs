@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use homestak_core::plan::NodeRecord;
+use homestak_core::plan::{NodeRecord, StepId};
 use homestak_engine::journal::{Entry, Run, RunHead, RunId, Scope};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::{Value, from_str};
@@ -13,7 +13,8 @@ use serde_json::{Value, from_str};
 use super::fault::Fault;
 use super::{patch, row};
 
-const HEAD: &str = "SELECT id, manifest, hosts, verb, started, ended, ending, site, mark FROM runs";
+const HEAD: &str =
+    "SELECT id, manifest, hosts, verb, started, ended, ending, site, mark, form FROM runs";
 
 pub(super) fn runs(connection: &Connection, manifest: Option<&str>) -> Result<Vec<RunHead>, Fault> {
     let filter = if manifest.is_some() {
@@ -43,6 +44,7 @@ fn head(row: &Row<'_>) -> Result<RunHead, Fault> {
         id: RunId(row.get(0)?),
         mark: row.get(8)?,
         site: row::to_site(row.get(7)?)?,
+        form: row.get(9)?,
         manifest: row.get(1)?,
         hosts: from_str(&hosts).map_err(Fault::nonsense)?,
         verb: row.get(3)?,
@@ -95,7 +97,7 @@ pub(super) fn walk(
         let id = row.get(0)?;
         let trouble: Option<String> = row.get(5)?;
         let entry = Entry {
-            step: row::to_index(row.get(2)?)?,
+            step: row.get::<_, Option<String>>(2)?.map(StepId::from),
             happened: row::to_happened(row.get(3)?, trouble.as_deref())?,
             at: row::to_time(row.get(4)?)?,
             record: records.unpack(id, row.get(6)?, row.get(7)?)?,

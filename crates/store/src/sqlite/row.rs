@@ -81,11 +81,3 @@ pub(super) fn to_ending(word: &str) -> Result<Ending, Fault> {
         .find(|ending| ending.word() == word)
         .ok_or_else(|| Fault::nonsense(format!("a run ended as `{word}`")))
 }
-
-pub(super) fn from_index(index: usize) -> Result<i64, Fault> {
-    i64::try_from(index).map_err(Fault::nonsense)
-}
-
-pub(super) fn to_index(number: i64) -> Result<usize, Fault> {
-    usize::try_from(number).map_err(Fault::nonsense)
-}

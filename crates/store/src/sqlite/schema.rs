@@ -6,18 +6,30 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::fault::Fault;
+use super::steps;
+
+/// What leads from a form to the next.
+pub(super) enum Migration {
+    /// Statements.
+    Sql(&'static str),
+    /// Code, for what SQL cannot say.
+    Code(fn(&Connection) -> Result<(), Fault>),
+}
 
 /// What leads from each form to the next; the first from an empty file to form 1.
-pub(super) const MIGRATIONS: &[&str] = &[
-    include_str!("../../migrations/0001.sql"),
-    include_str!("../../migrations/0002.sql"),
+pub(super) const MIGRATIONS: &[Migration] = &[
+    Migration::Sql(include_str!("../../migrations/0001.sql")),
+    Migration::Sql(include_str!("../../migrations/0002.sql")),
+    Migration::Code(steps::name),
 ];
 
-/// Brings a file up to date, wholly or not at all.
+/// Brings a file up to date, wholly or not at all. What it was is backed up before, by its form:
+/// while this transaction is open, nobody else writes.
 pub(super) fn migrate(
     connection: &mut Connection,
     application: i32,
-    migrations: &[&str],
+    migrations: &[Migration],
+    back_up: impl FnOnce(&Connection, usize) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     if version(connection)? == migrations.len() {
         return Ok(());
@@ -26,8 +38,14 @@ pub(super) fn migrate(
     // Another process may have been faster.
     let from = version(&transaction)?;
     known(from, migrations.len())?;
+    if from > 0 && from < migrations.len() {
+        back_up(&transaction, from)?;
+    }
     for migration in &migrations[from..] {
-        transaction.execute_batch(migration)?;
+        match migration {
+            Migration::Sql(sql) => transaction.execute_batch(sql)?,
+            Migration::Code(code) => code(&transaction)?,
+        }
     }
     transaction.pragma_update(None, "application_id", application)?;
     transaction.execute_batch(&format!("PRAGMA user_version = {}", migrations.len()))?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepKind, steps};
+use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepId, StepKind};
 use homestak_engine::journal::{Ending, Entry, Happened, RunId, Scope};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -21,20 +21,22 @@ pub(super) struct Desk {
     runs: BTreeMap<RunId, Going>,
 }
 
+type Kinds = BTreeMap<StepId, StepKind>;
+
 /// A run that goes on.
 struct Going {
     site: Option<SiteId>,
     manifest: String,
     /// The kind of each step.
-    kinds: Vec<StepKind>,
+    kinds: Kinds,
     /// When each step began that is being done.
-    begun: BTreeMap<usize, Timestamp>,
+    begun: BTreeMap<StepId, Timestamp>,
     /// The newest record of each node, and its entry.
     told: BTreeMap<String, (i64, NodeRecord)>,
 }
 
 impl Going {
-    fn new(site: Option<SiteId>, manifest: String, kinds: Vec<StepKind>) -> Self {
+    fn new(site: Option<SiteId>, manifest: String, kinds: Kinds) -> Self {
         Self {
             site,
             manifest,
@@ -52,8 +54,9 @@ pub(super) struct Beginning {
     mark: String,
     manifest: String,
     hosts: String,
+    form: u32,
     plan: String,
-    kinds: Vec<StepKind>,
+    kinds: Kinds,
     at: i64,
 }
 
@@ -66,14 +69,16 @@ impl Beginning {
             manifest: plan.manifest.clone(),
             hosts: to_string(&plan.hosts).map_err(Fault::nonsense)?,
             plan: to_string(plan).map_err(Fault::nonsense)?,
+            form: plan.form,
             kinds: kinds(plan),
             at: row::from_time(at)?,
         })
     }
 }
 
-fn kinds(plan: &Plan) -> Vec<StepKind> {
-    steps(plan).iter().map(|step| step.kind).collect()
+fn kinds(plan: &Plan) -> Kinds {
+    let steps = plan.steps.iter();
+    steps.map(|step| (step.id.clone(), step.kind)).collect()
 }
 
 impl Desk {
@@ -114,8 +119,8 @@ impl Desk {
     pub(super) fn begin(&mut self, run: &Beginning) -> Result<RunId, Fault> {
         self.connection
             .prepare_cached(
-                "INSERT INTO runs (site, mark, manifest, hosts, verb, started)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO runs (site, mark, manifest, hosts, verb, started, form)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?
             .execute(params![
                 run.site.as_ref().map(SiteId::as_str),
@@ -123,7 +128,8 @@ impl Desk {
                 run.manifest,
                 run.hosts,
                 run.verb,
-                run.at
+                run.at,
+                run.form
             ])?;
         let id = RunId(self.connection.last_insert_rowid());
         self.connection
@@ -205,7 +211,7 @@ impl Going {
             )?
             .execute(params![
                 run.0,
-                row::from_index(entry.step)?,
+                entry.step.as_ref().map(StepId::as_str),
                 what,
                 row::from_time(entry.at)?,
                 trouble,
@@ -229,9 +235,12 @@ impl Going {
     /// Keeps how long a step took. A step that was begun by a program that died is not counted:
     /// the time it was dead is in it.
     fn time(&mut self, connection: &Connection, entry: &Entry) -> Result<(), Fault> {
+        let Some(step) = &entry.step else {
+            return Ok(());
+        };
         let changed = match &entry.happened {
             Happened::Intent => {
-                self.begun.insert(entry.step, entry.at);
+                self.begun.insert(step.clone(), entry.at);
                 return Ok(());
             }
             Happened::Done { changed } => *changed,
@@ -241,9 +250,7 @@ impl Going {
             | Happened::UndoFailed(_)
             | Happened::Settled => false,
         };
-        let (Some(begun), Some(kind)) =
-            (self.begun.remove(&entry.step), self.kinds.get(entry.step))
-        else {
+        let (Some(begun), Some(kind)) = (self.begun.remove(step), self.kinds.get(step)) else {
             return Ok(());
         };
         let seconds = entry.at.duration_since(begun).as_secs_f64();

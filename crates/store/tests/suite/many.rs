@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use homestak_core::plan::NodeStatus;
+use homestak_core::plan::{NodeStatus, StepId};
 use homestak_engine::journal::{Ending, Happened, Journal, RunId};
 
-use super::sample::{at, done, entry, known, plan, record};
+use super::sample::{at, done, entry, known, plan, record, step};
 use super::{Ground, run};
 
 /// Waits for all, each polled at once, so that what they order is ordered together.
@@ -32,9 +32,9 @@ pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<
     done.into_iter().flatten().collect()
 }
 
-async fn steps(journal: &dyn Journal, id: RunId) -> Vec<usize> {
+async fn steps(journal: &dyn Journal, id: RunId) -> Vec<Option<StepId>> {
     let run = journal.run(id).await.unwrap().unwrap();
-    run.entries.iter().map(|entry| entry.step).collect()
+    run.entries.into_iter().map(|entry| entry.step).collect()
 }
 
 pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground) {
@@ -59,7 +59,7 @@ pub(crate) fn entries_of_many_tasks_are_all_there_in_order(ground: &impl Ground)
         }
         let mut ids = tasks.join_all().await;
         for id in &ids {
-            let expected: Vec<usize> = (0..EACH).collect();
+            let expected: Vec<_> = (0..EACH).map(step).collect();
             assert_eq!(steps(&*journals[0], *id).await, expected);
         }
         ids.sort();
@@ -85,7 +85,7 @@ pub(crate) fn a_reader_sees_a_beginning_of_what_is_written(ground: &impl Ground)
             let over = writing.is_finished();
             let found = steps(&*reader, id).await;
             assert!(found.len() >= seen, "what was seen is gone");
-            assert_eq!(found, (0..found.len()).collect::<Vec<_>>());
+            assert_eq!(found, (0..found.len()).map(step).collect::<Vec<_>>());
             seen = found.len();
             assert!(!over || seen == 200, "{seen} of 200 after all was written");
         }
@@ -103,14 +103,15 @@ pub(crate) fn one_that_is_refused_does_not_spoil_the_others(ground: &impl Ground
         let nobody = RunId(id.0 + 1);
         let web = |step| known(step, Happened::Intent, record("web", NodeStatus::Made));
         let entries: Vec<_> = (0..40).map(web).collect();
-        let orders = entries.iter().map(|entry| {
-            let run = if entry.step % 10 == 7 { nobody } else { id };
+        let orders = entries.iter().enumerate().map(|(at, entry)| {
+            let run = if at % 10 == 7 { nobody } else { id };
             journal.append(run, entry)
         });
         let results = all(orders).await;
         let refused: Vec<usize> = (0..40).filter(|at| results[*at].is_err()).collect();
         assert_eq!(refused, [7, 17, 27, 37]);
-        let expected: Vec<usize> = (0..40).filter(|step| step % 10 != 7).collect();
+        let expected = (0..40).filter(|at| at % 10 != 7).map(step);
+        let expected: Vec<_> = expected.collect();
         assert_eq!(steps(&*journal, id).await, expected);
     });
 }

@@ -6,15 +6,15 @@
 use homestak_core::plan::StepKind;
 use homestak_engine::journal::{Entry, Happened, Journal, RunId};
 
-use super::sample::{at, done, plan, trouble};
+use super::sample::{at, done, plan, step, trouble};
 use super::{Ground, run};
 
 const CREATE: usize = 0;
 const START: usize = 1;
 
-async fn happen(journal: &dyn Journal, id: RunId, step: usize, second: i64, happened: Happened) {
+async fn happen(journal: &dyn Journal, id: RunId, number: usize, second: i64, happened: Happened) {
     let entry = Entry {
-        step,
+        step: step(number),
         happened,
         at: at(second),
         record: None,

@@ -6,10 +6,10 @@
 use std::io::{BufRead as _, BufReader, Lines, Read as _};
 use std::process::{Child, ChildStdout};
 
-use homestak_core::plan::NodeStatus;
+use homestak_core::plan::{NodeStatus, StepId};
 use homestak_engine::journal::{Journal, JournalError, RunId};
 
-use super::sample::{at, done, known, plan, record, scope};
+use super::sample::{at, done, known, plan, record, scope, step};
 use super::{Ground, run};
 
 #[expect(
@@ -89,9 +89,9 @@ async fn begin(journal: &dyn Journal) -> RunId {
         .unwrap()
 }
 
-async fn steps(journal: &dyn Journal, id: RunId) -> Vec<usize> {
+async fn steps(journal: &dyn Journal, id: RunId) -> Vec<Option<StepId>> {
     let run = journal.run(id).await.unwrap().unwrap();
-    run.entries.iter().map(|entry| entry.step).collect()
+    run.entries.into_iter().map(|entry| entry.step).collect()
 }
 
 pub(crate) fn two_processes_write_at_once(ground: &impl Ground) {
@@ -103,7 +103,10 @@ pub(crate) fn two_processes_write_at_once(ground: &impl Ground) {
             assert_eq!(other.acknowledged(60), 60);
         }
         for id in ids {
-            assert_eq!(steps(&*journal, id).await, (0..60).collect::<Vec<_>>());
+            assert_eq!(
+                steps(&*journal, id).await,
+                (0..60).map(step).collect::<Vec<_>>()
+            );
         }
     });
 }
@@ -120,7 +123,7 @@ pub(crate) fn what_was_acknowledged_survives_a_kill(ground: &impl Ground) {
             assert!(acknowledged >= early);
             let journal = ground.open();
             let found = steps(&*journal, id).await;
-            assert_eq!(found, (0..found.len()).collect::<Vec<_>>());
+            assert_eq!(found, (0..found.len()).map(step).collect::<Vec<_>>());
             assert!(
                 found.len() >= acknowledged,
                 "{} of {acknowledged}",

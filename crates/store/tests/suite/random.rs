@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use homestak_core::plan::{NodeRecord, NodeStatus, Place};
 use homestak_engine::journal::{Ending, Entry, Happened, Journal, RunId, Trouble};
+use homestak_engine::ports::{Class, Next, Sent};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::sample::{at, plan, record, scope};
+use super::sample::{at, plan, record, scope, step};
 use super::{Ground, run};
 
 const NAMES: [&str; 3] = ["db", "web", "ünïcödé \"x\""];
@@ -30,10 +31,11 @@ enum Act {
 fn happened() -> impl Strategy<Value = Happened> {
     let trouble =
         (".{0,20}", prop::collection::vec(".{0,9}", 0..3)).prop_map(|(message, log)| Trouble {
-            class: "refused".into(),
+            class: Class::Unreachable { sent: Sent::Maybe },
             hint: message.clone(),
             message,
             log,
+            next: Next::NewPlan,
         });
     prop_oneof![
         Just(Happened::Intent),
@@ -82,8 +84,9 @@ fn records() -> impl Strategy<Value = NodeRecord> {
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let times = (-1_000_000_000_i64..4_000_000_000, 0..1_000_000_000);
     let entry = (0..9_usize, happened(), times, prop::option::of(records())).prop_map(
-        |(step, happened, (second, nanosecond), record)| Entry {
-            step,
+        |(number, happened, (second, nanosecond), record)| Entry {
+            // One that no step did, too.
+            step: (number > 0).then(|| step(number)).flatten(),
             happened,
             at: Timestamp::new(second, nanosecond).unwrap(),
             record,

@@ -6,9 +6,11 @@
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
 use homestak_core::plan::{
-    Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason, Verb, Wanted,
+    Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason, StepId, Steps,
+    Verb, Wanted, steps,
 };
 use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
+use homestak_engine::ports::{Class, Next};
 use jiff::Timestamp;
 
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -33,7 +35,7 @@ pub(crate) fn uuid(number: usize) -> GuestUuid {
 
 /// A plan that makes so many virtual machines: four steps each, create, start, ready, discard.
 pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
-    Plan {
+    let mut plan = Plan {
         form: FORM,
         verb: Verb::Apply,
         site: Some(site()),
@@ -46,11 +48,21 @@ pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: (0..nodes).map(node).collect(),
         images: Vec::new(),
+        steps: Steps::default(),
         foreign: Vec::new(),
         refusals: Vec::new(),
         estimate: Some(61.5),
         measured: false,
-    }
+    };
+    plan.steps = steps(&plan);
+    plan
+}
+
+/// The name of a step of a plan that [`plan`] makes.
+pub(crate) fn step(number: usize) -> Option<StepId> {
+    let kind = ["create", "start", "ready", "discard"][number % 4];
+    let id = format!("{kind}:father/node-{}", number / 4);
+    Some(StepId::from(id))
 }
 
 fn node(number: usize) -> NodePlan {
@@ -120,19 +132,19 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
     }
 }
 
-pub(crate) fn entry(step: usize, happened: Happened) -> Entry {
+pub(crate) fn entry(number: usize, happened: Happened) -> Entry {
     Entry {
-        step,
+        step: step(number),
         happened,
-        at: at(i64::try_from(step).unwrap()),
+        at: at(i64::try_from(number).unwrap()),
         record: None,
     }
 }
 
-pub(crate) fn known(step: usize, happened: Happened, record: NodeRecord) -> Entry {
+pub(crate) fn known(number: usize, happened: Happened, record: NodeRecord) -> Entry {
     Entry {
         record: Some(record),
-        ..entry(step, happened)
+        ..entry(number, happened)
     }
 }
 
@@ -142,9 +154,10 @@ pub(crate) fn done() -> Happened {
 
 pub(crate) fn trouble() -> Trouble {
     Trouble {
-        class: "refused".into(),
+        class: Class::Refused,
         message: "create guest 99011 on father: storage `local-zfs` is \"full\"\n\u{1f480}".into(),
         log: vec!["line 1".into(), String::new(), "TASK ERROR".into()],
         hint: "free space".into(),
+        next: Next::Repeat,
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_driver::runs::{
-    Chronicle, Run, RunId, hints, is_outdated, listed, outdated, reidentify, word,
+    Chronicle, Run, RunId, hints, is_outdated, listed, outdated, way_on, word,
 };
 use homestak_driver::{DriverError, journal};
 use serde_json::{Value as Json, json};
@@ -93,7 +93,7 @@ fn markdown(run: &Run) -> String {
     }
     _ = writeln!(text, "- Ended: {}\n", word(head));
     if is_outdated(head) {
-        _ = writeln!(text, "{}\n{}.\n", outdated(head), reidentify(head));
+        _ = writeln!(text, "{}\n{}.\n", outdated(head), way_on(head));
     }
     text += "```text\n";
     text += &result::render(&chronicle);
@@ -105,6 +105,8 @@ fn markdown(run: &Run) -> String {
         }
         if !trouble.hint.is_empty() {
             _ = writeln!(text, "\nWhat to do: {}", trouble.hint);
+        } else if trouble.needs_new_plan() {
+            text += "\nWhat to do: homestak manifest apply makes a new plan\n";
         }
     }
     text

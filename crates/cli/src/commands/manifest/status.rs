@@ -7,7 +7,7 @@ use homestak_core::plan::{NodeRecord, NodeStatus};
 use homestak_driver::live::{Live, ask, contacts};
 use homestak_driver::runs::{
     Chronicle, Ending, JournalError, RunHead, Status, current, flags, hints, is_outdated,
-    is_resumable, is_unfinished, listed, newest, outdated, read, reidentify, replaced, word,
+    is_resumable, is_unfinished, listed, newest, outdated, read, replaced, way_on, word,
 };
 use homestak_driver::{Driver, DriverError, scopes_of};
 use jiff::Timestamp;
@@ -294,7 +294,7 @@ fn show(
         }
         (None, _) if is_outdated(head) => {
             printer.say(&outdated(head));
-            printer.hint(&reidentify(head));
+            printer.hint(&way_on(head));
         }
         (None, Some((_, Ending::Stuck))) => printer.say(&format!(
             "{last} is stuck; homestak manifest resume {with} --from NODE takes what was mended by hand as settled."

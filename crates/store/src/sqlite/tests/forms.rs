@@ -4,9 +4,13 @@
 //! Never: a form half changed.
 
 use homestak_core::plan::{NodeRecord, Plan, StepKind};
+use std::os::unix::fs::PermissionsExt as _;
+
+use homestak_engine::chronicle::{Chronicle, Status};
 use homestak_engine::journal::{Ending, Journal as _};
 
-use super::super::schema::{MIGRATIONS, known, migrate, version};
+use super::super::holder::Holder;
+use super::super::schema::{MIGRATIONS, Migration, known, migrate, version};
 use super::*;
 
 /// A dump of each form, as `sqlite3 journal.db .dump` writes what [`fill`] makes, and before it
@@ -14,7 +18,12 @@ use super::*;
 const DUMPS: &[&str] = &[
     include_str!("../../../tests/data/form-1.sql"),
     include_str!("../../../tests/data/form-2.sql"),
+    include_str!("../../../tests/data/form-3.sql"),
 ];
+
+/// A journal of form 2 as a program wrote it: a hypervisor and a node in it were applied, and the
+/// program was killed while it destroyed them.
+const KILLED: &str = include_str!("../../../tests/data/form-2-nested.sql");
 
 /// Writes what every form must hold.
 fn fill(journal: &Sqlite) {
@@ -81,7 +90,9 @@ fn check(journal: &Sqlite, form: usize) {
         );
         let run = journal.run(runs[1].id).await.unwrap().unwrap();
         assert_eq!(run.plan, plan);
-        assert_eq!(run.entries.len(), 4);
+        assert_eq!(run.head.form, plan.form);
+        let steps: Vec<_> = run.entries.iter().map(|entry| entry.step.clone()).collect();
+        assert_eq!(steps, [0, 0, 1, 1].map(sample::step));
         assert_eq!(run.entries[3].happened, Happened::Failed(sample::trouble()));
         let records = journal
             .records(&sample::scope("edge", "father"))
@@ -155,10 +166,14 @@ fn a_database_of_another_program_is_refused_and_keeps_every_byte() {
 fn migrations_are_applied_once_each_and_together_or_not_at_all() {
     let mut connection = Connection::open_in_memory().unwrap();
     let first = ["CREATE TABLE a (x); INSERT INTO a VALUES (1)"];
-    migrate(&mut connection, 7, &first).unwrap();
-    migrate(&mut connection, 7, &first).unwrap();
+    let migrate = |connection: &mut Connection, sql: &[&'static str]| {
+        let migrations: Vec<Migration> = sql.iter().map(|sql| Migration::Sql(sql)).collect();
+        migrate(connection, 7, &migrations, |_, _| Ok(()))
+    };
+    migrate(&mut connection, &first).unwrap();
+    migrate(&mut connection, &first).unwrap();
     let bad = [first[0], "UPDATE a SET x = 2", "CREATE TABLE a (y)"];
-    assert!(migrate(&mut connection, 7, &bad).is_err());
+    assert!(migrate(&mut connection, &bad).is_err());
     assert_eq!(version(&connection).unwrap(), 1);
     let x = |connection: &Connection| -> i64 {
         connection
@@ -167,9 +182,153 @@ fn migrations_are_applied_once_each_and_together_or_not_at_all() {
     };
     assert_eq!(x(&connection), 1);
     let good = [first[0], "UPDATE a SET x = x + 5", "UPDATE a SET x = x * 2"];
-    migrate(&mut connection, 7, &good).unwrap();
+    migrate(&mut connection, &good).unwrap();
     assert_eq!((version(&connection).unwrap(), x(&connection)), (3, 12));
     // Back to the older program: it does not know what it would do.
-    assert!(migrate(&mut connection, 7, &first).is_err());
+    assert!(migrate(&mut connection, &first).is_err());
     assert!(known(3, 2).is_err() && known(2, 2).is_ok());
+}
+
+/// Returns a state directory with a journal of form 2.
+fn of_form_2() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let permissions = std::fs::Permissions::from_mode(0o600);
+    by_hand(dir.path()).execute_batch(KILLED).unwrap();
+    fs_err::set_permissions(file(dir.path()), permissions).unwrap();
+    dir
+}
+
+/// Returns the names and forms of journals that are kept beside the one in use.
+fn kept(dir: &Path) -> Vec<(String, usize)> {
+    let entries = fs_err::read_dir(dir).unwrap().map(Result::unwrap);
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.contains("form-")).collect();
+    names.sort();
+    let form = |name: &str| version(&Connection::open(dir.join(name)).unwrap()).unwrap();
+    let forms: Vec<usize> = names.iter().map(|name| form(name)).collect();
+    names.into_iter().zip(forms).collect()
+}
+
+#[test]
+fn runs_of_an_earlier_form_are_read_with_the_steps_they_had() {
+    let dir = of_form_2();
+    let journal = Sqlite::open(dir.path()).unwrap();
+    let run = |id| wait(journal.run(RunId(id))).unwrap().unwrap();
+    let (applied, killed) = (run(1), run(2));
+    assert_eq!((applied.head.form, killed.head.form), (2, 2));
+    let entries = applied.entries.iter().chain(&killed.entries);
+    assert!(entries.clone().all(|entry| entry.step.is_some()));
+    let done: Vec<&str> = killed
+        .of_steps()
+        .filter(|(_, entry)| entry.happened != Happened::Intent)
+        .map(|(at, _)| killed.plan.steps[at].id.as_str())
+        .collect();
+    let expected = [
+        "stop:sim/root-pve/edge",
+        "destroy:sim/root-pve/edge",
+        "stop:sim/root-pve",
+    ];
+    assert_eq!(done, expected);
+    let chronicle = Chronicle::of_run(&applied);
+    let rows = chronicle.nodes.iter().map(|row| (row.status, row.n_done));
+    let expected = [(Status::Completed, 4), (Status::Completed, 4)];
+    assert_eq!(rows.collect::<Vec<_>>(), expected);
+    let mut chronicle = Chronicle::of_run(&killed);
+    chronicle.died();
+    let rows = chronicle
+        .nodes
+        .iter()
+        .map(|row| (row.name.as_str(), row.status));
+    let expected = [
+        ("root-pve", Status::Interrupted),
+        ("edge", Status::Destroyed),
+    ];
+    assert_eq!(rows.collect::<Vec<_>>(), expected);
+    replay::compare(&by_hand(dir.path()));
+}
+
+#[test]
+fn a_plan_that_cannot_be_read_keeps_no_other_run_from_being_read() {
+    let dir = tempfile::tempdir().unwrap();
+    by_hand(dir.path())
+        .execute_batch(&KILLED.replace("VALUES(2,'{\"form\"", "VALUES(2,'{form"))
+        .unwrap();
+    let journal = Sqlite::open(dir.path()).unwrap();
+    assert!(wait(journal.run(RunId(2))).is_err());
+    assert!(wait(journal.run(RunId(1))).unwrap().is_some());
+    assert_eq!(wait(journal.runs(None)).unwrap().len(), 2);
+}
+
+#[test]
+fn a_journal_is_backed_up_before_its_form_is_changed() {
+    let dir = of_form_2();
+    // A copy that is there is another one, and stays.
+    fs_err::write(dir.path().join("journal.form-2.db"), "").unwrap();
+    // What a program left that was killed while it copied.
+    fs_err::write(dir.path().join("journal.form-2.part"), "half").unwrap();
+    drop(Sqlite::open(dir.path()).unwrap());
+    drop(Sqlite::open(dir.path()).unwrap());
+    let expected = [
+        ("journal.form-2.2.db".to_owned(), 2),
+        ("journal.form-2.db".to_owned(), 0),
+    ];
+    assert_eq!(kept(dir.path()), expected);
+    let copy = dir.path().join("journal.form-2.2.db");
+    let mode = fs_err::metadata(&copy).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // It can be used by the program that wrote it, and again by this one.
+    fs_err::copy(&copy, file(dir.path())).unwrap();
+    let journal = Sqlite::open(dir.path()).unwrap();
+    assert_eq!(
+        wait(journal.run(RunId(2))).unwrap().unwrap().entries.len(),
+        7
+    );
+    assert_eq!(kept(dir.path()).len(), 3);
+}
+
+#[test]
+fn a_new_journal_and_one_of_this_form_are_not_backed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(filled(dir.path(), 3));
+    drop(Sqlite::open(dir.path()).unwrap());
+    assert_eq!(kept(dir.path()), []);
+}
+
+#[test]
+fn a_journal_that_cannot_be_backed_up_keeps_its_form() {
+    let dir = of_form_2();
+    // No file can have this name, so that the copy cannot be made; root may write anywhere.
+    fs_err::create_dir(dir.path().join("journal.form-2.part")).unwrap();
+    let (detail, hint) = broken(Sqlite::open(dir.path()));
+    assert!(detail.contains("form 2 and was not changed"), "{detail}");
+    assert!(hint.contains("writable"), "{hint}");
+    assert_eq!(version(&by_hand(dir.path())).unwrap(), 2);
+    fs_err::remove_dir(dir.path().join("journal.form-2.part")).unwrap();
+    drop(Sqlite::open(dir.path()).unwrap());
+    assert_eq!(version(&by_hand(dir.path())).unwrap(), MIGRATIONS.len());
+}
+
+#[test]
+fn a_journal_that_a_living_process_uses_keeps_its_form() {
+    let dir = of_form_2();
+    let own = Holder::own().unwrap();
+    let lease = |start: i64| {
+        by_hand(dir.path())
+            .execute(
+                "INSERT OR REPLACE INTO leases
+                 VALUES ('', 'm', 'sim', ?1, ?2, ?3, ?4, ?5, 0, 0)",
+                rusqlite::params![own.machine, own.boot, own.space, own.pid, start],
+            )
+            .unwrap();
+    };
+    lease(own.start);
+    let (detail, hint) = broken(Sqlite::open(dir.path()));
+    assert!(detail.contains(&format!("process {}", own.pid)), "{detail}");
+    assert!(hint.contains("wait"), "{hint}");
+    assert_eq!(version(&by_hand(dir.path())).unwrap(), 2);
+    assert_eq!(kept(dir.path()), []);
+    // One that is dead keeps nobody from anything.
+    lease(own.start + 1);
+    drop(Sqlite::open(dir.path()).unwrap());
+    assert_eq!(version(&by_hand(dir.path())).unwrap(), MIGRATIONS.len());
 }

@@ -1,0 +1,68 @@
+//! From form 2 of the file to form 3: plans hold their steps, and entries name them.
+//!
+//! Earlier programs derived the steps of a plan whenever they read it, and wrote down their
+//! positions. They are derived here for the last time; nothing but the steps is added to a plan.
+
+use homestak_core::plan::{Plan, StepId, steps};
+use rusqlite::{Connection, params};
+use serde_json::{Value, from_str, from_value, json};
+
+use super::fault::Fault;
+
+/// What is left to do when every run has its steps.
+const END: &str = "
+    DROP TABLE entries_by_number;
+    DROP TABLE plans_without_steps;
+    CREATE INDEX entries_of_run ON entries (run);
+    DROP TRIGGER runs_only_end;
+    CREATE TRIGGER runs_only_end
+    BEFORE UPDATE OF id, site, mark, form, manifest, hosts, verb, started ON runs
+    BEGIN
+        SELECT RAISE(ABORT, 'a run only ends');
+    END;";
+
+/// Gives every run its steps.
+pub(super) fn name(connection: &Connection) -> Result<(), Fault> {
+    connection.execute_batch(include_str!("../../migrations/0003.sql"))?;
+    let mut plans = connection.prepare("SELECT run, plan FROM plans_without_steps")?;
+    let mut rows = plans.query(())?;
+    while let Some(row) = rows.next()? {
+        let (run, text): (i64, String) = (row.get(0)?, row.get(1)?);
+        // A plan that cannot be read is kept as it is: its run cannot be shown, all others can.
+        let (form, text, ids) = with_steps(&text).unwrap_or_else(|| (0, text, Vec::new()));
+        connection
+            .prepare_cached("INSERT INTO plans (run, plan) VALUES (?1, ?2)")?
+            .execute(params![run, text])?;
+        connection
+            .prepare_cached("UPDATE runs SET form = ?2 WHERE id = ?1")?
+            .execute(params![run, form])?;
+        let mut entries =
+            connection.prepare_cached("SELECT id, step FROM entries_by_number WHERE run = ?1")?;
+        let mut rows = entries.query(params![run])?;
+        while let Some(row) = rows.next()? {
+            let (entry, step): (i64, i64) = (row.get(0)?, row.get(1)?);
+            let id = usize::try_from(step).ok().and_then(|step| ids.get(step));
+            connection
+                .prepare_cached(
+                    "INSERT INTO entries (id, run, step, what, at, trouble, base, record)
+                     SELECT id, run, ?2, what, at, trouble, base, record
+                     FROM entries_by_number WHERE id = ?1",
+                )?
+                .execute(params![entry, id.map(StepId::as_str)])?;
+        }
+    }
+    drop(rows);
+    drop(plans);
+    connection.execute_batch(END)?;
+    Ok(())
+}
+
+/// Returns the form of a plan, the plan with its steps, and their names.
+fn with_steps(text: &str) -> Option<(u32, String, Vec<StepId>)> {
+    let mut json: Value = from_str(text).ok()?;
+    let plan: Plan = from_value(json.clone()).ok()?;
+    let steps = steps(&plan);
+    json["steps"] = json!(steps);
+    let ids = steps.iter().map(|step| step.id.clone()).collect();
+    Some((plan.form, json.to_string(), ids))
+}
