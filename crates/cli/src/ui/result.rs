@@ -248,6 +248,7 @@ pub(crate) fn exit_code(ending: Ending) -> u8 {
 mod tests {
     use homestak_engine::events::{Event, What};
     use homestak_engine::journal::RunId;
+    use homestak_engine::ports::{Class, Next};
     use jiff::Timestamp;
 
     use super::*;
@@ -255,7 +256,7 @@ mod tests {
     #[test]
     fn a_run_in_which_parts_were_refused_is_said_to_be_done_but_for_them() {
         let mut chronicle = Chronicle::default();
-        let fail = |chronicle: &mut Chronicle, node: &str, class: &str| {
+        let fail = |chronicle: &mut Chronicle, node: &str, class: Class| {
             chronicle.hear(&Event {
                 at: Timestamp::UNIX_EPOCH,
                 run: RunId(1),
@@ -264,7 +265,8 @@ mod tests {
                     step: StepKind::Configure,
                     undo: false,
                     trouble: Trouble {
-                        class: class.to_owned(),
+                        class,
+                        next: Next::NewPlan,
                         message: "no".to_owned(),
                         log: Vec::new(),
                         hint: "correct that on the node or in the spec, and apply again".to_owned(),
@@ -273,13 +275,13 @@ mod tests {
                 },
             });
         };
-        fail(&mut chronicle, "a", "partly-refused");
+        fail(&mut chronicle, "a", Class::Partly);
         let names = ("m", "father");
         let (text, hint) = way_on(Ending::Failed, &chronicle, names, true);
         assert_eq!(text, "Done, except for what was refused.");
         // The spec may have to be corrected, which takes a new plan.
         assert!(hint.contains("manifest apply -M m -H father"), "{hint}");
-        fail(&mut chronicle, "b", "refused");
+        fail(&mut chronicle, "b", Class::Refused);
         let (text, _) = way_on(Ending::Failed, &chronicle, names, true);
         assert_eq!(text, "Failed; what is there stays.");
     }

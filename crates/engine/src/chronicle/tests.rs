@@ -218,17 +218,18 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
         record,
     };
     let done = Happened::Done { changed: true };
-    let last = steps(&plan).len() - 1;
+    let last = || plan.steps.iter().last().map(|step| step.id.clone());
     let mut entries = vec![
-        entry(last, 1_000, Happened::Intent, None),
-        entry(last, 1_005, done.clone(), Some(gone("hyper", 100))),
-        entry(last, 1_005, done, Some(gone("kid", 200))),
+        entry(last(), 1_000, Happened::Intent, None),
+        entry(last(), 1_005, done.clone(), Some(gone("hyper", 100))),
+        entry(last(), 1_005, done, Some(gone("kid", 200))),
     ];
     let run = |entries| Run {
         head: RunHead {
             id: RunId(7),
             mark: None,
             site: None,
+            form: FORM,
             manifest: "m".to_owned(),
             hosts: vec!["father".to_owned()],
             verb: "destroy".to_owned(),

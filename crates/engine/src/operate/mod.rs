@@ -99,8 +99,9 @@ impl Operator {
         interrupt: Interrupt,
     ) -> Result<Ending, JournalError> {
         let mut entries = run.entries.clone();
-        let so_far = replay(&run.plan.steps, &entries);
-        for (step, state) in run.plan.steps.iter().zip(&so_far.states) {
+        let steps = &run.plan.steps;
+        let so_far = replay(steps, &entries);
+        for (step, state) in steps.iter().zip(&so_far.states) {
             let node = step.node.and_then(|node| run.plan.nodes.get(node));
             let named = node.is_some_and(|node| settled.contains(&node.name));
             let open = matches!(
@@ -108,10 +109,10 @@ impl Operator {
                 StepState::Failed(_) | StepState::Stuck(_) | StepState::Begun | StepState::Undoing
             );
             // One that may not be stopped stays, so that it is not removed either.
-            let after_stop = steps[at].kind == StepKind::Destroy
-                && steps[at].after.iter().any(|stop| {
+            let after_stop = step.kind == StepKind::Destroy
+                && step.after.iter().any(|stop| {
                     steps[*stop].kind == StepKind::Stop
-                        && steps[*stop].node == steps[at].node
+                        && steps[*stop].node == step.node
                         && matches!(so_far.states[*stop], StepState::Failed(_))
                 });
             let skipped = *state == StepState::Untouched && after_stop;
