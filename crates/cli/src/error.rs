@@ -19,6 +19,8 @@ pub(crate) enum ErrorKind {
     Usage,
     /// A guard said no.
     Refused,
+    /// It was stopped half-way.
+    Stopped,
 }
 
 impl ErrorKind {
@@ -28,6 +30,7 @@ impl ErrorKind {
             Self::Failed => 1,
             Self::Usage => 2,
             Self::Refused => 3,
+            Self::Stopped => 4,
         }
     }
 
@@ -37,6 +40,7 @@ impl ErrorKind {
             Self::Failed => "failed",
             Self::Usage => "usage",
             Self::Refused => "refused",
+            Self::Stopped => "stopped",
         }
     }
 }
@@ -272,8 +276,17 @@ impl From<homestak_engine::journal::JournalError> for CommandError {
     fn from(error: homestak_engine::journal::JournalError) -> Self {
         use homestak_engine::journal::JournalError;
         match error {
-            JournalError::Held { .. } => Self::refused(format!("Not now: {error}."))
-                .hint("wait until it is done; `homestak manifest status` shows how far it is"),
+            JournalError::Held { ref scope, .. } => Self::refused(format!("Not now: {error}."))
+                .hint("wait until it is done; `homestak manifest status` shows how far it is")
+                .hint(format!(
+                    "if it does not run any more: homestak manifest unlock -M {} -H {}",
+                    scope.manifest, scope.host
+                )),
+            JournalError::Lost { .. } => Self {
+                kind: ErrorKind::Stopped,
+                ..Self::failed(format!("Stopped: {error}."))
+            }
+            .hint("nothing was undone; `homestak manifest status` shows how far it is"),
             JournalError::Broken {
                 doing,
                 detail,

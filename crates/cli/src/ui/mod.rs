@@ -212,7 +212,7 @@ impl Printer {
             self.json("error", body);
         }
         let label = match error.kind {
-            ErrorKind::Failed | ErrorKind::Usage => "error",
+            ErrorKind::Failed | ErrorKind::Usage | ErrorKind::Stopped => "error",
             ErrorKind::Refused => "refused",
         };
         let label = match error.code {

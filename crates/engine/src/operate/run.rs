@@ -15,7 +15,8 @@ use super::interrupt::Interrupt;
 use super::replay::StepState;
 use super::schedule::{Schedule, Way};
 use super::worker::{Ended, Worker};
-use crate::journal::{JournalError, RunId};
+use crate::events::RunHub;
+use crate::journal::{Fence, JournalError, RunId, Scope};
 
 /// A run while it is carried out.
 pub(super) struct Stage {
@@ -30,6 +31,7 @@ pub(super) struct Stage {
     /// The run's mark, which guests that it creates carry.
     pub(super) mark: String,
     pub(super) board: Arc<Board>,
+    pub(super) hub: Arc<RunHub>,
 }
 
 /// What came of going through the steps.
@@ -79,7 +81,8 @@ impl Work<'_> {
     ) -> Result<Came, JournalError> {
         let mut left = todo.iter().filter(|todo| **todo).count();
         let mut schedule = Schedule::new(&stage.steps, todo, self.way);
-        let worker = Worker::new(self.operator, stage, self.way, interrupt.clone());
+        let fences = self.fences(&stage.plan).await?;
+        let worker = Worker::new(self.operator, stage, self.way, interrupt.clone(), fences);
         let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
         // Which step each task is about: one that panics cannot say so itself.
         let mut tasks: BTreeMap<tokio::task::Id, usize> = BTreeMap::new();
@@ -125,7 +128,8 @@ impl Work<'_> {
                 }
                 Err(error) => {
                     // A step that panicked may have acted: it failed, and is undone like any other.
-                    let Some(at) = tasks.remove(&error.id()) else {
+                    let Some(at) = tasks.remove(&error.id()).filter(|_| !error.is_cancelled())
+                    else {
                         continue;
                     };
                     (at, worker.panicked(at, &error.to_string()).await)
@@ -158,7 +162,13 @@ impl Work<'_> {
                     }
                 }
                 // Either nothing was done, or its intent is written: nothing is lost.
-                Err(error) => broken = broken.or(Some(error)),
+                Err(error) => {
+                    if matches!(error, JournalError::Lost { .. }) {
+                        // Someone else works on it: what is under way ends where it is.
+                        running.abort_all();
+                    }
+                    broken = broken.or(Some(error));
+                }
             }
         }
         match broken {
@@ -168,6 +178,23 @@ impl Work<'_> {
             None if partly => Ok(Came::Partly),
             None => Ok(Came::All),
         }
+    }
+}
+
+impl Work<'_> {
+    /// Returns the number under which each host of a plan is held.
+    async fn fences(&self, plan: &Plan) -> Result<BTreeMap<String, Fence>, JournalError> {
+        let mut fences = BTreeMap::new();
+        for host in &plan.hosts {
+            let scope = Scope {
+                site: plan.site.clone(),
+                manifest: plan.manifest.clone(),
+                host: host.clone(),
+            };
+            let fence = self.operator.journal.fence(&scope).await?;
+            fences.extend(fence.map(|fence| (host.clone(), fence)));
+        }
+        Ok(fences)
     }
 }
 

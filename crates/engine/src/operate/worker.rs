@@ -23,8 +23,9 @@ use super::replay::StepState;
 use super::run::Stage;
 use super::schedule::Way;
 use super::{Moment, Operator, Watcher};
-use crate::events::{Hub, What, about};
-use crate::journal::{Entry, Happened, Journal, JournalError, RunId, Scope, Trouble};
+use crate::context::{Context, within};
+use crate::events::{RunHub, What};
+use crate::journal::{Entry, Fence, Happened, Journal, JournalError, RunId, Scope, Trouble};
 use crate::ports::{Class, Configurer, GuestRef, PortError, Seeds};
 use crate::steps::{self, Task, planned, subject};
 
@@ -48,7 +49,7 @@ struct Shared {
     journal: Arc<dyn Journal>,
     seeds: Arc<dyn Seeds>,
     configurer: Arc<dyn Configurer>,
-    hub: Arc<Hub>,
+    hub: Arc<RunHub>,
     clock: SharedClock,
     limits: Limits,
     watcher: Option<Arc<dyn Watcher>>,
@@ -57,6 +58,8 @@ struct Shared {
     /// What was recorded before the first guest was created or removed.
     known: OnceCell<Known>,
     interrupt: Interrupt,
+    /// The number under which each host is held.
+    fences: BTreeMap<String, Fence>,
 }
 
 /// A node by its host and the name under which it is recorded.
@@ -71,7 +74,13 @@ struct Known {
 }
 
 impl Worker {
-    pub(super) fn new(operator: &Operator, stage: &Stage, way: Way, interrupt: Interrupt) -> Self {
+    pub(super) fn new(
+        operator: &Operator,
+        stage: &Stage,
+        way: Way,
+        interrupt: Interrupt,
+        fences: BTreeMap<String, Fence>,
+    ) -> Self {
         let set = operator.limits.timeouts;
         Self(Arc::new(Shared {
             run: stage.run,
@@ -83,7 +92,7 @@ impl Worker {
             journal: operator.journal.clone(),
             seeds: operator.seeds.clone(),
             configurer: operator.configurer.clone(),
-            hub: operator.hub.clone(),
+            hub: stage.hub.clone(),
             clock: operator.clock.clone(),
             limits: Limits {
                 timeouts: stage.plan.timeouts.with(&set),
@@ -99,6 +108,7 @@ impl Worker {
                 .collect(),
             known: OnceCell::new(),
             interrupt,
+            fences,
         }))
     }
 
@@ -148,7 +158,12 @@ impl Shared {
             began: Arc::default(),
         };
         let begun = self.clock.now();
-        let work = about(task.subject(), persist(&task, self.way));
+        let context = Context {
+            hub: Some(self.hub.clone()),
+            subject: task.subject(),
+            fence: self.fence(at),
+        };
+        let work = within(context, persist(&task, self.way));
         let only_follows = self.way == Way::Forward && task.step.kind == StepKind::Configure;
         let mut interrupt = self.interrupt.clone();
         let result = tokio::select! {
@@ -196,6 +211,16 @@ impl Shared {
             "no longer followed: the node continues by itself; changes that could cut it off are \
              reverted after {seconds} s, unless `homestak manifest resume` reaches it before"
         )
+    }
+
+    /// Returns the number under which the host of a step is held.
+    fn fence(&self, at: usize) -> Option<Fence> {
+        let step = &self.steps[at];
+        let node = step.node.and_then(|node| self.plan.nodes.get(node));
+        let image = step.image.and_then(|image| self.plan.images.get(image));
+        let host = node.map(|node| &node.host);
+        let host = host.or_else(|| image.map(|image| &image.site_host))?;
+        self.fences.get(host).cloned()
     }
 
     fn moment(&self, moment: Moment) {

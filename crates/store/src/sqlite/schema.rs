@@ -11,6 +11,7 @@ use super::fault::Fault;
 pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0001.sql"),
     include_str!("../../migrations/0002.sql"),
+    include_str!("../../migrations/0003.sql"),
 ];
 
 /// Brings a file up to date, wholly or not at all.

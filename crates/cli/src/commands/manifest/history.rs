@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use homestak_engine::journal::RunHead;
+use homestak_engine::journal::{RunFilter, RunHead, RunId};
 use serde_json::{Value as Json, json};
 
-use super::runs::{hints, is_resumable, listed, word};
+use super::runs::{filter, hints, is_resumable, word};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
 use crate::connect::block_on;
@@ -14,14 +14,28 @@ use crate::session::Session;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
-/// Lists runs.
-pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
+/// Lists so many runs, the newest or those before one.
+pub(super) fn run(
+    which: &RunArgs,
+    limit: usize,
+    before: Option<i64>,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
     let session = Session::open(settings)?;
     let (site, journal) = (session.id()?, journal(settings)?);
-    let runs = block_on(listed(which, &journal, site))??;
+    let filter = RunFilter {
+        before: before.map(RunId),
+        // One more, to know whether there are more.
+        limit: Some(limit + 1),
+        ..filter(which, site)
+    };
+    let mut runs = block_on(journal.page(&filter))??;
+    let more = runs.len() > limit;
+    runs.truncate(limit);
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
-        printer.json("manifest.history", json!({ "runs": runs }));
+        printer.json("manifest.history", json!({ "runs": runs, "more": more }));
         return Ok(ExitCode::SUCCESS);
     }
     if runs.is_empty() {
@@ -48,6 +62,9 @@ pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Ou
         ],
         rows.collect(),
     ));
+    if let Some(last) = runs.last().filter(|_| more) {
+        printer.say(&format!("There are older runs: --before {} lists them.", last.id));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

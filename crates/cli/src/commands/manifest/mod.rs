@@ -21,6 +21,7 @@ pub(super) mod show;
 mod status;
 mod test;
 mod test_report;
+mod unlock;
 mod validate;
 
 use std::process::ExitCode;
@@ -67,7 +68,16 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
             events,
         } => resume::resume(&which, &settled, events, settings, printer),
         ManifestCommand::Rollback(args) => rollback::run(&args, settings, printer),
-        ManifestCommand::History { which } => history::run(&which, settings, printer),
+        ManifestCommand::History {
+            which,
+            limit,
+            before,
+        } => history::run(&which, limit as usize, before, settings, printer),
+        ManifestCommand::Unlock {
+            manifest,
+            host,
+            yes,
+        } => unlock::run(manifest, host, yes, settings, printer),
         ManifestCommand::Report {
             run,
             manifest,

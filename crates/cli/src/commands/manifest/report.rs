@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_engine::chronicle::Chronicle;
-use homestak_engine::journal::{Run, RunId};
+use homestak_engine::journal::{Run, RunFilter, RunId};
 use serde_json::{Value as Json, json};
 
 use super::history::{head_json, moment};
-use super::runs::{hints, is_outdated, listed, outdated, reidentify, word};
+use super::runs::{filter, hints, is_outdated, outdated, reidentify, word};
 use crate::args::RunArgs;
 use crate::commands::{Outcome, write_file};
 use crate::connect::block_on;
@@ -32,10 +32,13 @@ pub(super) fn run(
     let run = block_on(async {
         let id = match number {
             Some(number) => Some(RunId(number)),
-            None => listed(which, &journal, site)
-                .await?
-                .first()
-                .map(|run| run.id),
+            None => {
+                let newest = RunFilter {
+                    limit: Some(1),
+                    ..filter(which, site)
+                };
+                journal.page(&newest).await?.first().map(|run| run.id)
+            }
         };
         let run = match id {
             Some(id) => journal.run(id).await?,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_engine::journal::{Ending, Journal, Run, RunHead};
+use homestak_engine::journal::{Ending, Journal, Run, RunFilter, RunHead};
 
 use super::job::first;
 use crate::args::RunArgs;
@@ -119,12 +119,17 @@ pub(super) async fn listed(
     journal: &Arc<dyn Journal>,
     site: &SiteId,
 ) -> Result<Vec<RunHead>, CommandError> {
-    let mut runs = journal.runs(which.manifest()).await?;
-    runs.retain(|run| run.is_of(site));
-    if let Some(host) = &which.host {
-        runs.retain(|run| run.hosts.contains(host));
+    Ok(journal.page(&filter(which, site)).await?)
+}
+
+/// Returns the filter that lets the runs of a site through that flags choose.
+pub(super) fn filter(which: &RunArgs, site: &SiteId) -> RunFilter {
+    RunFilter {
+        site: Some(site.clone()),
+        manifest: which.manifest().map(str::to_owned),
+        host: which.host.clone(),
+        ..RunFilter::default()
     }
-    Ok(runs)
 }
 
 /// Returns the newest run of each manifest and its hosts.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use homestak_engine::chronicle::{Chronicle, Status};
-use homestak_engine::journal::{Ending, Journal, JournalError, RunHead};
+use homestak_engine::journal::{Ending, Journal, Life, RunHead};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
@@ -119,11 +119,12 @@ async fn one(
     let run = read(head, journal).await?;
     let mut chronicle = Chronicle::of_run(&run);
     // Held by someone who lives: it is being carried out.
-    let holder = match journal.hold(&scopes_of(head)).await {
-        Ok(_) => None,
-        Err(JournalError::Held { holder, .. }) => Some(holder),
-        Err(error) => return Err(error.into()),
-    };
+    let mut holder = None;
+    for scope in scopes_of(head) {
+        let held = journal.holding(&scope).await?;
+        let held = held.filter(|held| held.life != Life::Dead);
+        holder = holder.or(held.map(|held| held.to_string()));
+    }
     if holder.is_none() {
         chronicle.died();
     }

@@ -14,6 +14,7 @@ use super::*;
 const DUMPS: &[&str] = &[
     include_str!("../../../tests/data/form-1.sql"),
     include_str!("../../../tests/data/form-2.sql"),
+    include_str!("../../../tests/data/form-3.sql"),
 ];
 
 /// Writes what every form must hold.
@@ -63,7 +64,8 @@ fn fill(journal: &Sqlite) {
 fn check(journal: &Sqlite, form: usize) {
     let site = (form > 1).then(sample::site);
     let plan = Plan {
-        form: u32::try_from(form).unwrap(),
+        // The third form of the file has plans of the second.
+        form: u32::try_from(form.min(2)).unwrap(),
         site: site.clone(),
         ..sample::plan("edge", 1)
     };
