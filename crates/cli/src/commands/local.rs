@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use homestak_core::resolve::Resolved;
 use homestak_engine::ports::PortError;
 use homestak_providers::finding::Finding;
-use homestak_providers::local::{self, Engine, Local, Node, Reply, Request};
+use homestak_providers::local::{self, Call, Engine, Local, Node, Reply};
 use serde_json::json;
 
 use super::Outcome;
@@ -204,9 +204,9 @@ fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
 fn act(local: &Local, printer: &Printer) -> Outcome {
     let text = std::io::read_to_string(std::io::stdin())
         .map_err(|error| CommandError::failed(format!("Cannot read the call: {error}.")))?;
-    let request: Request = serde_json::from_str(&text)
+    let call: Call = serde_json::from_str(&text)
         .map_err(|error| CommandError::usage(format!("This is no call: {error}.")))?;
-    let reply: Reply = block_on(local.answer(request))?;
+    let reply: Reply = block_on(local.answer(call))?;
     let text = serde_json::to_string(&reply)
         .map_err(|error| CommandError::failed(format!("Cannot write the answer: {error}.")))?;
     printer.data(&format!("{text}\n"));

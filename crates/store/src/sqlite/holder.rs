@@ -61,7 +61,9 @@ impl Holder {
         let boot = line("/proc/sys/kernel/random/boot_id")?;
         let id = line("/etc/machine-id").ok();
         // Without an id, only this boot is known to be of this machine.
-        let id = id.filter(|id| id.len() == 32).unwrap_or_else(|| boot.clone());
+        let id = id
+            .filter(|id| id.len() == 32)
+            .unwrap_or_else(|| boot.clone());
         Ok(Self {
             machine: digest(&[SALT, &id]),
             name: line("/proc/sys/kernel/hostname")?,
@@ -97,7 +99,10 @@ impl Holder {
 /// Returns a digest of some texts, as hexadecimal digits.
 pub(super) fn digest(texts: &[&str]) -> String {
     let hash = Sha256::digest(texts.join("\0"));
-    hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hash[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Asks the kernel about a process number.

@@ -130,14 +130,19 @@ pub(crate) fn the_number_of_a_scope_grows_each_time_it_is_taken(ground: &impl Gr
         let mut last = 0;
         let mut keys = Vec::new();
         for journal in [&one, &other, &one, &one] {
-            let lease = hold(&**journal, &[web.clone(), mail.clone()]).await.unwrap();
+            let lease = hold(&**journal, &[web.clone(), mail.clone()])
+                .await
+                .unwrap();
             let fence = journal.fence(&web).await.unwrap().unwrap();
             assert!(fence.number > last, "{} after {last}", fence.number);
             last = fence.number;
             keys.push(fence.scope.clone());
             let found = journal.holding(&web).await.unwrap().unwrap();
             assert_eq!((found.number, found.life), (last, Life::Alive));
-            assert_ne!(journal.fence(&mail).await.unwrap().unwrap().scope, fence.scope);
+            assert_ne!(
+                journal.fence(&mail).await.unwrap().unwrap().scope,
+                fence.scope
+            );
             // Nobody takes it from one who lives.
             assert!(other.unlock(&web, last).await.is_err());
             drop(lease);
@@ -151,7 +156,10 @@ pub(crate) fn the_number_of_a_scope_grows_each_time_it_is_taken(ground: &impl Gr
 
 fn is_lost<T>(result: Result<T, JournalError>, to: Option<&str>) -> bool {
     match result {
-        Err(JournalError::Lost { scope: lost, holder }) => {
+        Err(JournalError::Lost {
+            scope: lost,
+            holder,
+        }) => {
             assert_eq!(lost, scope("m", "father"));
             assert_eq!(holder.is_some(), to.is_some());
             holder.is_none_or(|holder| holder.contains(to.unwrap_or_default()))

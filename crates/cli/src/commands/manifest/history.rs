@@ -63,7 +63,10 @@ pub(super) fn run(
         rows.collect(),
     ));
     if let Some(last) = runs.last().filter(|_| more) {
-        printer.say(&format!("There are older runs: --before {} lists them.", last.id));
+        printer.say(&format!(
+            "There are older runs: --before {} lists them.",
+            last.id
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
