@@ -19,6 +19,16 @@ pub(crate) struct Context {
     pub(crate) fence: Option<Fence>,
 }
 
+impl Context {
+    pub(crate) fn new(hub: &Arc<RunHub>, subject: String, fence: Option<Fence>) -> Self {
+        Self {
+            hub: Some(hub.clone()),
+            subject,
+            fence,
+        }
+    }
+}
+
 tokio::task_local! {
     static CONTEXT: Context;
 }

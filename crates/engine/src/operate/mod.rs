@@ -225,6 +225,7 @@ impl Operator {
             mark,
             board,
             hub,
+            fences: Vec::new(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::replay::StepState;
 use super::schedule::{Schedule, Way};
 use super::worker::{Ended, Worker};
 use crate::events::RunHub;
-use crate::journal::{Fence, JournalError, RunId, Scope};
+use crate::journal::{Fence, Journal, JournalError, RunId, Scope};
 
 /// A run while it is carried out.
 pub(super) struct Stage {
@@ -32,6 +32,8 @@ pub(super) struct Stage {
     pub(super) mark: String,
     pub(super) board: Arc<Board>,
     pub(super) hub: Arc<RunHub>,
+    /// The number under which the host of each step is held.
+    pub(super) fences: Vec<Option<Fence>>,
 }
 
 /// What came of going through the steps.
@@ -81,8 +83,8 @@ impl Work<'_> {
     ) -> Result<Came, JournalError> {
         let mut left = todo.iter().filter(|todo| **todo).count();
         let mut schedule = Schedule::new(&stage.steps, todo, self.way);
-        let fences = self.fences(&stage.plan).await?;
-        let worker = Worker::new(self.operator, stage, self.way, interrupt.clone(), fences);
+        stage.fences = fences(stage, self.operator.journal.as_ref()).await?;
+        let worker = Worker::new(self.operator, stage, self.way, interrupt.clone());
         let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
         // Which step each task is about: one that panics cannot say so itself.
         let mut tasks: BTreeMap<tokio::task::Id, usize> = BTreeMap::new();
@@ -181,21 +183,26 @@ impl Work<'_> {
     }
 }
 
-impl Work<'_> {
-    /// Returns the number under which each host of a plan is held.
-    async fn fences(&self, plan: &Plan) -> Result<BTreeMap<String, Fence>, JournalError> {
-        let mut fences = BTreeMap::new();
-        for host in &plan.hosts {
-            let scope = Scope {
-                site: plan.site.clone(),
-                manifest: plan.manifest.clone(),
-                host: host.clone(),
-            };
-            let fence = self.operator.journal.fence(&scope).await?;
-            fences.extend(fence.map(|fence| (host.clone(), fence)));
-        }
-        Ok(fences)
+/// Returns the number under which the host of each step is held.
+async fn fences(stage: &Stage, journal: &dyn Journal) -> Result<Vec<Option<Fence>>, JournalError> {
+    let plan = &stage.plan;
+    let mut of_hosts = BTreeMap::new();
+    for host in &plan.hosts {
+        let scope = Scope {
+            site: plan.site.clone(),
+            manifest: plan.manifest.clone(),
+            host: host.clone(),
+        };
+        of_hosts.insert(host, journal.fence(&scope).await?);
     }
+    let of_step = |step: &Step| {
+        let node = step.node.and_then(|node| plan.nodes.get(node));
+        let image = step.image.and_then(|image| plan.images.get(image));
+        let host = node.map(|node| &node.host);
+        let host = host.or_else(|| image.map(|image| &image.site_host))?;
+        of_hosts.get(host).cloned().flatten()
+    };
+    Ok(stage.steps.iter().map(of_step).collect())
 }
 
 /// Waiting until a node is reached takes no worker.

@@ -17,8 +17,9 @@ pub(super) const FILE: &str = "fences.json";
 impl Realm {
     /// Refuses a change under an older number than the highest that was seen of its scope.
     pub(super) fn admit(&self, fence: &Fence) -> Result<(), PortError> {
+        // Without the directory there is nothing to change, and no trace is left of having looked.
         // The file is replaced as a whole, so it can be read at any time.
-        if self.is_newest(fence, &self.fences()?)? {
+        if !self.root().exists() || self.is_newest(fence, &self.fences()?)? {
             return Ok(());
         }
         let _turn = self.lock()?;
@@ -79,6 +80,9 @@ mod tests {
     fn an_older_number_than_the_highest_of_its_scope_is_refused() {
         let root = tempfile::tempdir().expect("a directory");
         let realm = || Realm::at(&root.path().join("local")).expect("a realm");
+        realm().admit(&fence("a", 9)).expect("nothing to protect");
+        assert!(!root.path().join("local").exists());
+        realm().claim().expect("made");
         for (scope, number, good) in [
             ("a", 5, true),
             ("a", 5, true),
