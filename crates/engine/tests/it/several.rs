@@ -22,7 +22,7 @@ use crate::lab::{Ear, Lab, TOKEN};
 struct OneClient(World, Arc<Pve>);
 
 impl OneClient {
-    async fn new(lab: &Lab) -> (Arc<dyn Places>, Arc<Ear>) {
+    async fn open(lab: &Lab) -> (Arc<dyn Places>, Arc<Ear>) {
         let address = "127.0.0.1:0".parse().unwrap();
         let handle = homestak_sim::serve(lab.world.clone(), address).await;
         let handle = handle.unwrap();
@@ -121,7 +121,7 @@ async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_t
     let mut dice = Dice(0x5eed);
     for _ in 0..6 {
         let mut lab = Lab::new();
-        let (places, nobody) = OneClient::new(&lab).await;
+        let (places, nobody) = OneClient::open(&lab).await;
         lab.places = places;
         lab.manifest = "web";
         let web = lab.plan(&manifest("web", 7000)).await;
