@@ -208,6 +208,8 @@ pub(crate) fn a_run_that_lost_its_lease_writes_nothing_more(ground: &impl Ground
             }
             drop(second);
         }
+        // Asked after it was dropped, so that everyone can see that it is free.
+        assert_eq!(other.fence(&m).await.unwrap(), None);
         drop(first);
         // Other manifests are not concerned, and with a new lease it may write again.
         let _lease = hold(&*one, std::slice::from_ref(&m)).await.unwrap();
