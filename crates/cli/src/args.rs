@@ -254,6 +254,27 @@ pub enum ManifestCommand {
         /// Which runs.
         #[command(flatten)]
         which: RunArgs,
+        /// How many runs are listed
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+        /// Only runs before this one
+        #[arg(long, value_name = "RUN")]
+        before: Option<i64>,
+    },
+    /// Unlock a manifest on a host whose run was lost with its machine
+    ///
+    /// Shows who holds it. A run that lives on this machine is never unlocked, and one on another
+    /// machine or in another container only after it has been silent for a minute.
+    Unlock {
+        /// Name of the manifest
+        #[arg(short = 'M', long, value_name = "NAME")]
+        manifest: String,
+        /// Host it is locked on
+        #[arg(short = 'H', long, value_name = "HOST")]
+        host: String,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Report what happened in a run
     Report {

@@ -3,7 +3,7 @@
 //! In: a site, settings. Out: [`Driver`]: plans are made and carried out on it.
 //! Never: a decision; a second way to put it together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
@@ -13,7 +13,7 @@ use homestak_core::plan::{
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Hub, Observer};
-use homestak_engine::journal::{Ending, Journal, Lease, RunHead, RunId, Scope};
+use homestak_engine::journal::{Ending, Journal, Lease, RunFilter, RunHead, RunId, Scope};
 use homestak_engine::look::{look, settled};
 use homestak_engine::operate::{Limits, Operator, UndoEffect, UndoItem, rollback_plan};
 use homestak_engine::pace::durations;
@@ -108,10 +108,18 @@ impl Driver {
     /// Returns how long steps take: the median of each kind in the newest runs on these hosts.
     async fn paces(&self, hosts: &[&str]) -> Result<Paces, DriverError> {
         let mut taken: BTreeMap<StepKind, Vec<f64>> = BTreeMap::new();
-        let runs = self.journal().runs(None).await?;
-        let same = |run: &&RunHead| run.hosts.iter().any(|host| hosts.contains(&host.as_str()));
-        for head in runs.iter().filter(same).take(MEASURED) {
-            let run = self.journal().run(head.id).await?;
+        let mut newest = BTreeSet::new();
+        for host in hosts {
+            let filter = RunFilter {
+                host: Some((*host).to_owned()),
+                limit: Some(MEASURED),
+                ..RunFilter::default()
+            };
+            let runs = self.journal().page(&filter).await?;
+            newest.extend(runs.iter().map(|run| run.id));
+        }
+        for id in newest.into_iter().rev().take(MEASURED) {
+            let run = self.journal().run(id).await?;
             for (kind, seconds) in run.iter().flat_map(durations) {
                 taken.entry(kind).or_default().push(seconds);
             }

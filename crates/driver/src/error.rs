@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Usage,
     /// A guard said no.
     Refused,
+    /// It was stopped half-way.
+    Stopped,
 }
 
 impl ErrorKind {
@@ -30,6 +32,7 @@ impl ErrorKind {
             Self::Failed => "failed",
             Self::Usage => "usage",
             Self::Refused => "refused",
+            Self::Stopped => "stopped",
         }
     }
 }
@@ -359,8 +362,17 @@ impl From<homestak_engine::journal::JournalError> for DriverError {
     fn from(error: homestak_engine::journal::JournalError) -> Self {
         use homestak_engine::journal::JournalError;
         match error {
-            JournalError::Held { .. } => Self::refused(format!("Not now: {error}."))
-                .hint("wait until it is done; `homestak manifest status` shows how far it is"),
+            JournalError::Held { ref scope, .. } => Self::refused(format!("Not now: {error}."))
+                .hint("wait until it is done; `homestak manifest status` shows how far it is")
+                .hint(format!(
+                    "if it does not run any more: homestak manifest unlock -M {} -H {}",
+                    scope.manifest, scope.host
+                )),
+            JournalError::Lost { .. } => Self {
+                kind: ErrorKind::Stopped,
+                ..Self::failed(format!("Stopped: {error}."))
+            }
+            .hint("nothing was undone; `homestak manifest status` shows how far it is"),
             JournalError::Broken {
                 doing,
                 detail,

@@ -13,7 +13,9 @@ use crate::error::DriverError;
 
 pub use homestak_engine::chronicle::{Chronicle, Row, Status};
 pub use homestak_engine::journal::{Ending, Journal, Run, RunHead};
-pub use homestak_engine::journal::{Happened, JournalError, Lease, RunId, Scope, Trouble};
+pub use homestak_engine::journal::{
+    Happened, Holding, JournalError, Lease, Life, RunFilter, RunId, SILENT, Scope, Trouble,
+};
 pub use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem, rollback_plan};
 
 /// Which runs are meant.
@@ -157,9 +159,17 @@ pub async fn listed(
     journal: &Arc<dyn Journal>,
     site: &SiteId,
 ) -> Result<Vec<RunHead>, DriverError> {
-    let mut runs = of_site(which, journal, site).await?;
-    runs.retain(|run| is_meant(which, run));
-    Ok(runs)
+    Ok(journal.page(&filter(which, site)).await?)
+}
+
+/// Returns the filter that lets the runs of a site through that are meant.
+pub fn filter(which: &Which, site: &SiteId) -> RunFilter {
+    RunFilter {
+        site: Some(site.clone()),
+        manifest: which.manifest.clone(),
+        host: which.host.clone(),
+        ..RunFilter::default()
+    }
 }
 
 /// Returns the newest runs that flags choose. Newer runs on any host count, so that one that was
@@ -179,9 +189,11 @@ async fn of_site(
     journal: &Arc<dyn Journal>,
     site: &SiteId,
 ) -> Result<Vec<RunHead>, DriverError> {
-    let mut runs = journal.runs(which.manifest.as_deref()).await?;
-    runs.retain(|run| run.is_of(site));
-    Ok(runs)
+    let of_any_host = RunFilter {
+        host: None,
+        ..filter(which, site)
+    };
+    Ok(journal.page(&of_any_host).await?)
 }
 
 fn is_meant(which: &Which, run: &RunHead) -> bool {

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{Action, StepKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::context::{self, Context};
 use crate::journal::{Ending, RunId, Trouble};
 use crate::ports::{GuestUuid, Listener, Remark};
 
@@ -139,85 +140,80 @@ pub trait Observer: Send + Sync {
     fn hear(&self, event: &Event);
 }
 
-tokio::task_local! {
-    /// Node or image that the step of this task is about, for remarks that name no guest.
-    static SUBJECT: String;
-}
-
-/// Does work about a node or an image: what is said meanwhile is about it.
-pub(crate) async fn about<T>(subject: String, work: impl Future<Output = T>) -> T {
-    SUBJECT.scope(subject, work).await
-}
-
-/// Where events are told: it knows the time, the run, and which guest is which node.
-pub struct Hub {
-    observer: Arc<dyn Observer>,
-    clock: SharedClock,
-    now: Mutex<Now>,
-}
-
-#[derive(Default)]
-struct Now {
-    run: Option<RunId>,
-    names: BTreeMap<GuestUuid, String>,
-    /// What images are called in events, by their names.
-    images: BTreeMap<String, String>,
-}
+/// Where events are told. Runs that go on at the same time have a [`RunHub`] each; a client of a
+/// provider that they share listens to any hub, and what it says is told by that of the run whose
+/// step makes it speak.
+pub struct Hub(RunHub);
 
 impl Hub {
-    /// Makes a hub for one command.
+    /// Makes a hub.
     pub fn new(observer: Arc<dyn Observer>, clock: SharedClock) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self(RunHub {
             observer,
             clock,
-            now: Mutex::new(Now::default()),
-        })
+            run: RunId(0),
+            names: BTreeMap::new(),
+            images: BTreeMap::new(),
+        }))
     }
 
-    /// Says which run events are of from here on.
-    pub(crate) fn enter(
+    /// Makes the hub of a run, which knows which guest is which node, and what images are called in
+    /// events.
+    pub(crate) fn of_run(
         &self,
         run: RunId,
         names: BTreeMap<GuestUuid, String>,
         images: BTreeMap<String, String>,
-    ) {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        now.run = Some(run);
-        now.names = names;
-        now.images = images;
+    ) -> Arc<RunHub> {
+        Arc::new(RunHub {
+            observer: self.0.observer.clone(),
+            clock: self.0.clock.clone(),
+            run,
+            names,
+            images,
+        })
     }
+}
 
+impl Listener for Hub {
+    fn hear(&self, guest: Option<&GuestUuid>, remark: Remark) {
+        let Context { hub, subject, .. } = context::current();
+        let hub = hub.as_deref().unwrap_or(&self.0);
+        hub.hear(guest, subject, remark);
+    }
+}
+
+/// Where events of one run are told.
+pub(crate) struct RunHub {
+    observer: Arc<dyn Observer>,
+    clock: SharedClock,
+    run: RunId,
+    names: BTreeMap<GuestUuid, String>,
+    images: BTreeMap<String, String>,
+}
+
+impl RunHub {
     /// Tells an event.
     pub(crate) fn tell(&self, what: What) {
-        let run = self.now.lock().unwrap_or_else(PoisonError::into_inner).run;
         let event = Event {
             at: self.clock.now(),
-            run: run.unwrap_or(RunId(0)),
+            run: self.run,
             what,
         };
         self.observer.hear(&event);
     }
-}
 
-/// What a provider says while it works becomes events of the node it is about.
-impl Listener for Hub {
-    fn hear(&self, guest: Option<&GuestUuid>, remark: Remark) {
-        let subject = {
-            let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-            let name = guest.and_then(|uuid| now.names.get(uuid));
-            let name = name.cloned();
-            name.or_else(|| SUBJECT.try_with(Clone::clone).ok())
-                .unwrap_or_default()
-        };
+    /// What a provider says while it works becomes an event of the node it is about, which is the
+    /// step's subject unless it names a guest.
+    fn hear(&self, guest: Option<&GuestUuid>, subject: String, remark: Remark) {
+        let name = guest.and_then(|uuid| self.names.get(uuid));
+        let subject = name.cloned().unwrap_or(subject);
         match remark {
             // Nobody knows whose wait it is; the step itself says what it does.
             Remark::Waiting(_) if subject.is_empty() => {}
             Remark::Waiting(what) => self.tell(What::Waiting { subject, what }),
             Remark::Image { name, what } => {
-                let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-                let subject = now.images.get(&name).cloned();
-                drop(now);
-                if let Some(subject) = subject {
+                if let Some(subject) = self.images.get(&name).cloned() {
                     self.tell(What::Waiting { subject, what });
                 }
             }

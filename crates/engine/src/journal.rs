@@ -4,6 +4,7 @@
 //! Never: an act whose intent is not on disk; an entry that is changed later.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
@@ -33,6 +34,73 @@ pub struct Scope {
     pub manifest: String,
     /// The host of the site.
     pub host: String,
+}
+
+/// The right to change what is in a scope, as a number that grows with each lease on the scope and
+/// never falls: whoever has an older one has lost the lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    /// The scope, as a key that is unique among all journals: other journals count for themselves.
+    pub scope: String,
+    /// The number.
+    pub number: i64,
+}
+
+/// How often a holder records that it lives: often enough to learn soon that it does not, seldom
+/// enough to cost nothing.
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
+/// After so long without a heartbeat, a person may take a lease from a holder that cannot be asked:
+/// a machine that is only busy misses one heartbeat, perhaps two.
+pub const SILENT: Duration = Duration::from_secs(60);
+
+/// Whether the holder of a lease lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It lives, or nothing says that it does not.
+    Alive,
+    /// It is gone, and the scope is free.
+    Dead,
+    /// It is on another machine or in another container: only its heartbeat is known.
+    Unknown,
+}
+
+/// Who holds a scope.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    /// The number of the lease.
+    pub number: i64,
+    /// Who holds it, such as `process 4711 on desk`.
+    pub holder: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// When it last recorded that it lives.
+    pub heartbeat: Timestamp,
+    /// Whether it lives.
+    pub life: Life,
+}
+
+impl std::fmt::Display for Holding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.holder)?;
+        match self.life {
+            Life::Alive | Life::Dead => Ok(()),
+            Life::Unknown => write!(f, " (last heartbeat {:.0})", self.heartbeat),
+        }
+    }
+}
+
+impl Holding {
+    /// Tells whether a person may take the lease from its holder.
+    pub fn is_takeable(&self, now: Timestamp) -> bool {
+        match self.life {
+            Life::Dead => true,
+            Life::Alive => false,
+            Life::Unknown => {
+                let silent = now.duration_since(self.heartbeat);
+                Duration::try_from(silent).is_ok_and(|silent| silent >= SILENT)
+            }
+        }
+    }
 }
 
 /// How a run ended.
@@ -241,6 +309,14 @@ pub enum JournalError {
         /// Since when.
         since: Timestamp,
     },
+    /// The lease of this run was taken from it. Nothing more is done, nor undone.
+    #[error("this run lost its lease on `{manifest}` on `{host}`{}", by(holder.as_deref()), manifest = scope.manifest, host = scope.host)]
+    Lost {
+        /// What it held.
+        scope: Scope,
+        /// Who holds it now, if anyone.
+        holder: Option<String>,
+    },
     /// It cannot be read or written. Nothing was acted on.
     #[error("{doing}: {detail}")]
     Broken {
@@ -253,14 +329,42 @@ pub enum JournalError {
     },
 }
 
+fn by(holder: Option<&str>) -> String {
+    holder.map_or_else(String::new, |holder| format!(" to {holder}"))
+}
+
+/// Which runs are listed.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    /// Of this site, and of the first form, which may be of any.
+    pub site: Option<SiteId>,
+    /// On this manifest.
+    pub manifest: Option<String>,
+    /// On this host.
+    pub host: Option<String>,
+    /// Older than this one.
+    pub before: Option<RunId>,
+    /// So many, at most.
+    pub limit: Option<usize>,
+}
+
 /// Holds scopes until it is dropped. A holder that dies loses them.
 pub trait Lease: Send + Sync {}
 
 /// Where runs are written down. One suite of tests holds for every implementation.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Takes scopes for one run; refuses when any is held by someone who lives.
+    /// Takes scopes for one run; refuses when any is held by someone who lives. From then on
+    /// whatever is written of runs on them is refused ([`JournalError::Lost`]) once a lease was
+    /// taken away.
     async fn hold(&self, scopes: &[Scope]) -> Result<Box<dyn Lease>, JournalError>;
+    /// Returns the number under which this program holds a scope.
+    async fn fence(&self, scope: &Scope) -> Result<Option<Fence>, JournalError>;
+    /// Returns who holds a scope.
+    async fn holding(&self, scope: &Scope) -> Result<Option<Holding>, JournalError>;
+    /// Takes the lease of a number from its holder: the scope is free afterwards, under a higher
+    /// number. Refused when it is not [takeable](Holding::is_takeable), or was taken meanwhile.
+    async fn unlock(&self, scope: &Scope, number: i64) -> Result<(), JournalError>;
     /// Begins a run: its plan and its mark are on disk when this returns.
     async fn begin(
         &self,
@@ -276,9 +380,24 @@ pub trait Journal: Send + Sync {
     async fn end(&self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), JournalError>;
     /// Lists the runs on a manifest, newest first, of every site; of every manifest when none is
     /// named.
-    async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError>;
+    async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError> {
+        let filter = RunFilter {
+            manifest: manifest.map(str::to_owned),
+            ..RunFilter::default()
+        };
+        self.page(&filter).await
+    }
+    /// Lists the runs that a filter lets through, newest first.
+    async fn page(&self, filter: &RunFilter) -> Result<Vec<RunHead>, JournalError>;
     /// Reads a run.
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError>;
+    /// Returns the entries of a run that were written after a position, each with its own position,
+    /// so that another process can follow the run; position 0 is before the first.
+    async fn entries_after(
+        &self,
+        run: RunId,
+        position: i64,
+    ) -> Result<Vec<(i64, Entry)>, JournalError>;
     /// Returns the newest record of each node of a scope that is not destroyed, sorted by name.
     /// Records of the first form name no site, and count until one is written with it.
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;

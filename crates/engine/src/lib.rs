@@ -4,6 +4,7 @@
 //! Never: the types of a vendor; those end in `providers`.
 
 pub mod chronicle;
+pub mod context;
 pub mod events;
 pub mod journal;
 pub mod look;

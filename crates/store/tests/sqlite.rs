@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use homestak_engine::journal::Journal;
+use homestak_engine::journal::{Journal, Scope};
 use homestak_store::Sqlite;
 use suite::Ground;
 
@@ -30,6 +30,17 @@ struct Directory {
 impl Ground for Directory {
     fn open(&self) -> Arc<dyn Journal> {
         Arc::new(Sqlite::open(&self.path).unwrap())
+    }
+
+    fn move_away(&self, scope: &Scope) {
+        let file = rusqlite::Connection::open(self.path.join("journal.db")).unwrap();
+        let changed = file.execute(
+            "UPDATE leases SET heartbeat = heartbeat - 3600000000000, holder =
+                 json_set(holder, '$.machine', 'another', '$.boot', 'another', '$.name', 'shed')
+             WHERE manifest = ?1 AND host = ?2 AND holder IS NOT NULL",
+            [&scope.manifest, &scope.host],
+        );
+        assert_eq!(changed, Ok(1));
     }
 
     fn start(&self, role: &str) -> Child {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use homestak_driver::DriverError;
 use homestak_driver::error::count;
-use homestak_driver::hosts::local::{self, Engine, LOCAL, Local, Node, PortError, Reply, Request};
+use homestak_driver::hosts::local::{self, Call, Engine, LOCAL, Local, Node, PortError, Reply};
 use serde_json::json;
 
 use super::Outcome;
@@ -172,9 +172,9 @@ fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
 fn act(local: &Local, printer: &Printer) -> Outcome {
     let text = std::io::read_to_string(std::io::stdin())
         .map_err(|error| DriverError::failed(format!("Cannot read the call: {error}.")))?;
-    let request: Request = serde_json::from_str(&text)
+    let call: Call = serde_json::from_str(&text)
         .map_err(|error| DriverError::usage(format!("This is no call: {error}.")))?;
-    let reply: Reply = block_on(local.answer(request))?;
+    let reply: Reply = block_on(local.answer(call))?;
     let text = serde_json::to_string(&reply)
         .map_err(|error| DriverError::failed(format!("Cannot write the answer: {error}.")))?;
     printer.data(&format!("{text}\n"));

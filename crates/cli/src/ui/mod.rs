@@ -213,7 +213,7 @@ impl Printer {
             self.json("error", body);
         }
         let label = match error.kind {
-            ErrorKind::Failed | ErrorKind::Usage => "error",
+            ErrorKind::Failed | ErrorKind::Usage | ErrorKind::Stopped => "error",
             ErrorKind::Refused => "refused",
         };
         let label = match error.code {
@@ -244,6 +244,7 @@ fn exit_code(kind: ErrorKind) -> u8 {
         ErrorKind::Failed => 1,
         ErrorKind::Usage => 2,
         ErrorKind::Refused => 3,
+        ErrorKind::Stopped => 4,
     }
 }
 

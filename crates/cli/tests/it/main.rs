@@ -22,6 +22,7 @@ mod hosts;
 mod images;
 mod kept;
 mod late;
+mod locks;
 mod look;
 mod nodes;
 mod on_sim;

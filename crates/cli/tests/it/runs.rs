@@ -12,13 +12,13 @@ use crate::father::Father;
 use crate::support::Run;
 
 /// A run under way whose events are read as they come.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
 }
 
 impl Running {
-    fn start(father: &Father, arguments: &[&str]) -> Self {
+    pub(crate) fn start(father: &Father, arguments: &[&str]) -> Self {
         let mut command = father.command(arguments);
         let mut child = command
             .stdin(Stdio::null())
@@ -31,7 +31,7 @@ impl Running {
     }
 
     /// Reads events until one has both words in it.
-    fn until(&mut self, event: &str, step: &str) {
+    pub(crate) fn until(&mut self, event: &str, step: &str) {
         let mut line = String::new();
         while !(line.contains(event) && line.contains(step)) {
             line.clear();
@@ -40,11 +40,11 @@ impl Running {
         }
     }
 
-    fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    fn end(mut self) -> Run {
+    pub(crate) fn end(mut self) -> Run {
         // What is not read would stop it.
         std::io::copy(&mut self.out, &mut std::io::sink()).unwrap();
         self.child.wait_with_output().map(Run::from).unwrap()
@@ -60,7 +60,7 @@ fn sleepy() -> Father {
     Father::new(Pace::Accelerated(200.0), timing)
 }
 
-const APPLY: [&str; 7] = [
+pub(crate) const APPLY: [&str; 7] = [
     "manifest", "apply", "-M", "workers", "-H", "father", "--events",
 ];
 

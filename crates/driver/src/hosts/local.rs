@@ -22,7 +22,7 @@ use crate::settings::DriverSettings;
 
 pub use homestak_engine::ports::PortError;
 pub use homestak_providers::image::{ImageError, ImageInfo, Images, Verdict};
-pub use homestak_providers::local::{Engine, Local, Node, Reply, Request};
+pub use homestak_providers::local::{Call, Engine, Local, Node, Reply};
 
 /// The name of the host, and of its kind.
 pub const LOCAL: &str = "local";

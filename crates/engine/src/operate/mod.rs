@@ -141,10 +141,10 @@ impl Operator {
     /// Undoes everything a run did.
     pub async fn roll_back(&self, run: &Run, interrupt: Interrupt) -> Result<Ending, JournalError> {
         let mut stage = self.stage_of(run, &run.entries);
-        self.announce(run.head.id, &run.head.verb, &stage, true);
+        announce(&run.head.verb, &stage, true);
         let begun = self.clock.now();
         let ending = self.unwind(&mut stage, interrupt).await?;
-        self.end(run.head.id, ending, begun).await?;
+        self.end(&stage, ending, begun).await?;
         Ok(ending)
     }
 
@@ -156,9 +156,8 @@ impl Operator {
         interrupt: Interrupt,
         resumed: bool,
     ) -> Result<Ending, JournalError> {
-        let id = stage.run;
         let on_error = stage.plan.on_error;
-        self.announce(id, verb, stage, resumed);
+        announce(verb, stage, resumed);
         let begun = self.clock.now();
         let ending = if unwinding {
             self.unwind(stage, interrupt).await?
@@ -174,13 +173,13 @@ impl Operator {
                 run::Came::All => Ending::Done,
                 run::Came::Interrupted => Ending::Stopped,
                 run::Came::Failed if on_error == OnError::Rollback => {
-                    self.hub.tell(What::RollbackStarted);
+                    stage.hub.tell(What::RollbackStarted);
                     self.unwind(stage, interrupt).await?
                 }
                 run::Came::Failed | run::Came::Partly => Ending::Failed,
             }
         };
-        self.end(id, ending, begun).await?;
+        self.end(stage, ending, begun).await?;
         Ok(ending)
     }
 
@@ -211,6 +210,20 @@ impl Operator {
 
     fn stage(&self, id: RunId, mark: String, plan: &Plan, entries: &[Entry]) -> run::Stage {
         let replay = replay(&plan.steps, entries);
+        let mut names = BTreeMap::new();
+        for node in &plan.nodes {
+            for uuid in [
+                node.wanted.as_ref().map(|wanted| &wanted.uuid),
+                node.found.as_ref().map(|found| &found.guest.uuid),
+            ] {
+                names.extend(uuid.map(|uuid| (uuid.clone(), node.name.clone())));
+            }
+        }
+        let images = plan.steps.iter().filter_map(|step| {
+            let image = plan.images.get(step.image?)?;
+            Some((image.name.clone(), subject(plan, step)))
+        });
+        let hub = self.hub.of_run(id, names, images.collect());
         let plan = Arc::new(plan.clone());
         let board = Board::new(plan.clone(), self.places.clone(), replay.records.values());
         run::Stage {
@@ -221,57 +234,46 @@ impl Operator {
             changed: replay.changed,
             mark,
             board,
+            hub,
+            fences: Vec::new(),
         }
-    }
-
-    fn announce(&self, id: RunId, verb: &str, stage: &run::Stage, resumed: bool) {
-        let mut names = BTreeMap::new();
-        for node in &stage.plan.nodes {
-            for uuid in [
-                node.wanted.as_ref().map(|wanted| &wanted.uuid),
-                node.found.as_ref().map(|found| &found.guest.uuid),
-            ] {
-                names.extend(uuid.map(|uuid| (uuid.clone(), node.name.clone())));
-            }
-        }
-        let images = stage.plan.steps.iter().filter_map(|step| {
-            let image = stage.plan.images.get(step.image?)?;
-            Some((image.name.clone(), subject(&stage.plan, step)))
-        });
-        self.hub.enter(id, names, images.collect());
-        let cast = stage.plan.nodes.iter().zip(stage.plan.n_steps());
-        let nodes = cast
-            .map(|(node, steps)| Cast {
-                name: node.name.clone(),
-                parent: match &node.place {
-                    homestak_core::plan::Place::Inside(parent) => Some(parent.clone()),
-                    homestak_core::plan::Place::Host(_) => None,
-                },
-                host: node.host.clone(),
-                action: node.action,
-                steps,
-            })
-            .collect();
-        self.hub.tell(What::RunStarted {
-            verb: verb.to_owned(),
-            manifest: stage.plan.manifest.clone(),
-            resumed,
-            nodes,
-        });
     }
 
     async fn end(
         &self,
-        id: RunId,
+        stage: &run::Stage,
         ending: Ending,
         begun: jiff::Timestamp,
     ) -> Result<(), JournalError> {
         let now = self.clock.now();
-        self.journal.end(id, ending, now).await?;
-        self.hub.tell(What::RunEnded {
+        self.journal.end(stage.run, ending, now).await?;
+        stage.hub.tell(What::RunEnded {
             ending,
             seconds: now.duration_since(begun).as_secs_f64(),
         });
         Ok(())
     }
+}
+
+/// Tells that a run begins, or goes on.
+fn announce(verb: &str, stage: &run::Stage, resumed: bool) {
+    let cast = stage.plan.nodes.iter().zip(stage.plan.n_steps());
+    let nodes = cast
+        .map(|(node, steps)| Cast {
+            name: node.name.clone(),
+            parent: match &node.place {
+                homestak_core::plan::Place::Inside(parent) => Some(parent.clone()),
+                homestak_core::plan::Place::Host(_) => None,
+            },
+            host: node.host.clone(),
+            action: node.action,
+            steps,
+        })
+        .collect();
+    stage.hub.tell(What::RunStarted {
+        verb: verb.to_owned(),
+        manifest: stage.plan.manifest.clone(),
+        resumed,
+        nodes,
+    });
 }

@@ -80,7 +80,7 @@ impl Operator {
                 seeds: self.seeds.clone(),
                 configurer: self.configurer.clone(),
                 clock: self.clock.clone(),
-                hub: self.hub.clone(),
+                hub: stage.hub.clone(),
                 limits: self.limits,
                 look_first: true,
                 mark: stage.mark.clone(),

@@ -15,7 +15,8 @@ use super::interrupt::Interrupt;
 use super::replay::StepState;
 use super::schedule::{Schedule, Way};
 use super::worker::{Ended, Worker};
-use crate::journal::{JournalError, RunId};
+use crate::events::RunHub;
+use crate::journal::{Fence, Journal, JournalError, RunId, Scope};
 
 /// A run while it is carried out.
 pub(super) struct Stage {
@@ -29,6 +30,9 @@ pub(super) struct Stage {
     /// The run's mark, which guests that it creates carry.
     pub(super) mark: String,
     pub(super) board: Arc<Board>,
+    pub(super) hub: Arc<RunHub>,
+    /// The number under which the host of each step is held.
+    pub(super) fences: Vec<Option<Fence>>,
 }
 
 /// What came of going through the steps.
@@ -80,6 +84,7 @@ impl Work<'_> {
         let plan = stage.plan.clone();
         let steps = &plan.steps;
         let mut schedule = Schedule::new(steps, todo, self.way);
+        stage.fences = fences(stage, self.operator.journal.as_ref()).await?;
         let worker = Worker::new(self.operator, stage, self.way, interrupt.clone());
         let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
         // Which step each task is about: one that panics cannot say so itself.
@@ -126,7 +131,8 @@ impl Work<'_> {
                 }
                 Err(error) => {
                     // A step that panicked may have acted: it failed, and is undone like any other.
-                    let Some(at) = tasks.remove(&error.id()) else {
+                    let Some(at) = tasks.remove(&error.id()).filter(|_| !error.is_cancelled())
+                    else {
                         continue;
                     };
                     (at, worker.panicked(at, &error.to_string()).await)
@@ -159,7 +165,13 @@ impl Work<'_> {
                     }
                 }
                 // Either nothing was done, or its intent is written: nothing is lost.
-                Err(error) => broken = broken.or(Some(error)),
+                Err(error) => {
+                    if matches!(error, JournalError::Lost { .. }) {
+                        // Someone else works on it: what is under way ends where it is.
+                        running.abort_all();
+                    }
+                    broken = broken.or(Some(error));
+                }
             }
         }
         match broken {
@@ -170,6 +182,28 @@ impl Work<'_> {
             None => Ok(Came::All),
         }
     }
+}
+
+/// Returns the number under which the host of each step is held.
+async fn fences(stage: &Stage, journal: &dyn Journal) -> Result<Vec<Option<Fence>>, JournalError> {
+    let plan = &stage.plan;
+    let mut of_hosts = BTreeMap::new();
+    for host in &plan.hosts {
+        let scope = Scope {
+            site: plan.site.clone(),
+            manifest: plan.manifest.clone(),
+            host: host.clone(),
+        };
+        of_hosts.insert(host, journal.fence(&scope).await?);
+    }
+    let of_step = |step: &Step| {
+        let node = step.node.and_then(|node| plan.nodes.get(node));
+        let image = step.image.and_then(|image| plan.images.get(image));
+        let host = node.map(|node| &node.host);
+        let host = host.or_else(|| image.map(|image| &image.site_host))?;
+        of_hosts.get(host).cloned().flatten()
+    };
+    Ok(stage.plan.steps.iter().map(of_step).collect())
 }
 
 /// Waiting until a node is reached takes no worker.

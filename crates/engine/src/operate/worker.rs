@@ -23,8 +23,9 @@ use super::replay::StepState;
 use super::run::Stage;
 use super::schedule::Way;
 use super::{Moment, Operator, Watcher};
-use crate::events::{Hub, What, about};
-use crate::journal::{Entry, Happened, Journal, JournalError, RunId, Scope, Trouble};
+use crate::context::{Context, within};
+use crate::events::{RunHub, What};
+use crate::journal::{Entry, Fence, Happened, Journal, JournalError, RunId, Scope, Trouble};
 use crate::ports::{Class, Configurer, GuestRef, PortError, Seeds};
 use crate::steps::{self, Task, planned, subject};
 
@@ -47,7 +48,7 @@ struct Shared {
     journal: Arc<dyn Journal>,
     seeds: Arc<dyn Seeds>,
     configurer: Arc<dyn Configurer>,
-    hub: Arc<Hub>,
+    hub: Arc<RunHub>,
     clock: SharedClock,
     limits: Limits,
     watcher: Option<Arc<dyn Watcher>>,
@@ -56,6 +57,8 @@ struct Shared {
     /// What was recorded before the first guest was created or removed.
     known: OnceCell<Known>,
     interrupt: Interrupt,
+    /// The number under which the host of each step is held.
+    fences: Vec<Option<Fence>>,
 }
 
 /// A node by its host and the name under which it is recorded.
@@ -81,7 +84,7 @@ impl Worker {
             journal: operator.journal.clone(),
             seeds: operator.seeds.clone(),
             configurer: operator.configurer.clone(),
-            hub: operator.hub.clone(),
+            hub: stage.hub.clone(),
             clock: operator.clock.clone(),
             limits: Limits {
                 timeouts: stage.plan.timeouts.with(&set),
@@ -97,6 +100,7 @@ impl Worker {
                 .collect(),
             known: OnceCell::new(),
             interrupt,
+            fences: stage.fences.clone(),
         }))
     }
 
@@ -150,7 +154,8 @@ impl Shared {
             began: Arc::default(),
         };
         let begun = self.clock.now();
-        let work = about(task.subject(), persist(&task, self.way));
+        let context = Context::new(&self.hub, task.subject(), self.fences[at].clone());
+        let work = within(context, persist(&task, self.way));
         let only_follows = self.way == Way::Forward && task.step.kind == StepKind::Configure;
         let mut interrupt = self.interrupt.clone();
         let result = tokio::select! {

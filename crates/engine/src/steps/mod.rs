@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted};
 
-use crate::events::{Hub, What};
+use crate::events::{RunHub, What};
 use crate::operate::board::Board;
 use crate::operate::limits::Limits;
 use crate::ports::{Configurer, GuestRef, GuestUuid, ObservedGuest, PortError, Provider, Seeds};
@@ -33,7 +33,7 @@ pub(crate) struct Task {
     pub(crate) seeds: Arc<dyn Seeds>,
     pub(crate) configurer: Arc<dyn Configurer>,
     pub(crate) clock: SharedClock,
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) hub: Arc<RunHub>,
     pub(crate) limits: Limits,
     /// Whether it was begun before, so that it may be done already.
     pub(crate) look_first: bool,

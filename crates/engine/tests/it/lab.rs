@@ -200,6 +200,8 @@ pub struct Lab {
     pub insides: Arc<Insides>,
     pub ear: Arc<Ear>,
     pub options: Options,
+    /// Name of its manifest.
+    pub manifest: &'static str,
     pub site: SiteId,
     pub watcher: Option<Arc<dyn Watcher>>,
     pub timeouts: Timeouts,
@@ -238,6 +240,7 @@ impl Lab {
             insides: Arc::default(),
             ear: Arc::new(Ear::default()),
             options: Options::new(Verb::Apply),
+            manifest: "m",
             site: SiteId::from_random([7; 16]),
             watcher: None,
             timeouts: Timeouts::default(),
@@ -267,13 +270,13 @@ impl Lab {
     }
 
     pub async fn plan_with(&self, manifest: &str, options: &Options) -> Plan {
-        let (catalog, resolved) = documents(manifest);
+        let (catalog, resolved) = documents_of(self.manifest, manifest);
         let mut records = Records::default();
         let mut scopes = Vec::new();
         for host in ["pve1", "pve2"] {
             let scope = Scope {
                 site: Some(self.site.clone()),
-                manifest: "m".to_owned(),
+                manifest: self.manifest.to_owned(),
                 host: host.to_owned(),
             };
             records.extend(self.journal.records(&scope).await.unwrap());
@@ -340,6 +343,7 @@ impl Lab {
             insides: Arc::default(),
             ear: Arc::default(),
             options: self.options.clone(),
+            manifest: self.manifest,
             site,
             watcher: None,
             timeouts: self.timeouts,
@@ -397,6 +401,11 @@ pub fn guests(world: &World) -> Vec<(String, bool)> {
 
 /// Reads the documents of a small site with one manifest, `m`.
 pub fn documents(text: &str) -> (Catalog, Resolved) {
+    documents_of("m", text)
+}
+
+/// Reads the documents of a small site with one manifest.
+fn documents_of(name: &str, text: &str) -> (Catalog, Resolved) {
     let input = |kind, name: &str, text: &str| Input {
         kind,
         name: name.to_owned(),
@@ -405,7 +414,7 @@ pub fn documents(text: &str) -> (Catalog, Resolved) {
     };
     let node = "api_endpoint: https://127.0.0.1:8006\n";
     let catalog = Catalog::read(vec![
-        input(Kind::Manifest, "m", text),
+        input(Kind::Manifest, name, text),
         input(
             Kind::Preset,
             "vm-small",
@@ -434,7 +443,7 @@ pub fn documents(text: &str) -> (Catalog, Resolved) {
         host: Some("pve1".to_owned()),
         ..Request::default()
     };
-    let (resolved, faults) = manifest(&catalog, "m", &request);
+    let (resolved, faults) = manifest(&catalog, name, &request);
     assert_eq!(faults.errors(), 0, "{faults:?}");
     (catalog, resolved.unwrap())
 }

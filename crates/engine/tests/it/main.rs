@@ -25,6 +25,7 @@ mod memory;
 mod owners;
 mod ownership;
 mod seen;
+mod several;
 mod steps;
 mod waits;
 mod walks;

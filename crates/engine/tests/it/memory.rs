@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepKind};
 use homestak_engine::journal::{
-    Ending, Entry, Journal, JournalError, Lease, Run, RunHead, RunId, Scope,
+    Ending, Entry, Fence, Holding, Journal, JournalError, Lease, Run, RunFilter, RunHead, RunId,
+    Scope,
 };
 use jiff::Timestamp;
 
@@ -18,15 +19,50 @@ pub struct Memory {
     pub forgotten: Arc<Mutex<Vec<(usize, String)>>>,
     /// How many entries fit on the disk; no limit when it is `None`.
     pub room: Arc<Mutex<Option<usize>>>,
+    /// How many entries are written until the lease is lost; never when it is `None`.
+    pub lost_after: Arc<Mutex<Option<usize>>>,
+    /// The number under which everything is held.
+    pub fence: Arc<Mutex<Option<Fence>>>,
 }
 
 struct Held;
 impl Lease for Held {}
 
+impl Memory {
+    fn require_lease(&self) -> Result<(), JournalError> {
+        let mut left = self.lost_after.lock().unwrap();
+        let Some(entries) = left.as_mut() else {
+            return Ok(());
+        };
+        let lost = || JournalError::Lost {
+            scope: Scope {
+                site: None,
+                manifest: "m".to_owned(),
+                host: "pve1".to_owned(),
+            },
+            holder: None,
+        };
+        *entries = entries.checked_sub(1).ok_or_else(lost)?;
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Journal for Memory {
     async fn hold(&self, _: &[Scope]) -> Result<Box<dyn Lease>, JournalError> {
         Ok(Box::new(Held))
+    }
+
+    async fn fence(&self, _: &Scope) -> Result<Option<Fence>, JournalError> {
+        Ok(self.fence.lock().unwrap().clone())
+    }
+
+    async fn holding(&self, _: &Scope) -> Result<Option<Holding>, JournalError> {
+        Ok(None)
+    }
+
+    async fn unlock(&self, _: &Scope, _: i64) -> Result<(), JournalError> {
+        Ok(())
     }
 
     async fn begin(
@@ -64,6 +100,7 @@ impl Journal for Memory {
                 hint: "free space".to_owned(),
             })?;
         }
+        self.require_lease()?;
         let mut runs = self.runs.lock().unwrap();
         let run = runs.iter_mut().find(|known| known.head.id == run).unwrap();
         run.entries.push(entry.clone());
@@ -77,7 +114,7 @@ impl Journal for Memory {
         Ok(())
     }
 
-    async fn runs(&self, _: Option<&str>) -> Result<Vec<RunHead>, JournalError> {
+    async fn page(&self, _: &RunFilter) -> Result<Vec<RunHead>, JournalError> {
         let runs = self.runs.lock().unwrap();
         Ok(runs.iter().rev().map(|run| run.head.clone()).collect())
     }
@@ -85,6 +122,17 @@ impl Journal for Memory {
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError> {
         let runs = self.runs.lock().unwrap();
         Ok(runs.iter().find(|run| run.head.id == id).cloned())
+    }
+
+    async fn entries_after(
+        &self,
+        run: RunId,
+        position: i64,
+    ) -> Result<Vec<(i64, Entry)>, JournalError> {
+        let run = self.run(run).await?;
+        let entries = run.into_iter().flat_map(|run| run.entries);
+        let later = (1..).zip(entries).filter(|(at, _)| *at > position);
+        Ok(later.collect())
     }
 
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {

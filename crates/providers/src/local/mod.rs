@@ -9,6 +9,7 @@ mod container;
 mod emulator;
 mod enter;
 mod fault;
+mod fence;
 mod identity;
 mod isolation;
 mod kvm;
@@ -42,7 +43,7 @@ pub use node::{Engine, FirstBoot, Node};
 pub use preflight::{PACKAGES, check, check_addresses, setup};
 pub use realm::{ROOT, Realm};
 pub use remote::{Carrier, Remote};
-pub use wire::{Reply, Request};
+pub use wire::{Call, Reply, Request};
 
 use crate::image::Images;
 use cgroup::{Group, Hierarchies};

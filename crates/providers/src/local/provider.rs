@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::runtime::leavable;
+use homestak_engine::context::{carry, fence};
 use homestak_engine::ports::{
     Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
     NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
@@ -40,9 +41,23 @@ impl Local {
         call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
     ) -> Result<T, PortError> {
         let own = self.clone();
-        tokio::task::spawn_blocking(move || call(&own))
+        tokio::task::spawn_blocking(carry(move || call(&own)))
             .await
             .map_err(|error| PortError::bug("ask the local host", &error))?
+    }
+
+    /// The same for a call that changes something, unless another has taken the lease of the run.
+    async fn change_off<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
+    ) -> Result<T, PortError> {
+        self.off(move |local| {
+            if let Some(fence) = fence() {
+                local.realm.admit(&fence)?;
+            }
+            call(local)
+        })
+        .await
     }
 }
 
@@ -72,17 +87,18 @@ impl Provider for Local {
         asked: Option<IpAddr>,
     ) -> Result<Option<Leased>, PortError> {
         let uuid = uuid.clone();
-        self.off(move |local| local.leased(&uuid, asked)).await
+        self.change_off(move |local| local.leased(&uuid, asked))
+            .await
     }
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.make(&guest)).await
+        self.change_off(move |local| local.make(&guest)).await
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.boot(&guest)).await
+        self.change_off(move |local| local.boot(&guest)).await
     }
 
     async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
@@ -93,17 +109,18 @@ impl Provider for Local {
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.discard(&guest)).await
+        self.change_off(move |local| local.discard(&guest)).await
     }
 
     async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.enlarge(&guest, gib)).await
+        self.change_off(move |local| local.enlarge(&guest, gib))
+            .await
     }
 
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| {
+        self.change_off(move |local| {
             local.change(&guest, |node| {
                 node.cores = cores;
                 node.memory = memory;
@@ -115,17 +132,18 @@ impl Provider for Local {
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
         let guest = guest.clone();
         // A guest that was asked to shut down does so whether or not anyone waits for it.
-        leavable(ROOM, self.off(move |local| local.end(&guest, halt))).await
+        leavable(ROOM, self.change_off(move |local| local.end(&guest, halt))).await
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.take_away(&guest)).await
+        self.change_off(move |local| local.take_away(&guest)).await
     }
 
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
         let (guest, to) = (guest.clone(), to.clone());
-        self.off(move |local| local.mark_again(&guest, &to)).await
+        self.change_off(move |local| local.mark_again(&guest, &to))
+            .await
     }
 
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
@@ -145,7 +163,7 @@ impl Provider for Local {
                 listener.hear(None, Remark::Image { name, what });
             }
         };
-        self.realm.claim()?;
+        self.change_off(|local| local.realm.claim()).await?;
         let failed =
             |error: crate::image::ImageError| error.into_port(&format!("make the image `{name}`"));
         let made = async {

@@ -10,8 +10,8 @@ use homestak_engine::ports::{GuestUuid, PortError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::fault;
 use super::lock::Lock;
+use super::{fault, fence};
 use crate::private;
 
 /// Where the local host is when nothing else is said.
@@ -127,9 +127,10 @@ impl Realm {
     pub(super) fn give_up(&self) {
         let only = fs_err::read_dir(&self.root).is_ok_and(|entries| {
             let mut names = entries.flatten().map(|entry| entry.file_name());
-            names.all(|name| name == MARK)
+            names.all(|name| name == MARK || name == fence::FILE)
         });
         if only {
+            let _ = fs_err::remove_file(self.root.join(fence::FILE));
             let _ = fs_err::remove_file(self.root.join(MARK));
             let _ = fs_err::remove_dir(&self.root);
         }
@@ -144,7 +145,12 @@ impl Realm {
             let (path, name) = (entry.path(), entry.file_name());
             let known = match name.to_str().unwrap_or_default() {
                 // Looked into by those who use images, who take only what has their record.
-                "images" | "realm.lock" | "network.json" | "network.new" | "attached.json" => None,
+                "images"
+                | "realm.lock"
+                | "network.json"
+                | "network.new"
+                | "attached.json"
+                | fence::FILE => None,
                 "nodes" => Some(is_node as fn(&str) -> bool),
                 "leases" => Some(is_lease as fn(&str) -> bool),
                 "locks" => Some((|name| GuestUuid::new(name).is_some()) as fn(&str) -> bool),

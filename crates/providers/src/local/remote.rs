@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use homestak_core::foreign::{ForeignText, escape_json};
+use homestak_engine::context::fence;
 use homestak_engine::ports::{
     Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
     Observed, ObservedGuest, PortError, Provider, Reach, Sent,
 };
 
-use super::wire::{Reply, Request};
+use super::wire::{Call, Reply, Request};
 
 /// Carries a text into a node and the answer back.
 #[async_trait]
@@ -35,9 +36,13 @@ impl Remote {
         Self { carrier, outermost }
     }
 
-    async fn ask(&self, request: &Request) -> Result<Reply, PortError> {
+    async fn ask(&self, request: Request) -> Result<Reply, PortError> {
         let doing = "ask the host inside a node";
-        let text = serde_json::to_string(request).map_err(|error| PortError::bug(doing, &error))?;
+        let call = Call {
+            fence: fence(),
+            request,
+        };
+        let text = serde_json::to_string(&call).map_err(|error| PortError::bug(doing, &error))?;
         let answer = self.carrier.carry(text).await?;
         match serde_json::from_str(answer.trim()).and_then(|mut answer| {
             // Names and messages in it are a node's own.
@@ -53,7 +58,7 @@ impl Remote {
         }
     }
 
-    async fn done(&self, request: &Request) -> Result<(), PortError> {
+    async fn done(&self, request: Request) -> Result<(), PortError> {
         self.ask(request).await.map(|_| ())
     }
 }
@@ -74,16 +79,16 @@ macro_rules! expect {
 #[async_trait]
 impl Provider for Remote {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
-        expect!(self.ask(&Request::Capabilities).await?, Reply::Capabilities)
+        expect!(self.ask(Request::Capabilities).await?, Reply::Capabilities)
     }
 
     async fn observe(&self) -> Result<Observed, PortError> {
-        expect!(self.ask(&Request::Observe).await?, Reply::Observed)
+        expect!(self.ask(Request::Observe).await?, Reply::Observed)
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         expect!(
-            self.ask(&Request::Inspect(guest.clone())).await?,
+            self.ask(Request::Inspect(guest.clone())).await?,
             Reply::Inspected
         )
     }
@@ -98,44 +103,44 @@ impl Provider for Remote {
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         let request = Request::Create(Box::new(guest.clone()));
-        expect!(self.ask(&request).await?, Reply::Created)
+        expect!(self.ask(request).await?, Reply::Created)
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.done(&Request::Start(guest.clone())).await
+        self.done(Request::Start(guest.clone())).await
     }
 
     async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
         let request = Request::Address(guest.clone());
-        let found = expect!(self.ask(&request).await?, Reply::Address);
+        let found = expect!(self.ask(request).await?, Reply::Address);
         found.map(Reach::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.done(&Request::DiscardSeed(guest.clone())).await
+        self.done(Request::DiscardSeed(guest.clone())).await
     }
 
     async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
-        self.done(&Request::GrowDisk(guest.clone(), gib)).await
+        self.done(Request::GrowDisk(guest.clone(), gib)).await
     }
 
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
-        self.done(&Request::Reshape(guest.clone(), cores, memory))
+        self.done(Request::Reshape(guest.clone(), cores, memory))
             .await
     }
 
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
-        self.done(&Request::Stop(guest.clone(), halt)).await
+        self.done(Request::Stop(guest.clone(), halt)).await
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.done(&Request::Destroy(guest.clone())).await?;
+        self.done(Request::Destroy(guest.clone())).await?;
         // What it had of the outermost host: there it is only an address.
         self.outermost.destroy(guest).await
     }
 
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
-        self.done(&Request::Reidentify(guest.clone(), to.clone()))
+        self.done(Request::Reidentify(guest.clone(), to.clone()))
             .await?;
         self.outermost.reidentify(guest, to).await
     }
@@ -145,7 +150,7 @@ impl Provider for Remote {
             return Ok(false);
         }
         expect!(
-            self.ask(&Request::HasImage(image.clone())).await?,
+            self.ask(Request::HasImage(image.clone())).await?,
             Reply::HasImage
         )
     }

@@ -3,6 +3,8 @@
 //! In: calls of the port. Out: the same on the other side.
 //! Never: a call that the port does not have.
 
+use homestak_engine::context::fenced;
+use homestak_engine::journal::Fence;
 use homestak_engine::ports::{
     Capabilities, GuestRef, Halt, ImageWanted, NewGuest, NewIdentity, Observed, ObservedGuest,
     PortError, Provider as _,
@@ -11,7 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use super::Local;
 
-/// A call.
+/// A call, and the number under which the driver may change anything.
+#[derive(Serialize, Deserialize)]
+pub struct Call {
+    /// The number.
+    pub fence: Option<Fence>,
+    /// The call.
+    pub request: Request,
+}
+
+/// What is called.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -67,8 +78,9 @@ pub enum Reply {
 
 impl Local {
     /// Carries out a call that came from elsewhere.
-    pub async fn answer(&self, request: Request) -> Reply {
-        self.carry_out(request).await.unwrap_or_else(Reply::Failed)
+    pub async fn answer(&self, call: Call) -> Reply {
+        let done = fenced(call.fence, self.carry_out(call.request)).await;
+        done.unwrap_or_else(Reply::Failed)
     }
 
     async fn carry_out(&self, request: Request) -> Result<Reply, PortError> {

@@ -11,6 +11,8 @@ use std::time::Duration;
 use homestak_api::runtime::{SharedClock, checkpoint, leavable};
 use homestak_api::trust;
 use homestak_core::foreign::ForeignText;
+use homestak_engine::context;
+use homestak_engine::journal::Fence;
 use homestak_engine::ports::{Class, Sent};
 use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
@@ -237,6 +239,7 @@ impl Transport {
             .client
             .post(format!("{}{path}", lane.base))
             .headers(headers)
+            .headers(fence()?)
             .multipart(form);
         self.sent.fetch_add(1, Ordering::Relaxed);
         // Cancel safety: dropping the request closes the connection; the server then throws the
@@ -267,6 +270,10 @@ impl Transport {
         self.sent.fetch_add(1, Ordering::Relaxed);
         // Cancel safety: dropping this may leave a request that is acted on; callers that are
         // dropped are repeated, and look first.
+        let request = match call.method() {
+            Method::Get => request,
+            Method::Post | Method::Put | Method::Delete => request.headers(fence()?),
+        };
         let request = request.headers(headers).timeout(self.limits.answer);
         let result = leavable(ROOM, receive(request)).await;
         let result = lane.judge(result, &self.credential);
@@ -299,6 +306,17 @@ impl Transport {
         headers.insert(csrf, secret(ticket.csrf())?);
         Ok((headers, Some(ticket)))
     }
+}
+
+/// Returns the header with the number under which the run of a change holds the host. Proxmox VE
+/// ignores it; a simulator refuses an older number than the highest it has seen.
+fn fence() -> Result<HeaderMap, Fault> {
+    let header = |fence: Fence| {
+        let value = format!("{} {}", fence.scope, fence.number);
+        let value = HeaderValue::from_str(&value).map_err(|error| Fault::bug(error.to_string()))?;
+        Ok((HeaderName::from_static("x-homestak-fence"), value))
+    };
+    context::fence().map(header).into_iter().collect()
 }
 
 /// Notes what was asked and how it went; parameters may hold secrets and stay out.

@@ -333,6 +333,11 @@ impl World {
         if method.verb != "GET" && !method.world && !self.state().quorate {
             return Err("cluster not ready - no quorum?".into());
         }
+        if method.verb != "GET"
+            && let Some((scope, number)) = request.fence
+        {
+            self.state().admit(scope, number)?;
+        }
         Ok(Context {
             world: self.clone(),
             identity,

@@ -53,6 +53,8 @@ pub struct Request {
     pub credentials: Credentials,
     /// A file.
     pub upload: Option<Upload>,
+    /// A scope of the driver, and the number under which it holds it. Proxmox VE knows no such thing.
+    pub fence: Option<(String, i64)>,
 }
 
 impl Request {

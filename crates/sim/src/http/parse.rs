@@ -40,6 +40,7 @@ pub(crate) fn request(head: &Parts, body: &[u8]) -> Result<Request, Malformed> {
         parameters,
         credentials: credentials(&head.headers),
         upload,
+        fence: fence(&head.headers),
     })
 }
 
@@ -48,6 +49,12 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
         .get(name)
         .and_then(|value| value.to_str().ok())
         .map(ToOwned::to_owned)
+}
+
+fn fence(headers: &HeaderMap) -> Option<(String, i64)> {
+    let header = text(headers, "x-homestak-fence")?;
+    let (scope, number) = header.split_once(' ')?;
+    Some((scope.to_owned(), number.parse().ok()?))
 }
 
 fn credentials(headers: &HeaderMap) -> Credentials {

@@ -329,6 +329,7 @@ impl Builder {
             boot_first: None,
             stubborn: BTreeSet::new(),
             events: Vec::new(),
+            fences: BTreeMap::new(),
             secret,
             network,
             leased,

@@ -372,6 +372,9 @@ pub(crate) struct State {
     /// What happens to the World by itself, and when.
     #[serde(default)]
     pub(crate) events: Vec<(f64, Event)>,
+    /// The highest number under which each scope of a driver was changed.
+    #[serde(default)]
+    pub(crate) fences: BTreeMap<String, i64>,
     pub(crate) secret: String,
     /// Which pretended network this World is; no two Worlds inside each other share one.
     pub(crate) network: u8,
@@ -380,6 +383,18 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Refuses a change under an older number than the highest that was seen of its scope.
+    pub(crate) fn admit(&mut self, scope: String, number: i64) -> Result<(), String> {
+        let highest = self.fences.entry(scope).or_insert(number);
+        if *highest > number {
+            return Err(format!(
+                "the lease of this run was taken from it: its number is {number}, and {highest} was used since"
+            ));
+        }
+        *highest = number;
+        Ok(())
+    }
+
     /// Returns a guest of this kind on this host, or the fault PVE names.
     pub(crate) fn guest(&self, node: &str, kind: Kind, vmid: u32) -> Result<&Guest, String> {
         self.guests

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use homestak_engine::journal::HEARTBEAT;
 use rusqlite::{Connection, OpenFlags};
 
 use super::fault::Fault;
@@ -27,6 +28,8 @@ pub(super) struct Options {
     pub(super) patience: Duration,
     /// How many pages the file may have; tests fill it up.
     pub(super) pages: Option<u32>,
+    /// How often it is recorded that a holder of leases lives.
+    pub(super) heartbeat: Duration,
 }
 
 impl Default for Options {
@@ -35,6 +38,7 @@ impl Default for Options {
             // A commit takes milliseconds; copying a large log back takes seconds on a slow disk.
             patience: Duration::from_secs(30),
             pages: None,
+            heartbeat: HEARTBEAT,
         }
     }
 }

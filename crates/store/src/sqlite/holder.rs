@@ -1,17 +1,25 @@
-//! Who holds a lease, and whether it lives.
-//!
-//! In: what the kernel says about processes. Out: [`Life`].
-//! Never: a clock; a process is known by its boot, its number and its start.
+//! Who holds a lease, and whether it lives, by what the kernel says about processes. A process is
+//! known by its machine, its boot, its number and its start; no clock is asked.
 
+use std::fmt;
 use std::io::ErrorKind;
+
+use homestak_engine::journal::Life;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use super::fault::Fault;
 
+/// Kept apart from what other programs make of the id of a machine, which is not for everyone.
+const SALT: &str = "homestak lease";
+
 /// A process, so that no other is ever taken for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Holder {
-    /// Name of the machine.
+    /// Digest of the machine's id; empty for leases of before it was kept.
     pub(super) machine: String,
+    /// Name of the machine, for a person.
+    pub(super) name: String,
     /// Which boot of it.
     pub(super) boot: String,
     /// In which space of process numbers; each container has its own.
@@ -22,15 +30,10 @@ pub(super) struct Holder {
     pub(super) start: i64,
 }
 
-/// Whether a holder lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// It lives, or nothing says that it does not.
-    Alive,
-    /// It is gone.
-    Dead,
-    /// Nothing can be said from here.
-    Unknown,
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on {}", self.pid, self.name)
+    }
 }
 
 /// What the kernel says about a process number.
@@ -55,9 +58,16 @@ impl Holder {
             ));
         };
         let line = |path| fs_err::read_to_string(path).map(|text| text.trim().to_owned());
+        let boot = line("/proc/sys/kernel/random/boot_id")?;
+        let id = line("/etc/machine-id").ok();
+        // Without an id, only this boot is known to be of this machine.
+        let id = id
+            .filter(|id| id.len() == 32)
+            .unwrap_or_else(|| boot.clone());
         Ok(Self {
-            machine: line("/proc/sys/kernel/hostname")?,
-            boot: line("/proc/sys/kernel/random/boot_id")?,
+            machine: digest(&[SALT, &id]),
+            name: line("/proc/sys/kernel/hostname")?,
+            boot,
             space: fs_err::read_link("/proc/self/ns/pid")?
                 .to_string_lossy()
                 .into_owned(),
@@ -68,9 +78,9 @@ impl Holder {
 
     /// Says whether another holder lives, seen from this one.
     pub(super) fn judge(&self, other: &Self, process: impl Fn(u32) -> Process) -> Life {
-        // A boot is known by a random number, so it says more than a name that can be changed.
         if other.boot != self.boot {
-            return match other.machine == self.machine {
+            let by_name = other.machine.is_empty() && other.name == self.name;
+            return match other.machine == self.machine || by_name {
                 true => Life::Dead,
                 false => Life::Unknown,
             };
@@ -84,6 +94,15 @@ impl Holder {
             Process::Started(_) | Process::Hidden => Life::Alive,
         }
     }
+}
+
+/// Returns a digest of some texts, as hexadecimal digits.
+pub(super) fn digest(texts: &[&str]) -> String {
+    let hash = Sha256::digest(texts.join("\0"));
+    hash[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Asks the kernel about a process number.
@@ -117,7 +136,8 @@ mod tests {
 
     fn desk() -> Holder {
         Holder {
-            machine: "desk".into(),
+            machine: "d1".into(),
+            name: "desk".into(),
             boot: "b1".into(),
             space: "pid:[1]".into(),
             pid: 4711,
@@ -145,9 +165,28 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_of_before_machines_had_an_id_goes_by_the_name() {
+        let other = |name: &str| Holder {
+            machine: String::new(),
+            name: name.into(),
+            boot: "b0".into(),
+            ..desk()
+        };
+        let judge = |name| desk().judge(&other(name), |_| Process::Gone);
+        assert_eq!((judge("desk"), judge("shed")), (Life::Dead, Life::Unknown));
+    }
+
+    #[test]
+    fn the_id_of_a_machine_is_not_written_as_it_is() {
+        let id = fs_err::read_to_string("/etc/machine-id").unwrap_or_default();
+        let own = serde_json::to_string(&Holder::own().unwrap()).unwrap();
+        assert!(id.trim().is_empty() || !own.contains(id.trim()), "{own}");
+    }
+
+    #[test]
     fn a_machine_may_get_another_name_while_it_runs() {
         let other = Holder {
-            machine: "localhost".into(),
+            name: "localhost".into(),
             ..desk()
         };
         let judge = |process| desk().judge(&other, |_| process);
@@ -158,7 +197,7 @@ mod tests {
     #[test]
     fn nothing_is_said_about_processes_of_other_machines_and_containers() {
         let machine = Holder {
-            machine: "shed".into(),
+            machine: "d7".into(),
             boot: "b7".into(),
             ..desk()
         };

@@ -26,7 +26,8 @@ use async_trait::async_trait;
 use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_core::plan::{NodeRecord, Plan, StepKind};
 use homestak_engine::journal::{
-    Ending, Entry, Journal, JournalError, Lease, Run, RunHead, RunId, Scope,
+    Ending, Entry, Fence, Holding, Journal, JournalError, Lease, Run, RunFilter, RunHead, RunId,
+    Scope,
 };
 use jiff::Timestamp;
 use rusqlite::Connection;
@@ -60,7 +61,8 @@ impl Sqlite {
         let holder = Holder::own().map_err(told)?;
         let connection = file.open(&holder).map_err(told)?;
         let reader = file.open_reader().map_err(told)?;
-        let writer = Writer::start(Desk::new(connection), file.clone()).map_err(told)?;
+        let desk = Desk::new(connection);
+        let writer = Writer::start(desk, file.clone(), options.heartbeat).map_err(told)?;
         Ok(Self {
             holder,
             writer: Arc::new(writer),
@@ -103,7 +105,6 @@ impl Journal for Sqlite {
             scopes,
             holder: self.holder.clone(),
             since: WallClock.now(),
-            file: self.file.clone(),
             writer: Arc::clone(&self.writer),
         };
         let order = self
@@ -113,6 +114,32 @@ impl Journal for Sqlite {
             });
         let held = order.await?;
         Ok(Box::new(held))
+    }
+
+    async fn fence(&self, scope: &Scope) -> Result<Option<Fence>, JournalError> {
+        let scope = scope.clone();
+        self.writer
+            .ask("read the number of a lease", move |desk| {
+                lease::fence(desk, &scope)
+            })
+            .await
+    }
+
+    async fn holding(&self, scope: &Scope) -> Result<Option<Holding>, JournalError> {
+        let (scope, own) = (scope.clone(), self.holder.clone());
+        self.read("read who holds a manifest".into(), move |connection| {
+            lease::holding(connection, &scope, &own)
+        })
+        .await
+    }
+
+    async fn unlock(&self, scope: &Scope, number: i64) -> Result<(), JournalError> {
+        let (scope, own, now) = (scope.clone(), self.holder.clone(), WallClock.now());
+        self.writer
+            .ask("unlock a manifest", move |desk| {
+                lease::unlock(desk, &scope, number, (&own, now))
+            })
+            .await
     }
 
     async fn begin(
@@ -148,10 +175,10 @@ impl Journal for Sqlite {
             .await
     }
 
-    async fn runs(&self, manifest: Option<&str>) -> Result<Vec<RunHead>, JournalError> {
-        let manifest = manifest.map(str::to_owned);
+    async fn page(&self, filter: &RunFilter) -> Result<Vec<RunHead>, JournalError> {
+        let filter = filter.clone();
         self.read("list the runs".into(), move |connection| {
-            read::runs(connection, manifest.as_deref())
+            read::runs(connection, &filter)
         })
         .await
     }
@@ -159,6 +186,17 @@ impl Journal for Sqlite {
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError> {
         self.read(format!("read run {id}"), move |connection| {
             read::run(connection, id)
+        })
+        .await
+    }
+
+    async fn entries_after(
+        &self,
+        run: RunId,
+        position: i64,
+    ) -> Result<Vec<(i64, Entry)>, JournalError> {
+        self.read(format!("follow run {run}"), move |connection| {
+            read::entries(connection, run, position)
         })
         .await
     }

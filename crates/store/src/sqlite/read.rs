@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{NodeRecord, StepId};
-use homestak_engine::journal::{Entry, Run, RunHead, RunId, Scope};
+use homestak_engine::journal::{Entry, Run, RunFilter, RunHead, RunId, Scope};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::{Value, from_str};
 
@@ -16,14 +17,25 @@ use super::{patch, row};
 const HEAD: &str =
     "SELECT id, manifest, hosts, verb, started, ended, ending, site, mark, form FROM runs";
 
-pub(super) fn runs(connection: &Connection, manifest: Option<&str>) -> Result<Vec<RunHead>, Fault> {
-    let filter = if manifest.is_some() {
-        "WHERE manifest = ?1"
-    } else {
-        "WHERE ?1 IS NULL"
-    };
-    let mut statement = connection.prepare_cached(&format!("{HEAD} {filter} ORDER BY id DESC"))?;
-    let mut rows = statement.query(params![manifest])?;
+pub(super) fn runs(connection: &Connection, filter: &RunFilter) -> Result<Vec<RunHead>, Fault> {
+    let RunFilter { manifest, host, .. } = filter;
+    // Of its own, so that its index is used.
+    let of_manifest = manifest.as_ref().map_or("?1 IS NULL", |_| "manifest = ?1");
+    let mut statement = connection.prepare_cached(&format!(
+        "{HEAD} WHERE {of_manifest} AND (?2 IS NULL OR site IS NULL OR site = ?2)
+         AND (?3 IS NULL OR EXISTS (SELECT 1 FROM json_each(hosts) WHERE value = ?3))
+         AND id < ?4 ORDER BY id DESC LIMIT ?5"
+    ))?;
+    let mut rows = statement.query(params![
+        manifest,
+        filter.site.as_ref().map(SiteId::as_str),
+        host,
+        filter.before.map_or(i64::MAX, |run| run.0),
+        filter
+            .limit
+            .and_then(|n| i64::try_from(n).ok())
+            .unwrap_or(-1)
+    ])?;
     let mut heads = Vec::new();
     while let Some(row) = rows.next()? {
         heads.push(head(row)?);
@@ -65,22 +77,34 @@ pub(super) fn run(connection: &Connection, id: RunId) -> Result<Option<Run>, Fau
     let plan: String = connection
         .prepare_cached("SELECT plan FROM plans WHERE run = ?1")?
         .query_row(params![id.0], |row| row.get(0))?;
-    let mut entries = Vec::new();
-    walk(connection, Some(id), |_, _, entry| {
-        entries.push(entry);
-        Ok(())
-    })?;
+    let entries = entries(connection, id, 0)?.into_iter();
     Ok(Some(Run {
         head,
         plan: from_str(&plan).map_err(Fault::nonsense)?,
-        entries,
+        entries: entries.map(|(_, entry)| entry).collect(),
     }))
 }
 
-/// Goes through the entries of a run, or of all, in order. Hands out number, run and entry.
+/// Returns the entries of a run after a position, each with its own.
+pub(super) fn entries(
+    connection: &Connection,
+    run: RunId,
+    position: i64,
+) -> Result<Vec<(i64, Entry)>, Fault> {
+    let mut entries = Vec::new();
+    walk(connection, Some(run), position, |at, _, entry| {
+        entries.push((at, entry));
+        Ok(())
+    })?;
+    Ok(entries)
+}
+
+/// Goes through the entries of a run, or of all, in order, from a position on. Hands out number, run
+/// and entry.
 pub(super) fn walk(
     connection: &Connection,
     run: Option<RunId>,
+    position: i64,
     mut visit: impl FnMut(i64, RunId, Entry) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let filter = if run.is_some() {
@@ -89,10 +113,14 @@ pub(super) fn walk(
         "WHERE ?1 IS NULL"
     };
     let mut statement = connection.prepare_cached(&format!(
-        "SELECT id, run, step, what, at, trouble, base, record FROM entries {filter} ORDER BY id"
+        "SELECT id, run, step, what, at, trouble, base, record FROM entries {filter}
+         AND id > ?2 ORDER BY id"
     ))?;
-    let mut rows = statement.query(params![run.map(|run| run.0)])?;
-    let mut records = Records::default();
+    let mut rows = statement.query(params![run.map(|run| run.0), position])?;
+    let mut records = Records {
+        connection,
+        known: BTreeMap::new(),
+    };
     while let Some(row) = rows.next()? {
         let id = row.get(0)?;
         let trouble: Option<String> = row.get(5)?;
@@ -108,10 +136,12 @@ pub(super) fn walk(
 }
 
 /// Records that a later entry may refer to.
-#[derive(Default)]
-struct Records(BTreeMap<i64, Value>);
+struct Records<'c> {
+    connection: &'c Connection,
+    known: BTreeMap<i64, Value>,
+}
 
-impl Records {
+impl Records<'_> {
     fn unpack(
         &mut self,
         id: i64,
@@ -124,16 +154,39 @@ impl Records {
         let mut value: Value = from_str(&text).map_err(Fault::nonsense)?;
         if let Some(base) = base {
             // Each is referred to once: the next entry refers to this one.
-            let before = self.0.remove(&base).ok_or_else(|| {
-                Fault::nonsense(format!(
-                    "entry {id} refers to entry {base}, which is not there"
-                ))
-            })?;
+            let before = match self.known.remove(&base) {
+                Some(before) => before,
+                None => self.before(id, base)?,
+            };
             value = patch::apply(before, value);
         }
         let record = patch::record(&value)?;
-        self.0.insert(id, value);
+        self.known.insert(id, value);
         Ok(Some(record))
+    }
+
+    /// Reads the record of an entry before the first that is read.
+    fn before(&self, id: i64, base: i64) -> Result<Value, Fault> {
+        let mut patches = Vec::new();
+        let (mut from, mut next) = (id, Some(base));
+        while let Some(at) = next {
+            let row: Option<(Option<i64>, String)> = self
+                .connection
+                .prepare_cached(
+                    "SELECT base, record FROM entries WHERE id = ?1 AND id < ?2 AND record IS NOT NULL",
+                )?
+                .query_row(params![at, from], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            let (before, text) = row.ok_or_else(|| {
+                Fault::nonsense(format!(
+                    "entry {from} refers to entry {at}, which is not there"
+                ))
+            })?;
+            patches.push(from_str(&text).map_err(Fault::nonsense)?);
+            (from, next) = (at, before);
+        }
+        let whole = patches.pop().unwrap_or_default();
+        Ok(patches.into_iter().rev().fold(whole, patch::apply))
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) const MIGRATIONS: &[Migration] = &[
     Migration::Sql(include_str!("../../migrations/0001.sql")),
     Migration::Sql(include_str!("../../migrations/0002.sql")),
     Migration::Code(steps::name),
+    Migration::Sql(include_str!("../../migrations/0004.sql")),
 ];
 
 /// Brings a file up to date, wholly or not at all. What it was is backed up before, by its form:

@@ -10,15 +10,18 @@ use homestak_core::plan::{NodeRecord, NodeStatus, Plan, StepId, StepKind};
 use homestak_engine::journal::{Ending, Entry, Happened, RunId, Scope};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
-use serde_json::to_string;
+use serde_json::{from_str, to_string};
 
 use super::fault::Fault;
+use super::lease::{self, Granted};
 use super::{pace, patch, row};
 
 /// A connection, and what is remembered between its transactions.
 pub(super) struct Desk {
     connection: Connection,
     runs: BTreeMap<RunId, Going>,
+    /// Scopes that this program holds, or lost without knowing.
+    pub(super) granted: BTreeMap<Scope, Granted>,
 }
 
 type Kinds = BTreeMap<StepId, StepKind>;
@@ -27,6 +30,8 @@ type Kinds = BTreeMap<StepId, StepKind>;
 struct Going {
     site: Option<SiteId>,
     manifest: String,
+    /// What must be held to write more.
+    scopes: Vec<Scope>,
     /// The kind of each step.
     kinds: Kinds,
     /// When each step began that is being done.
@@ -36,10 +41,11 @@ struct Going {
 }
 
 impl Going {
-    fn new(site: Option<SiteId>, manifest: String, kinds: Kinds) -> Self {
+    fn new(of: RunScope, kinds: Kinds) -> Self {
         Self {
-            site,
-            manifest,
+            scopes: of.scopes(),
+            site: of.site,
+            manifest: of.manifest,
             kinds,
             begun: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -47,12 +53,45 @@ impl Going {
     }
 }
 
+/// What a run is on.
+#[derive(Clone)]
+struct RunScope {
+    site: Option<SiteId>,
+    manifest: String,
+    hosts: Vec<String>,
+}
+
+impl RunScope {
+    fn of(connection: &Connection, run: RunId) -> Result<Self, Fault> {
+        let (site, manifest, hosts): (Option<String>, String, String) = connection
+            .prepare_cached("SELECT site, manifest, hosts FROM runs WHERE id = ?1")?
+            .query_row(params![run.0], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })
+            .optional()?
+            .ok_or_else(|| unknown(run))?;
+        Ok(Self {
+            site: row::to_site(site)?,
+            manifest,
+            hosts: from_str(&hosts).map_err(Fault::nonsense)?,
+        })
+    }
+
+    fn scopes(&self) -> Vec<Scope> {
+        let scope = |host: &String| Scope {
+            site: self.site.clone(),
+            manifest: self.manifest.clone(),
+            host: host.clone(),
+        };
+        self.hosts.iter().map(scope).collect()
+    }
+}
+
 /// A run that is to be written down.
 pub(super) struct Beginning {
     verb: String,
-    site: Option<SiteId>,
+    of: RunScope,
     mark: String,
-    manifest: String,
     hosts: String,
     form: u32,
     plan: String,
@@ -64,9 +103,12 @@ impl Beginning {
     pub(super) fn new(verb: &str, plan: &Plan, mark: &str, at: Timestamp) -> Result<Self, Fault> {
         Ok(Self {
             verb: verb.to_owned(),
-            site: plan.site.clone(),
+            of: RunScope {
+                site: plan.site.clone(),
+                manifest: plan.manifest.clone(),
+                hosts: plan.hosts.clone(),
+            },
             mark: mark.to_owned(),
-            manifest: plan.manifest.clone(),
             hosts: to_string(&plan.hosts).map_err(Fault::nonsense)?,
             plan: to_string(plan).map_err(Fault::nonsense)?,
             form: plan.form,
@@ -86,6 +128,7 @@ impl Desk {
         Self {
             connection,
             runs: BTreeMap::new(),
+            granted: BTreeMap::new(),
         }
     }
 
@@ -117,15 +160,16 @@ impl Desk {
     }
 
     pub(super) fn begin(&mut self, run: &Beginning) -> Result<RunId, Fault> {
+        lease::require(self, &run.of.scopes())?;
         self.connection
             .prepare_cached(
                 "INSERT INTO runs (site, mark, manifest, hosts, verb, started, form)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?
             .execute(params![
-                run.site.as_ref().map(SiteId::as_str),
+                run.of.site.as_ref().map(SiteId::as_str),
                 run.mark,
-                run.manifest,
+                run.of.manifest,
                 run.hosts,
                 run.verb,
                 run.at,
@@ -135,17 +179,21 @@ impl Desk {
         self.connection
             .prepare_cached("INSERT INTO plans (run, plan) VALUES (?1, ?2)")?
             .execute(params![id.0, run.plan])?;
-        let going = Going::new(run.site.clone(), run.manifest.clone(), run.kinds.clone());
+        let going = Going::new(run.of.clone(), run.kinds.clone());
         self.runs.insert(id, going);
         Ok(id)
     }
 
     pub(super) fn append(&mut self, run: RunId, entry: &Entry) -> Result<(), Fault> {
-        let Self { connection, runs } = self;
-        let going = match runs.entry(run) {
-            std::collections::btree_map::Entry::Occupied(going) => going.into_mut(),
-            std::collections::btree_map::Entry::Vacant(gap) => gap.insert(load(connection, run)?),
-        };
+        if !self.runs.contains_key(&run) {
+            self.runs.insert(run, load(&self.connection, run)?);
+        }
+        // Results too: another may have changed since what they are about.
+        lease::require(self, self.runs.get(&run).map_or(&[], |going| &going.scopes))?;
+        let Self {
+            connection, runs, ..
+        } = self;
+        let going = runs.get_mut(&run).ok_or_else(|| unknown(run))?;
         let id = going.write(connection, run, entry)?;
         if let Some(record) = &entry.record {
             project(connection, going.site.as_ref(), &going.manifest, record)?;
@@ -162,13 +210,10 @@ impl Desk {
     }
 
     pub(super) fn end(&mut self, run: RunId, ending: Ending, at: Timestamp) -> Result<(), Fault> {
-        let changed = self
-            .connection
+        lease::require(self, &RunScope::of(&self.connection, run)?.scopes())?;
+        self.connection
             .prepare_cached("UPDATE runs SET ended = ?2, ending = ?3 WHERE id = ?1")?
             .execute(params![run.0, row::from_time(at)?, ending.word()])?;
-        if changed == 0 {
-            return Err(unknown(run));
-        }
         self.runs.remove(&run);
         Ok(())
     }
@@ -264,17 +309,12 @@ impl Going {
 
 /// Takes up a run that another process began, or that ended before.
 fn load(connection: &Connection, run: RunId) -> Result<Going, Fault> {
-    let (site, manifest, plan): (Option<String>, String, String) = connection
-        .prepare_cached(
-            "SELECT site, manifest, plan FROM runs JOIN plans ON run = id WHERE id = ?1",
-        )?
-        .query_row(params![run.0], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })
-        .optional()?
-        .ok_or_else(|| unknown(run))?;
-    let plan: Plan = serde_json::from_str(&plan).map_err(Fault::nonsense)?;
-    Ok(Going::new(row::to_site(site)?, manifest, kinds(&plan)))
+    let of = RunScope::of(connection, run)?;
+    let plan: String = connection
+        .prepare_cached("SELECT plan FROM plans WHERE run = ?1")?
+        .query_row(params![run.0], |row| row.get(0))?;
+    let plan: Plan = from_str(&plan).map_err(Fault::nonsense)?;
+    Ok(Going::new(of, kinds(&plan)))
 }
 
 /// Makes the newest record of a node what is known of it. One of the first form is superseded by

@@ -3,14 +3,18 @@
 //! In: orders, from any task. Out: an answer to each, after its transaction is on disk.
 //! Never: an answer before that; one order's fault as the answer to another.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
+use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_engine::journal::JournalError;
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::fault::Fault;
 use super::file::File;
+use super::lease;
 use super::write::Desk;
 
 /// So many orders share a transaction at most, so that the first does not wait for ever.
@@ -24,11 +28,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(desk: Desk, file: File) -> Result<Self, Fault> {
+    pub(super) fn start(desk: Desk, file: File, heartbeat: Duration) -> Result<Self, Fault> {
         let (orders, inbox) = channel();
         let thread = thread::Builder::new()
             .name("journal".into())
-            .spawn(move || serve(desk, &file, &inbox))?;
+            .spawn(move || serve(desk, &file, &inbox, heartbeat))?;
         Ok(Self {
             orders: Some(orders),
             thread: Some(thread),
@@ -128,9 +132,15 @@ impl<T: Send, F: FnMut(&mut Desk) -> Result<T, Fault> + Send> Work for Order<F, 
     }
 }
 
-fn serve(mut desk: Desk, file: &File, inbox: &Receiver<Box<dyn Work>>) {
-    while let Ok(first) = inbox.recv() {
-        let mut batch = vec![first];
+fn serve(mut desk: Desk, file: &File, inbox: &Receiver<Box<dyn Work>>, heartbeat: Duration) {
+    let mut last = WallClock.now();
+    loop {
+        let first = match inbox.recv_timeout(heartbeat) {
+            Ok(first) => Some(first),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let mut batch: Vec<Box<dyn Work>> = first.into_iter().collect();
         batch.extend(inbox.try_iter().take(BATCH - 1));
         let together = batch.len() > 1 && transact(&mut desk, &mut batch).is_ok();
         for mut work in batch {
@@ -142,6 +152,24 @@ fn serve(mut desk: Desk, file: &File, inbox: &Receiver<Box<dyn Work>>) {
             };
             work.answer(result, file);
         }
+        let now = WallClock.now();
+        // Less than nothing: the clock was set back.
+        let recent = Duration::try_from(now.duration_since(last)).is_ok_and(|ago| ago < heartbeat);
+        if !recent && !desk.granted.is_empty() {
+            last = now;
+            beat(&mut desk, now);
+        }
+    }
+}
+
+/// Records that this program lives. When that fails, the next time is soon enough.
+fn beat(desk: &mut Desk, now: Timestamp) {
+    let done = desk
+        .start()
+        .and_then(|()| lease::beat(desk, now))
+        .and_then(|()| desk.commit());
+    if done.is_err() {
+        desk.abandon();
     }
 }
 

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use homestak_engine::journal::{Journal, JournalError, Lease, Scope};
+use homestak_engine::journal::{Ending, Happened, Journal, JournalError, Lease, Life, Scope};
 
-use super::sample::scope;
+use super::sample::{at, done, entry, plan, scope};
 use super::{Ground, run};
 
 /// Returns what is held by someone, or the lease.
@@ -118,5 +118,101 @@ pub(crate) fn a_call_that_is_given_up_holds_nothing(ground: &impl Ground) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         panic!("it is still held");
+    });
+}
+
+pub(crate) fn the_number_of_a_scope_grows_each_time_it_is_taken(ground: &impl Ground) {
+    run(async {
+        let (one, other) = (ground.open(), ground.open());
+        let web = scope("web", "father");
+        let mail = scope("mail", "father");
+        assert_eq!(one.fence(&web).await.unwrap(), None);
+        let mut last = 0;
+        let mut keys = Vec::new();
+        for journal in [&one, &other, &one, &one] {
+            let lease = hold(&**journal, &[web.clone(), mail.clone()])
+                .await
+                .unwrap();
+            let fence = journal.fence(&web).await.unwrap().unwrap();
+            assert!(fence.number > last, "{} after {last}", fence.number);
+            last = fence.number;
+            keys.push(fence.scope.clone());
+            let found = journal.holding(&web).await.unwrap().unwrap();
+            assert_eq!((found.number, found.life), (last, Life::Alive));
+            assert_ne!(
+                journal.fence(&mail).await.unwrap().unwrap().scope,
+                fence.scope
+            );
+            // Nobody takes it from one who lives.
+            assert!(other.unlock(&web, last).await.is_err());
+            drop(lease);
+            assert_eq!(journal.fence(&web).await.unwrap(), None);
+            assert!(journal.holding(&web).await.unwrap().is_none());
+        }
+        keys.dedup();
+        assert_eq!(keys.len(), 1, "{keys:?}");
+    });
+}
+
+fn is_lost<T>(result: Result<T, JournalError>, to: Option<&str>) -> bool {
+    match result {
+        Err(JournalError::Lost {
+            scope: lost,
+            holder,
+        }) => {
+            assert_eq!(lost, scope("m", "father"));
+            assert_eq!(holder.is_some(), to.is_some());
+            holder.is_none_or(|holder| holder.contains(to.unwrap_or_default()))
+        }
+        Ok(_) => panic!("it was written"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub(crate) fn a_run_that_lost_its_lease_writes_nothing_more(ground: &impl Ground) {
+    run(async {
+        let (one, other) = (ground.open(), ground.open());
+        let m = scope("m", "father");
+        let first = hold(&*one, std::slice::from_ref(&m)).await.unwrap();
+        let plan = plan("m", 2);
+        let id = one.begin("apply", &plan, "run", at(0)).await.unwrap();
+        one.append(id, &entry(0, Happened::Intent)).await.unwrap();
+        ground.move_away(&m);
+        // Silent, but nobody has taken it.
+        one.append(id, &entry(0, done())).await.unwrap();
+        let found = other.holding(&m).await.unwrap().unwrap();
+        assert_eq!(found.life, Life::Unknown);
+        other.unlock(&m, found.number).await.unwrap();
+        let fence = one.fence(&m).await.unwrap().unwrap();
+        assert_eq!(fence.number, found.number);
+        for taken in [false, true] {
+            let second = match taken {
+                true => Some(hold(&*other, std::slice::from_ref(&m)).await.unwrap()),
+                false => None,
+            };
+            let to = taken.then_some("process ");
+            for happened in [Happened::Intent, Happened::UndoIntent, done()] {
+                assert!(is_lost(one.append(id, &entry(1, happened)).await, to));
+            }
+            assert!(is_lost(one.begin("apply", &plan, "run", at(1)).await, to));
+            assert!(is_lost(one.end(id, Ending::Done, at(1)).await, to));
+            if taken {
+                let new = other.fence(&m).await.unwrap().unwrap();
+                assert!(new.number > fence.number && new.scope == fence.scope);
+                let end = Ending::Superseded;
+                other.end(id, end, at(2)).await.unwrap();
+                let run = other.run(id).await.unwrap().unwrap();
+                assert_eq!((run.entries.len(), run.head.ended), (2, Some((at(2), end))));
+                // What is dropped late frees nothing of others.
+                assert!(one.hold(std::slice::from_ref(&m)).await.is_err());
+            }
+            drop(second);
+        }
+        // Asked after it was dropped, so that everyone can see that it is free.
+        assert_eq!(other.fence(&m).await.unwrap(), None);
+        drop(first);
+        // Other manifests are not concerned, and with a new lease it may write again.
+        let _lease = hold(&*one, std::slice::from_ref(&m)).await.unwrap();
+        one.append(id, &entry(1, Happened::Intent)).await.unwrap();
     });
 }

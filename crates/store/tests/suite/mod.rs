@@ -16,12 +16,14 @@ pub(crate) mod sample;
 use std::process::Child;
 use std::sync::Arc;
 
-use homestak_engine::journal::Journal;
+use homestak_engine::journal::{Journal, Scope};
 
 /// One place where a journal is kept. Each test has its own.
 pub(crate) trait Ground {
     /// Opens the journal, as another program would: what is written is shared, memory is not.
     fn open(&self) -> Arc<dyn Journal>;
+    /// Makes the holder of a scope look as if it were on another machine, and silent for long.
+    fn move_away(&self, scope: &Scope);
     /// Starts a process that opens the same journal and calls [`processes::play`] with the role.
     fn start(&self, role: &str) -> Child;
 }
@@ -44,6 +46,8 @@ macro_rules! suite {
                 a_run_is_read_back_as_it_was_written,
                 a_run_of_ten_thousand_nodes_is_read_back,
                 runs_are_listed_newest_first,
+                runs_are_listed_in_pages,
+                a_run_is_followed_from_a_position,
                 what_nobody_began_is_not_there_and_takes_no_entries,
                 everything_that_can_happen_is_read_back,
             }
@@ -70,6 +74,8 @@ macro_rules! suite {
                 a_scope_named_twice_is_taken_once,
                 a_lease_outlives_the_journal_it_was_taken_from,
                 a_call_that_is_given_up_holds_nothing,
+                the_number_of_a_scope_grows_each_time_it_is_taken,
+                a_run_that_lost_its_lease_writes_nothing_more,
             }
             many {
                 entries_of_many_tasks_are_all_there_in_order,
@@ -81,6 +87,7 @@ macro_rules! suite {
                 what_was_acknowledged_survives_a_kill,
                 a_killed_holder_loses_its_lease,
                 a_living_holder_keeps_its_lease,
+                a_holder_that_was_stopped_finds_its_lease_taken,
             }
             random {
                 whatever_is_written_is_read_back_in_order,

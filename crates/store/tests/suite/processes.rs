@@ -3,13 +3,13 @@
 //! In: a ground. Out: nothing.
 //! Never: a goodbye; processes are ended by `SIGKILL`.
 
-use std::io::{BufRead as _, BufReader, Lines, Read as _};
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::process::{Child, ChildStdout};
 
 use homestak_core::plan::{NodeStatus, StepId};
-use homestak_engine::journal::{Journal, JournalError, RunId};
+use homestak_engine::journal::{Happened, Journal, JournalError, RunId};
 
-use super::sample::{at, done, known, plan, record, scope, step};
+use super::sample::{at, done, entry, known, plan, record, scope, step};
 use super::{Ground, run};
 
 #[expect(
@@ -20,7 +20,7 @@ fn acknowledge(step: usize) {
     println!("ok {step}");
 }
 
-/// What a started process does: `append RUN COUNT` or `hold MANIFEST`. Each line it prints that
+/// What a started process does: `append RUN COUNT`, `hold MANIFEST` or `act RUN`. Each line it prints that
 /// begins with `ok` says that something is on disk.
 pub(crate) fn play(ground: &impl Ground, role: &str) {
     let words: Vec<&str> = role.split(' ').collect();
@@ -41,6 +41,19 @@ pub(crate) fn play(ground: &impl Ground, role: &str) {
                 acknowledge(0);
                 // Until the other side goes away or kills it.
                 std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+            }
+            "act" => {
+                let _lease = journal.hold(&[scope("m", "father")]).await.unwrap();
+                for step in 0.. {
+                    let intent = entry(step, Happened::Intent);
+                    match journal.append(RunId(number(1)), &intent).await {
+                        Ok(()) => acknowledge(step),
+                        Err(JournalError::Lost { .. }) => return,
+                        Err(error) => panic!("{error}"),
+                    }
+                    // Until the other side wants another.
+                    std::io::stdin().read_line(&mut String::new()).unwrap();
+                }
             }
             role => panic!("no such role: {role}"),
         }
@@ -68,6 +81,12 @@ impl Other {
         oks.filter(|line| !line.starts_with("test result"))
             .take(count)
             .count()
+    }
+
+    fn send(&self, signal: rustix::process::Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     fn kill(&mut self) {
@@ -196,5 +215,27 @@ pub(crate) fn a_living_holder_keeps_its_lease(ground: &impl Ground) {
         drop(other.child.stdin.take());
         assert!(other.child.wait().unwrap().success());
         journal.hold(&[scope("web", "father")]).await.unwrap();
+    });
+}
+
+pub(crate) fn a_holder_that_was_stopped_finds_its_lease_taken(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let m = scope("m", "father");
+        let id = begin(&*journal).await;
+        let mut other = Other::start(ground, &format!("act {id}"));
+        let mut more = other.child.stdin.take().unwrap();
+        assert_eq!(other.acknowledged(1), 1);
+        more.write_all(b"\n").unwrap();
+        assert_eq!(other.acknowledged(1), 1);
+        other.send(rustix::process::Signal::STOP);
+        ground.move_away(&m);
+        let found = journal.holding(&m).await.unwrap().unwrap();
+        journal.unlock(&m, found.number).await.unwrap();
+        let _lease = journal.hold(std::slice::from_ref(&m)).await.unwrap();
+        other.send(rustix::process::Signal::CONT);
+        more.write_all(b"\n\n").unwrap();
+        assert!(other.child.wait().unwrap().success());
+        assert_eq!(steps(&*journal, id).await, [step(0), step(1)]);
     });
 }

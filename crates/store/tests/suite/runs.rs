@@ -3,10 +3,11 @@
 //! In: a ground. Out: nothing.
 //! Never: what a run means.
 
+use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::NodeStatus;
-use homestak_engine::journal::{Ending, Entry, Happened, JournalError, RunId};
+use homestak_engine::journal::{Ending, Entry, Happened, JournalError, RunFilter, RunId};
 
-use super::sample::{at, done, entry, known, plan, record, trouble};
+use super::sample::{at, done, entry, known, plan, record, site, trouble};
 use super::{Ground, run};
 
 pub(crate) fn a_run_is_read_back_as_it_was_written(ground: &impl Ground) {
@@ -118,5 +119,83 @@ pub(crate) fn everything_that_can_happen_is_read_back(ground: &impl Ground) {
             journal.append(id, entry).await.unwrap();
         }
         assert_eq!(journal.run(id).await.unwrap().unwrap().entries, entries);
+    });
+}
+
+pub(crate) fn runs_are_listed_in_pages(ground: &impl Ground) {
+    run(async {
+        let journal = ground.open();
+        let mut ids = Vec::new();
+        for number in 0..7 {
+            let mut plan = plan(["a", "b"][number % 2], 1);
+            plan.hosts = vec!["father".into(), format!("host-{}", number % 3)];
+            // Of another site, and of none.
+            plan.site = [Some(site()), None, SiteId::new("aaaaaaaaaaaaaaaa")][number / 3].clone();
+            ids.push(journal.begin("apply", &plan, "run", at(0)).await.unwrap());
+        }
+        let page = async |filter: RunFilter| {
+            let runs = journal.page(&filter).await.unwrap();
+            let number = |id: RunId| ids.iter().position(|known| *known == id).unwrap();
+            runs.iter().map(|run| number(run.id)).collect::<Vec<_>>()
+        };
+        let all = RunFilter::default();
+        assert_eq!(page(all.clone()).await, [6, 5, 4, 3, 2, 1, 0]);
+        let two = |before: Option<usize>| RunFilter {
+            before: before.map(|at| ids[at]),
+            limit: Some(2),
+            ..RunFilter::default()
+        };
+        assert_eq!(page(two(None)).await, [6, 5]);
+        assert_eq!(page(two(Some(5))).await, [4, 3]);
+        assert_eq!(page(two(Some(1))).await, [0]);
+        assert_eq!(page(two(Some(0))).await, [0; 0]);
+        let of_b = RunFilter {
+            manifest: Some("b".into()),
+            ..two(Some(5))
+        };
+        assert_eq!(page(of_b).await, [3, 1]);
+        let host = RunFilter {
+            host: Some("host-0".into()),
+            ..all.clone()
+        };
+        assert_eq!(page(host).await, [6, 3, 0]);
+        // Those without a site may be of any.
+        let of_site = RunFilter {
+            site: Some(site()),
+            ..all
+        };
+        assert_eq!(page(of_site).await, [5, 4, 3, 2, 1, 0]);
+    });
+}
+
+pub(crate) fn a_run_is_followed_from_a_position(ground: &impl Ground) {
+    run(async {
+        let (driver, follower) = (ground.open(), ground.open());
+        let plan = plan("m", 2);
+        let id = driver.begin("apply", &plan, "run", at(0)).await.unwrap();
+        let other = driver.begin("apply", &plan, "run", at(0)).await.unwrap();
+        assert_eq!(follower.entries_after(id, 0).await.unwrap(), []);
+        let statuses = [NodeStatus::Creating, NodeStatus::Made, NodeStatus::Ready];
+        let (mut position, mut seen, mut written) = (0, Vec::new(), Vec::new());
+        for step in 0..6 {
+            for name in ["web", "mail"] {
+                // Each record is written as what differs from one that was read long ago.
+                let entry = known(step, done(), record(name, statuses[step % 3]));
+                driver.append(id, &entry).await.unwrap();
+                driver.append(other, &entry).await.unwrap();
+                written.push(entry);
+            }
+            let new = follower.entries_after(id, position).await.unwrap();
+            assert_eq!(new.len(), 2);
+            for (at, entry) in new {
+                assert!(at > position);
+                position = at;
+                seen.push(entry);
+            }
+        }
+        assert_eq!(seen, written);
+        assert_eq!(follower.entries_after(id, position).await.unwrap(), []);
+        let nobody = follower.entries_after(RunId(77), 0).await.unwrap();
+        assert_eq!(nobody, []);
     });
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use homestak_driver::journal;
-use homestak_driver::runs::{RunHead, hints, is_resumable, listed, word};
+use homestak_driver::runs::{RunFilter, RunHead, RunId, filter, hints, is_resumable, word};
 use serde_json::{Value as Json, json};
 
 use crate::args::RunArgs;
@@ -12,14 +12,28 @@ use crate::runtime::block_on;
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
-/// Lists runs.
-pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Outcome {
+/// Lists so many runs, the newest or those before one.
+pub(super) fn run(
+    which: &RunArgs,
+    limit: usize,
+    before: Option<i64>,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
     let (which, session) = (&which.which(), settings.session()?);
     let (site, journal) = (session.id()?, journal(&settings.driver)?);
-    let runs = block_on(listed(which, &journal, site))??;
+    let filter = RunFilter {
+        before: before.map(RunId),
+        // One more, to know whether there are more.
+        limit: Some(limit + 1),
+        ..filter(which, site)
+    };
+    let mut runs = block_on(journal.page(&filter))??;
+    let more = runs.len() > limit;
+    runs.truncate(limit);
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
-        printer.json("manifest.history", json!({ "runs": runs }));
+        printer.json("manifest.history", json!({ "runs": runs, "more": more }));
         return Ok(ExitCode::SUCCESS);
     }
     if runs.is_empty() {
@@ -46,6 +60,12 @@ pub(super) fn run(which: &RunArgs, settings: &Settings, printer: &Printer) -> Ou
         ],
         rows.collect(),
     ));
+    if let Some(last) = runs.last().filter(|_| more) {
+        printer.say(&format!(
+            "There are older runs: --before {} lists them.",
+            last.id
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -17,6 +17,7 @@ pub(super) mod show;
 mod status;
 mod test;
 mod test_report;
+mod unlock;
 mod validate;
 
 use std::process::ExitCode;
@@ -62,7 +63,16 @@ pub(super) fn run(command: ManifestCommand, settings: &Settings, printer: &Print
             events,
         } => resume::resume(&which, &settled, events, settings, printer),
         ManifestCommand::Rollback(args) => rollback::run(&args, settings, printer),
-        ManifestCommand::History { which } => history::run(&which, settings, printer),
+        ManifestCommand::History {
+            which,
+            limit,
+            before,
+        } => history::run(&which, limit as usize, before, settings, printer),
+        ManifestCommand::Unlock {
+            manifest,
+            host,
+            yes,
+        } => unlock::run(manifest, host, yes, settings, printer),
         ManifestCommand::Report {
             run,
             manifest,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use homestak_driver::runs::{
-    Chronicle, Run, RunId, hints, is_outdated, listed, outdated, way_on, word,
+    Chronicle, Run, RunFilter, RunId, filter, hints, is_outdated, outdated, way_on, word,
 };
 use homestak_driver::{DriverError, journal};
 use serde_json::{Value as Json, json};
@@ -30,10 +30,13 @@ pub(super) fn run(
     let run = block_on(async {
         let id = match number {
             Some(number) => Some(RunId(number)),
-            None => listed(which, &journal, site)
-                .await?
-                .first()
-                .map(|run| run.id),
+            None => {
+                let newest = RunFilter {
+                    limit: Some(1),
+                    ..filter(which, site)
+                };
+                journal.page(&newest).await?.first().map(|run| run.id)
+            }
         };
         let run = match id {
             Some(id) => journal.run(id).await?,

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use homestak_driver::live::{Live, ask, contacts};
 use homestak_driver::runs::{
-    Chronicle, Ending, JournalError, RunHead, Status, current, flags, hints, is_outdated,
-    is_resumable, is_unfinished, listed, newest, outdated, read, replaced, way_on, word,
+    Chronicle, Ending, Life, RunHead, Status, current, flags, hints, is_outdated, is_resumable,
+    is_unfinished, listed, newest, outdated, read, replaced, way_on, word,
 };
 use homestak_driver::{Driver, DriverError, scopes_of};
 use jiff::Timestamp;
@@ -117,11 +117,12 @@ async fn one(
     let run = read(head, journal).await?;
     let mut chronicle = Chronicle::of_run(&run);
     // Held by someone who lives: it is being carried out.
-    let holder = match journal.hold(&scopes_of(head)).await {
-        Ok(_) => None,
-        Err(JournalError::Held { holder, .. }) => Some(holder),
-        Err(error) => return Err(error.into()),
-    };
+    let mut holder = None;
+    for scope in scopes_of(head) {
+        let held = journal.holding(&scope).await?;
+        let held = held.filter(|held| held.life != Life::Dead);
+        holder = holder.or(held.map(|held| held.to_string()));
+    }
     if holder.is_none() {
         chronicle.died();
     }

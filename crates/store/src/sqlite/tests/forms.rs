@@ -19,6 +19,7 @@ const DUMPS: &[&str] = &[
     include_str!("../../../tests/data/form-1.sql"),
     include_str!("../../../tests/data/form-2.sql"),
     include_str!("../../../tests/data/form-3.sql"),
+    include_str!("../../../tests/data/form-4.sql"),
 ];
 
 /// A journal of form 2 as a program wrote it: a hypervisor and a node in it were applied, and the
@@ -72,7 +73,8 @@ fn fill(journal: &Sqlite) {
 fn check(journal: &Sqlite, form: usize) {
     let site = (form > 1).then(sample::site);
     let plan = Plan {
-        form: u32::try_from(form).unwrap(),
+        // The fourth form of the file has plans of the third.
+        form: u32::try_from(form.min(3)).unwrap(),
         site: site.clone(),
         ..sample::plan("edge", 1)
     };

@@ -1,25 +1,35 @@
-//! Leases of processes that are not there.
-//!
-//! In: rows as other processes leave them. Out: nothing.
-//! Never: a clock that says who is dead.
+//! Leases of processes that are not there, or are somewhere else: rows as other processes leave them.
 
-use homestak_engine::journal::Journal as _;
+use std::time::Duration;
+
+use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_engine::journal::{Holding, Journal as _, Life, SILENT};
+use jiff::Timestamp;
 use rusqlite::params;
 
+use super::super::file::Options;
 use super::super::holder::Holder;
+use super::super::row;
 use super::*;
 
-/// Writes a lease on `web` as its holder would, and tries to take it.
-fn takes(holder: &Holder) -> Result<(), JournalError> {
+/// Writes a lease on `web` as its holder would, with a heartbeat of so long ago.
+fn held_by(holder: &Holder, ago: Duration) -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
     let journal = Sqlite::open(dir.path()).unwrap();
+    let heartbeat = row::from_time(WallClock.now() - ago).unwrap();
     // Since long after now: the clock was set back, and it does not matter.
     by_hand(dir.path())
         .execute(
-            "INSERT INTO leases VALUES ('', 'web', 'father', ?1, ?2, ?3, ?4, ?5, 0, 4102444800000000000)",
-            params![holder.machine, holder.boot, holder.space, holder.pid, holder.start],
+            "INSERT INTO leases VALUES ('', 'web', 'father', 7, ?1, 0, 4102444800000000000, ?2)",
+            params![serde_json::to_string(holder).unwrap(), heartbeat],
         )
         .unwrap();
+    (dir, journal)
+}
+
+/// Tries to take what someone holds.
+fn takes(holder: &Holder) -> Result<(), JournalError> {
+    let (_dir, journal) = held_by(holder, Duration::ZERO);
     let web = [sample::scope("web", "father")];
     wait(async {
         let lease = journal.hold(&web).await?;
@@ -45,6 +55,23 @@ fn words(result: Result<(), JournalError>) -> String {
     }
 }
 
+/// Holders on another machine and in another container.
+fn elsewhere() -> [Holder; 2] {
+    let own = Holder::own().unwrap();
+    let machine = Holder {
+        machine: "another".into(),
+        name: "shed".into(),
+        boot: "b".into(),
+        ..own.clone()
+    };
+    let container = Holder {
+        space: "pid:[7]".into(),
+        pid: 1,
+        ..own
+    };
+    [machine, container]
+}
+
 #[test]
 fn the_dead_lose_their_leases() {
     let own = Holder::own().unwrap();
@@ -62,44 +89,74 @@ fn the_dead_lose_their_leases() {
     };
     for holder in [gone, reused, earlier] {
         takes(&holder).unwrap();
+        let (_dir, journal) = held_by(&holder, Duration::ZERO);
+        wait(async {
+            let web = sample::scope("web", "father");
+            let found = journal.holding(&web).await.unwrap().unwrap();
+            assert_eq!(found.life, Life::Dead);
+            journal.unlock(&web, found.number).await.unwrap();
+            assert!(journal.holding(&web).await.unwrap().is_none());
+        });
     }
 }
 
 #[test]
-fn the_living_keep_their_leases() {
+fn the_living_keep_their_leases_whoever_wants_them() {
     let own = Holder::own().unwrap();
     let holder = words(takes(&own));
-    assert_eq!(holder, format!("process {} on {}", own.pid, own.machine));
+    assert_eq!(holder, format!("process {} on {}", own.pid, own.name));
+    // However long it is silent: that it lives is known.
+    let (_dir, journal) = held_by(&own, SILENT * 10);
+    let unlocked = wait(journal.unlock(&sample::scope("web", "father"), 7));
+    assert_eq!(words(unlocked), holder);
 }
 
 #[test]
-fn a_holder_that_cannot_be_asked_keeps_its_lease_and_a_person_is_told_how_to_free_it() {
-    let own = Holder::own().unwrap();
-    let elsewhere = Holder {
-        machine: "shed".into(),
-        boot: "b".into(),
-        ..own.clone()
+fn a_holder_that_cannot_be_asked_keeps_its_lease_until_it_is_silent_and_a_person_takes_it() {
+    let web = sample::scope("web", "father");
+    for holder in elsewhere() {
+        let said = words(takes(&holder));
+        let begins = format!("{holder} (last heartbeat 2");
+        assert!(said.starts_with(&begins), "{said}");
+        let (_dir, journal) = held_by(&holder, SILENT / 2);
+        assert_eq!(words(wait(journal.unlock(&web, 7))).len(), said.len());
+        let (_dir, journal) = held_by(&holder, SILENT);
+        wait(async {
+            // Silence alone frees nothing.
+            words(journal.hold(std::slice::from_ref(&web)).await.map(drop));
+            // Someone else has it by now.
+            words(journal.unlock(&web, 6).await);
+            let Holding { number, life, .. } = journal.holding(&web).await.unwrap().unwrap();
+            assert_eq!((number, life), (7, Life::Unknown));
+            journal.unlock(&web, number).await.unwrap();
+            assert!(journal.holding(&web).await.unwrap().is_none());
+            let _lease = journal.hold(std::slice::from_ref(&web)).await.unwrap();
+            let fence = journal.fence(&web).await.unwrap().unwrap();
+            assert!(fence.number > 7);
+        });
+    }
+}
+
+#[test]
+fn whoever_holds_a_lease_renews_its_heartbeat() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        heartbeat: Duration::from_millis(5),
+        ..Options::default()
     };
-    let container = Holder {
-        space: "pid:[7]".into(),
-        pid: 1,
-        ..own
+    let journal = Sqlite::open_with(dir.path(), options).unwrap();
+    let web = sample::scope("web", "father");
+    let heartbeat = || -> Timestamp {
+        let found = wait(journal.holding(&web)).unwrap();
+        found.unwrap().heartbeat
     };
-    for holder in [elsewhere, container] {
-        let words = words(takes(&holder));
-        let machine = &holder.machine;
-        assert!(
-            words.starts_with(&format!("process {} on {machine} (", holder.pid)),
-            "{words}"
-        );
-        // The command works as it is printed.
-        let sql = words.split('"').nth(1).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        drop(Sqlite::open(dir.path()).unwrap());
-        by_hand(dir.path()).execute_batch(sql).unwrap();
-        assert!(
-            sql.contains(machine) && words.contains("sqlite3 "),
-            "{words}"
-        );
+    let _lease = wait(journal.hold(std::slice::from_ref(&web))).unwrap();
+    let mut last = heartbeat();
+    for _ in 0..3 {
+        let now = (0..2000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            Some(heartbeat()).filter(|now| *now > last)
+        });
+        last = now.expect("a later heartbeat");
     }
 }

@@ -1,0 +1,100 @@
+//! `homestak manifest unlock`: takes a manifest on a host from a holder that is gone.
+
+use std::process::ExitCode;
+
+use homestak_driver::runs::{Holding, Life, SILENT, Scope};
+use homestak_driver::{DriverError, journal};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::history::moment;
+use crate::commands::{Outcome, agree};
+use crate::runtime::block_on;
+use crate::settings::Settings;
+use crate::ui::Printer;
+
+/// Unlocks a manifest on a host.
+pub(super) fn run(
+    manifest: String,
+    host: String,
+    yes: bool,
+    settings: &Settings,
+    printer: &Printer,
+) -> Outcome {
+    let session = settings.session()?;
+    let journal = journal(&settings.driver)?;
+    let scope = Scope {
+        site: Some(session.id()?.clone()),
+        manifest,
+        host,
+    };
+    let now = settings.driver.time.now();
+    block_on(async {
+        let held = journal.holding(&scope).await?;
+        if let Some(held) = &held {
+            permit((held, now), &scope, yes, printer)?;
+            journal.unlock(&scope, held.number).await?;
+        }
+        let (manifest, host) = (&scope.manifest, &scope.host);
+        if printer.shape.json {
+            let body = json!({
+                "success": true,
+                "manifest": manifest,
+                "host": host,
+                "held_by": held.as_ref().map(|held| &held.holder),
+                "since": held.as_ref().map(|held| held.since),
+                "heartbeat": held.as_ref().map(|held| held.heartbeat),
+            });
+            printer.json("manifest.unlock", body);
+        } else {
+            printer.say(&match &held {
+                None => format!("`{manifest}` on `{host}` is not locked."),
+                Some(_) => format!("Unlocked: `{manifest}` on `{host}`."),
+            });
+        }
+        Ok(ExitCode::SUCCESS)
+    })?
+}
+
+/// Refuses while the holder lives, and asks when nobody can know.
+fn permit(
+    (held, now): (&Holding, Timestamp),
+    scope: &Scope,
+    yes: bool,
+    printer: &Printer,
+) -> Result<(), DriverError> {
+    let (since, heartbeat) = (moment(held.since), moment(held.heartbeat));
+    let holds = format!(
+        "`{}` on `{}` is locked by {} since {since}",
+        scope.manifest, scope.host, held.holder
+    );
+    match held.life {
+        Life::Dead => {
+            printer.say(&format!("{holds}, which does not run any more."));
+            Ok(())
+        }
+        Life::Alive => Err(
+            DriverError::refused(format!("{holds}, which runs on this machine.")).hint(
+                "wait until it is done, or end it first; then nothing needs to be unlocked",
+            ),
+        ),
+        Life::Unknown if held.is_takeable(now) => {
+            printer.say(&format!(
+                "{holds}, on another machine or in another container. Its last heartbeat was at {heartbeat}."
+            ));
+            agree(
+                yes,
+                "Unlock it? If it still runs, it does no more steps; one that it is in the middle of \
+                 may still be finished on Proxmox VE.",
+                printer,
+            )
+        }
+        Life::Unknown => Err(DriverError::refused(format!(
+            "{holds}, on another machine or in another container, and its last heartbeat was at {heartbeat}."
+        ))
+        .hint(format!(
+            "it can be unlocked when there was none for {} seconds",
+            SILENT.as_secs()
+        ))),
+    }
+}

@@ -1,0 +1,146 @@
+//! The highest number under which each scope was changed here: a driver that lost its lease to
+//! another is refused. The file goes with the root directory, when nothing else is left in it.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+use homestak_api::durable::{self, Access};
+use homestak_engine::journal::Fence;
+use homestak_engine::ports::PortError;
+
+use super::fault;
+use super::realm::Realm;
+
+/// The file, in the root directory.
+pub(super) const FILE: &str = "fences.json";
+
+impl Realm {
+    /// Refuses a change under an older number than the highest that was seen of its scope.
+    pub(super) fn admit(&self, fence: &Fence) -> Result<(), PortError> {
+        // Without the directory there is nothing to change, and no trace is left of having looked.
+        // The file is replaced as a whole, so it can be read at any time.
+        if !self.root().exists() || self.is_newest(fence, &self.fences()?)? {
+            return Ok(());
+        }
+        let _turn = self.lock()?;
+        let mut seen = self.fences()?;
+        if !self.is_newest(fence, &seen)? {
+            seen.insert(fence.scope.clone(), fence.number);
+            let text = serde_json::to_vec(&seen);
+            let text = text.map_err(|error| PortError::bug("write a number", &error))?;
+            let path = self.root().join(FILE);
+            durable::write(&path, &text, Access::PRIVATE)
+                .map_err(|error| fault::io(&format!("write {}", path.display()), &error))?;
+        }
+        Ok(())
+    }
+
+    /// Tells whether a number is the highest that was seen; refuses one that is lower.
+    fn is_newest(&self, fence: &Fence, seen: &BTreeMap<String, i64>) -> Result<bool, PortError> {
+        match seen.get(&fence.scope) {
+            Some(highest) if *highest > fence.number => Err(PortError::refused(
+                &format!("use {}", self.root().display()),
+                format!(
+                    "the lease of this run was taken from it: its number is {}, and {highest} was used since",
+                    fence.number
+                ),
+                "homestak manifest status shows who works on it",
+            )),
+            highest => Ok(highest == Some(&fence.number)),
+        }
+    }
+
+    fn fences(&self) -> Result<BTreeMap<String, i64>, PortError> {
+        let path = self.root().join(FILE);
+        let failed = |error| fault::io(&format!("read {}", path.display()), &error);
+        match fs_err::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_engine::context::fenced;
+    use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Provider as _};
+
+    use super::*;
+    use crate::local::{Local, LocalSettings};
+
+    fn fence(scope: &str, number: i64) -> Fence {
+        Fence {
+            scope: scope.to_owned(),
+            number,
+        }
+    }
+
+    #[test]
+    fn an_older_number_than_the_highest_of_its_scope_is_refused() {
+        let root = tempfile::tempdir().expect("a directory");
+        let realm = || Realm::at(&root.path().join("local")).expect("a realm");
+        realm().admit(&fence("a", 9)).expect("nothing to protect");
+        assert!(!root.path().join("local").exists());
+        realm().claim().expect("made");
+        for (scope, number, good) in [
+            ("a", 5, true),
+            ("a", 5, true),
+            ("b", 2, true),
+            ("a", 4, false),
+            ("a", 9, true),
+            ("a", 5, false),
+            ("b", 2, true),
+            ("b", 1, false),
+        ] {
+            // Another process knows the same.
+            let admitted = realm().admit(&fence(scope, number));
+            assert_eq!(admitted.is_ok(), good, "{scope} {number}");
+            let class = admitted.err().map(|error| error.class);
+            assert!(class.is_none_or(|class| class == Class::Refused));
+        }
+        // The directory is still ours, and goes when nothing else is in it.
+        fs_err::remove_file(root.path().join("local/.homestak-local")).expect("there");
+        realm().claim().expect("ours");
+        fs_err::remove_file(root.path().join("local/realm.lock")).expect("there");
+        realm().give_up();
+        assert!(!root.path().join("local").exists());
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_lost_its_lease_changes_nothing_and_can_still_look() {
+        let root = tempfile::tempdir().expect("a directory");
+        let realm = Realm::at(root.path()).expect("a realm");
+        let local = Local::open(realm, LocalSettings::default());
+        let guest = GuestRef {
+            uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-000000000001").expect("a uuid"),
+            kind: GuestKind::Ct,
+            vmid: Some(100),
+            host: "local".to_owned(),
+        };
+        let lost = |error: Option<PortError>| {
+            error.is_some_and(|error| error.detail.contains("was taken from it"))
+        };
+        // Nothing is there, so nothing happens; only the number is seen.
+        let newer = fenced(Some(fence("a", 7)), local.start(&guest)).await;
+        assert!(!lost(newer.err()));
+        let old = || Some(fence("a", 6));
+        assert!(lost(fenced(old(), local.start(&guest)).await.err()));
+        assert!(lost(fenced(old(), local.destroy(&guest)).await.err()));
+        assert!(lost(
+            fenced(old(), local.lease(&guest.uuid, None)).await.err()
+        ));
+        fenced(old(), local.observe()).await.expect("looked");
+        // A host inside a node is told the number.
+        let call = crate::local::Call {
+            fence: old(),
+            request: crate::local::Request::Destroy(guest.clone()),
+        };
+        let text = serde_json::to_string(&call).expect("a call");
+        let call = serde_json::from_str(&text).expect("a call");
+        let crate::local::Reply::Failed(error) = local.answer(call).await else {
+            panic!("it was done");
+        };
+        assert!(lost(Some(error)));
+    }
+}
