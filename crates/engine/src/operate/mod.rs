@@ -6,6 +6,7 @@
 pub(crate) mod board;
 mod interrupt;
 pub(crate) mod limits;
+mod persist;
 mod replay;
 mod rollback;
 mod run;
