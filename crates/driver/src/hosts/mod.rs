@@ -1,4 +1,4 @@
-//! Hosts of a site, by kind: each kind is one module here and one line in [`KINDS`].
+//! Hosts of a site, by kind: each kind is one module here and one line in `KINDS`.
 //!
 //! In: names and addresses. Out: clients, one for each place, all heard by the hub.
 //! Never: a place that is guessed; a kind told apart anywhere else.
