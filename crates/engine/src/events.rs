@@ -140,7 +140,7 @@ pub trait Observer: Send + Sync {
     fn hear(&self, event: &Event);
 }
 
-/// Where events are told. Runs that go on at the same time have a [`RunHub`] each; a client of a
+/// Where events are told. Runs that go on at the same time have a hub each; a client of a
 /// provider that they share listens to any hub, and what it says is told by that of the run whose
 /// step makes it speak.
 pub struct Hub(RunHub);
