@@ -1,4 +1,4 @@
-//! Runs asynchronous work to its end, and hears the signals that ask it to stop.
+//! Runs asynchronous work to its end, and receives the signals that ask it to stop.
 //!
 //! In: work. Out: what came of it.
 //! Never: work that goes on when nobody waits for it.

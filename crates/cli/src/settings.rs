@@ -122,7 +122,7 @@ const SIM_SPEED: f64 = 20.0;
 
 /// Everything that flags and environment decide.
 pub struct Settings {
-    /// What the driver is told.
+    /// Settings of the driver.
     pub driver: DriverSettings,
     /// How output looks.
     pub shape: Shape,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use homestak_core::catalog::BUILT_IN_HOSTS;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestUuid, ObservedGuest};
 use homestak_core::plan::{
@@ -81,7 +82,11 @@ fn asked(
     let mut hosts: BTreeSet<String> = catalog.nodes.keys().cloned().collect();
     hosts.extend(hosts::kept(settings).map(str::to_owned));
     let named = which.host.as_ref();
-    hosts.extend(named.filter(|host| hosts::is_built_in(host)).cloned());
+    hosts.extend(
+        named
+            .filter(|host| BUILT_IN_HOSTS.contains(&host.as_str()))
+            .cloned(),
+    );
     chosen("host", named, hosts.iter())
 }
 

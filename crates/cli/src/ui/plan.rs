@@ -213,7 +213,7 @@ fn goes_with<'p>(plan: &'p Plan, node: &'p NodePlan) -> Option<&'p str> {
         Place::Inside(parent) => plan.node(parent),
         Place::Host(_) => None,
     };
-    // A plan that was written by hand may have a circle in it.
+    // A plan that was written by hand may have a cycle in it.
     let above = std::iter::successors(parent(&node), parent).take(plan.nodes.len());
     let mut goes = above.filter(|node| node.action == Action::Destroy);
     goes.next().map(|node| node.name.as_str())

@@ -77,12 +77,6 @@ pub fn kept(settings: &DriverSettings) -> impl Iterator<Item = &'static str> {
     KINDS.iter().filter(kept).map(|kind| kind.word)
 }
 
-/// Tells whether a host needs no document.
-pub fn is_built_in(host: &str) -> bool {
-    let built_in = |kind: &&&Kind| kind.kept.is_some() && kind.word == host;
-    KINDS.iter().any(|kind| built_in(&kind))
-}
-
 /// Opens and checks hosts of one kind.
 #[async_trait]
 pub trait HostKind: Send + Sync {
