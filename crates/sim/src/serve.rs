@@ -271,7 +271,18 @@ async fn answer(
     if control::is_meant(&call) {
         return Ok(reply::response(control::answer(world, &call).await));
     }
-    let answer = world.call(call).await;
+    // What arrived is acted on, whether or not anyone waits for the answer.
+    let (tell, told) = tokio::sync::oneshot::channel();
+    world.spawner().spawn("simulated call", {
+        let world = world.clone();
+        async move {
+            // Only a client that went away does not hear it.
+            let _ = tell.send(world.call(call).await);
+        }
+    });
+    let Ok(answer) = told.await else {
+        return Err(Cut::Reset);
+    };
     match answer.delivery {
         Delivery::Whole | Delivery::Garbage | Delivery::Truncated => Ok(reply::response(answer)),
         Delivery::Reset => Err(Cut::Reset),

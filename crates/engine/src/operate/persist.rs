@@ -74,7 +74,7 @@ pub(super) async fn persist(task: &Task, way: Way) -> Result<steps::Came, PortEr
 
 async fn forward(task: &Task, again: bool) -> Result<steps::Came, PortError> {
     // Waiting until it is reached looks by itself, with patience.
-    if (again || task.look_first)
+    if (again || task.was_begun())
         && task.step.kind != StepKind::Ready
         && let Some(came) = task.probe().await?
     {

@@ -82,7 +82,7 @@ impl Operator {
                 clock: self.clock.clone(),
                 hub: stage.hub.clone(),
                 limits: self.limits,
-                look_first: true,
+                before: stage.states[at].clone(),
                 mark: stage.mark.clone(),
                 changed: stage.changed[at],
                 began: Arc::default(),

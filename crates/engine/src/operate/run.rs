@@ -99,14 +99,11 @@ impl Work<'_> {
                 let all_busy = busy >= plan.parallelism;
                 if let Some(at) = schedule.next(steps, all_busy) {
                     busy += usize::from(is_work(&steps[at]));
-                    // Begun in an earlier life: it may be done, so it is looked at first.
-                    let look_first = stage.states[at] != StepState::Untouched;
-                    let changed = stage.changed[at];
+                    let before = (stage.states[at].clone(), stage.changed[at]);
                     let worker = worker.clone();
                     // Cancel safety: a dropped act is one whose result is not known; its intent
                     // is written, so that it is looked at again.
-                    let task = running
-                        .spawn(async move { (at, worker.work(at, (look_first, changed)).await) });
+                    let task = running.spawn(async move { (at, worker.work(at, before).await) });
                     tasks.insert(task.id(), at);
                     continue;
                 }

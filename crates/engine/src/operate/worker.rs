@@ -108,7 +108,7 @@ impl Worker {
     pub(super) async fn work(
         &self,
         at: usize,
-        before: (bool, Option<bool>),
+        before: (StepState, Option<bool>),
     ) -> Result<Ended, JournalError> {
         self.0.work(at, before).await
     }
@@ -135,7 +135,7 @@ impl Shared {
     async fn work(
         &self,
         at: usize,
-        (look_first, changed): (bool, Option<bool>),
+        (before, changed): (StepState, Option<bool>),
     ) -> Result<Ended, JournalError> {
         let earlier = self.earlier(at).await?;
         self.begin(at).await?;
@@ -148,7 +148,7 @@ impl Shared {
             clock: LeavableClock::shared(self.clock.clone()),
             hub: self.hub.clone(),
             limits: self.limits,
-            look_first,
+            before,
             mark: self.mark.clone(),
             changed,
             began: Arc::default(),

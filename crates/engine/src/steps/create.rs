@@ -3,12 +3,17 @@
 //! In: a step with its node. Out: which guest it is.
 //! Never: a second guest for one node.
 
+use std::time::Duration;
+
 use homestak_core::plan::Wanted;
 
 use super::{Came, Task, inside};
 use crate::ports::{
     DiskSource, GuestKind, GuestRef, Halt, NewGuest, Nic, ObservedGuest, PortError, Power, Provider,
 };
+
+/// How long a request may take to arrive that was on its way when the program ended.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
 
 /// A guest that is there may still be half-made: only making it completes it.
 pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
@@ -60,11 +65,31 @@ pub(crate) async fn removal(task: &Task) -> Result<Removal, PortError> {
     })
 }
 
+/// Looks until a request of which no answer is recorded has arrived, or cannot any more.
+async fn settled_removal(task: &Task) -> Result<Removal, PortError> {
+    let mut left = match task.is_unanswered() {
+        true => ARRIVES_WITHIN,
+        false => Duration::ZERO,
+    };
+    loop {
+        let seen = removal(task).await?;
+        if left.is_zero() || !matches!(seen, Removal::Gone) {
+            return Ok(seen);
+        }
+        if left == ARRIVES_WITHIN {
+            task.waits_for("a request that may still arrive");
+        }
+        let pause = left.min(Duration::from_secs(1));
+        task.clock.sleep(pause).await;
+        left -= pause;
+    }
+}
+
 /// Removes the guest if this run created it.
 pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
     let guest = task.guest()?;
     let provider = task.provider().await?;
-    let there = match removal(task).await? {
+    let there = match settled_removal(task).await? {
         Removal::Gone => {
             // What belongs to it may have come before it.
             let never = GuestRef {

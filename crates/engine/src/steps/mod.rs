@@ -21,6 +21,7 @@ use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted};
 
 use crate::events::{RunHub, What};
+use crate::operate::StepState;
 use crate::operate::board::Board;
 use crate::operate::limits::Limits;
 use crate::ports::{Configurer, GuestRef, GuestUuid, ObservedGuest, PortError, Provider, Seeds};
@@ -35,8 +36,8 @@ pub(crate) struct Task {
     pub(crate) clock: SharedClock,
     pub(crate) hub: Arc<RunHub>,
     pub(crate) limits: Limits,
-    /// Whether it was begun before, so that it may be done already.
-    pub(crate) look_first: bool,
+    /// How far it was before this.
+    pub(crate) before: StepState,
     /// The mark of this run, which guests that it creates carry.
     pub(crate) mark: String,
     /// Whether the step changed anything when it was done; `None` when that is not recorded.
@@ -123,6 +124,17 @@ impl Task {
             // Both identities are ours, and the new one is what any later run expects.
             StepKind::Reidentify => Ok(Came::default()),
         }
+    }
+
+    /// Tells whether it was begun before, so that it may be done already.
+    pub(crate) fn was_begun(&self) -> bool {
+        self.before != StepState::Untouched
+    }
+
+    /// Tells whether it was begun and what came of it was never recorded: the program ended.
+    fn is_unanswered(&self) -> bool {
+        let open = matches!(self.before, StepState::Begun | StepState::Undoing);
+        open && self.changed.is_none()
     }
 
     /// Returns the node or image the step is about, for a person.

@@ -148,6 +148,35 @@ async fn a_run_that_died_anywhere_is_undone_to_the_world_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_arrives_after_the_program_died_is_undone_too() {
+    let manifest =
+        "nodes:\n  - {name: box, type: ct, preset: vm-small, template: debian-12-standard}\n";
+    let lab = Lab::new();
+    let before = picture(&lab.world);
+    let plan = lab.plan(manifest).await;
+    let create = Call::any().method("POST").path("/lxc");
+    lab.world
+        .add_fault(Fault::new(create, FaultKind::Slow(3.0)));
+    let operator = lab.operator();
+    let (_ask, interrupt) = Interrupt::new();
+    let sent = async {
+        while !lab.world.calls().contains_key("POST /nodes/pve1/lxc") {
+            lab.clock.sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        () = sent => {}
+        ended = operator.carry_out("apply", &plan, interrupt) => panic!("{ended:?}"),
+    }
+    assert_eq!(picture(&lab.world), before, "it has not arrived yet");
+    let (_ask, interrupt) = Interrupt::new();
+    let ending = lab.operator().roll_back(&lab.last_run(), interrupt).await;
+    assert_eq!(ending.unwrap(), Ending::RolledBack);
+    lab.clock.sleep(Duration::from_secs(20)).await;
+    assert_eq!(picture(&lab.world), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_died_anywhere_is_taken_over_by_a_new_one() {
     for case in CASES {
         let (_, after) = case.pictures().await;
