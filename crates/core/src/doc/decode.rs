@@ -311,12 +311,10 @@ impl<T: Decode> Decode for Vec<T> {
             );
             return None;
         }
-        Some(
-            items
-                .iter()
-                .filter_map(|item| T::decode(item, cx))
-                .collect(),
-        )
+        // A list that grows as it is read takes up to twice its size.
+        let mut all = Self::with_capacity(items.len());
+        all.extend(items.iter().filter_map(|item| T::decode(item, cx)));
+        Some(all)
     }
     fn schema(definitions: &mut Definitions) -> serde_json::Value {
         serde_json::json!({ "type": "array", "items": T::schema(definitions) })

@@ -38,7 +38,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         offers: BTreeMap::new(),
         claimed: BTreeSet::new(),
         actions: BTreeMap::new(),
-        nodes: Vec::new(),
+        nodes: Vec::with_capacity(inputs.resolved.nodes.len()),
         images: Vec::new(),
         refusals: Vec::new(),
     };

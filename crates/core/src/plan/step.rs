@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::types::{Action, NodePlan, Place, Plan};
 use crate::observed::{GuestKind, Power};
@@ -149,8 +149,8 @@ pub struct Step {
 }
 
 /// The steps of a plan, each behind those that it waits for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Written>", into = "Vec<Written>")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<Written>")]
 pub struct Steps {
     all: Vec<Step>,
     index: BTreeMap<StepId, usize>,
@@ -196,16 +196,17 @@ struct Written {
     after: Vec<StepId>,
 }
 
-impl From<Steps> for Vec<Written> {
-    fn from(steps: Steps) -> Self {
-        let written = |step: &Step| Written {
+impl Serialize for Steps {
+    // One after the other: there may be many, and a copy of all takes as much again.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = |at: &usize| self[*at].id.clone();
+        serializer.collect_seq(self.iter().map(|step| Written {
             id: step.id.clone(),
             kind: step.kind,
             node: step.node,
             image: step.image,
-            after: step.after.iter().map(|at| steps[*at].id.clone()).collect(),
-        };
-        steps.iter().map(written).collect()
+            after: step.after.iter().map(name).collect(),
+        }))
     }
 }
 

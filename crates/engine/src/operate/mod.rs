@@ -82,8 +82,11 @@ impl Operator {
     ) -> Result<(RunId, Ending), JournalError> {
         let mark = (self.mark)();
         let now = self.clock.now();
-        let kept = without_values(plan);
-        let id = self.journal.begin(verb, &kept, &mark, now).await?;
+        // Not longer than it is written: plans can be large.
+        let id = self
+            .journal
+            .begin(verb, &without_values(plan), &mark, now)
+            .await?;
         let mut stage = self.stage(id, mark, plan, &[]);
         let ending = self
             .go_on(verb, &mut stage, false, interrupt, false)
