@@ -189,8 +189,10 @@ impl Driver {
         let mut plan = make(&looks, &configs);
         for node in plan.nodes.iter_mut().filter(|node| node.wanted.is_some()) {
             let notice = notice_not_applied(&self.session.catalog, &again, node);
-            node.reasons
-                .extend(notice.map(|text| Reason { text, source: None }));
+            node.reasons.extend(notice.map(|text| Reason {
+                text,
+                ..Reason::default()
+            }));
         }
         let refusals = unsupported(&self.session.catalog, &again, &plan, |host| {
             kind(&self.session.catalog, host).traits.seeds_containers

@@ -330,7 +330,7 @@ async fn find(
                             Class::Refused => error.detail.to_string(),
                             _ => error.to_string(),
                         },
-                        source: None,
+                        ..Reason::default()
                     };
                     let refusal = Refusal {
                         node: Some(node.name),

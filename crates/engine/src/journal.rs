@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn an_error_keeps_its_class_and_what_leads_on_in_the_journal() {
         for class in [Class::Partly, Class::Unreachable { sent: Sent::Maybe }] {
-            for next in [Next::Repeat, Next::NewPlan] {
+            for next in [Next::Repeat, Next::NewPlan, Next::Trust] {
                 let error = PortError {
                     class,
                     next,
