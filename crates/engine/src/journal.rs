@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepId, StepKind, Steps};
+use homestak_core::resolve::Resolved;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -34,6 +35,20 @@ pub struct Scope {
     pub manifest: String,
     /// The host of the site.
     pub host: String,
+}
+
+impl Scope {
+    /// Returns the scopes of a manifest, sorted: one for each host of the site.
+    pub fn of_manifest(site: &SiteId, resolved: &Resolved) -> Vec<Self> {
+        let hosts = resolved.nodes.iter().filter_map(|node| node.host.as_ref());
+        let hosts: BTreeSet<&String> = hosts.map(|host| &host.value).collect();
+        let of_host = |host: &String| Self {
+            site: Some(site.clone()),
+            manifest: resolved.name.clone(),
+            host: host.clone(),
+        };
+        hosts.into_iter().map(of_host).collect()
+    }
 }
 
 /// The right to change what is in a scope, as a number that grows with each lease on the scope and
@@ -265,6 +280,16 @@ impl RunHead {
     /// Tells whether it is a run of a site. Those of the first form may be of any.
     pub fn is_of(&self, site: &SiteId) -> bool {
         self.site.as_ref().is_none_or(|other| other == site)
+    }
+
+    /// Returns its scopes.
+    pub fn scopes(&self) -> Vec<Scope> {
+        let of_host = |host: &String| Scope {
+            site: self.site.clone(),
+            manifest: self.manifest.clone(),
+            host: host.clone(),
+        };
+        self.hosts.iter().map(of_host).collect()
     }
 }
 
