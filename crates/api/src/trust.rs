@@ -56,15 +56,17 @@ struct NotRecorded(Fingerprint);
 pub fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        // What an `io::Error` was made from is not its source.
-        let io = error.downcast_ref::<std::io::Error>();
-        let inner = io.and_then(|io| io.get_ref());
-        let error = inner.map_or(error, |inner| inner as &(dyn Error + 'static));
         match error.downcast_ref::<rustls::Error>() {
             Some(rustls::Error::InvalidCertificate(_)) => return true,
             Some(rustls::Error::Other(other)) if other.0.is::<NotRecorded>() => return true,
-            _ => next = error.source(),
+            _ => {}
         }
+        // What an `io::Error` was made from is not its source.
+        let io = error.downcast_ref::<std::io::Error>();
+        next = match io.and_then(|io| io.get_ref()) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
     }
     false
 }
@@ -332,7 +334,8 @@ mod tests {
 
     #[test]
     fn a_certificate_that_is_not_trusted_is_told_from_any_other_failure() {
-        let io = |error: rustls::Error| std::io::Error::other(error);
+        // Each layer of a client wraps it again.
+        let io = |error: rustls::Error| std::io::Error::other(std::io::Error::other(error));
         let not_recorded = OtherError(Arc::new(NotRecorded(Fingerprint([0; 32]))));
         assert!(is_untrusted(&io(not_recorded.into())));
         assert!(is_untrusted(&io(CertificateError::Expired.into())));

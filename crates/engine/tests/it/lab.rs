@@ -1,6 +1,7 @@
 //! A World, the documents of a small site, and an operator between them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer};
 use homestak_engine::journal::{Ending, Run};
 use homestak_engine::operate::{Interrupt, Limits, Moment, Operator, Watcher};
-use homestak_engine::planning::PlanRequest;
+use homestak_engine::planning::{PlanError, PlanRequest};
 use homestak_engine::ports::{Class, GuestUuid, Places, PortError, Provider, Seed, Seeds, Sent};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
@@ -270,6 +271,14 @@ impl Lab {
     }
 
     pub async fn plan_with(&self, manifest: &str, options: &Options) -> Plan {
+        self.try_plan(manifest, options).await.unwrap()
+    }
+
+    pub async fn try_plan(
+        &self,
+        manifest: &str,
+        options: &Options,
+    ) -> Result<Plan, PlanError<Infallible>> {
         let (catalog, resolved) = documents_of(self.manifest, manifest);
         let wanted = PlanRequest {
             site: &self.site,
@@ -279,7 +288,7 @@ impl Lab {
             options,
         };
         let operator = self.operator();
-        operator.plan(&wanted, &*self.insides).await.unwrap()
+        operator.plan(&wanted, &*self.insides).await
     }
 
     /// Plans and carries out.
