@@ -3,6 +3,7 @@
 //! In: [`Trust`]. Out: a client configuration for rustls.
 //! Never: no verification at all; there is no variant for it.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -12,7 +13,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
+    SignatureScheme,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -43,6 +45,30 @@ pub enum TrustError {
     /// The versions of TLS do not fit the cryptography.
     #[error("set up TLS")]
     Setup(#[source] rustls::Error),
+}
+
+/// A certificate is not the one that is trusted.
+#[derive(Debug, thiserror::Error)]
+#[error("the certificate has the fingerprint {0}, not the recorded one")]
+struct NotRecorded(Fingerprint);
+
+/// Tells whether a connection failed because the other side's certificate is not trusted.
+pub fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        match error.downcast_ref::<rustls::Error>() {
+            Some(rustls::Error::InvalidCertificate(_)) => return true,
+            Some(rustls::Error::Other(other)) if other.0.is::<NotRecorded>() => return true,
+            _ => {}
+        }
+        // What an `io::Error` was made from is not its source.
+        let io = error.downcast_ref::<std::io::Error>();
+        next = match io.and_then(|io| io.get_ref()) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    false
 }
 
 impl Fingerprint {
@@ -227,9 +253,7 @@ impl ServerCertVerifier for Pin {
         if found == self.fingerprint {
             return Ok(ServerCertVerified::assertion());
         }
-        Err(rustls::Error::General(format!(
-            "the certificate has the fingerprint {found}, not the recorded one"
-        )))
+        Err(OtherError(Arc::new(NotRecorded(found))).into())
     }
 
     fn verify_tls12_signature(
@@ -306,6 +330,18 @@ mod tests {
             Named::new("nothing"),
             Err(TrustError::NoCertificate)
         ));
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_told_from_any_other_failure() {
+        // Each layer of a client wraps it again.
+        let io = |error: rustls::Error| std::io::Error::other(std::io::Error::other(error));
+        let not_recorded = OtherError(Arc::new(NotRecorded(Fingerprint([0; 32]))));
+        assert!(is_untrusted(&io(not_recorded.into())));
+        assert!(is_untrusted(&io(CertificateError::Expired.into())));
+        assert!(!is_untrusted(&io(rustls::Error::HandshakeNotComplete)));
+        let other = OtherError(Arc::new(std::io::Error::other("certificate")));
+        assert!(!is_untrusted(&io(other.into())));
     }
 
     #[test]

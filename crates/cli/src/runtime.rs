@@ -3,7 +3,7 @@
 //! In: work. Out: what came of it.
 //! Never: work that goes on when nobody waits for it.
 
-use homestak_driver::runs::{Interrupt, JournalError};
+use homestak_driver::runs::Interrupt;
 use homestak_driver::{Driver, DriverError};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,7 +25,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, DriverEr
 
 /// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
 pub(crate) async fn drive<T>(
-    work: impl AsyncFnOnce(Interrupt) -> Result<T, JournalError>,
+    work: impl AsyncFnOnce(Interrupt) -> Result<T, DriverError>,
     screen: &Screen,
     driver: &Driver,
     printer: &Printer,
@@ -61,5 +61,5 @@ pub(crate) async fn drive<T>(
         );
     };
     screen.finish();
-    done.transpose().map_err(DriverError::from)
+    done.transpose()
 }

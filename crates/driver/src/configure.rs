@@ -16,25 +16,21 @@ use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
-    Action, ConfigPlan, Configured, NodePlan, Plan, Unseen, Wanted, digest, port, spec_text,
+    ConfigPlan, Configured, Elsewhere, NodePlan, Plan, Wanted, digest, port, spec_text,
 };
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
+use homestak_engine::planning::PlanContext;
 use homestak_engine::ports::{
-    Class, Comparison, Configurer, GuestUuid, Inner, Next, PortError, Power, Remark,
+    Class, Comparison, Configurer, GuestUuid, Inner, Next, PortError, Remark,
 };
 use homestak_providers::push::{Agent, PushError, Pusher};
-use homestak_providers::ssh::{Keyring, REBUILD, Ssh, SshError};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use homestak_providers::ssh::{Keyring, Ssh, SshError};
 
 use crate::error::DriverError;
 use crate::hosts::kind;
 use crate::session::Session;
 use crate::settings::DriverSettings;
-
-/// How many nodes are asked at once.
-const AT_ONCE: usize = 16;
 
 /// Says why no node gets a spec whose SSH keys are unknown.
 fn keys_unknown(session: &Session, spec: &str, why: &Diagnostic) -> DriverError {
@@ -120,10 +116,31 @@ impl SiteConfigurer {
             .connecting(self.session.timeouts().of(Limit::Ssh))
             .configured(self.ssh_config.clone())
     }
+}
 
-    /// Returns what the nodes of a manifest become, as far as they are configured from here.
-    /// Without the secrets it is unknown which SSH keys people have, and theirs would be removed.
-    pub fn configs(
+impl PlanContext for SiteConfigurer {
+    type Error = DriverError;
+
+    /// Names nodes of the manifest that are recorded on hosts that the plan is not for: it leaves
+    /// them.
+    fn looking(&self, resolved: &Resolved, hosts: &[&str], elsewhere: &Elsewhere) {
+        let (notices, manifest) = (&self.session.notices, &resolved.name);
+        let mut others: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (_, record) in elsewhere.0.iter().filter(|(of, _)| of == manifest) {
+            let nodes = others.entry(record.host.as_str()).or_default();
+            nodes.push(record.name.as_str());
+        }
+        for (host, nodes) in others {
+            let nodes = nodes.join("`, `");
+            notices.say(&format!(
+                "notice: `{manifest}` is on `{host}` too, with `{nodes}`; this plan is not for `{host}`"
+            ));
+        }
+        notices.detail(&format!("looking at {}", hosts.join(", ")));
+    }
+
+    // Without the secrets it is unknown which SSH keys people have, and theirs would be removed.
+    fn configs(
         &self,
         resolved: &Resolved,
         plan: &Plan,
@@ -155,56 +172,12 @@ impl SiteConfigurer {
         Ok(configs)
     }
 
-    /// Asks every node that runs and stays what differs in it.
-    pub async fn ask(&self, plan: &Plan, configs: &mut BTreeMap<String, ConfigPlan>) {
-        let slots = Arc::new(Semaphore::new(AT_ONCE));
-        let mut asked = JoinSet::new();
-        let stays = |node: &&NodePlan| {
-            matches!(
-                node.action,
-                Action::Nothing | Action::Change | Action::Start
-            )
-        };
-        for node in plan.nodes.iter().filter(stays) {
-            let config = configs.get_mut(&node.name);
-            let there = node.found.as_ref();
-            let there = there.filter(|there| there.power == Power::Running);
-            let (Some(config), Some(there)) = (config, there) else {
-                continue;
-            };
-            let inner = there
-                .address
-                .and_then(|address| Inner::of(node, config, there.guest.uuid.clone(), address));
-            let Some(inner) = inner else {
-                config.unseen = Some(Unseen {
-                    why: "nothing records its address".into(),
-                    hint: REBUILD.to_owned(),
-                });
-                continue;
-            };
-            let (own, slots) = (self.clone(), slots.clone());
-            // Cancel safety: looking changes nothing.
-            asked.spawn(async move {
-                let _slot = slots.acquire().await;
-                let found = own.check(&inner).await;
-                (inner.node, found)
-            });
-        }
-        while let Some(answer) = asked.join_next().await {
-            let Ok((node, found)) = answer else {
-                continue;
-            };
-            match (found, configs.get_mut(&node)) {
-                (Ok(found), Some(config)) => config.found = Some(found),
-                (Err(error), Some(config)) => {
-                    config.unseen = Some(Unseen {
-                        why: error.detail,
-                        hint: error.hint,
-                    });
-                }
-                (_, None) => {}
-            }
-        }
+    fn not_applied(&self, resolved: &Resolved, node: &NodePlan) -> Option<String> {
+        notice_not_applied(&self.session.catalog, resolved, node)
+    }
+
+    fn can_enter(&self, host: &str) -> bool {
+        kind(&self.session.catalog, host).traits.seeds_containers
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use homestak_core::doc::decode::closest;
 use homestak_core::doc::{Code, Diagnostic, Faults, Severity, Sources};
 use homestak_core::error::chain;
-use homestak_engine::ports::{Class, PortError};
+use homestak_engine::ports::{Class, Next, PortError};
 use serde_json::{Value as Json, json};
 
 /// What kind of failure it is; exit codes follow from it.
@@ -146,7 +146,7 @@ impl DriverError {
         let log = error.log.iter().map(|line| format!("log: {line}"));
         let hint = Some(error.hint.clone()).filter(|hint| !hint.is_empty());
         let made = log.chain(hint).fold(made, Self::hint);
-        if error.detail.contains("certificate") {
+        if error.next == Next::Trust {
             return made.hint(format!(
                 "homestak host trust {name} shows the fingerprint and records it"
             ));
@@ -406,5 +406,23 @@ impl From<homestak_core::token::TokenError> for DriverError {
                 "a node can only use its own token; this one is for `{found}`"
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trusting_a_host_is_suggested_for_its_certificate_and_not_for_a_word() {
+        let hints = |next| {
+            let error = PortError {
+                next,
+                ..PortError::refused("look", "the image of the certificate authority", "")
+            };
+            DriverError::of_host("father", &error).hints.join("\n")
+        };
+        assert!(hints(Next::Trust).contains("homestak host trust father"));
+        assert_eq!(hints(Next::Repeat), "");
     }
 }

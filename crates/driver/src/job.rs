@@ -10,12 +10,14 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
 use homestak_engine::events::Observer;
-use homestak_engine::journal::{Ending, JournalError, Lease, RunHead, RunId, Scope};
+use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
 use homestak_engine::operate::Interrupt;
+use homestak_engine::planning::records;
+use homestak_engine::verify::{Verdict, verify};
 use homestak_site::Chosen;
 use serde_json::json;
 
-use crate::driver::{Driver, hold, scopes};
+use crate::driver::Driver;
 use crate::error::{DriverError, count};
 use crate::preflight::Severity;
 use crate::runs::{has_runs, is_unfinished, lost_id, of_others, whose};
@@ -63,14 +65,14 @@ impl Job {
     }
 
     /// Returns what excludes what.
-    pub fn scopes(&self) -> Result<Vec<Scope>, DriverError> {
-        Ok(scopes(self.session().id()?, &self.resolved))
+    fn scopes(&self) -> Result<Vec<Scope>, DriverError> {
+        Ok(Scope::of_manifest(self.session().id()?, &self.resolved))
     }
 
     /// Makes sure that nobody else works on the same, and that a site without an id is not one
     /// that has lost it.
     pub async fn hold(&self) -> Result<Box<dyn Lease>, DriverError> {
-        let lease = hold(self.driver.journal(), &self.scopes()?).await?;
+        let lease = self.driver.journal().hold(&self.scopes()?).await?;
         let session = self.session();
         if session.has_id {
             return Ok(lease);
@@ -236,20 +238,25 @@ impl Job {
         own.map(drop).map_err(failed)
     }
 
-    /// Gives the site its id if it has none yet: what is recorded is found again by it.
-    pub fn keep_id(&self) -> Result<(), DriverError> {
-        self.session().keep_id()
-    }
-
-    /// Carries a plan out.
+    /// Carries a plan out. A site without an id is given one first: what is recorded is found again
+    /// by it.
     pub async fn carry_out(
         &self,
         verb: &str,
         plan: &Plan,
         interrupt: Interrupt,
-    ) -> Result<(RunId, Ending), JournalError> {
+    ) -> Result<Ending, DriverError> {
+        self.session().keep_id()?;
         let operator = &self.driver.operator;
-        operator.carry_out(verb, plan, interrupt).await
+        Ok(operator.carry_out(verb, plan, interrupt).await?.1)
+    }
+
+    /// Looks whether every node of a plan that was carried out is as it should be.
+    pub async fn verify(&self, plan: &Plan) -> Result<Vec<Verdict>, DriverError> {
+        let operator = &self.driver.operator;
+        let records = records(operator.journal.as_ref(), &self.scopes()?).await?;
+        let records: Vec<_> = records.values().cloned().collect();
+        Ok(verify(&operator.places, &operator.configurer, plan, &records).await)
     }
 }
 

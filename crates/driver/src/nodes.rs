@@ -14,7 +14,6 @@ use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::ports::PortError;
 use homestak_providers::ssh::{INSTALL, Ssh, SshError};
 
-use crate::driver::scopes_of;
 use crate::error::DriverError;
 use crate::hosts::{Traits, kind};
 use crate::runs::{Which, of_others, whose};
@@ -76,7 +75,7 @@ pub async fn all(
     let site = session.id()?;
     let runs = journal.runs(manifest).await?;
     for head in runs.into_iter().filter(|run| run.is_of(site)) {
-        scopes.extend(scopes_of(&head));
+        scopes.extend(head.scopes());
     }
     scopes.retain(|scope| host.is_none_or(|host| host == scope.host));
     let mut list = Vec::new();

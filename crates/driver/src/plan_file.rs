@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan, Refusal};
+use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan, Refusal, Verb};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
@@ -33,6 +33,34 @@ pub struct Made {
     /// Whether the site had no id yet, so that the plan's is a new one.
     #[serde(default)]
     pub site_is_new: bool,
+}
+
+impl Made {
+    /// Adds what a plan of `apply` was made with to what is asked for now, so that it is made again.
+    pub fn recall(
+        self,
+        plan: &Plan,
+        choice: &mut Choice,
+        options: &mut Options,
+    ) -> Result<(), DriverError> {
+        if plan.verb != Verb::Apply {
+            return Err(DriverError::usage("The plan is not one of `apply`."));
+        }
+        if !choice.is_made() {
+            choice.file = self.choice.file;
+            choice.json = self.choice.json;
+            if !choice.is_made() {
+                choice.name = Some(plan.manifest.clone());
+            }
+        }
+        choice.mode = choice.mode.or(self.choice.mode);
+        choice.host = choice.host.take().or(self.choice.host);
+        options.prune |= self.prune;
+        options.depth = options.depth.or(self.depth);
+        options.on_error = options.on_error.or(self.on_error);
+        options.parallelism = options.parallelism.or(self.parallelism);
+        Ok(())
+    }
 }
 
 /// Turns a plan into what is written.
@@ -74,8 +102,24 @@ pub fn read(path: &Path) -> Result<(Plan, Made), DriverError> {
     Ok((plan, made))
 }
 
+/// Refuses a plan made now that does not do what one made before would do.
+pub fn require_same(then: &Plan, now: &Plan) -> Result<(), DriverError> {
+    if then.same_work(now) {
+        return Ok(());
+    }
+    let refused = DriverError::refused(
+        "The plan in the file does not fit what is there any more, so nothing was done.",
+    );
+    let differs = differences(then, now).into_iter();
+    Err(differs
+        .fold(refused, |refused, what| {
+            refused.hint(format!("differs: {what}"))
+        })
+        .hint("homestak manifest plan shows what would be done now"))
+}
+
 /// Says what a plan made now differs in from one made before.
-pub fn differences(then: &Plan, now: &Plan) -> Vec<String> {
+fn differences(then: &Plan, now: &Plan) -> Vec<String> {
     if let (Some(then), Some(now)) = (&then.site, &now.site)
         && then != now
     {

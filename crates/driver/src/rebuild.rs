@@ -14,11 +14,12 @@ use homestak_core::plan::{
     Records, Refusal, Verb, rebuild as restored, rebuilt_plan, unknown_manifest,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
-use homestak_engine::journal::{Ending, Entry, Happened};
+use homestak_engine::journal::{Ending, Entry, Happened, Scope};
 use homestak_engine::look::look;
+use homestak_engine::planning::records;
 use homestak_engine::ports::{Class, Places as _, PortError, Provider, Reach, Sent};
 
-use crate::driver::{Driver, hold, scopes};
+use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::hosts::{self, kind};
 use crate::runs::{Which, lost_id};
@@ -219,13 +220,13 @@ async fn restore(
         ));
         return Ok(());
     };
-    let scopes = scopes(driver.session.id()?, &resolved);
+    let scopes = Scope::of_manifest(driver.session.id()?, &resolved);
     if !scopes.iter().any(|scope| scope.host == host) {
         return Ok(());
     }
-    let _lease = hold(driver.journal(), &scopes).await?;
+    let _lease = driver.journal().hold(&scopes).await?;
     summary.asked.insert(host.to_owned());
-    let mut records = driver.records(&scopes).await?;
+    let mut records = records(driver.journal().as_ref(), &scopes).await?;
     for record in records.values() {
         let key = (name.to_owned(), record.host.clone(), record.name.clone());
         if summary.known.insert(key) && record.status != NodeStatus::Destroyed {
@@ -330,7 +331,7 @@ async fn find(
                             Class::Refused => error.detail.to_string(),
                             _ => error.to_string(),
                         },
-                        source: None,
+                        ..Reason::default()
                     };
                     let refusal = Refusal {
                         node: Some(node.name),

@@ -136,69 +136,161 @@ pub fn lost_id(manifests: &str, id: &SiteId) -> String {
     )
 }
 
-/// Returns what to know when there is no such run: which other sites have one.
-pub async fn hints(
-    which: &Which,
-    journal: &Arc<dyn Journal>,
-    site: &SiteId,
-) -> Result<Vec<String>, DriverError> {
-    let host = which.host.as_deref();
-    let others = of_others(
-        which.manifest.as_deref(),
-        host.as_slice(),
-        journal.as_ref(),
-        Some(site),
-    )
-    .await?;
-    Ok(others.iter().map(whose).collect())
+/// The runs of a site that flags choose.
+#[derive(Clone, Copy)]
+pub struct Runs<'a> {
+    /// Which they are.
+    pub which: &'a Which,
+    /// Where they are recorded.
+    pub journal: &'a Arc<dyn Journal>,
+    /// The site.
+    pub site: &'a SiteId,
 }
 
-/// Returns the runs of a site that flags choose, newest first.
-pub async fn listed(
-    which: &Which,
-    journal: &Arc<dyn Journal>,
-    site: &SiteId,
-) -> Result<Vec<RunHead>, DriverError> {
-    Ok(journal.page(&filter(which, site)).await?)
-}
+impl Runs<'_> {
+    /// Returns what to know when there is no such run: which other sites have one.
+    pub async fn hints(&self) -> Result<Vec<String>, DriverError> {
+        let (manifest, host) = (self.which.manifest.as_deref(), self.which.host.as_deref());
+        let journal = self.journal.as_ref();
+        let others = of_others(manifest, host.as_slice(), journal, Some(self.site)).await?;
+        Ok(others.iter().map(whose).collect())
+    }
 
-/// Returns the filter that lets the runs of a site through that are meant.
-pub fn filter(which: &Which, site: &SiteId) -> RunFilter {
-    RunFilter {
-        site: Some(site.clone()),
-        manifest: which.manifest.clone(),
-        host: which.host.clone(),
-        ..RunFilter::default()
+    /// Adds to an error which other sites have such runs.
+    async fn hinted(&self, error: DriverError) -> Result<DriverError, DriverError> {
+        Ok(self
+            .hints()
+            .await?
+            .into_iter()
+            .fold(error, DriverError::hint))
+    }
+
+    /// Returns them, newest first.
+    pub async fn listed(&self) -> Result<Vec<RunHead>, DriverError> {
+        Ok(self.journal.page(&self.filter()).await?)
+    }
+
+    /// Returns so many of them, the newest or those before one, and whether there are older ones.
+    pub async fn page(
+        &self,
+        limit: usize,
+        before: Option<RunId>,
+    ) -> Result<(Vec<RunHead>, bool), DriverError> {
+        let filter = RunFilter {
+            before,
+            // One more, to know whether there are more.
+            limit: Some(limit + 1),
+            ..self.filter()
+        };
+        let mut runs = self.journal.page(&filter).await?;
+        let more = runs.len() > limit;
+        runs.truncate(limit);
+        Ok((runs, more))
+    }
+
+    fn filter(&self) -> RunFilter {
+        RunFilter {
+            site: Some(self.site.clone()),
+            manifest: self.which.manifest.clone(),
+            host: self.which.host.clone(),
+            ..RunFilter::default()
+        }
+    }
+
+    /// Returns the newest of them. Newer runs on any host count, so that one that was replaced on
+    /// another host than the one that is named is not among them.
+    pub async fn current(&self) -> Result<Vec<RunHead>, DriverError> {
+        let of_any_host = RunFilter {
+            host: None,
+            ..self.filter()
+        };
+        let mut runs = newest(self.journal.page(&of_any_host).await?);
+        let host = self.which.host.as_ref();
+        runs.retain(|run| host.is_none_or(|host| run.hosts.contains(host)));
+        Ok(runs)
+    }
+
+    /// Returns the one run that is unfinished.
+    pub async fn unfinished(&self) -> Result<RunHead, DriverError> {
+        let current = self.current().await?;
+        let mut runs = current.clone();
+        runs.retain(is_unfinished);
+        let none = DriverError::refused(match self.which.manifest.as_deref() {
+            Some(manifest) => format!("No run of `{manifest}` is unfinished."),
+            None => "No run is unfinished.".to_owned(),
+        })
+        .hint("homestak manifest history lists runs");
+        let several = "Which one? Several runs are unfinished.";
+        self.only(runs, current.is_empty(), (none, several)).await
+    }
+
+    /// Returns the newest run of the manifest that is named, or the only one that is unfinished.
+    pub async fn last(&self) -> Result<RunHead, DriverError> {
+        let Some(manifest) = &self.which.manifest else {
+            return self.unfinished().await;
+        };
+        let on = self.which.host.as_ref().map_or_else(String::new, |host| {
+            format!(" on `{host}` that could be undone")
+        });
+        let none = DriverError::refused(format!("There is no run of `{manifest}`{on}."));
+        let several = "Which one? It ran on several hosts.";
+        self.only(self.current().await?, true, (none, several))
+            .await
+    }
+
+    /// Returns the only run, or says that there is none, and whether it was replaced by one on other
+    /// hosts; or which there are.
+    async fn only(
+        &self,
+        mut runs: Vec<RunHead>,
+        is_replaced: bool,
+        (mut none, several): (DriverError, &str),
+    ) -> Result<RunHead, DriverError> {
+        match (runs.pop(), runs.is_empty()) {
+            (Some(one), true) => Ok(one),
+            (Some(last), false) => {
+                let all = runs.iter().chain([&last]);
+                Err(all.fold(DriverError::usage(several), |error, run| {
+                    error.hint(flags(run))
+                }))
+            }
+            (None, _) => {
+                if is_replaced && let Some(run) = self.listed().await?.first() {
+                    none = none.hint(replaced(run));
+                }
+                Err(self.hinted(none).await?)
+            }
+        }
+    }
+
+    /// Reads the run of that number, or the newest of them.
+    pub async fn read(&self, number: Option<RunId>) -> Result<Run, DriverError> {
+        let id = match number {
+            Some(number) => Some(number),
+            None => self.page(1, None).await?.0.first().map(|run| run.id),
+        };
+        let run = match id {
+            Some(id) => self.journal.run(id).await?,
+            None => None,
+        };
+        if let Some(run) = run.filter(|run| run.head.is_of(self.site)) {
+            return Ok(run);
+        }
+        let none = DriverError::failed("There is no such run.")
+            .hint("homestak manifest history lists runs");
+        Err(self.hinted(none).await?)
     }
 }
 
-/// Returns the newest runs that flags choose. Newer runs on any host count, so that one that was
-/// replaced on another host than the one that is named is not among them.
-pub async fn current(
-    which: &Which,
+/// Takes a run to resume or undo it, and reads it: it may have ended while it was not held.
+pub(crate) async fn take(
+    head: &RunHead,
     journal: &Arc<dyn Journal>,
-    site: &SiteId,
-) -> Result<Vec<RunHead>, DriverError> {
-    let mut runs = newest(of_site(which, journal, site).await?);
-    runs.retain(|run| is_meant(which, run));
-    Ok(runs)
-}
-
-async fn of_site(
-    which: &Which,
-    journal: &Arc<dyn Journal>,
-    site: &SiteId,
-) -> Result<Vec<RunHead>, DriverError> {
-    let of_any_host = RunFilter {
-        host: None,
-        ..filter(which, site)
-    };
-    Ok(journal.page(&of_any_host).await?)
-}
-
-fn is_meant(which: &Which, run: &RunHead) -> bool {
-    let host = which.host.as_ref();
-    host.is_none_or(|host| run.hosts.contains(host))
+) -> Result<(Box<dyn Lease>, Run), DriverError> {
+    let lease = journal.hold(&head.scopes()).await?;
+    let run = read(head, journal).await?;
+    require_known_form(&run)?;
+    Ok((lease, run))
 }
 
 /// Returns the runs that no newer run of the same manifest shares a host with. They come newest
@@ -217,20 +309,6 @@ pub fn newest(mut runs: Vec<RunHead>) -> Vec<RunHead> {
     runs
 }
 
-/// Adds that the newest run that flags choose was replaced by one on other hosts, if it was.
-pub async fn with_replaced(
-    error: DriverError,
-    which: &Which,
-    journal: &Arc<dyn Journal>,
-    site: &SiteId,
-) -> Result<DriverError, DriverError> {
-    let runs = listed(which, journal, site).await?;
-    Ok(match runs.first() {
-        Some(run) => error.hint(replaced(run)),
-        None => error,
-    })
-}
-
 /// Says that a run was replaced.
 pub fn replaced(run: &RunHead) -> String {
     format!(
@@ -240,38 +318,6 @@ pub fn replaced(run: &RunHead) -> String {
         run.manifest,
         run.hosts.join(",")
     )
-}
-
-/// Returns the one run that is unfinished.
-pub async fn unfinished(
-    which: &Which,
-    journal: &Arc<dyn Journal>,
-    site: &SiteId,
-) -> Result<Run, DriverError> {
-    let current = current(which, journal, site).await?;
-    let mut runs = current.clone();
-    runs.retain(is_unfinished);
-    match runs.as_slice() {
-        [] => {
-            let mut none = DriverError::refused(match which.manifest.as_deref() {
-                Some(manifest) => format!("No run of `{manifest}` is unfinished."),
-                None => "No run is unfinished.".to_owned(),
-            })
-            .hint("homestak manifest history lists runs");
-            if current.is_empty() {
-                none = with_replaced(none, which, journal, site).await?;
-            }
-            let hints = hints(which, journal, site).await?;
-            Err(hints.into_iter().fold(none, DriverError::hint))
-        }
-        [one] => read(one, journal).await,
-        several => {
-            let error = DriverError::usage("Which one? Several runs are unfinished.");
-            Err(several
-                .iter()
-                .fold(error, |error, run| error.hint(flags(run))))
-        }
-    }
 }
 
 /// Reads a run.
@@ -286,7 +332,7 @@ pub fn word(run: &RunHead) -> &'static str {
 }
 
 /// Refuses a run of an older homestak: what its plan does not say would have to be guessed.
-pub fn require_known_form(run: &Run) -> Result<(), DriverError> {
+fn require_known_form(run: &Run) -> Result<(), DriverError> {
     if run.plan.form == FORM {
         return Ok(());
     }

@@ -5,6 +5,7 @@
 //! Never: a real host.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,12 +19,13 @@ use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
-use homestak_core::plan::{Configured, Elsewhere, Options, Paces, Plan, Records, Verb, Wanted};
+use homestak_core::plan::{
+    ConfigPlan, Configured, Elsewhere, NodePlan, Options, Plan, Verb, Wanted,
+};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer, What};
-use homestak_engine::journal::{Journal, Scope};
-use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
+use homestak_engine::planning::{PlanContext, PlanRequest};
 use homestak_engine::ports::{
     Capabilities, Comparison, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
     Leased, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places,
@@ -76,6 +78,24 @@ impl Seeds for Plain {
 }
 
 /// Nobody has a spec here.
+impl PlanContext for Plain {
+    type Error = Infallible;
+
+    fn looking(&self, _: &Resolved, _: &[&str], _: &Elsewhere) {}
+
+    fn configs(&self, _: &Resolved, _: &Plan) -> Result<BTreeMap<String, ConfigPlan>, Infallible> {
+        Ok(BTreeMap::new())
+    }
+
+    fn not_applied(&self, _: &Resolved, _: &NodePlan) -> Option<String> {
+        None
+    }
+
+    fn can_enter(&self, _: &str) -> bool {
+        true
+    }
+}
+
 #[async_trait]
 impl Configurer for Plain {
     async fn check(&self, _: &Inner) -> Result<Comparison, PortError> {
@@ -177,39 +197,20 @@ fn documents(guests: usize, hosts: usize) -> Result<(Catalog, Resolved), Failure
     Ok((catalog, resolved.ok_or("the manifest has faults")?))
 }
 
-async fn records(journal: &dyn Journal, hosts: usize) -> Result<Records, Failure> {
-    let mut records = Records::default();
-    for host in 1..=hosts {
-        let scope = Scope {
-            site: Some(site()),
-            manifest: "m".to_owned(),
-            host: format!("pve{host}"),
-        };
-        records.extend(journal.records(&scope).await?);
-    }
-    Ok(records)
-}
-
-async fn make_plan(
-    places: &Arc<dyn Places>,
-    documents: &(Catalog, Resolved),
-    records: &Records,
-) -> Result<Plan, Failure> {
+async fn make_plan(operator: &Operator, documents: &(Catalog, Resolved)) -> Result<Plan, Failure> {
     let options = Options {
         parallelism: Some(1024),
         ..Options::new(Verb::Apply)
     };
-    let errand = Errand {
+    let wanted = PlanRequest {
         site: &site(),
         catalog: &documents.0,
         resolved: &documents.1,
-        records,
-        elsewhere: &Elsewhere::default(),
-        configs: &BTreeMap::new(),
+        request: &Request::default(),
         options: &options,
-        paces: &Paces::default(),
     };
-    Ok(survey(places, &errand).await?)
+    let plan = operator.plan(&wanted, &Plain).await;
+    plan.map_err(|error| format!("no plan: {error:?}").into())
 }
 
 fn operator(places: &Arc<dyn Places>, journal: &Arc<Sqlite>, times: &Arc<Times>) -> Operator {
@@ -250,13 +251,12 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     let directory = tempfile::tempdir()?;
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(guests, hosts)?;
-    let plan = make_plan(&places, &documents, &Records::default()).await?;
+    let times = Arc::new(Times::default());
+    let operator = operator(&places, &journal, &times);
+    let plan = make_plan(&operator, &documents).await?;
     let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
-    let times = Arc::new(Times::default());
-    let (_, ending) = operator(&places, &journal, &times)
-        .carry_out("apply", &plan, interrupt)
-        .await?;
+    let (_, ending) = operator.carry_out("apply", &plan, interrupt).await?;
     let took = since(begun);
     // What no driver can do without: each host's storage copies one guest after the other, or all
     // at once at the same speed together; then the last one starts and boots.
@@ -265,10 +265,9 @@ async fn simulated(guests: usize, hosts: usize) -> Result<Value, Failure> {
     let path =
         copies + (timing.fork + timing.allocate + timing.vm_start + timing.boot).as_secs_f64();
     tokio::time::sleep(Duration::from_secs(11)).await;
-    let known = records(&*journal, hosts).await?;
     let begun = WallClock.now();
     cluster.looks.store(0, Ordering::Relaxed);
-    let again = make_plan(&places, &documents, &known).await?;
+    let again = make_plan(&operator, &documents).await?;
     let times = times.0.lock().unwrap_or_else(|lock| lock.into_inner());
     let steps: BTreeMap<_, _> = times
         .iter()
@@ -444,11 +443,11 @@ async fn alone(nodes: usize) -> Result<Value, Failure> {
     let directory = tempfile::tempdir()?;
     let journal = Arc::new(Sqlite::open(directory.path())?);
     let documents = documents(nodes, 1)?;
-    let plan = make_plan(&places, &documents, &Records::default()).await?;
+    let operator = operator(&places, &journal, &Arc::default());
+    let plan = make_plan(&operator, &documents).await?;
     let n_steps = plan.steps.len();
     let begun = WallClock.now();
     let (_ask, interrupt) = Interrupt::new();
-    let operator = operator(&places, &journal, &Arc::default());
     let (_, ending) = operator.carry_out("apply", &plan, interrupt).await?;
     let took = since(begun);
     let after = resident("VmHWM")?;

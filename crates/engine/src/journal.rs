@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepId, StepKind, Steps};
+use homestak_core::resolve::Resolved;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -34,6 +35,20 @@ pub struct Scope {
     pub manifest: String,
     /// The host of the site.
     pub host: String,
+}
+
+impl Scope {
+    /// Returns the scopes of a manifest, sorted: one for each host of the site.
+    pub fn of_manifest(site: &SiteId, resolved: &Resolved) -> Vec<Self> {
+        let hosts = resolved.nodes.iter().filter_map(|node| node.host.as_ref());
+        let hosts: BTreeSet<&String> = hosts.map(|host| &host.value).collect();
+        let of_host = |host: &String| Self {
+            site: Some(site.clone()),
+            manifest: resolved.name.clone(),
+            host: host.clone(),
+        };
+        hosts.into_iter().map(of_host).collect()
+    }
 }
 
 /// The right to change what is in a scope, as a number that grows with each lease on the scope and
@@ -266,6 +281,16 @@ impl RunHead {
     pub fn is_of(&self, site: &SiteId) -> bool {
         self.site.as_ref().is_none_or(|other| other == site)
     }
+
+    /// Returns its scopes.
+    pub fn scopes(&self) -> Vec<Scope> {
+        let of_host = |host: &String| Scope {
+            site: self.site.clone(),
+            manifest: self.manifest.clone(),
+            host: host.clone(),
+        };
+        self.hosts.iter().map(of_host).collect()
+    }
 }
 
 /// A run with everything that is written down about it.
@@ -436,7 +461,7 @@ mod tests {
     #[test]
     fn an_error_keeps_its_class_and_what_leads_on_in_the_journal() {
         for class in [Class::Partly, Class::Unreachable { sent: Sent::Maybe }] {
-            for next in [Next::Repeat, Next::NewPlan] {
+            for next in [Next::Repeat, Next::NewPlan, Next::Trust] {
                 let error = PortError {
                     class,
                     next,

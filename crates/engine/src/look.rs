@@ -1,7 +1,6 @@
 //! Looks at every place a manifest touches, once, without waiting for anything.
 //!
-//! In: a manifest and what is remembered of its nodes. Out: what was seen, place by place, and the
-//! plan made from it.
+//! In: a manifest and what is remembered of its nodes. Out: what was seen, place by place.
 //! Never: a guest agent asked, but for the address of a hypervisor that is not recorded; a place that
 //! does not answer taken for empty.
 
@@ -10,13 +9,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homestak_core::catalog::Catalog;
-use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::Contradiction;
-use homestak_core::plan::{
-    ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options, Paces, Place, Plan,
-    Records, Verb, plan, site_hosts,
-};
+use homestak_core::plan::{Look, NodeRecord, NodeStatus, Place, Plan, Records, Verb, site_hosts};
 use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -190,36 +184,9 @@ async fn address(
     }
 }
 
-/// What a plan is made for.
-pub struct Errand<'a> {
-    /// The site whose guests are ours.
-    pub site: &'a SiteId,
-    /// The documents.
-    pub catalog: &'a Catalog,
-    /// The manifest.
-    pub resolved: &'a Resolved,
-    /// What is remembered of nodes.
-    pub records: &'a Records,
-    /// What is recorded for other manifests and hosts.
-    pub elsewhere: &'a Elsewhere,
-    /// What nodes become inside, by name.
-    pub configs: &'a BTreeMap<String, ConfigPlan>,
-    /// What the person asks for.
-    pub options: &'a Options,
-    /// How long steps take.
-    pub paces: &'a Paces,
-}
-
-/// Looks, and makes the plan.
-pub async fn survey(places: &Arc<dyn Places>, errand: &Errand<'_>) -> Result<Plan, PortError> {
-    let mut looks = look(places, errand.resolved, errand.records).await?;
-    let make = |looks: &BTreeMap<Place, Look>| plan(&errand.inputs(looks));
-    settled(places, &mut looks, errand.records, make).await
-}
-
 /// Makes the plan from what was seen. Lists of guests may be seconds late, so guests of ours that
 /// seem to differ are looked at one by one before anything is said of them.
-pub async fn settled(
+pub(crate) async fn settled(
     places: &Arc<dyn Places>,
     looks: &mut BTreeMap<Place, Look>,
     records: &Records,
@@ -230,25 +197,6 @@ pub async fn settled(
         return Ok(first);
     }
     Ok(make(looks))
-}
-
-impl<'a> Errand<'a> {
-    fn inputs<'i>(&'i self, looks: &'i BTreeMap<Place, Look>) -> Inputs<'i>
-    where
-        'a: 'i,
-    {
-        Inputs {
-            site: self.site,
-            catalog: self.catalog,
-            resolved: self.resolved,
-            looks,
-            records: self.records,
-            elsewhere: self.elsewhere,
-            configs: self.configs,
-            options: self.options,
-            paces: self.paces,
-        }
-    }
 }
 
 /// Looks at each guest the plan would change; returns whether any is other than the list said.

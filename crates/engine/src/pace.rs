@@ -1,11 +1,44 @@
-//! How long the steps of a run took.
+//! How long steps take, by runs that are recorded.
 
-use homestak_core::plan::StepKind;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::journal::{Happened, Run};
+use homestak_core::plan::{Paces, StepKind};
+
+use crate::journal::{Happened, Journal, JournalError, Run, RunFilter};
+
+/// How many runs on the same hosts are looked at for how long steps take: enough for a median,
+/// few enough to be read in no time.
+const MEASURED: usize = 5;
+
+/// Returns how long steps take: the median of each kind in the newest runs on these hosts.
+pub(crate) async fn paces(journal: &dyn Journal, hosts: &[&str]) -> Result<Paces, JournalError> {
+    let mut taken: BTreeMap<StepKind, Vec<f64>> = BTreeMap::new();
+    let mut newest = BTreeSet::new();
+    for host in hosts {
+        let filter = RunFilter {
+            host: Some((*host).to_owned()),
+            limit: Some(MEASURED),
+            ..RunFilter::default()
+        };
+        let runs = journal.page(&filter).await?;
+        newest.extend(runs.iter().map(|run| run.id));
+    }
+    for id in newest.into_iter().rev().take(MEASURED) {
+        let run = journal.run(id).await?;
+        for (kind, seconds) in run.iter().flat_map(durations) {
+            taken.entry(kind).or_default().push(seconds);
+        }
+    }
+    let median = |(kind, mut seconds): (StepKind, Vec<f64>)| {
+        seconds.sort_by(f64::total_cmp);
+        (kind, seconds[seconds.len() / 2])
+    };
+    let here: Vec<(StepKind, f64)> = taken.into_iter().map(median).collect();
+    Ok(Paces::new(&here, &journal.durations().await?))
+}
 
 /// Returns kind and seconds of each step of a run that was done.
-pub fn durations(run: &Run) -> Vec<(StepKind, f64)> {
+fn durations(run: &Run) -> Vec<(StepKind, f64)> {
     let steps = &run.plan.steps;
     let mut begun = vec![None; steps.len()];
     let mut taken = Vec::new();

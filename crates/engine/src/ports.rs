@@ -93,6 +93,8 @@ pub enum Next {
     Repeat,
     /// A new plan: what this one was made with has changed, or is to be corrected.
     NewPlan,
+    /// A person who says whether the host's certificate is to be trusted.
+    Trust,
 }
 
 impl Next {

@@ -170,7 +170,7 @@ fn unreachable(server: &str, error: &reqwest::Error) -> FetchError {
     let why = whole.split_once("): ").map_or(&*whole, |(_, why)| why);
     let server = server.to_owned();
     let why = why.to_owned();
-    if whole.contains("not the recorded one") || whole.contains("invalid peer certificate") {
+    if trust::is_untrusted(error) {
         return FetchError::Certificate { server, why };
     }
     FetchError::Unreachable {

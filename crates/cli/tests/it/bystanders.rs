@@ -200,7 +200,7 @@ fn a_guest_that_was_renamed_and_pruned_is_known_under_no_name() {
     assert_eq!(father.guests(), ["worker-1"]);
     let forget = father.run(&["manifest", "forget", "worker-2", "--yes"]);
     assert!(
-        forget.err.contains("Nothing is remembered"),
+        forget.err.contains("There is no node `worker-2`."),
         "{}",
         forget.err
     );

@@ -134,6 +134,7 @@ fn another_certificate_than_the_recorded_one_is_refused() {
     let shown = world.on_site(&["host", "show", "lab"]);
     assert_eq!(shown.code, 1);
     assert!(shown.err.contains("not the recorded one"), "{}", shown.err);
+    assert!(shown.err.contains("host trust lab shows"), "{}", shown.err);
 }
 
 #[test]

@@ -21,8 +21,8 @@ use super::strays::{
     unseen_inside, unusable,
 };
 use super::types::{
-    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal,
-    Wanted,
+    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, ReasonKind,
+    Refusal, Wanted,
 };
 use super::wanted::wanted;
 use super::{Inputs, Look, identity};
@@ -287,7 +287,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             let inside = found
                 .as_ref()
                 .and_then(|found| unseen_inside(self.inputs, (host, name), found, true));
-            reasons.extend(inside.map(|text| said(&text)));
+            reasons.extend(inside);
         }
         let want = self.wanted(node, place, host, &offer, uuid);
         if action.changes()
@@ -427,7 +427,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         };
         let Some(guest) = guest else {
             return match self.owners.given_up(place, record) {
-                Some(guest) => new(&format!("the manifest names it; {}", given_up(guest))),
+                Some(guest) => {
+                    let text = format!("the manifest names it; {}", given_up(guest));
+                    Seen::Absent(vec![Reason {
+                        kind: ReasonKind::GivenUp,
+                        ..reason(self.inputs, text, here.as_ref())
+                    }])
+                }
                 None if record.is_some_and(NodeRecord::is_cut_off) => new(
                     "the manifest names it, and a run that worked on it was cut off: it may be half-created",
                 ),
@@ -584,6 +590,6 @@ enum Seen {
 pub(super) fn said(text: &str) -> Reason {
     Reason {
         text: text.to_owned(),
-        source: None,
+        ..Reason::default()
     }
 }

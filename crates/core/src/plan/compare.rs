@@ -163,5 +163,6 @@ pub(super) fn located(catalog: &Catalog, text: String, origin: Option<&Origin>) 
     Reason {
         text,
         source: span.map(|span| catalog.sources.locate(span).to_string()),
+        ..Reason::default()
     }
 }

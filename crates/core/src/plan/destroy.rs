@@ -14,7 +14,7 @@ use super::strays::{
     ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
     unseen_inside, unusable,
 };
-use super::types::{Action, NodePlan, Place, Plan, Refusal};
+use super::types::{Action, NodePlan, Place, Plan, Reason, ReasonKind, Refusal};
 use super::{Inputs, Look};
 
 /// Why there is nothing to remove.
@@ -37,7 +37,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
         // The guest of a node that was moved to another parent is one that is not named any more.
         let record = inputs.records.of(name, host);
         let record = record.filter(|record| record.place == place);
-        let mut hidden = None;
+        let (mut hidden, mut lost) = (None, None);
         offers
             .entry(place.clone())
             .or_insert_with(|| offer(inputs, &place));
@@ -53,8 +53,11 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             Some(Look::Seen(_)) => {
                 let carrying = owners.of_node(&place, (host, name), record);
                 claimed.extend(carrying.identities());
+                if let Match::Absent | Match::Copies(_) = &carrying {
+                    lost = owners.given_up(&place, record);
+                }
                 match carrying {
-                    Match::Absent => match (owners.given_up(&place, record), record) {
+                    Match::Absent => match (lost, record) {
                         (Some(guest), _) => (given_up(guest), None),
                         // It may be on its way, or have left its first-boot data.
                         (None, Some(record)) if record.is_cut_off() => (
@@ -79,8 +82,7 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                             let (detail, hint) = only_copies(name, record, &others);
                             refusals.push(Refusal::of(Some(name), (detail, hint)));
                         }
-                        let stays = owners.given_up(&place, record).map(given_up);
-                        let stays = stays.unwrap_or_else(|| NOT_THERE.to_owned());
+                        let stays = lost.map_or_else(|| NOT_THERE.to_owned(), given_up);
                         let guests = named(&others);
                         (
                             format!("{stays}; its identity is carried by {guests}"),
@@ -100,11 +102,15 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
                 }
             }
         };
-        let mut reasons = vec![said(&reason)];
+        let kind = lost.map_or(ReasonKind::Other, |_| ReasonKind::GivenUp);
+        let mut reasons = vec![Reason {
+            kind,
+            ..said(&reason)
+        }];
         let inside = there
             .as_ref()
             .and_then(|found| unseen_inside(inputs, (host, name), found, true));
-        reasons.extend(inside.map(|text| said(&text)));
+        reasons.extend(inside);
         nodes.push(NodePlan {
             name: name.to_owned(),
             host: (*host).to_owned(),

@@ -34,7 +34,7 @@ pub use step::{Step, StepId, StepKind, Steps, steps};
 pub use strays::{UNSEEN_INSIDE, is_removed, left_inside, lost_with_it};
 pub use types::{
     Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
-    Plan, Reason, Refusal, Reidentified, Unseen, Verb, Wanted,
+    Plan, Reason, ReasonKind, Refusal, Reidentified, Unseen, Verb, Wanted,
 };
 
 pub use unsupported::unsupported;

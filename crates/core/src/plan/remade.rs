@@ -59,9 +59,9 @@ pub(super) fn remade(
         && let Some(vmid) = found.guest.vmid
     {
         let text = format!("guest {vmid}, with its disk, is destroyed with {place}");
+        remade.reasons.push(said(&text));
         let inside = unseen_inside(inputs, (host, name), &found, true);
-        let reasons = [Some(text), inside].into_iter().flatten();
-        remade.reasons.extend(reasons.map(|text| said(&text)));
+        remade.reasons.extend(inside);
         let GuestRef { uuid, host, .. } = found.guest;
         remade.guest = Some((vmid, uuid, host));
     }

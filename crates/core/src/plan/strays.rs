@@ -11,7 +11,7 @@ use super::compare::found;
 use super::owner::{Match, Owners, is_identity_of, named};
 use super::place::{Offer, offer};
 use super::record::NodeRecord;
-use super::types::{Action, Foreign, Found, NodePlan, Place, Refusal};
+use super::types::{Action, Foreign, Found, NodePlan, Place, Reason, ReasonKind, Refusal};
 use super::{Inputs, Look};
 
 /// A guest that carries the marks of this manifest, which does not name it.
@@ -38,7 +38,7 @@ impl Stray {
         if action == Action::Destroy {
             let of = (node.host.as_str(), node.record_name());
             let inside = unseen_inside(inputs, of, &self.found, false);
-            node.reasons.extend(inside.map(|text| said(&text)));
+            node.reasons.extend(inside);
         }
         node.found = Some(self.found);
         node
@@ -212,7 +212,10 @@ fn lost_tags(
             place: record.place.clone(),
             depth: record.depth(inputs.records),
             action: Action::Leave,
-            reasons: vec![said(&given_up(guest))],
+            reasons: vec![Reason {
+                kind: ReasonKind::GivenUp,
+                ..said(&given_up(guest))
+            }],
             wanted: None,
             found: None,
             config: None,
@@ -377,7 +380,7 @@ pub(super) fn unseen_inside(
     (host, node): (&str, &str),
     found: &Found,
     named: bool,
-) -> Option<String> {
+) -> Option<Reason> {
     let inside = Place::Inside(node.to_owned());
     let written = inputs.resolved.node(node);
     // A look is known by the node's name alone, and then it is the manifest's node.
@@ -397,15 +400,17 @@ pub(super) fn unseen_inside(
         || !recorded.is_empty();
     if !hosts {
         let unknown = !named && found.hosts_guests.is_none();
-        return unknown.then(|| {
-            "whether guests run in it is not known; they are destroyed with it".to_owned()
-        });
+        return unknown
+            .then(|| said("whether guests run in it is not known; they are destroyed with it"));
     }
     let mut text = UNSEEN_INSIDE.to_owned();
     if !recorded.is_empty() {
         text += &format!("; recorded there: `{}`", recorded.join("`, `"));
     }
-    Some(text)
+    Some(Reason {
+        kind: ReasonKind::UnseenInside,
+        ..said(&text)
+    })
 }
 
 /// Says why nothing can be done to a guest, whoever's it is.
@@ -438,13 +443,12 @@ pub(super) fn edited(node: &str, site: &SiteId, guest: &ObservedGuest) -> (Strin
     (detail, hint)
 }
 
-/// What is said of a guest that was made a guest of its own; [`NodePlan::is_given_up`] looks for it.
-pub(super) const GIVEN_UP: &str =
-    "is recorded as its guest, and does not carry its tags any more: it stays";
-
 /// Says that the recorded guest of a node was made a guest of its own.
 pub(super) fn given_up(guest: &ObservedGuest) -> String {
-    format!("guest {} on {} {GIVEN_UP}", guest.vmid, guest.host)
+    format!(
+        "guest {} on {} is recorded as its guest, and does not carry its tags any more: it stays",
+        guest.vmid, guest.host
+    )
 }
 
 /// Says that several guests carry one identity.

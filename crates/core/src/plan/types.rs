@@ -215,9 +215,31 @@ impl Action {
     }
 }
 
+/// What a reason is about, where anything depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReasonKind {
+    /// Nothing depends on it.
+    #[default]
+    Other,
+    /// The recorded guest of the node was made a guest of its own, which stays.
+    GivenUp,
+    /// Nobody saw what runs in the node, and it is destroyed with it.
+    UnseenInside,
+}
+
+impl ReasonKind {
+    fn is_other(&self) -> bool {
+        *self == Self::Other
+    }
+}
+
 /// Why, and the line behind it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
+    /// What it is about.
+    #[serde(default, skip_serializing_if = "ReasonKind::is_other")]
+    pub kind: ReasonKind,
     /// What a person reads.
     pub text: String,
     /// `path:line:column`, where a document says so.
@@ -266,7 +288,7 @@ impl NodePlan {
     /// Tells whether its recorded guest was made a guest of its own, which stays.
     pub fn is_given_up(&self) -> bool {
         let mut reasons = self.reasons.iter();
-        reasons.any(|why| why.text.contains(super::strays::GIVEN_UP))
+        reasons.any(|why| why.kind == ReasonKind::GivenUp)
     }
 
     /// Tells whether configuring it may remove what an earlier spec gave it, without anybody having
@@ -510,7 +532,7 @@ impl Refusal {
             node: node.map(str::to_owned),
             reason: Reason {
                 text: detail,
-                source: None,
+                ..Reason::default()
             },
             hint,
         }

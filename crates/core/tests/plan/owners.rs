@@ -1,6 +1,7 @@
 //! Which guests a plan may act on: its own, and no others.
 
 use homestak_core::observed::Contradiction;
+use homestak_core::plan::{NodePlan, Reason};
 
 use super::*;
 
@@ -513,8 +514,19 @@ fn a_guest_that_was_given_up_shares_no_identity_with_the_one_created_after_it() 
     assert_eq!(a.action, Action::Create);
     let wanted = a.wanted.as_ref().expect("a guest");
     assert_ne!(wanted.uuid, identity::uuid(&site(), "m", "father", "a"));
+    assert!(a.is_given_up());
     let plan = recorded(TWO, there, known, &Options::new(Verb::Destroy));
     let a = plan.node("a").expect("a");
     assert_eq!(a.action, Action::Nothing);
     assert!(a.reasons[0].text.contains("guest 200"), "{a:#?}");
+    // Whatever is said of it, and after the plan was written to a file.
+    let mut written = serde_json::to_value(a).expect("a node");
+    written["reasons"][0]["text"] = "other words".into();
+    let mut read: NodePlan = serde_json::from_value(written).expect("the same node");
+    assert!(read.is_given_up());
+    read.reasons[0] = Reason {
+        text: a.reasons[0].text.clone(),
+        ..Reason::default()
+    };
+    assert!(!read.is_given_up());
 }

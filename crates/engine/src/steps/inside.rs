@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use homestak_core::plan::{
-    Action, NodePlan, Place, UNSEEN_INSIDE, Verb, is_removed, left_inside, lost_with_it,
+    Action, NodePlan, Place, ReasonKind, UNSEEN_INSIDE, Verb, is_removed, left_inside, lost_with_it,
 };
 
 use super::{StepKind, Task, planned};
@@ -248,7 +248,7 @@ fn hosts_guests(task: &Task, node: &NodePlan, guest: &GuestRef) -> Option<bool> 
 /// Tells whether the plan says that nobody saw what runs in a node.
 fn is_said(node: &NodePlan) -> bool {
     let mut reasons = node.reasons.iter();
-    reasons.any(|reason| reason.text.starts_with(UNSEEN_INSIDE))
+    reasons.any(|reason| reason.kind == ReasonKind::UnseenInside)
 }
 
 /// Tells whether a step removes what the plan says, and does not undo what it did.

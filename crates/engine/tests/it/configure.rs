@@ -65,6 +65,22 @@ async fn a_node_that_differs_inside_is_configured_and_nothing_else_happens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_cannot_be_asked_is_configured_and_the_plan_says_why() {
+    let lab = Lab::new();
+    assert_eq!(lab.apply(PEERS).await, Ending::Done);
+    lab.rest().await;
+    let failing = &lab.insides.failing;
+    failing.lock().unwrap().insert("one".to_owned(), AWAY);
+    let plan = lab.plan(PEERS).await;
+    assert_eq!(plan.node("two").unwrap().action, Action::Nothing);
+    let one = plan.node("one").unwrap();
+    assert_eq!(one.action, Action::Configure);
+    let why = &one.reasons[0].text;
+    assert!(why.contains("could not be seen: no such package"), "{why}");
+    assert!(one.config.as_ref().unwrap().found.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_journal_keeps_which_fields_differ_and_not_what_is_in_them() {
     let lab = Lab::new();
     assert_eq!(lab.apply(PEERS).await, Ending::Done);

@@ -1,12 +1,14 @@
 //! What nodes are like inside, for a World that has no inside.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use homestak_core::converge::{Change, Handling, Since};
-use homestak_core::plan::{ConfigPlan, Configured};
+use homestak_core::plan::{ConfigPlan, Configured, Elsewhere, NodePlan, Plan};
 use homestak_core::resolve::Resolved;
+use homestak_engine::planning::PlanContext;
 use homestak_engine::ports::{
     Class, Comparison, Configurer, GuestUuid, Inner, PortError, Remark, Sent,
 };
@@ -41,24 +43,6 @@ impl Default for Insides {
 }
 
 impl Insides {
-    /// Returns what nodes become, and what of that is still to do.
-    pub fn configs(&self, resolved: &Resolved) -> BTreeMap<String, ConfigPlan> {
-        let digest = self.digest.lock().unwrap().clone();
-        let known = self.known.lock().unwrap();
-        let config = |name: &str| {
-            let now = known.get(name).map(|(_, digest)| digest.as_str());
-            ConfigPlan {
-                spec: "base".to_owned(),
-                digest: digest.clone(),
-                port: 22,
-                found: Some(compare(now, &digest)),
-                unseen: None,
-            }
-        };
-        let names = resolved.nodes.iter().map(|node| node.name.to_string());
-        names.map(|name| (name.clone(), config(&name))).collect()
-    }
-
     fn fails(&self, node: &Inner) -> Result<(), PortError> {
         match self.failing.lock().unwrap().get(&node.node) {
             Some(class) => Err(PortError {
@@ -90,6 +74,36 @@ fn compare(now: Option<&str>, wanted: &str) -> Comparison {
     Comparison {
         changes: vec![change],
         ..Comparison::default()
+    }
+}
+
+impl PlanContext for Insides {
+    type Error = Infallible;
+
+    fn looking(&self, _: &Resolved, _: &[&str], _: &Elsewhere) {}
+
+    fn configs(
+        &self,
+        resolved: &Resolved,
+        _: &Plan,
+    ) -> Result<BTreeMap<String, ConfigPlan>, Infallible> {
+        let config = ConfigPlan {
+            spec: "base".to_owned(),
+            digest: self.digest.lock().unwrap().clone(),
+            port: 22,
+            found: None,
+            unseen: None,
+        };
+        let names = resolved.nodes.iter().map(|node| node.name.to_string());
+        Ok(names.map(|name| (name, config.clone())).collect())
+    }
+
+    fn not_applied(&self, _: &Resolved, _: &NodePlan) -> Option<String> {
+        None
+    }
+
+    fn can_enter(&self, _: &str) -> bool {
+        true
     }
 }
 

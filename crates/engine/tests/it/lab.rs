@@ -1,6 +1,7 @@
 //! A World, the documents of a small site, and an operator between them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,12 +15,12 @@ use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::firstboot::Identity;
-use homestak_core::plan::{Options, Paces, Plan, Records, Verb, Wanted};
+use homestak_core::plan::{Options, Plan, Verb, Wanted};
 use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::events::{Event, Hub, Observer};
-use homestak_engine::journal::{Ending, Journal as _, Run, Scope};
-use homestak_engine::look::{Errand, survey};
+use homestak_engine::journal::{Ending, Run};
 use homestak_engine::operate::{Interrupt, Limits, Moment, Operator, Watcher};
+use homestak_engine::planning::{PlanError, PlanRequest};
 use homestak_engine::ports::{Class, GuestUuid, Places, PortError, Provider, Seed, Seeds, Sent};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
@@ -270,30 +271,24 @@ impl Lab {
     }
 
     pub async fn plan_with(&self, manifest: &str, options: &Options) -> Plan {
+        self.try_plan(manifest, options).await.unwrap()
+    }
+
+    pub async fn try_plan(
+        &self,
+        manifest: &str,
+        options: &Options,
+    ) -> Result<Plan, PlanError<Infallible>> {
         let (catalog, resolved) = documents_of(self.manifest, manifest);
-        let mut records = Records::default();
-        let mut scopes = Vec::new();
-        for host in ["pve1", "pve2"] {
-            let scope = Scope {
-                site: Some(self.site.clone()),
-                manifest: self.manifest.to_owned(),
-                host: host.to_owned(),
-            };
-            records.extend(self.journal.records(&scope).await.unwrap());
-            scopes.push(scope);
-        }
-        let elsewhere = self.journal.elsewhere(&self.site, &scopes).await.unwrap();
-        let errand = Errand {
+        let wanted = PlanRequest {
             site: &self.site,
             catalog: &catalog,
             resolved: &resolved,
-            records: &records,
-            elsewhere: &elsewhere,
-            configs: &self.insides.configs(&resolved),
+            request: &on_pve1(),
             options,
-            paces: &Paces::default(),
         };
-        survey(&self.places, &errand).await.unwrap()
+        let operator = self.operator();
+        operator.plan(&wanted, &*self.insides).await
     }
 
     /// Plans and carries out.
@@ -399,6 +394,14 @@ pub fn guests(world: &World) -> Vec<(String, bool)> {
         .collect()
 }
 
+/// What manifests are resolved with.
+fn on_pve1() -> Request {
+    Request {
+        host: Some("pve1".to_owned()),
+        ..Request::default()
+    }
+}
+
 /// Reads the documents of a small site with one manifest, `m`.
 pub fn documents(text: &str) -> (Catalog, Resolved) {
     documents_of("m", text)
@@ -439,11 +442,7 @@ fn documents_of(name: &str, text: &str) -> (Catalog, Resolved) {
         input(Kind::Node, "pve1", node),
         input(Kind::Node, "pve2", node),
     ]);
-    let request = Request {
-        host: Some("pve1".to_owned()),
-        ..Request::default()
-    };
-    let (resolved, faults) = manifest(&catalog, name, &request);
+    let (resolved, faults) = manifest(&catalog, name, &on_pve1());
     assert_eq!(faults.errors(), 0, "{faults:?}");
     (catalog, resolved.unwrap())
 }

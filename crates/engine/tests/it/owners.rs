@@ -8,6 +8,7 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_engine::journal::{Journal as _, Scope};
 use homestak_engine::operate::Interrupt;
+use homestak_engine::planning::PlanError;
 use homestak_sim::{GuestFacts, Kind};
 
 use crate::dice::Dice;
@@ -299,7 +300,15 @@ impl Walk {
             .iter()
             .map(|record| (record.guest.uuid.to_string(), record.guest.vmid))
             .collect();
-        let plan = self.drivers[at].lab.plan_with(&manifest, &options).await;
+        let plan = match self.drivers[at].lab.try_plan(&manifest, &options).await {
+            Ok(plan) => plan,
+            // A node has the id that the manifest gives to another one.
+            Err(PlanError::Faults(_)) => {
+                self.n_refused += 1;
+                return;
+            }
+            Err(error) => panic!("{error:?}"),
+        };
         self.note(format!(
             "driver {at}: {} {:?}\n{manifest}",
             plan.verb.word(),

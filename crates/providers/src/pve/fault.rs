@@ -209,7 +209,11 @@ impl Fault {
             detail: self.detail,
             log: self.log,
             hint: self.hint,
-            next: Next::default(),
+            next: if self.reason == Reason::Certificate {
+                Next::Trust
+            } else {
+                Next::default()
+            },
         }
     }
 }

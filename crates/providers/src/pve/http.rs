@@ -393,7 +393,7 @@ fn lost(detail: impl Into<ForeignText>) -> Fault {
 /// Judges a request that got no answer.
 fn undelivered(error: &reqwest::Error) -> Fault {
     let text = chain(error);
-    if text.contains("not the recorded one") || text.contains("invalid peer certificate") {
+    if trust::is_untrusted(error) {
         return Fault::new(Class::Refused, Reason::Certificate, text).with_hint(
             "compare with `pvenode cert info` on the host; record the new fingerprint only \
              when it was changed on purpose",

@@ -4,6 +4,7 @@
 //! Never: a guess from what the command printed: that goes elsewhere.
 
 use homestak_core::foreign::ForeignText;
+use homestak_engine::planning::REBUILD;
 use homestak_engine::ports::{Class, Next, PortError, Sent};
 
 /// Why a command could not be run on a node.
@@ -52,9 +53,6 @@ pub enum SshError {
     },
 }
 
-/// What to do about a node of which the state directory does not know enough.
-pub const REBUILD: &str = "when the state directory was lost, `homestak state rebuild` records the \
-                           nodes and lists what lets this driver in; then apply again";
 /// What to do about a node that does not let us in.
 const LET_IN: &str =
     "the node must accept the driver's SSH key; `homestak console NODE` works without SSH";

@@ -13,7 +13,7 @@ mod quote;
 mod share;
 
 pub use client::{LARGEST, Output, Ssh, Stream, Trust};
-pub use fault::{REBUILD, SshError};
+pub use fault::SshError;
 pub use keyring::Keyring;
 pub(crate) use limit::monotonic;
 pub use quote::{quote, shell_line};

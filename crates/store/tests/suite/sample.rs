@@ -75,6 +75,7 @@ fn node(number: usize) -> NodePlan {
         reasons: vec![Reason {
             text: "it is not there".into(),
             source: Some("manifests/n1-basic.yaml:12:5".into()),
+            ..Reason::default()
         }],
         wanted: Some(wanted(number)),
         found: None,

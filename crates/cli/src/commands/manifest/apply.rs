@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_core::plan::{OnError, Options, Plan};
+use homestak_driver::plan_file;
 use homestak_driver::select::Choice;
-use homestak_driver::{DriverError, plan_file};
 
 use super::job::{Job, options};
 use super::plan;
@@ -21,9 +21,14 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
     let written = plan_named(args, &mut choice)
         .map(|path| plan_file::read(&path))
         .transpose()?;
-    let written = written
-        .map(|(plan, made)| recall(plan, made, &mut choice, &mut options))
-        .transpose()?;
+    let written = match written {
+        None => None,
+        Some((plan, made)) => {
+            let site_is_new = made.site_is_new;
+            made.recall(&plan, &mut choice, &mut options)?;
+            Some((plan, site_is_new))
+        }
+    };
     let site = written.as_ref().and_then(|(plan, site_is_new)| {
         let site = plan.site.as_ref()?;
         Some((site, *site_is_new))
@@ -48,32 +53,6 @@ fn plan_named(args: &ApplyArgs, choice: &mut Choice) -> Option<PathBuf> {
     args.plan.clone().or(named)
 }
 
-/// Plans are made again with what they were made with. Also returns whether the site was new then.
-fn recall(
-    plan: Plan,
-    made: plan_file::Made,
-    choice: &mut Choice,
-    options: &mut Options,
-) -> Result<(Plan, bool), DriverError> {
-    if plan.verb != Verb::Apply {
-        return Err(DriverError::usage("The plan is not one of `apply`."));
-    }
-    if !choice.is_made() {
-        choice.file = made.choice.file;
-        choice.json = made.choice.json;
-        if !choice.is_made() {
-            choice.name = Some(plan.manifest.clone());
-        }
-    }
-    choice.mode = choice.mode.or(made.choice.mode);
-    choice.host = choice.host.take().or(made.choice.host);
-    options.prune |= made.prune;
-    options.depth = options.depth.or(made.depth);
-    options.on_error = options.on_error.or(made.on_error);
-    options.parallelism = options.parallelism.or(made.parallelism);
-    Ok((plan, made.site_is_new))
-}
-
 async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {
     if job.carry.dry_run {
         let made = job.job.plan(options).await?;
@@ -82,18 +61,8 @@ async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Pl
     let _lease = job.job.hold().await?;
     let earlier = job.job.unfinished().await?;
     let mut plan = job.job.plan(options).await?;
-    if let Some(written) = written
-        && !written.same_work(&plan)
-    {
-        let refused = DriverError::refused(
-            "The plan in the file does not fit what is there any more, so nothing was done.",
-        );
-        let differs = plan_file::differences(written, &plan).into_iter();
-        return Err(differs
-            .fold(refused, |refused, what| {
-                refused.hint(format!("differs: {what}"))
-            })
-            .hint("homestak manifest plan shows what would be done now"));
+    if let Some(written) = written {
+        plan_file::require_same(written, &plan)?;
     }
     if keep && plan.on_error == OnError::Rollback {
         plan.on_error = OnError::Stop;

@@ -4,9 +4,7 @@ use std::process::ExitCode;
 
 use homestak_core::converge::render;
 use homestak_core::foreign::ForeignText;
-use homestak_core::observed::Power;
-use homestak_core::plan::{Options, Verb};
-use homestak_driver::configure::{NotApplied, not_applied};
+use homestak_driver::drift::{Drift, drift};
 use homestak_driver::error::count;
 use homestak_driver::select::Choice;
 use homestak_driver::{DriverError, journal, nodes};
@@ -39,54 +37,18 @@ pub(in crate::commands) fn run(
     };
     let carry = CarryArgs::default();
     let job = Job::open("plan", choice, &carry, settings, printer)?;
-    let plan = block_on(job.job.plan(&Options::new(Verb::Apply)))??;
-    let node = plan.node(name);
-    let config = node.and_then(|node| node.config.as_ref());
-    let Some(config) = config else {
-        let why = match node {
-            None => "the manifest does not name it",
-            Some(node) => {
-                let catalog = &job.job.driver.session.catalog;
-                not_applied(catalog, &job.job.resolved, node)
-                    .map_or("it has no spec", NotApplied::why)
-            }
-        };
-        return Err(DriverError::failed(format!(
-            "`{name}` is not configured from here: {why}."
-        )));
-    };
-    let Some(found) = &config.found else {
-        let unseen = config.unseen.as_ref();
-        let power = node.and_then(|node| Some(node.found.as_ref()?.power));
-        let why = match (unseen, power) {
-            (Some(unseen), _) => &*unseen.why,
-            (None, Some(Power::Running)) => "it is replaced by the next apply",
-            (None, Some(Power::Stopped)) => "it does not run",
-            (None, Some(Power::Unknown)) => "whether it runs is not known",
-            (None, None) => "it is not there",
-        };
-        let failed = DriverError::failed(format!(
-            "`{name}` could not be asked what it is like inside: {why}."
-        ))
-        .hint(format!(
-            "homestak manifest status {} tells how it is",
-            known.options()
-        ));
-        let hint = unseen.map(|unseen| &unseen.hint);
-        let hint = hint.filter(|hint| !hint.is_empty());
-        return Err(hint.into_iter().fold(failed, DriverError::hint));
-    };
+    let Drift { spec, found } = block_on(drift(&job.job, &known))??;
     if !found.refusals.is_empty() {
-        return Err(refused((name, &config.spec), &found.refusals, printer));
+        return Err(refused((name, &spec), &found.refusals, printer));
     }
     let changes = &found.changes;
     if printer.shape.json {
-        let body = json!({ "node": name, "spec": config.spec, "changes": changes });
+        let body = json!({ "node": name, "spec": spec, "changes": changes });
         printer.json("spec.diff", body);
     } else {
         printer.data(&render(changes));
         if changes.is_empty() {
-            printer.say(&format!("`{name}` is as its spec `{}` says.", config.spec));
+            printer.say(&format!("`{name}` is as its spec `{spec}` says."));
         }
     }
     Ok(ExitCode::from(if changes.is_empty() { 0 } else { DIFFERS }))

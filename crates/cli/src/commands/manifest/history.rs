@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use homestak_driver::journal;
-use homestak_driver::runs::{RunFilter, RunHead, RunId, filter, hints, is_resumable, word};
+use homestak_driver::runs::{RunHead, RunId, Runs, is_resumable, word};
 use serde_json::{Value as Json, json};
 
 use crate::args::RunArgs;
@@ -20,17 +20,13 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let (which, session) = (&which.which(), settings.session()?);
-    let (site, journal) = (session.id()?, journal(&settings.driver)?);
-    let filter = RunFilter {
-        before: before.map(RunId),
-        // One more, to know whether there are more.
-        limit: Some(limit + 1),
-        ..filter(which, site)
+    let (session, journal) = (settings.session()?, journal(&settings.driver)?);
+    let listed = Runs {
+        which: &which.which(),
+        journal: &journal,
+        site: session.id()?,
     };
-    let mut runs = block_on(journal.page(&filter))??;
-    let more = runs.len() > limit;
-    runs.truncate(limit);
+    let (runs, more) = block_on(listed.page(limit, before.map(RunId)))??;
     if printer.shape.json {
         let runs: Vec<Json> = runs.iter().map(head_json).collect();
         printer.json("manifest.history", json!({ "runs": runs, "more": more }));
@@ -38,7 +34,7 @@ pub(super) fn run(
     }
     if runs.is_empty() {
         printer.say("There is no run.");
-        for hint in block_on(hints(which, &journal, site))?? {
+        for hint in block_on(listed.hints())?? {
             printer.hint(&hint);
         }
         return Ok(ExitCode::SUCCESS);

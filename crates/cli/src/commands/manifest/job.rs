@@ -170,16 +170,9 @@ impl<'a> Job<'a> {
 
     /// Carries a plan out; `None` when a person left at once.
     pub(super) async fn carry_out(&self, plan: &Plan) -> Result<Option<Ending>, DriverError> {
-        self.job.keep_id()?;
         self.screen.expect(plan);
-        let ended = drive(
-            async |interrupt| self.job.carry_out(self.verb, plan, interrupt).await,
-            &self.screen,
-            &self.job.driver,
-            self.printer,
-        )
-        .await?;
-        Ok(ended.map(|(_, ending)| ending))
+        let work = async |interrupt| self.job.carry_out(self.verb, plan, interrupt).await;
+        drive(work, &self.screen, &self.job.driver, self.printer).await
     }
 
     /// Shows what came of a plan that had nothing in it.
@@ -231,6 +224,18 @@ pub(super) struct Shown<'a> {
     pub(super) manifest: &'a str,
     pub(super) host: &'a str,
     pub(super) events: bool,
+}
+
+impl<'a> Shown<'a> {
+    /// The result of what was done to a recorded run.
+    pub(super) fn of(verb: &'a str, run: &'a RunHead, events: bool) -> Self {
+        Self {
+            verb,
+            manifest: &run.manifest,
+            host: first(&run.hosts),
+            events,
+        }
+    }
 }
 
 /// Shows what came of a run, and returns the exit code.

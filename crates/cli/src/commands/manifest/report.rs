@@ -4,10 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_driver::runs::{
-    Chronicle, Run, RunFilter, RunId, filter, hints, is_outdated, outdated, way_on, word,
-};
-use homestak_driver::{DriverError, journal};
+use homestak_driver::journal;
+use homestak_driver::runs::{Chronicle, Run, RunId, Runs, is_outdated, outdated, way_on, word};
 use serde_json::{Value as Json, json};
 
 use super::history::{head_json, moment};
@@ -25,31 +23,13 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let (which, session) = (&which.which(), settings.session()?);
-    let (site, journal) = (session.id()?, journal(&settings.driver)?);
-    let run = block_on(async {
-        let id = match number {
-            Some(number) => Some(RunId(number)),
-            None => {
-                let newest = RunFilter {
-                    limit: Some(1),
-                    ..filter(which, site)
-                };
-                journal.page(&newest).await?.first().map(|run| run.id)
-            }
-        };
-        let run = match id {
-            Some(id) => journal.run(id).await?,
-            None => None,
-        };
-        if let Some(run) = run.filter(|run| run.head.is_of(site)) {
-            return Ok(run);
-        }
-        let none = DriverError::failed("There is no such run.")
-            .hint("homestak manifest history lists runs");
-        let hints = hints(which, &journal, site).await?;
-        Err(hints.into_iter().fold(none, DriverError::hint))
-    })??;
+    let (session, journal) = (settings.session()?, journal(&settings.driver)?);
+    let runs = Runs {
+        which: &which.which(),
+        journal: &journal,
+        site: session.id()?,
+    };
+    let run = block_on(runs.read(number.map(RunId)))??;
     let json = printer.shape.json
         || out.is_some_and(|out| out.extension().is_some_and(|end| end == "json"));
     let text = if json {

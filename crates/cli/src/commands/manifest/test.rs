@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_driver::DriverError;
 use homestak_driver::configure::notice_not_applied;
 use homestak_driver::hosts::local::{self, LOCAL};
 use homestak_driver::hosts::sim::SIM;
 use homestak_driver::preflight::Severity;
 use homestak_driver::runs::{Chronicle, Ending};
-use homestak_driver::{DriverError, verify};
 use jiff::Timestamp;
 
 use super::job::{Job, options};
@@ -162,17 +162,8 @@ async fn verify_nodes(
 ) -> Result<bool, DriverError> {
     let begun = now(job);
     let driver = &job.job.driver;
-    let records = driver.records(&job.job.scopes()?).await?;
-    let records: Vec<_> = records.values().cloned().collect();
-    let configurer = &driver.operator.configurer;
-    let verdicts = drive(
-        async |_| Ok(verify(driver.places(), configurer, plan, &records).await),
-        &job.screen,
-        driver,
-        job.printer,
-    )
-    .await?;
-    let Some(verdicts) = verdicts else {
+    let work = async |_| job.job.verify(plan).await;
+    let Some(verdicts) = drive(work, &job.screen, driver, job.printer).await? else {
         return Ok(false);
     };
     // What went wrong, and which specs were not applied, so that nobody verified them.

@@ -1,0 +1,60 @@
+//! In what a node that runs differs from its spec.
+
+use homestak_core::observed::Power;
+use homestak_core::plan::{Comparison, Options, Verb};
+
+use crate::configure::{NotApplied, not_applied};
+use crate::error::DriverError;
+use crate::job::Job;
+use crate::nodes::Known;
+
+/// A node beside its spec.
+pub struct Drift {
+    /// Its spec.
+    pub spec: String,
+    /// What differs.
+    pub found: Comparison,
+}
+
+/// Asks a node of a manifest what differs. The error says why it cannot be asked.
+pub async fn drift(job: &Job, known: &Known) -> Result<Drift, DriverError> {
+    let name = known.name();
+    let plan = job.plan(&Options::new(Verb::Apply)).await?;
+    let node = plan.node(name);
+    let config = node.and_then(|node| node.config.as_ref());
+    let Some(config) = config else {
+        let why = match node {
+            None => "the manifest does not name it",
+            Some(node) => not_applied(&job.driver.session.catalog, &job.resolved, node)
+                .map_or("it has no spec", NotApplied::why),
+        };
+        return Err(DriverError::failed(format!(
+            "`{name}` is not configured from here: {why}."
+        )));
+    };
+    if let Some(found) = &config.found {
+        return Ok(Drift {
+            spec: config.spec.clone(),
+            found: found.clone(),
+        });
+    }
+    let unseen = config.unseen.as_ref();
+    let power = node.and_then(|node| Some(node.found.as_ref()?.power));
+    let why = match (unseen, power) {
+        (Some(unseen), _) => &*unseen.why,
+        (None, Some(Power::Running)) => "it is replaced by the next apply",
+        (None, Some(Power::Stopped)) => "it does not run",
+        (None, Some(Power::Unknown)) => "whether it runs is not known",
+        (None, None) => "it is not there",
+    };
+    let failed = DriverError::failed(format!(
+        "`{name}` could not be asked what it is like inside: {why}."
+    ))
+    .hint(format!(
+        "homestak manifest status {} tells how it is",
+        known.options()
+    ));
+    let hint = unseen.map(|unseen| &unseen.hint);
+    let hint = hint.filter(|hint| !hint.is_empty());
+    Err(hint.into_iter().fold(failed, DriverError::hint))
+}
