@@ -12,6 +12,7 @@ pub mod error;
 pub mod firstboot;
 pub mod foreign;
 pub mod graph;
+mod guest_id;
 pub mod observed;
 pub mod plan;
 pub mod resolve;

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::doc::scalar::SiteId;
 
+pub use crate::guest_id::GuestId;
+
 /// Our own identity of a guest: a UUID in lower case. Names and ids can be reused; this is not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -95,7 +97,7 @@ pub struct GuestRef {
     pub kind: GuestKind,
     /// Its id; `None` while it has none, or when a create call ended without an answer.
     #[serde(default, deserialize_with = "known_id")]
-    pub vmid: Option<u32>,
+    pub vmid: Option<GuestId>,
     /// The host's name when it was last seen; where it was to be made, when it never was.
     pub host: String,
 }
@@ -110,9 +112,11 @@ impl std::fmt::Display for GuestRef {
 }
 
 /// Reads an id. Journals of the first form have 0 for a guest that was never seen.
-fn known_id<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    let id: Option<u32> = Deserialize::deserialize(deserializer)?;
-    Ok(id.filter(|id| *id != 0))
+fn known_id<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<GuestId>, D::Error> {
+    let id: Option<GuestId> = Deserialize::deserialize(deserializer)?;
+    Ok(id.filter(|id| id.number() != Some(0)))
 }
 
 /// A guest as observed.
@@ -121,7 +125,7 @@ pub struct ObservedGuest {
     /// What it is.
     pub kind: GuestKind,
     /// Its id.
-    pub vmid: u32,
+    pub vmid: GuestId,
     /// The host it is on.
     pub host: String,
     /// Its name; empty when it has none, as while it is being made.
@@ -133,7 +137,7 @@ pub struct ObservedGuest {
     /// The manifest it belongs to.
     pub manifest: Option<String>,
     /// The id it was created with. Copies and restored backups keep the one of their original.
-    pub created_as: Option<u32>,
+    pub created_as: Option<GuestId>,
     /// The run that created it, when that was read.
     pub run: Option<String>,
     /// What contradicts its identity, when it was looked at closer: then nothing is done to it.
@@ -216,7 +220,7 @@ pub struct ObservedHost {
 pub struct Observed {
     /// Hosts, sorted by name.
     pub hosts: Vec<ObservedHost>,
-    /// Guests, sorted by vmid.
+    /// Guests, sorted by id.
     pub guests: Vec<ObservedGuest>,
     /// Storages, sorted by host and name.
     pub storages: Vec<ObservedStorage>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use homestak_core::catalog::BUILT_IN_HOSTS;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::observed::{GuestKind, GuestUuid, ObservedGuest};
+use homestak_core::observed::{GuestId, GuestKind, GuestUuid, ObservedGuest};
 use homestak_core::plan::{
     Elsewhere, Inputs, Look, NodePlan, NodeRecord, NodeStatus, Options, Paces, Place, Plan, Reason,
     Records, Refusal, Verb, rebuild as restored, rebuilt_plan, unknown_manifest,
@@ -133,7 +133,7 @@ pub struct Summary {
     /// Hosts that were looked at.
     asked: BTreeSet<String>,
     /// Guests that carry a site, by where they are.
-    seen: BTreeMap<(String, u32), ObservedGuest>,
+    seen: BTreeMap<(String, GuestId), ObservedGuest>,
     /// Identities of nodes.
     claimed: BTreeSet<GuestUuid>,
     /// Other sites, and manifests of this one whose name their guests carry.

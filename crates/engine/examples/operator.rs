@@ -343,7 +343,7 @@ impl Provider for Instantly {
         let running = guests.get(guest.uuid.as_str()).copied();
         Ok(running.map(|running| ObservedGuest {
             kind: guest.kind,
-            vmid: guest.vmid.unwrap_or(100),
+            vmid: guest.vmid.unwrap_or(100.into()),
             host: guest.host.clone(),
             name: String::new(),
             site: Some(site()),
@@ -378,7 +378,7 @@ impl Provider for Instantly {
         let made = GuestRef {
             uuid: guest.uuid.clone(),
             kind: guest.kind,
-            vmid: Some(100),
+            vmid: Some(100.into()),
             host: guest.host.clone(),
         };
         self.set(&made, Some(false));

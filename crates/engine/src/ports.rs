@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 pub use homestak_core::firstboot::{HostKey, Identity};
 pub use homestak_core::observed::{
-    GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    GuestId, GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost,
+    ObservedStorage, Power,
 };
 pub use homestak_core::plan::Comparison;
 
@@ -224,7 +225,7 @@ pub struct NewGuest {
     /// The host it is made on.
     pub host: String,
     /// Its id, or `None` to have one chosen.
-    pub vmid: Option<u32>,
+    pub vmid: Option<GuestId>,
     /// Virtual CPUs.
     pub cores: u32,
     /// Memory in MiB.

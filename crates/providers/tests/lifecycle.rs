@@ -23,7 +23,7 @@ use support::place::{abilities, fleet, place, place_of};
 
 /// The id of a guest that was created.
 fn id(guest: &GuestRef) -> u32 {
-    guest.vmid.expect("an id")
+    guest.vmid.and_then(|id| id.number()).expect("an id")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -248,7 +248,7 @@ async fn creating_a_vm_survives_every_fault() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creating_a_vm_at_a_given_id_survives_every_fault() {
     let mut guest = support::vm(1);
-    guest.vmid = Some(99_011);
+    guest.vmid = Some(99_011.into());
     matrix(plain, guest, &[], create, one_complete_guest).await;
 }
 

@@ -21,7 +21,7 @@ async fn a_task_that_warns_is_a_success() {
     let pve = support::client(&server);
     let guest = pve.create(&support::ct(1)).await.expect("a container");
     pve.start(&guest).await.expect("started");
-    assert!(server.world().guests[&guest.vmid.expect("an id")].running);
+    assert!(server.world().guests[&guest.vmid.and_then(|id| id.number()).expect("an id")].running);
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_task_that_is_not_known_yet_is_waited_for() {
 async fn a_failed_task_comes_with_its_log_and_class() {
     let server = Server::start(World::new()).await;
     let mut guest = support::vm(1);
-    guest.vmid = Some(100);
+    guest.vmid = Some(100.into());
     let pve = support::client(&server);
     let making = pve.create(&guest);
     let failing = async {

@@ -113,7 +113,7 @@ pub(crate) fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
         manifest: "kept".to_owned(),
         run: "kept".to_owned(),
         host: host.to_owned(),
-        vmid: Some(99_000 + nth),
+        vmid: Some((99_000 + nth).into()),
         cores: 1,
         memory: 512,
         disk: 8,
@@ -264,7 +264,7 @@ fn a_server_that_is_killed_in_the_middle_of_a_task_leaves_what_a_loss_of_power_l
     assert_eq!(guests.len(), 1, "nothing is doubled: {guests:?}");
     assert_eq!(
         (guests[0].vmid, guests[0].lock.as_deref()),
-        (99_001, Some("create"))
+        (99_001.into(), Some("create"))
     );
     create(&endpoint, &vm("pve1", "beta", 2, "debian-12.qcow2"));
     assert_eq!(observe(&endpoint).guests.len(), 2, "the rest goes on");

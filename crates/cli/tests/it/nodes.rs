@@ -56,7 +56,7 @@ impl Lab {
             guest: GuestRef {
                 uuid: guest(*nth),
                 kind: GuestKind::Vm,
-                vmid: Some(100 + nth),
+                vmid: Some((100 + nth).into()),
                 host: host.to_owned(),
             },
             status: NodeStatus::Ready,

@@ -313,7 +313,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
         guest: GuestRef {
             uuid: uuid.clone(),
             kind: GuestKind::Vm,
-            vmid: Some(4321),
+            vmid: Some(4321.into()),
             host: "pve1".to_owned(),
         },
         status: NodeStatus::Ready,

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::{GuestUuid, Power};
+use crate::observed::{GuestId, GuestUuid, Power};
 use crate::resolve::{Origin, Resolved, ResolvedNode};
 
 use super::compare::{found, judge, reason, remembered};
@@ -491,7 +491,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
 
     /// Refuses ids that someone else has.
     fn check_ids(&mut self) {
-        let going: BTreeSet<(Place, Option<u32>)> = self
+        let going: BTreeSet<(Place, Option<GuestId>)> = self
             .nodes
             .iter()
             .filter(|node| matches!(node.action, Action::Destroy | Action::Replace))

@@ -13,7 +13,7 @@ use crate::converge::Change;
 use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
 use crate::foreign::ForeignText;
-use crate::observed::{GuestKind, GuestRef, GuestUuid, Power};
+use crate::observed::{GuestId, GuestKind, GuestRef, GuestUuid, Power};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
 pub const FORM: u32 = 3;
@@ -403,7 +403,7 @@ pub struct Wanted {
     /// The machine it is made on, by the name the hypervisor has for it.
     pub host: String,
     /// Its id, or `None` to have one chosen.
-    pub vmid: Option<u32>,
+    pub vmid: Option<GuestId>,
     /// Virtual CPUs.
     pub cores: u32,
     /// Memory in MiB.
@@ -469,7 +469,7 @@ pub struct Foreign {
     /// Where it is.
     pub place: Place,
     /// Its id.
-    pub vmid: u32,
+    pub vmid: GuestId,
     /// Its name.
     pub name: String,
     /// The host it is on.

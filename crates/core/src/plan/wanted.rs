@@ -5,7 +5,7 @@
 
 use crate::catalog::Catalog;
 use crate::doc::manifest::NodeType;
-use crate::observed::{GuestKind, GuestUuid};
+use crate::observed::{GuestId, GuestKind, GuestUuid};
 use crate::resolve::ResolvedNode;
 
 use super::place::Offer;
@@ -55,7 +55,8 @@ pub(super) fn wanted(
         vmid: node
             .vmid
             .as_ref()
-            .and_then(|vmid| u32::try_from(vmid.value.0).ok()),
+            .and_then(|vmid| u32::try_from(vmid.value.0).ok())
+            .map(GuestId::from),
         cores: u32::try_from(number(size.map(|size| size.cores.value))).unwrap_or(1),
         memory: number(size.map(|size| size.memory.value)),
         disk: number(size.map(|size| size.disk.value)),

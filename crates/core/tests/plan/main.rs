@@ -88,7 +88,7 @@ fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> Observ
     ObservedGuest {
         is_stranger: false,
         kind: GuestKind::Vm,
-        vmid,
+        vmid: vmid.into(),
         host: "father".to_owned(),
         name: name.to_owned(),
         manifest: uuid.is_some().then(|| "m".to_owned()),

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, Places, PortError, Provider, Reach,
+    Capabilities, Class, GuestId, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
+    NewIdentity, Observed, ObservedGuest, Places, PortError, Provider, Reach,
 };
 
 /// When a change fails.
@@ -54,13 +54,13 @@ pub struct Flaky {
     pub whole: Arc<dyn Places>,
     pub fault: Arc<Fault>,
     /// A guest that is neither listed nor may be read.
-    pub hidden: Option<u32>,
+    pub hidden: Option<GuestId>,
 }
 
 struct Door {
     whole: Arc<dyn Provider>,
     fault: Arc<Fault>,
-    hidden: Option<u32>,
+    hidden: Option<GuestId>,
 }
 
 #[async_trait]

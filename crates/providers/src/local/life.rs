@@ -256,14 +256,19 @@ impl Local {
             .map(|node| (node.vmid, node.name))
             .collect();
         match new.vmid {
-            Some(asked) => match taken.get(&asked) {
-                None => Ok(asked),
-                Some(holder) => Err(PortError::refused(
+            Some(asked) => {
+                let number = asked.number();
+                let detail = match number.map(|number| (number, taken.get(&number))) {
+                    Some((free, None)) => return Ok(free),
+                    Some((_, Some(holder))) => format!("id {asked} belongs to `{holder}`"),
+                    None => format!("`{asked}` is not a number, and nodes here have numbers"),
+                };
+                Err(PortError::refused(
                     &format!("make `{}`", new.name),
-                    format!("id {asked} belongs to `{holder}`"),
+                    detail,
                     "write another `vmid`, or leave it out to have one chosen",
-                )),
-            },
+                ))
+            }
             None => Ok((FIRST_VMID..)
                 .find(|id| !taken.contains_key(id))
                 .unwrap_or(FIRST_VMID)),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use homestak_api::runtime::{LeavableClock, SharedClock};
-use homestak_engine::ports::{Class, GuestKind, Listener, PortError};
+use homestak_engine::ports::{Class, GuestId, GuestKind, Listener, PortError};
 use serde_json::Value;
 
 use super::boot::Boots;
@@ -167,7 +167,7 @@ impl Pve {
         guest: &homestak_engine::ports::GuestRef,
     ) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         match guest.vmid {
-            Some(vmid) => Some(self.guard.guest(vmid).await),
+            Some(id) => Some(self.guard.guest(id).await),
             None => None,
         }
     }
@@ -207,12 +207,13 @@ pub(super) fn by_kind(
 }
 
 /// Names a guest in messages.
-pub(super) fn name_of(kind: GuestKind, vmid: u32, node: &str) -> String {
+pub(super) fn name_of(kind: GuestKind, id: impl Into<GuestId>, node: &str) -> String {
+    let id = id.into();
     let kind = match kind {
         GuestKind::Vm => "VM",
         GuestKind::Ct => "container",
     };
-    format!("{kind} {vmid} on {node}")
+    format!("{kind} {id} on {node}")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, DiskSource, GuestKind, GuestRef, NewGuest};
+use homestak_engine::ports::{Class, DiskSource, GuestId, GuestKind, GuestRef, NewGuest};
 
 use super::client::{Pve, name_of};
 use super::fault::{Fault, Reason};
@@ -40,12 +40,13 @@ impl Pve {
         // Listed before the search: whatever a rival makes in between is not taken for someone
         // else's, but run into, and recognised.
         let seen = self.look().await?;
-        let mut taken: BTreeSet<u32> = match guest.vmid {
+        let asked = guest.vmid.map(numbered).transpose()?;
+        let mut taken: BTreeSet<u32> = match asked {
             Some(_) => BTreeSet::new(),
             None => {
                 // Those that are half-made may be ours: `make_at` finds out.
                 let whole = seen.guests.iter().filter(|row| row.lock.is_none());
-                whole.map(|row| row.vmid).collect()
+                whole.filter_map(|row| row.vmid.number()).collect()
             }
         };
         match self.already_there(guest).await? {
@@ -60,14 +61,14 @@ impl Pve {
         self.check_room(guest, &seen).await?;
         self.ensure_seed(guest).await?;
         for _ in 0..IDS {
-            let vmid = match guest.vmid {
+            let vmid = match asked {
                 Some(vmid) => vmid,
                 None => self.choose_id(guest, &taken).await?,
             };
             let _turn = self.guard.guest(vmid).await;
             match self.make_at(guest, vmid).await? {
                 Some(located) => return self.complete(guest, located).await,
-                None if guest.vmid.is_some() => return Err(self.taken(guest, vmid).await?),
+                None if asked.is_some() => return Err(self.taken(guest, vmid).await?),
                 None => taken.insert(vmid),
             };
         }
@@ -109,7 +110,7 @@ impl Pve {
             return Ok(found);
         }
         Ok(match self.search(&guest.uuid).await? {
-            Found::Ours(other) if other.vmid != vmid => {
+            Found::Ours(other) if vmid != other.vmid.into() => {
                 let name = name_of(other.kind, other.vmid, &other.node);
                 let detail = format!("{name} carries the identity already; it is not changed");
                 return Err(Fault::new(Class::Refused, Reason::AlreadyExists, detail)
@@ -172,6 +173,14 @@ impl Pve {
         });
         result.map(|_| ())
     }
+}
+
+/// Reads an id that a guest is to have.
+fn numbered(id: GuestId) -> Result<u32, Fault> {
+    id.number().ok_or_else(|| {
+        let detail = format!("`{id}` is not a number, and guests of Proxmox VE have numbers");
+        Fault::new(Class::Refused, Reason::Other, detail)
+    })
 }
 
 /// Makes the create call of a VM from an image, or of a container from a template.

@@ -39,7 +39,7 @@ impl Pve {
         Ok(GuestRef {
             uuid: guest.uuid.clone(),
             kind: located.kind,
-            vmid: Some(located.vmid),
+            vmid: Some(located.vmid.into()),
             host: located.node,
         })
     }

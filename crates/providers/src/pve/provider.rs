@@ -20,7 +20,7 @@ use super::requests::{CLUSTER_STATUS, Call};
 
 fn guest_name(guest: &GuestRef) -> String {
     match guest.vmid {
-        Some(vmid) => name_of(guest.kind, vmid, &guest.host),
+        Some(id) => name_of(guest.kind, id, &guest.host),
         None => format!("the guest {} on {}", guest.uuid, guest.host),
     }
 }
@@ -89,9 +89,9 @@ impl Provider for Pve {
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         describe(about(&guest.uuid, self.make(guest)).await, || {
             match guest.vmid {
-                Some(vmid) => format!(
+                Some(id) => format!(
                     "create {} `{}`",
-                    name_of(guest.kind, vmid, &guest.host),
+                    name_of(guest.kind, id, &guest.host),
                     guest.name
                 ),
                 None => format!("create guest `{}` on {}", guest.name, guest.host),

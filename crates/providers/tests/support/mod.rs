@@ -185,7 +185,7 @@ pub fn add(world: &mut World, vmid: u32, nth: u32, change: impl FnOnce(&mut Gues
     GuestRef {
         uuid,
         kind: GuestKind::Vm,
-        vmid: Some(vmid),
+        vmid: Some(vmid.into()),
         host: "pve1".to_owned(),
     }
 }

@@ -119,7 +119,7 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
         guest: GuestRef {
             uuid: uuid(name.len()),
             kind: GuestKind::Vm,
-            vmid: (status != NodeStatus::Creating).then_some(99_011),
+            vmid: (status != NodeStatus::Creating).then_some(99_011.into()),
             host: "father".into(),
         },
         status,

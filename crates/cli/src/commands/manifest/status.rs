@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use homestak_core::observed::GuestId;
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use homestak_driver::live::{Live, ask, contacts};
 use homestak_driver::runs::{
@@ -24,7 +25,7 @@ use crate::ui::{Printer, result, table};
 struct Line {
     status: &'static str,
     host: String,
-    vmid: Option<u32>,
+    vmid: Option<GuestId>,
     address: Option<String>,
     error: Option<String>,
     /// How it is now; `None` when nobody asked, or nobody answered.
