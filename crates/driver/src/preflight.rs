@@ -92,7 +92,7 @@ pub(crate) fn wanted(
     });
     let mut bridges: Vec<(String, String)> = made
         .iter()
-        .map(|one| (one.host.clone(), one.bridge.clone()))
+        .map(|one| (one.host.clone(), one.nic.bridge.clone()))
         .collect();
     bridges.sort();
     bridges.dedup();
@@ -126,7 +126,7 @@ pub(crate) fn wanted(
             .into_iter()
             .collect(),
         site: SiteWanted {
-            fixed_addresses: made.iter().any(|one| one.address.is_some()),
+            fixed_addresses: made.iter().any(|one| one.nic.address.is_some()),
             gateway: defaults
                 .and_then(|defaults| defaults.gateway.as_ref())
                 .map(|gateway| gateway.value),

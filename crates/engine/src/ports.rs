@@ -4,6 +4,7 @@
 //! Never: default bodies; an implementation that lacks something must not compile.
 
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub use homestak_core::observed::{
     GuestId, GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost,
     ObservedStorage, Power,
 };
-pub use homestak_core::plan::Comparison;
+pub use homestak_core::plan::{Comparison, GuestPlan, Nic};
 
 /// What the caller can reasonably do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,29 +192,12 @@ impl From<Identity> for Seed {
     }
 }
 
-/// A guest's place on the network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nic {
-    /// Its MAC address, lower case.
-    pub mac: String,
-    /// Bridge of the host.
-    pub bridge: String,
-    /// VLAN tag.
-    pub vlan: Option<u16>,
-    /// Fixed address with prefix, for containers; virtual machines get it from their seed.
-    pub address: Option<(IpAddr, u8)>,
-    /// Gateway, for containers.
-    pub gateway: Option<IpAddr>,
-}
-
 /// A guest to be made. It contains every choice; making it makes none but the id, and that only
 /// when it is left open.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewGuest {
-    /// Its identity.
-    pub uuid: GuestUuid,
-    /// What it is.
-    pub kind: GuestKind,
+    /// What it is like.
+    pub guest: GuestPlan,
     /// Its name, which is its host name.
     pub name: String,
     /// The site it belongs to.
@@ -222,36 +206,30 @@ pub struct NewGuest {
     pub manifest: String,
     /// The run that creates it. It is written on the guest, as the proof that this run may undo it.
     pub run: String,
-    /// The host it is made on.
-    pub host: String,
-    /// Its id, or `None` to have one chosen.
-    pub vmid: Option<GuestId>,
-    /// Virtual CPUs.
-    pub cores: u32,
-    /// Memory in MiB.
-    pub memory: u64,
-    /// Disk in GiB.
-    pub disk: u64,
-    /// Storage of the disk.
-    pub storage: String,
-    /// Storage of the seed and of images.
-    pub image_storage: String,
     /// Where the disk comes from.
     pub source: DiskSource,
-    /// Its place on the network.
-    pub nic: Nic,
     /// First-boot data. Proxmox VE takes it for virtual machines only.
     pub seed: Option<Seed>,
-    /// Whether a container runs without privileges.
-    pub unprivileged: bool,
     /// Public SSH keys of root in a container.
     pub ssh_keys: Vec<String>,
-    /// Whether guests will run on it, so that it needs the host's CPU features.
-    pub hosts_guests: bool,
     /// Whether the plan found it as a guest of the first form, which carries no site. Any other
     /// guest of its identity without a site is refused.
     #[serde(default)]
     pub first_form: bool,
+}
+
+impl Deref for NewGuest {
+    type Target = GuestPlan;
+
+    fn deref(&self) -> &GuestPlan {
+        &self.guest
+    }
+}
+
+impl DerefMut for NewGuest {
+    fn deref_mut(&mut self) -> &mut GuestPlan {
+        &mut self.guest
+    }
 }
 
 /// The identity that a guest gets.

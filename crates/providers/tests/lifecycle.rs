@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, Power, Provider as _,
+    Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Power, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_providers::pve::facts::Fetched;
@@ -195,11 +195,9 @@ fn facts_of(place: &support::place::Place, vmid: u32) -> GuestFacts {
 async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     let place = cluster().await;
     let pve = place.client();
-    let guest = NewGuest {
-        storage: "nfs".to_owned(),
-        seed: None,
-        ..support::vm(1)
-    };
+    let mut guest = support::vm(1);
+    guest.storage = "nfs".to_owned();
+    guest.seed = None;
     let at = pve.create(&guest).await.expect("a guest");
     let seen = pve.observe().await.expect("a look");
     assert!(seen.guests.iter().any(|guest| guest.host == "pve1"));
@@ -288,18 +286,14 @@ async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made
     .await;
     let pve = place.client();
     let before = place.world.volumes();
-    let large = NewGuest {
-        disk: 500,
-        ..support::vm(1)
-    };
+    let mut large = support::vm(1);
+    large.disk = 500;
     let error = pve.create(&large).await.expect_err("no room");
     assert_eq!(error.class, Class::Refused);
     assert!(error.detail.contains("500.0 GiB"), "{error:?}");
     assert!(error.detail.contains("GiB free"), "{error:?}");
-    let heavy = NewGuest {
-        memory: 128 << 10,
-        ..support::vm(1)
-    };
+    let mut heavy = support::vm(1);
+    heavy.memory = 128 << 10;
     let error = pve.create(&heavy).await.expect_err("no memory");
     assert_eq!(error.class, Class::Refused);
     assert!(error.detail.contains("128.0 GiB"), "{error:?}");

@@ -103,11 +103,9 @@ fn image(file: &str, kind: GuestKind) -> ImageWanted {
     }
 }
 
-fn on_disks(guest: NewGuest) -> NewGuest {
-    NewGuest {
-        storage: "disks".to_owned(),
-        ..guest
-    }
+fn on_disks(mut guest: NewGuest) -> NewGuest {
+    guest.storage = "disks".to_owned();
+    guest
 }
 
 async fn address(pve: &Pve, place: &Place, guest: &GuestRef) -> Result<(), PortError> {

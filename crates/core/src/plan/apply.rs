@@ -21,8 +21,7 @@ use super::strays::{
     unseen_inside, unusable,
 };
 use super::types::{
-    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, Refusal,
-    Wanted,
+    Action, FORM, Foreign, Found, ImageNeed, NodePlan, Place, Plan, Reason, Refusal, Wanted,
 };
 use super::wanted::wanted;
 use super::{Inputs, Look, identity};
@@ -77,11 +76,6 @@ pub(super) fn empty(
     refusals: Vec<Refusal>,
 ) -> Plan {
     let settings = &inputs.resolved.settings;
-    let written = match settings.on_error.value {
-        crate::doc::manifest::OnError::Stop => OnError::Stop,
-        crate::doc::manifest::OnError::Rollback => OnError::Rollback,
-        crate::doc::manifest::OnError::Continue => OnError::Continue,
-    };
     let parallelism = usize::try_from(settings.parallelism.value).unwrap_or(1);
     let mut hosts: Vec<String> = site_hosts(inputs.resolved)
         .into_values()
@@ -95,7 +89,7 @@ pub(super) fn empty(
         site: Some(inputs.site.clone()),
         manifest: inputs.resolved.name.clone(),
         hosts,
-        on_error: inputs.options.on_error.unwrap_or(written),
+        on_error: inputs.options.on_error.unwrap_or(settings.on_error.value),
         parallelism: inputs.options.parallelism.unwrap_or(parallelism).max(1),
         verify_ssh: settings.verify_ssh.value,
         timeout_buffer: u64::try_from(settings.timeout_buffer.value).unwrap_or(0),

@@ -33,10 +33,11 @@ pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
 pub use step::{Step, StepId, StepKind, Steps, steps};
 pub use strays::{UNSEEN_INSIDE, is_removed, left_inside, lost_with_it};
 pub use types::{
-    Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
-    Plan, Reason, Refusal, Reidentified, Unseen, Verb, Wanted,
+    Action, Comparison, ConfigPlan, FORM, Foreign, Found, GuestPlan, ImageNeed, Nic, NodePlan,
+    Place, Plan, Reason, Refusal, Reidentified, Unseen, Verb, Wanted,
 };
 
+pub use crate::doc::manifest::OnError;
 pub use unsupported::unsupported;
 pub use wanted::{USER, correct_sources};
 

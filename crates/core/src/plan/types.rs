@@ -4,12 +4,14 @@
 //! Never: the value of a secret; keys and tokens are named, and looked up when they are used.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Configured, NodeRecord};
 use super::step::Steps;
 use crate::converge::Change;
+use crate::doc::manifest::OnError;
 use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
 use crate::foreign::ForeignText;
@@ -58,18 +60,6 @@ impl std::fmt::Display for Place {
             Self::Inside(name) => write!(f, "node {name}"),
         }
     }
-}
-
-/// What happens to the rest when a node fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnError {
-    /// Nothing new is begun; what is there stays.
-    Stop,
-    /// What this run made is removed again, the node that failed included.
-    Rollback,
-    /// Nodes that do not depend on it go on.
-    Continue,
 }
 
 /// A plan: every choice is made.
@@ -393,9 +383,24 @@ pub struct Found {
     pub hosts_guests: Option<bool>,
 }
 
-/// What a node should be: everything that making it needs, but secrets.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wanted {
+/// A guest's place on the network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    /// Its MAC address, lower case.
+    pub mac: String,
+    /// Bridge of the host.
+    pub bridge: String,
+    /// VLAN tag.
+    pub vlan: Option<u16>,
+    /// Fixed address with prefix; `None` for DHCP. Virtual machines get it from their seed.
+    pub address: Option<(IpAddr, u8)>,
+    /// Gateway.
+    pub gateway: Option<IpAddr>,
+}
+
+/// A guest as its hypervisor creates it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestPlan {
     /// Its identity.
     pub uuid: GuestUuid,
     /// What it is.
@@ -414,30 +419,39 @@ pub struct Wanted {
     pub storage: String,
     /// Storage of the seed and of images.
     pub image_storage: String,
+    /// Its place on the network.
+    #[serde(flatten)]
+    pub nic: Nic,
+    /// Whether a container runs without privileges.
+    pub unprivileged: bool,
+    /// Whether guests will run on it, so that it needs the host's CPU features.
+    pub hosts_guests: bool,
+}
+
+/// What a node should be: everything that making it needs, but secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Its guest.
+    #[serde(flatten)]
+    pub guest: GuestPlan,
     /// What it is made from: the name of an image, or a volume.
     pub source: String,
     /// Index of the image in the plan; none for a volume that is there already.
     pub image: Option<usize>,
-    /// Its MAC address.
-    pub mac: String,
-    /// Bridge of the host.
-    pub bridge: String,
-    /// VLAN tag.
-    pub vlan: Option<u16>,
-    /// Fixed address with prefix; `None` for DHCP.
-    pub address: Option<(IpAddr, u8)>,
-    /// Gateway.
-    pub gateway: Option<IpAddr>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
-    /// Whether a container runs without privileges.
-    pub unprivileged: bool,
-    /// Whether guests will run on it.
-    pub hosts_guests: bool,
     /// The user that is made on first boot.
     pub user: String,
     /// Packages that are installed on first boot.
     pub packages: Vec<String>,
+}
+
+impl Deref for Wanted {
+    type Target = GuestPlan;
+
+    fn deref(&self) -> &GuestPlan {
+        &self.guest
+    }
 }
 
 /// An image that must be in a storage before guests are made from it.

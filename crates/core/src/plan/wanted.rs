@@ -9,7 +9,7 @@ use crate::observed::{GuestId, GuestKind, GuestUuid};
 use crate::resolve::ResolvedNode;
 
 use super::place::Offer;
-use super::types::{ImageNeed, Place, Plan, Wanted};
+use super::types::{GuestPlan, ImageNeed, Nic, Place, Plan, Wanted};
 use super::{Inputs, identity};
 
 /// What every machine gets on first boot, so that its address can be asked for.
@@ -47,8 +47,17 @@ pub(super) fn wanted(
     let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
     let mut packages = vec![AGENT.to_owned()];
     packages.extend(node.packages.iter().filter(|one| *one != AGENT).cloned());
-    Wanted {
-        mac: identity::mac(&uuid),
+    let guest = GuestPlan {
+        nic: Nic {
+            mac: identity::mac(&uuid),
+            bridge: net.bridge.value.clone(),
+            vlan: net
+                .vlan
+                .as_ref()
+                .and_then(|vlan| u16::try_from(vlan.value).ok()),
+            address: net.address.value.map(|cidr| (cidr.ip, cidr.prefix)),
+            gateway: net.gateway.as_ref().map(|gateway| gateway.value),
+        },
         uuid,
         kind,
         host: offer.host.clone(),
@@ -62,18 +71,14 @@ pub(super) fn wanted(
         disk: number(size.map(|size| size.disk.value)),
         storage: offer.storage.clone(),
         image_storage: offer.image_storage.clone(),
-        source,
-        image,
-        bridge: net.bridge.value.clone(),
-        vlan: net
-            .vlan
-            .as_ref()
-            .and_then(|vlan| u16::try_from(vlan.value).ok()),
-        address: net.address.value.map(|cidr| (cidr.ip, cidr.prefix)),
-        gateway: net.gateway.as_ref().map(|gateway| gateway.value),
-        dns: net.dns.value.clone(),
         unprivileged: node.unprivileged.as_ref().is_none_or(|value| value.value),
         hosts_guests: node.can_host,
+    };
+    Wanted {
+        guest,
+        source,
+        image,
+        dns: net.dns.value.clone(),
         user: user.map_or_else(|| USER.to_owned(), |user| user.to_string()),
         packages,
     }

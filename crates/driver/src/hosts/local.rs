@@ -89,7 +89,7 @@ impl HostKind for ThisMachine {
         let nodes = plan.iter().flat_map(|plan| &plan.nodes);
         let nodes = nodes.filter(|node| node.place == here);
         let asked: Vec<_> = nodes
-            .filter_map(|node| Some((node.name.as_str(), node.wanted.as_ref()?.address?.0)))
+            .filter_map(|node| Some((node.name.as_str(), node.wanted.as_ref()?.nic.address?.0)))
             .collect();
         let realm = realm(&self.0.settings)?;
         findings.extend(local::check_addresses(&realm, &asked));

@@ -6,8 +6,8 @@
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
 use homestak_core::plan::{
-    Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason, StepId, Steps,
-    Verb, Wanted, steps,
+    Action, FORM, GuestPlan, Nic, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason,
+    StepId, Steps, Verb, Wanted, steps,
 };
 use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
 use homestak_engine::ports::{Class, Next};
@@ -86,25 +86,29 @@ fn node(number: usize) -> NodePlan {
 
 fn wanted(number: usize) -> Wanted {
     Wanted {
-        uuid: uuid(number),
-        kind: GuestKind::Vm,
-        host: "father".into(),
-        vmid: None,
-        cores: 2,
-        memory: 2048,
-        disk: 20,
-        storage: "local-zfs".into(),
-        image_storage: "local".into(),
+        guest: GuestPlan {
+            uuid: uuid(number),
+            kind: GuestKind::Vm,
+            host: "father".into(),
+            vmid: None,
+            cores: 2,
+            memory: 2048,
+            disk: 20,
+            storage: "local-zfs".into(),
+            image_storage: "local".into(),
+            nic: Nic {
+                mac: "bc:24:11:00:00:01".into(),
+                bridge: "vmbr0".into(),
+                vlan: None,
+                address: Some(("10.0.0.7".parse().unwrap(), 24)),
+                gateway: Some("10.0.0.1".parse().unwrap()),
+            },
+            unprivileged: false,
+            hosts_guests: false,
+        },
         source: "debian-12-custom".into(),
         image: None,
-        mac: "bc:24:11:00:00:01".into(),
-        bridge: "vmbr0".into(),
-        vlan: None,
-        address: Some(("10.0.0.7".parse().unwrap(), 24)),
-        gateway: Some("10.0.0.1".parse().unwrap()),
         dns: vec!["10.0.0.1".parse().unwrap()],
-        unprivileged: false,
-        hosts_guests: false,
         user: "homestak".into(),
         packages: vec!["qemu-guest-agent".into()],
     }
