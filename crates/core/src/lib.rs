@@ -17,3 +17,4 @@ pub mod observed;
 pub mod plan;
 pub mod resolve;
 pub mod token;
+pub mod units;

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::doc::scalar::SiteId;
+use crate::units::Bytes;
 
 pub use crate::guest_id::GuestId;
 
@@ -154,10 +155,10 @@ pub struct ObservedGuest {
     pub lock: Option<String>,
     /// Virtual CPUs.
     pub cores: Option<u32>,
-    /// Memory in bytes.
-    pub memory: Option<u64>,
-    /// Size of its first disk in bytes.
-    pub disk: Option<u64>,
+    /// Memory.
+    pub memory: Option<Bytes>,
+    /// Size of its first disk.
+    pub disk: Option<Bytes>,
     /// Tags, lower-case, sorted.
     pub tags: Vec<String>,
 }
@@ -196,8 +197,8 @@ pub struct ObservedStorage {
     pub active: bool,
     /// What it may hold, such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
     pub content: Vec<String>,
-    /// Free bytes, where known.
-    pub available: Option<u64>,
+    /// What is free, where known.
+    pub available: Option<Bytes>,
     /// Whether several hosts share it.
     pub shared: bool,
 }
@@ -211,8 +212,8 @@ pub struct ObservedHost {
     pub online: bool,
     /// CPU cores.
     pub cores: Option<u32>,
-    /// Memory in bytes.
-    pub memory: Option<u64>,
+    /// Memory.
+    pub memory: Option<Bytes>,
 }
 
 /// Everything at a place, from one look.

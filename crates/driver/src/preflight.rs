@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::{self, Action, Place, Plan};
+use homestak_core::units::Bytes;
 use homestak_providers::pve::preflight::{FileWanted, SiteWanted, StorageWanted, Wanted};
 
 use crate::error::DriverError;
@@ -64,7 +65,7 @@ pub(crate) fn wanted(
             GuestKind::Vm => ("images", &["iso", "import"][..]),
             GuestKind::Ct => ("rootdir", &["vztmpl"][..]),
         };
-        need(&one.storage, disk, one.disk << 30);
+        need(&one.storage, disk, Bytes::from(one.disk).0);
         for content in images {
             need(&one.image_storage, content, 0);
         }

@@ -25,9 +25,9 @@ use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::look::{Errand, survey};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::ports::{
-    Capabilities, Comparison, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
-    Leased, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places,
-    PortError, Power, Provider, Reach, Remark, Seed, Seeds,
+    Capabilities, Comparison, Configurer, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted,
+    Inner, Leased, Mib, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost,
+    ObservedStorage, Places, PortError, Power, Provider, Reach, Remark, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -394,10 +394,10 @@ impl Provider for Instantly {
     async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
         Ok(())
     }
-    async fn grow_disk(&self, _: &GuestRef, _: u64) -> Result<(), PortError> {
+    async fn grow_disk(&self, _: &GuestRef, _: Gib) -> Result<(), PortError> {
         Ok(())
     }
-    async fn reshape(&self, _: &GuestRef, _: u32, _: u64) -> Result<(), PortError> {
+    async fn reshape(&self, _: &GuestRef, _: u32, _: Mib) -> Result<(), PortError> {
         Ok(())
     }
     async fn stop(&self, guest: &GuestRef, _: Halt) -> Result<(), PortError> {

@@ -20,6 +20,7 @@ pub use homestak_core::observed::{
     ObservedStorage, Power,
 };
 pub use homestak_core::plan::{Comparison, GuestPlan, Nic};
+pub use homestak_core::units::{Bytes, Gib, Mib};
 
 /// What the caller can reasonably do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -378,9 +379,9 @@ pub trait Provider: Send + Sync {
     /// Takes the first-boot data away, once the guest is ready.
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError>;
     /// Grows the first disk to a size in GiB; a disk that is as large is left alone.
-    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError>;
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError>;
     /// Gives a guest other CPUs and memory (MiB), which count from its next start on.
-    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError>;
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError>;
     /// Brings a guest to a halt; one that is stopped is left alone.
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError>;
     /// Removes one stopped guest with what belongs to it: the one with this identity and this id,

@@ -11,8 +11,8 @@ use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    Class, DiskSource, GuestKind, GuestPlan, GuestUuid, Identity, NewGuest, Nic, PortError,
-    Provider as _, Seed,
+    Class, DiskSource, Gib, GuestKind, GuestPlan, GuestUuid, Identity, Mib, NewGuest, Nic,
+    PortError, Provider as _, Seed,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_sim::{Pace, World};
@@ -161,8 +161,8 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
             host: "pve1".to_owned(),
             vmid: None,
             cores: 2,
-            memory: 1024,
-            disk: 8,
+            memory: Mib(1024),
+            disk: Gib(8),
             storage: "local".to_owned(),
             image_storage: "local".to_owned(),
             nic: Nic {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Power, Provider as _,
+    Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, Power, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_providers::pve::facts::Fetched;
@@ -42,11 +42,11 @@ async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
             (seen.power, seen.name.as_str()),
             (Power::Running, guest.name.as_str())
         );
-        assert_eq!(seen.disk, Some(8 << 30));
+        assert_eq!(seen.disk, Some(Gib(8).into()));
         pve.discard_seed(&at).await.expect("discarded");
         pve.discard_seed(&at).await.expect("discarded twice");
-        pve.grow_disk(&at, 12).await.expect("grown");
-        pve.grow_disk(&at, 12).await.expect("grown twice");
+        pve.grow_disk(&at, Gib(12)).await.expect("grown");
+        pve.grow_disk(&at, Gib(12)).await.expect("grown twice");
         pve.stop(&at, Halt::Graceful(Duration::from_secs(30)))
             .await
             .expect("stopped");
@@ -211,7 +211,9 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     assert_eq!(facts_of(&place, id(&at)).host, "pve2");
     pve.stop(&at, Halt::Now).await.expect("stopped");
     move_to("pve1");
-    pve.grow_disk(&at, 9).await.expect("grown where it is now");
+    pve.grow_disk(&at, Gib(9))
+        .await
+        .expect("grown where it is now");
     move_to("pve2");
     let error = pve.destroy(&at).await.expect_err("planned elsewhere");
     assert_eq!(error.class, Class::Refused, "{error:?}");
@@ -287,13 +289,13 @@ async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made
     let pve = place.client();
     let before = place.world.volumes();
     let mut large = support::vm(1);
-    large.disk = 500;
+    large.disk = Gib(500);
     let error = pve.create(&large).await.expect_err("no room");
     assert_eq!(error.class, Class::Refused);
     assert!(error.detail.contains("500.0 GiB"), "{error:?}");
     assert!(error.detail.contains("GiB free"), "{error:?}");
     let mut heavy = support::vm(1);
-    heavy.memory = 128 << 10;
+    heavy.memory = Mib(128 << 10);
     let error = pve.create(&heavy).await.expect_err("no memory");
     assert_eq!(error.class, Class::Refused);
     assert!(error.detail.contains("128.0 GiB"), "{error:?}");

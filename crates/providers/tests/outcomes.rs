@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, Halt, ImageSource, ImageWanted, Power, Provider as _,
+    Class, Gib, GuestKind, Halt, ImageSource, ImageWanted, Mib, Power, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_sim::{Call, Fault, FaultKind, Kind, Timing};
@@ -133,10 +133,10 @@ async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts()
         .change_guest(vmid, &[("memory", "2048"), ("cores", "4")])
         .expect("changed");
     let seen = pve.inspect(&guest).await.expect("seen").expect("there");
-    assert_eq!((seen.cores, seen.memory), (Some(2), Some(1024 << 20)));
+    assert_eq!((seen.cores, seen.memory), (Some(2), Some(Mib(1024).into())));
     pve.stop(&guest, Halt::Now).await.expect("stopped");
     let seen = pve.inspect(&guest).await.expect("seen").expect("there");
-    assert_eq!((seen.cores, seen.memory), (Some(4), Some(2048 << 20)));
+    assert_eq!((seen.cores, seen.memory), (Some(4), Some(Mib(2048).into())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,7 +146,7 @@ async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
     let guest = pve.create(&support::ct(1)).await.expect("created");
     let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
     place.world.keep_file_system(vmid);
-    let error = pve.grow_disk(&guest, 20).await.expect_err("not grown");
+    let error = pve.grow_disk(&guest, Gib(20)).await.expect_err("not grown");
     assert!(
         error.detail.contains("the file system in it was not"),
         "{error:?}"

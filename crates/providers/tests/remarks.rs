@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    GuestKind, GuestUuid, ImageSource, ImageWanted, Listener, Provider as _, Remark,
+    Gib, GuestKind, GuestUuid, ImageSource, ImageWanted, Listener, Provider as _, Remark,
 };
 use homestak_providers::pve::Limits;
 use homestak_sim::{Call, Fault, FaultKind, Kind};
@@ -122,7 +122,7 @@ async fn a_lock_that_is_waited_for_is_named() {
             free,
         );
     };
-    let (result, ()) = tokio::join!(pve.grow_disk(&at, 9), release);
+    let (result, ()) = tokio::join!(pve.grow_disk(&at, Gib(9)), release);
     result.expect("grown");
     let said = (
         Some(support::uuid(1)),

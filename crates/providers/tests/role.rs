@@ -8,8 +8,8 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, NewIdentity, PortError,
-    Provider as _,
+    Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, NewGuest, NewIdentity,
+    PortError, Provider as _,
 };
 use homestak_providers::pve::Pve;
 use homestak_providers::pve::preflight::{
@@ -138,10 +138,10 @@ async fn work(pve: &Pve, place: &Place) -> Result<(), PortError> {
         pve.start(&at).await?;
         address(pve, place, &at).await?;
         pve.discard_seed(&at).await?;
-        pve.grow_disk(&at, 12).await?;
+        pve.grow_disk(&at, Gib(12)).await?;
         pve.stop(&at, Halt::Graceful(Duration::from_secs(60)))
             .await?;
-        pve.reshape(&at, 1, 512).await?;
+        pve.reshape(&at, 1, Mib(512)).await?;
         let to = NewIdentity {
             uuid: support::uuid(40 + u32::try_from(nth).expect("small")),
             site: support::site(),

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, Provider as _};
+use homestak_engine::ports::{Class, Gib, Provider as _};
 use homestak_providers::pve::Limits;
 use support::add;
 use support::server::Server;
@@ -136,7 +136,7 @@ async fn a_lock_timeout_is_tried_again() {
         "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout",
     );
     server.world().faults_on.push(("PUT /resize", timeout));
-    pve.grow_disk(&guest, 12).await.expect("grown");
+    pve.grow_disk(&guest, Gib(12)).await.expect("grown");
     server.world().finish();
     assert!(server.world().guests[&100].config["scsi0"].ends_with("size=12G"));
 }

@@ -5,7 +5,7 @@
 
 mod support;
 
-use homestak_engine::ports::{Class, GuestId, GuestKind, Halt, Provider as _};
+use homestak_engine::ports::{Class, Gib, GuestId, GuestKind, Halt, Provider as _};
 use homestak_providers::local::{Local, LocalSettings, Realm};
 use homestak_providers::pve::vmid::choose;
 use support::add;
@@ -38,7 +38,10 @@ async fn a_guest_that_only_has_our_vmid_is_never_touched() {
         Class::Missing
     );
     assert_eq!(
-        pve.grow_disk(&guest, 99).await.expect_err("missing").class,
+        pve.grow_disk(&guest, Gib(99))
+            .await
+            .expect_err("missing")
+            .class,
         Class::Missing
     );
     pve.destroy(&guest).await.expect("ours is gone");
@@ -216,7 +219,7 @@ async fn a_guest_with_the_tags_of_two_sites_is_refused_and_stays() {
         pve.inspect(&guest).await.map(|_| ()),
         pve.start(&guest).await,
         pve.destroy(&guest).await,
-        pve.grow_disk(&guest, 99).await,
+        pve.grow_disk(&guest, Gib(99)).await,
         pve.create(&support::vm(1)).await.map(|_| ()),
     ] {
         let error = result.expect_err("refused");

@@ -251,7 +251,7 @@ fn made(node: &NodePlan) -> String {
     let source = &wanted.source;
     let vmid = wanted.vmid.map_or_else(String::new, |id| format!(" {id}"));
     format!(
-        "{}{vmid} on {}: {}, {memory} MiB, {disk} GiB, from {source}",
+        "{}{vmid} on {}: {}, {memory}, {disk}, from {source}",
         kind(wanted.kind),
         wanted.host,
         count(*cores as usize, "CPU"),

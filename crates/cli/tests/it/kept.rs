@@ -9,7 +9,7 @@ use homestak_api::runtime::WallClock;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestPlan, GuestRef, GuestUuid, Halt, NewGuest, Nic, Observed,
+    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Halt, Mib, NewGuest, Nic, Observed,
     Provider as _,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
@@ -113,8 +113,8 @@ pub(crate) fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
             host: host.to_owned(),
             vmid: Some((99_000 + nth).into()),
             cores: 1,
-            memory: 512,
-            disk: 8,
+            memory: Mib(512),
+            disk: Gib(8),
             storage: "local".to_owned(),
             image_storage: "local".to_owned(),
             nic: Nic {

@@ -16,6 +16,7 @@ use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
 use crate::foreign::ForeignText;
 use crate::observed::{GuestId, GuestKind, GuestRef, GuestUuid, Power};
+use crate::units::{Gib, Mib};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
 pub const FORM: u32 = 3;
@@ -368,10 +369,10 @@ pub struct Found {
     pub ready: Option<bool>,
     /// Virtual CPUs, when known.
     pub cores: Option<u32>,
-    /// Memory in MiB, when known.
-    pub memory: Option<u64>,
-    /// Disk in GiB, when known.
-    pub disk: Option<u64>,
+    /// Memory, when known.
+    pub memory: Option<Mib>,
+    /// Disk, when known.
+    pub disk: Option<Gib>,
     /// Its address when it was last seen ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
@@ -411,10 +412,10 @@ pub struct GuestPlan {
     pub vmid: Option<GuestId>,
     /// Virtual CPUs.
     pub cores: u32,
-    /// Memory in MiB.
-    pub memory: u64,
-    /// Disk in GiB.
-    pub disk: u64,
+    /// Memory.
+    pub memory: Mib,
+    /// Disk.
+    pub disk: Gib,
     /// Storage of the disk.
     pub storage: String,
     /// Storage of the seed and of images.

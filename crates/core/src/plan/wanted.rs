@@ -7,6 +7,7 @@ use crate::catalog::Catalog;
 use crate::doc::manifest::NodeType;
 use crate::observed::{GuestId, GuestKind, GuestUuid};
 use crate::resolve::ResolvedNode;
+use crate::units::{Gib, Mib};
 
 use super::place::Offer;
 use super::types::{GuestPlan, ImageNeed, Nic, Place, Plan, Wanted};
@@ -67,8 +68,8 @@ pub(super) fn wanted(
             .and_then(|vmid| u32::try_from(vmid.value.0).ok())
             .map(GuestId::from),
         cores: u32::try_from(number(size.map(|size| size.cores.value))).unwrap_or(1),
-        memory: number(size.map(|size| size.memory.value)),
-        disk: number(size.map(|size| size.disk.value)),
+        memory: Mib(number(size.map(|size| size.memory.value))),
+        disk: Gib(number(size.map(|size| size.disk.value))),
         storage: offer.storage.clone(),
         image_storage: offer.image_storage.clone(),
         unprivileged: node.unprivileged.as_ref().is_none_or(|value| value.value),

@@ -4,7 +4,7 @@
 //! Never: a second node for one identity; two who change one node at a time.
 
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, NewIdentity, PortError, Remark,
+    DiskSource, Gib, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, NewIdentity, PortError, Remark,
 };
 
 use super::emulator::Accel;
@@ -77,8 +77,8 @@ impl Local {
             engine,
             first_boot: self.settings.first_boot,
             cores: new.cores,
-            memory: new.memory,
-            disk: new.disk,
+            memory: new.memory.0,
+            disk: new.disk.0,
             address,
             image,
             tree,
@@ -238,8 +238,8 @@ impl Local {
     }
 
     /// Grows a node's disk.
-    pub(super) fn enlarge(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
-        self.change(guest, |node| node.disk = node.disk.max(gib))?;
+    pub(super) fn enlarge(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
+        self.change(guest, |node| node.disk = node.disk.max(size.0))?;
         let node = self.find(guest, "grow a disk")?;
         if node.engine == Engine::Machine && self.runs(&node) {
             let directory = self.realm.node(&node.uuid);

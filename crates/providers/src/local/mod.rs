@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use homestak_engine::ports::{
-    GuestRef, GuestUuid, Leased, Listener, Next, Observed, ObservedGuest, ObservedHost,
+    Bytes, GuestRef, GuestUuid, Leased, Listener, Next, Observed, ObservedGuest, ObservedHost,
     ObservedStorage, PortError, Remark,
 };
 
@@ -203,7 +203,7 @@ impl Local {
                 cores: std::thread::available_parallelism()
                     .ok()
                     .and_then(|cores| u32::try_from(cores.get()).ok()),
-                memory: Some(memory),
+                memory: Some(Bytes(memory)),
             }],
             guests: guests.collect(),
             storages: vec![ObservedStorage {
@@ -213,7 +213,7 @@ impl Local {
                 content: ["images", "import", "iso", "vztmpl", "rootdir"]
                     .map(str::to_owned)
                     .into(),
-                available: space.map(|space| space.f_bavail * space.f_frsize),
+                available: space.map(|space| Bytes(space.f_bavail * space.f_frsize)),
                 shared: false,
             }],
             requests: 1,

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 use homestak_api::durable::{self, Access};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
-use homestak_engine::ports::{GuestKind, GuestRef, GuestUuid, ObservedGuest, PortError, Power};
+use homestak_engine::ports::{
+    Gib, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, PortError, Power,
+};
 use serde::{Deserialize, Serialize};
 
 use super::realm::{Realm, is_node};
@@ -127,8 +129,8 @@ impl Node {
             template: false,
             lock: None,
             cores: Some(self.cores),
-            memory: Some(self.memory << 20),
-            disk: Some(self.disk << 30),
+            memory: Some(Mib(self.memory).into()),
+            disk: Some(Gib(self.disk).into()),
             tags: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@
 //! available, never its size less its use. Memory that others use does not count, for that may be
 //! shared.
 
-use homestak_engine::ports::{Class, NewGuest, Observed};
+use homestak_engine::ports::{Bytes, Class, NewGuest, Observed};
 use serde_json::Value;
 
 use super::client::Pve;
@@ -19,8 +19,8 @@ pub struct StorageState {
     pub enabled: bool,
     /// Whether it can be used now.
     pub active: bool,
-    /// Bytes that can be written, where they are reported.
-    pub available: Option<u64>,
+    /// What can be written, where it is reported.
+    pub available: Option<Bytes>,
 }
 
 impl StorageState {
@@ -28,7 +28,7 @@ impl StorageState {
     pub fn parse(data: &Value) -> Self {
         let flag = |field: &str| data.get(field).and_then(parse_bool).unwrap_or(false);
         let active = flag("active");
-        let available = data.get("avail").and_then(parse_u64);
+        let available = data.get("avail").and_then(parse_u64).map(Bytes);
         Self {
             enabled: flag("enabled"),
             active,
@@ -70,7 +70,7 @@ fn check_memory(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
         .iter()
         .find(|row| row.name == *host)
         .and_then(|row| row.memory);
-    let wanted = guest.memory << 20;
+    let wanted = Bytes::from(guest.memory);
     if let Some(all) = memory.filter(|all| *all < wanted) {
         let (all, wanted) = (gibibytes(all), gibibytes(wanted));
         let detail = format!("{host} has {all} of memory, and the guest wants {wanted}");
@@ -91,7 +91,7 @@ fn check_storage(guest: &NewGuest, state: StorageState) -> Result<(), Fault> {
         return Err(Fault::new(Class::Refused, Reason::NoStorage, detail)
             .with_hint(inactive_fix(host, storage, state)));
     }
-    let wanted = guest.disk << 30;
+    let wanted = Bytes::from(guest.disk);
     if let Some(free) = state.available.filter(|free| *free < wanted) {
         let (free, wanted) = (gibibytes(free), gibibytes(wanted));
         let detail =
@@ -115,8 +115,8 @@ fn full(detail: String, hint: &str) -> Fault {
 }
 
 /// Writes bytes as GiB with one digit, rounded down.
-fn gibibytes(bytes: u64) -> String {
-    let tenths = (u128::from(bytes) * 10) >> 30;
+fn gibibytes(size: Bytes) -> String {
+    let tenths = (u128::from(size.0) * 10) >> 30;
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
@@ -131,7 +131,7 @@ mod tests {
         let seen = json!({"active": 1, "enabled": 1, "total": 2_040_373_248_u64,
             "used": 569_344, "avail": 1_915_654_144_u64});
         let available = StorageState::parse(&seen).available;
-        assert_eq!(available, Some(1_915_654_144));
+        assert_eq!(available, Some(Bytes(1_915_654_144)));
         let gone = json!({"active": 0, "enabled": 1, "total": 0, "used": 0, "avail": 0});
         let gone = StorageState::parse(&gone);
         assert_eq!((gone.active, gone.available), (false, None));
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn figures_are_rounded_down() {
-        assert_eq!(gibibytes(8 << 30), "8.0 GiB");
-        assert_eq!(gibibytes((8 << 30) - 1), "7.9 GiB");
-        assert_eq!(gibibytes(0), "0.0 GiB");
+        assert_eq!(gibibytes(Bytes(8 << 30)), "8.0 GiB");
+        assert_eq!(gibibytes(Bytes((8 << 30) - 1)), "7.9 GiB");
+        assert_eq!(gibibytes(Bytes(0)), "0.0 GiB");
     }
 }

@@ -200,7 +200,7 @@ fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Call {
         .at("node", &guest.host)
         .param("vmid", vmid)
         .param("name", &guest.name)
-        .param("memory", guest.memory)
+        .param("memory", guest.memory.0)
         .param("cores", guest.cores)
         .param("cpu", cpu(guest))
         .param("ostype", "l26")
@@ -227,8 +227,8 @@ fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Call {
             "ostemplate",
             volume(&guest.image_storage, "vztmpl", template),
         )
-        .param("rootfs", format!("{}:{}", guest.storage, guest.disk))
-        .param("memory", guest.memory)
+        .param("rootfs", format!("{}:{}", guest.storage, guest.disk.0))
+        .param("memory", guest.memory.0)
         .param("swap", 0)
         .param("cores", guest.cores)
         .param("unprivileged", u8::from(guest.unprivileged))

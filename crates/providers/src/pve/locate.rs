@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, ObservedGuest, Power};
+use homestak_engine::ports::{
+    Bytes, Class, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, Power,
+};
 use serde_json::Value;
 
 use super::client::{Pve, by_kind, name_of};
@@ -269,7 +271,8 @@ impl Pve {
             value.and_then(quirks::parse_u64).filter(|size| *size > 0)
         };
         let cores = running("cpus").or_else(|| config.number("cores"));
-        let memory = running("maxmem").or_else(|| config.number("memory").map(|size| size << 20));
+        let configured = || config.number("memory").map(|size| Mib(size).into());
+        let memory = running("maxmem").map(Bytes).or_else(configured);
         Ok(Some(ObservedGuest {
             kind: located.kind,
             vmid: located.vmid.into(),
@@ -287,7 +290,10 @@ impl Pve {
             lock: config.lock(),
             cores: cores.and_then(|cores| u32::try_from(cores).ok()),
             memory,
-            disk: config.first_disk(located.kind).and_then(|disk| disk.size),
+            disk: config
+                .first_disk(located.kind)
+                .and_then(|disk| disk.size)
+                .map(Bytes),
             tags: tags.into_iter().collect(),
         }))
     }

@@ -4,7 +4,7 @@
 //! Never: one request per guest; a guess: what the list does not say is unknown.
 
 use homestak_engine::ports::{
-    GuestKind, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    Bytes, GuestKind, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
 use serde_json::Value;
 
@@ -110,8 +110,8 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
             .unwrap_or(false),
         lock,
         cores: number("maxcpu").and_then(|cores| u32::try_from(cores).ok()),
-        memory: number("maxmem"),
-        disk: number("maxdisk"),
+        memory: number("maxmem").map(Bytes),
+        disk: number("maxdisk").map(Bytes),
         tags: tags.into_iter().collect(),
     })
 }
@@ -137,7 +137,8 @@ fn host(row: &Value) -> Option<ObservedHost> {
         memory: row
             .get("maxmem")
             .and_then(quirks::parse_u64)
-            .filter(|bytes| *bytes > 0),
+            .filter(|bytes| *bytes > 0)
+            .map(Bytes),
     })
 }
 

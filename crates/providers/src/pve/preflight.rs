@@ -332,10 +332,10 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             .and_then(|state| state.available)
         {
             // Disks grow as they fill, so it may still work for a while; the server does not check.
-            Some(free) if free < need.bytes => {
+            Some(free) if free.0 < need.bytes => {
                 let detail = format!(
                     "{at} has {} MiB free, {} MiB may be used",
-                    free >> 20,
+                    free.0 >> 20,
                     need.bytes >> 20
                 );
                 finding(

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, PortError, Provider, Reach,
+    Capabilities, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib, NewGuest,
+    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach,
 };
 use serde_json::Value;
 
@@ -117,18 +117,18 @@ impl Provider for Pve {
         })
     }
 
-    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         let grown = async {
             let _turn = self.turn(guest).await;
             let located = self.require(guest).await?;
-            self.grow(&located, &guest.uuid, gib).await
+            self.grow(&located, &guest.uuid, size).await
         };
         describe(about(&guest.uuid, grown).await, || {
-            format!("grow the disk of {} to {gib} GiB", guest_name(guest))
+            format!("grow the disk of {} to {size}", guest_name(guest))
         })
     }
 
-    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
         describe(self.resize_guest(guest, cores, memory).await, || {
             format!("change CPUs and memory of {}", guest_name(guest))
         })

@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestPlan, GuestRef, GuestUuid, Identity, NewGuest, Nic, PortError, Seed,
+    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Identity, Mib, NewGuest, Nic,
+    PortError, Seed,
 };
 use homestak_providers::pve::identity::Marks;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
@@ -90,8 +91,8 @@ pub fn vm(nth: u32) -> NewGuest {
             host: "pve1".to_owned(),
             vmid: None,
             cores: 2,
-            memory: 1024,
-            disk: 8,
+            memory: Mib(1024),
+            disk: Gib(8),
             storage: "local".to_owned(),
             image_storage: "local".to_owned(),
             nic: Nic {

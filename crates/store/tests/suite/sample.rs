@@ -10,7 +10,7 @@ use homestak_core::plan::{
     StepId, Steps, Verb, Wanted, steps,
 };
 use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
-use homestak_engine::ports::{Class, Next};
+use homestak_engine::ports::{Class, Gib, Mib, Next};
 use jiff::Timestamp;
 
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -92,8 +92,8 @@ fn wanted(number: usize) -> Wanted {
             host: "father".into(),
             vmid: None,
             cores: 2,
-            memory: 2048,
-            disk: 20,
+            memory: Mib(2048),
+            disk: Gib(20),
             storage: "local-zfs".into(),
             image_storage: "local".into(),
             nic: Nic {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_engine::ports::{Class, ObservedHost, ObservedStorage};
+use homestak_engine::ports::{Bytes, Class, ObservedHost, ObservedStorage};
 use serde_json::json;
 
 use super::*;
@@ -50,7 +50,7 @@ fn state(available: Option<u64>) -> StorageState {
     StorageState {
         enabled: true,
         active: available.is_some(),
-        available,
+        available: available.map(Bytes),
     }
 }
 
