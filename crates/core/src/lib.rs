@@ -13,6 +13,7 @@ pub mod firstboot;
 pub mod foreign;
 pub mod graph;
 mod guest_id;
+pub mod kind;
 pub mod observed;
 pub mod plan;
 pub mod resolve;

@@ -1,7 +1,8 @@
-//! Sizes of memory and disks, each with its unit: documents and plans count memory in MiB and disks
-//! in GiB, hosts count bytes.
+//! Numbers with their units: documents and plans count memory in MiB, disks in GiB and time in
+//! seconds, hosts count bytes.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,17 @@ unit! {
 unit! {
     /// Gibibytes: 2^30 bytes each.
     Gib, "GiB"
+}
+
+unit! {
+    /// Seconds that documents and plans give somebody.
+    Seconds, "s"
+}
+
+impl From<Seconds> for Duration {
+    fn from(time: Seconds) -> Self {
+        Self::from_secs(time.0)
+    }
 }
 
 impl Bytes {

@@ -22,7 +22,7 @@ use homestak_providers::ssh::Keyring;
 
 use crate::configure::{SiteConfigurer, notice_not_applied};
 use crate::error::DriverError;
-use crate::hosts::{Hosts, kind};
+use crate::hosts::Hosts;
 use crate::notices::Notices;
 use crate::seeds::{SiteSeeds, keyring};
 use crate::session::{Session, require_sound};
@@ -192,9 +192,7 @@ impl Driver {
             node.reasons
                 .extend(notice.map(|text| Reason { text, source: None }));
         }
-        let refusals = unsupported(&self.session.catalog, &again, &plan, |host| {
-            kind(&self.session.catalog, host).traits.seeds_containers
-        });
+        let refusals = unsupported(&self.session.catalog, &again, &plan);
         plan.refusals.extend(refusals);
         Ok(plan)
     }

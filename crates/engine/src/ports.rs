@@ -302,8 +302,8 @@ pub struct ImageWanted {
     pub kind: GuestKind,
     /// The host that must have it.
     pub host: String,
-    /// The storage that must have it.
-    pub storage: String,
+    /// The storage that must have it, where there are storages.
+    pub storage: Option<String>,
     /// Where it comes from.
     pub source: ImageSource,
     /// What it must add up to, as `sha256:...` or `sha512:...`.
@@ -378,9 +378,9 @@ pub trait Provider: Send + Sync {
     async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError>;
     /// Takes the first-boot data away, once the guest is ready.
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError>;
-    /// Grows the first disk to a size in GiB; a disk that is as large is left alone.
+    /// Grows the first disk to a size; a disk that is as large is left alone.
     async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError>;
-    /// Gives a guest other CPUs and memory (MiB), which count from its next start on.
+    /// Gives a guest other CPUs and memory, which count from its next start on.
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError>;
     /// Brings a guest to a halt; one that is stopped is left alone.
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError>;

@@ -232,7 +232,7 @@ impl Walks {
             file: format!("sent-{name}"),
             kind: GuestKind::Vm,
             host: "pve1".to_owned(),
-            storage: "local".to_owned(),
+            storage: Some("local".to_owned()),
             source: ImageSource::File(self.directory.path().join("x.raw")),
             checksum: None,
         };

@@ -77,7 +77,7 @@ async fn an_image_is_sent_with_its_checksum() {
         file: "x.raw".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::File(path),
         checksum: Some(format!("sha256:{}", "0".repeat(64))),
     };
@@ -131,7 +131,7 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
             content: ["images", "import", "iso", "vztmpl", "rootdir"]
                 .map(str::to_owned)
                 .to_vec(),
-            bytes: 1 << 30,
+            size: Gib(1).into(),
         }],
         images: vec![FileWanted {
             host: "pve1".to_owned(),
@@ -196,7 +196,7 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     let place = cluster().await;
     let pve = place.client();
     let mut guest = support::vm(1);
-    guest.storage = "nfs".to_owned();
+    guest.storage = Some("nfs".to_owned());
     guest.seed = None;
     let at = pve.create(&guest).await.expect("a guest");
     let seen = pve.observe().await.expect("a look");
@@ -260,7 +260,7 @@ async fn an_image_is_fetched_with_its_checksum() {
         file: "y.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::Url(url.to_owned()),
         checksum: Some(format!("sha256:{}", "0".repeat(64))),
     };

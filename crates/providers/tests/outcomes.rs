@@ -207,7 +207,7 @@ async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
         file: "a.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::Url(url.to_owned()),
         checksum: None,
     };

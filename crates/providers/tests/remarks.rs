@@ -164,7 +164,7 @@ async fn files_on_their_way_are_named_and_their_address_is_not() {
         file: "x.raw".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::File(path),
         checksum: None,
     };

@@ -50,7 +50,7 @@ async fn checks(pve: &Pve) -> Result<(), String> {
         host: "pve1".to_owned(),
         storage: storage.to_owned(),
         content: content.iter().map(|kind| (*kind).to_owned()).collect(),
-        bytes: 1 << 30,
+        size: Gib(1).into(),
     };
     let wanted = Wanted {
         hosts: vec!["pve1".to_owned()],
@@ -97,14 +97,14 @@ fn image(file: &str, kind: GuestKind) -> ImageWanted {
         file: file.to_owned(),
         kind,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::Url(format!("{URL}/{file}")),
         checksum: None,
     }
 }
 
 fn on_disks(mut guest: NewGuest) -> NewGuest {
-    guest.storage = "disks".to_owned();
+    guest.storage = Some("disks".to_owned());
     guest
 }
 

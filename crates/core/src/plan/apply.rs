@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::observed::{GuestId, GuestUuid, Power};
 use crate::resolve::{Origin, Resolved, ResolvedNode};
+use crate::units::Seconds;
 
 use super::compare::{found, judge, reason, remembered};
 use super::holder::whose;
@@ -92,7 +93,7 @@ pub(super) fn empty(
         on_error: inputs.options.on_error.unwrap_or(settings.on_error.value),
         parallelism: inputs.options.parallelism.unwrap_or(parallelism).max(1),
         verify_ssh: settings.verify_ssh.value,
-        timeout_buffer: u64::try_from(settings.timeout_buffer.value).unwrap_or(0),
+        timeout_buffer: Seconds(u64::try_from(settings.timeout_buffer.value).unwrap_or(0)),
         timeouts: settings.limits(),
         nodes,
         images,

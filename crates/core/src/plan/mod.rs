@@ -43,6 +43,7 @@ pub use wanted::{USER, correct_sources};
 
 use crate::catalog::Catalog;
 use crate::doc::scalar::SiteId;
+use crate::kind::Traits;
 use crate::observed::Observed;
 use crate::resolve::Resolved;
 
@@ -104,6 +105,25 @@ pub struct Inputs<'a> {
     pub options: &'a Options,
     /// How long steps take.
     pub paces: &'a Paces,
+}
+
+impl Inputs<'_> {
+    /// Returns what the host is like that a place is on, directly or in other nodes.
+    fn traits_of(&self, place: &Place) -> Traits {
+        let name = match place {
+            Place::Host(host) => return self.catalog.traits_of(host),
+            Place::Inside(name) => name,
+        };
+        if let Some(place) = self.resolved.node(name).and_then(apply::place) {
+            return self.traits_of(&place);
+        }
+        // The manifest does not name it any more.
+        let mut records = self.records.values();
+        let record = records.find(|record| record.name == *name);
+        record.map_or(Traits::PROXMOX_VE, |record| {
+            self.catalog.traits_of(&record.host)
+        })
+    }
 }
 
 /// Makes the plan.

@@ -245,7 +245,7 @@ fn name(strays: &mut [Stray], roots: &BTreeMap<&str, &str>) {
 /// tags say.
 fn is_elsewhere(inputs: &Inputs<'_>, host: &str, guest: &ObservedGuest, uuid: &GuestUuid) -> bool {
     let manifest = (inputs.site, inputs.resolved.name.as_str());
-    let mut hosts = inputs.catalog.nodes.keys().filter(|other| *other != host);
+    let mut hosts = inputs.catalog.guest_hosts().filter(|other| *other != host);
     inputs.elsewhere.has(uuid, guest.vmid)
         || hosts.any(|other| is_identity_of(manifest, other, &guest.name, uuid))
 }

@@ -16,7 +16,7 @@ use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
 use crate::foreign::ForeignText;
 use crate::observed::{GuestId, GuestKind, GuestRef, GuestUuid, Power};
-use crate::units::{Gib, Mib};
+use crate::units::{Gib, Mib, Seconds};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
 pub const FORM: u32 = 3;
@@ -84,7 +84,7 @@ pub struct Plan {
     /// Whether a node is ready only when its SSH answers.
     pub verify_ssh: bool,
     /// Seconds added to each wait per level of nesting.
-    pub timeout_buffer: u64,
+    pub timeout_buffer: Seconds,
     /// Time limits that the manifest sets.
     #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
     pub timeouts: Timeouts,
@@ -389,8 +389,9 @@ pub struct Found {
 pub struct Nic {
     /// Its MAC address, lower case.
     pub mac: String,
-    /// Bridge of the host.
-    pub bridge: String,
+    /// Bridge of the host, where there are bridges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<String>,
     /// VLAN tag.
     pub vlan: Option<u16>,
     /// Fixed address with prefix; `None` for DHCP. Virtual machines get it from their seed.
@@ -416,10 +417,12 @@ pub struct GuestPlan {
     pub memory: Mib,
     /// Disk.
     pub disk: Gib,
-    /// Storage of the disk.
-    pub storage: String,
-    /// Storage of the seed and of images.
-    pub image_storage: String,
+    /// Storage of the disk, where there are storages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+    /// Storage of the seed and of images, where there are storages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_storage: Option<String>,
     /// Its place on the network.
     #[serde(flatten)]
     pub nic: Nic,
@@ -466,8 +469,9 @@ pub struct ImageNeed {
     pub site_host: String,
     /// The machine that must have it.
     pub host: String,
-    /// The storage that must have it.
-    pub storage: String,
+    /// The storage that must have it, where there are storages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
     /// What it is for.
     pub kind: GuestKind,
     /// Its file name in the storage.

@@ -48,10 +48,11 @@ pub(super) fn wanted(
     let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
     let mut packages = vec![AGENT.to_owned()];
     packages.extend(node.packages.iter().filter(|one| *one != AGENT).cloned());
+    let bridged = offer.traits.has_bridges;
     let guest = GuestPlan {
         nic: Nic {
             mac: identity::mac(&uuid),
-            bridge: net.bridge.value.clone(),
+            bridge: bridged.then(|| net.bridge.value.clone()),
             vlan: net
                 .vlan
                 .as_ref()

@@ -5,6 +5,7 @@
 
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
 use homestak_core::plan::{FORM, Found, NodePlan, NodeRecord, NodeStatus, OnError, Steps, steps};
+use homestak_core::units::Seconds;
 
 use crate::journal::{Entry, RunHead};
 
@@ -54,7 +55,7 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
         on_error: OnError::Stop,
         parallelism: 1,
         verify_ssh: false,
-        timeout_buffer: 0,
+        timeout_buffer: Seconds(0),
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes,
         images: Vec::new(),

@@ -7,7 +7,7 @@
 use homestak_engine::ports::{Bytes, Class, NewGuest, Observed};
 use serde_json::Value;
 
-use super::client::Pve;
+use super::client::{Pve, named};
 use super::fault::{Fault, Reason};
 use super::quirks::{parse_bool, parse_u64};
 use super::requests::{Call, STORAGE_STATUS};
@@ -54,8 +54,9 @@ impl Pve {
     /// Refuses a guest that cannot fit.
     pub(super) async fn check_room(&self, guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
         check_memory(guest, seen)?;
-        match self.storage_state(&guest.host, &guest.storage).await {
-            Ok(state) => check_storage(guest, state),
+        let storage = named(guest.storage.as_deref())?;
+        match self.storage_state(&guest.host, storage).await {
+            Ok(state) => check_storage(guest, storage, state),
             // Whoever may not look, or named what is not there, is told so by the create call.
             Err(fault) if matches!(fault.reason, Reason::Permission | Reason::NoStorage) => Ok(()),
             Err(fault) => Err(fault),
@@ -79,8 +80,8 @@ fn check_memory(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_storage(guest: &NewGuest, state: StorageState) -> Result<(), Fault> {
-    let (host, storage) = (&guest.host, &guest.storage);
+fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result<(), Fault> {
+    let host = &guest.host;
     if !state.active {
         let why = if state.enabled {
             "is not active"

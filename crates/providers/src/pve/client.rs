@@ -194,6 +194,11 @@ pub(super) fn upid(data: &Value) -> Result<Upid, Fault> {
     Upid::parse(text).ok_or_else(|| Fault::garbage("a change was not answered with a task"))
 }
 
+/// Returns what a plan names wherever there are storages and bridges, as here.
+pub(super) fn named(name: Option<&str>) -> Result<&str, Fault> {
+    name.ok_or_else(|| Fault::bug("the plan names no storage or bridge"))
+}
+
 /// Picks the request for a VM or for a container.
 pub(super) fn by_kind(
     kind: GuestKind,

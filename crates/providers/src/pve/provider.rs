@@ -25,6 +25,10 @@ fn guest_name(guest: &GuestRef) -> String {
     }
 }
 
+fn storage(image: &ImageWanted) -> &str {
+    image.storage.as_deref().unwrap_or_default()
+}
+
 fn describe<T>(result: Result<T, Fault>, doing: impl FnOnce() -> String) -> Result<T, PortError> {
     result.map_err(|fault| fault.into_port(doing()))
 }
@@ -155,19 +159,15 @@ impl Provider for Pve {
 
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
         describe(self.has_file(image).await, || {
-            format!(
-                "look for `{}` in {} on {}",
-                image.file, image.storage, image.host
-            )
+            let (file, storage) = (&image.file, storage(image));
+            format!("look for `{file}` in {storage} on {}", image.host)
         })
     }
 
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
         describe(self.bring(image).await, || {
-            format!(
-                "bring `{}` into {} on {}",
-                image.file, image.storage, image.host
-            )
+            let (file, storage) = (&image.file, storage(image));
+            format!("bring `{file}` into {storage} on {}", image.host)
         })
     }
 }

@@ -24,7 +24,7 @@ fn wanted() -> Wanted {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
             content: vec!["images".to_owned(), "import".to_owned()],
-            bytes: 10,
+            size: Bytes(10),
         }],
         images: vec![FileWanted {
             host: "pve1".to_owned(),
@@ -170,7 +170,7 @@ fn each_fault_of_a_place_is_one_failure() {
             .contains("--content images,import,iso")
     );
     assert_eq!(
-        change(|_, wanted| wanted.storages[0].bytes = 1000).severity,
+        change(|_, wanted| wanted.storages[0].size = Bytes(1000)).severity,
         Severity::Warning
     );
     assert_eq!(
