@@ -94,7 +94,7 @@ async fn a_guest_that_moved_is_found_where_it_went() {
     let server = Server::start(world).await;
     let pve = support::client(&server);
     let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
-    assert_eq!((seen.host.as_str(), seen.vmid), (("pve2", 321.into())));
+    assert_eq!((seen.host.as_str(), seen.vmid), ("pve2", 321.into()));
     pve.start(&guest).await.expect("started");
     assert!(server.world().guests[&321].running);
     assert!(

@@ -87,10 +87,9 @@ impl Provider for Remote {
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        expect!(
-            self.ask(Request::Inspect(guest.clone())).await?,
-            Reply::Inspected
-        )
+        let request = Request::Inspect(guest.clone());
+        let seen = expect!(self.ask(request).await?, Reply::Inspected);
+        seen.map(|seen| seen.map(|guest| *guest))
     }
 
     async fn lease(

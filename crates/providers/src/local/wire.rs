@@ -65,7 +65,7 @@ pub enum Reply {
     /// Everything there is.
     Observed(Observed),
     /// One guest.
-    Inspected(Option<ObservedGuest>),
+    Inspected(Option<Box<ObservedGuest>>),
     /// Which guest was made.
     Created(GuestRef),
     /// An address.
@@ -90,7 +90,7 @@ impl Local {
             Request::Observe => self.observe().await.map(Reply::Observed),
             Request::Inspect(guest) => {
                 let seen = self.inspect(&guest).await;
-                seen.map(Reply::Inspected)
+                seen.map(|seen| Reply::Inspected(seen.map(Box::new)))
             }
             Request::Create(new) => self.create(&new).await.map(Reply::Created),
             Request::Start(guest) => self.start(&guest).await.map(done),
