@@ -186,8 +186,8 @@ fn resources(value: &Value) {
         assert!(!value.is_array(), "a list was refused");
         return;
     };
-    let rising = |numbers: Vec<u32>| numbers.windows(2).all(|pair| pair[0] < pair[1]);
-    assert!(rising(seen.guests.iter().map(|guest| guest.vmid).collect()));
+    let ids: Vec<_> = seen.guests.iter().map(|guest| guest.vmid).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
     let hosts: Vec<&str> = seen.hosts.iter().map(|host| host.name.as_str()).collect();
     assert!(hosts.windows(2).all(|pair| pair[0] < pair[1]), "{hosts:?}");
     let storages: Vec<_> = seen

@@ -21,8 +21,8 @@ pub use image::ImageCommand;
 pub use manifest::{ManifestArgs, ModeArg};
 pub use node::{ExecArgs, LogsArgs, NodeArgs, SshArgs};
 pub use operate::{
-    ApplyArgs, CarryArgs, DestroyArgs, OnErrorArg, PlanArgs, RollbackArgs, RunArgs, TestArgs,
-    VmEngineArg, WishArgs,
+    ApplyArgs, CarryArgs, DestroyArgs, PlanArgs, RollbackArgs, RunArgs, TestArgs, VmEngineArg,
+    WishArgs,
 };
 pub use sim::{PaceArg, SimCommand, SimPlaceArgs, SimServeArgs};
 pub use site::{HostCommand, SiteCommand};

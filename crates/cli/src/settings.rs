@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use homestak_core::doc::timeouts::{Limit, TimeoutError, Timeouts, seconds};
 use homestak_driver::clock::Time;
+use homestak_driver::hosts::KINDS;
 use homestak_driver::secrets::KeySources;
 use homestak_driver::settings::{DriverSettings, LOCAL_ROOT, VmEngine};
 use homestak_driver::{DriverError, Session};
@@ -151,6 +152,7 @@ impl Settings {
         let program =
             std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/local/bin/homestak"));
         let driver = DriverSettings {
+            kinds: KINDS.to_vec(),
             candidates: Candidates {
                 flag: flags.site.clone(),
                 site_config: path("HOMESTAK_SITE_CONFIG"),

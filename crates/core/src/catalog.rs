@@ -17,8 +17,9 @@ use crate::doc::site::{Defaults, Site};
 use crate::doc::spec::Spec;
 use crate::doc::{
     Code, Context, Decode, Diagnostic, Faults, FileId, Kind, Severity, Source, Sources, Span,
-    Value, yaml,
+    Spanned, Value, yaml,
 };
+use crate::kind::{KnownKind, Traits};
 
 /// One document as the loader found it.
 pub struct Input {
@@ -90,14 +91,13 @@ pub struct Catalog {
     pub hosts: Shelf<Host>,
     /// `nodes/`
     pub nodes: Shelf<PveNode>,
+    /// Kinds of hosts that there are; whoever opens hosts says so.
+    pub kinds: Vec<KnownKind>,
     /// Other names of images, to their own.
     aliases: BTreeMap<String, String>,
     /// What is wrong with the catalog as a whole, such as an alias used twice.
     pub faults: Faults,
 }
-
-/// Hosts that exist without a document.
-pub const BUILT_IN_HOSTS: &[&str] = &["local", "sim"];
 
 impl Catalog {
     /// Reads and decodes every input.
@@ -194,21 +194,72 @@ impl Catalog {
             .map(String::as_str)
     }
 
+    /// Returns hosts that exist without a document.
+    pub fn built_in_hosts(&self) -> impl Iterator<Item = &str> {
+        let built_in = self.kinds.iter().filter(|kind| kind.is_built_in);
+        built_in.map(|kind| kind.word)
+    }
+
     /// Tells whether a machine of that name can be a host.
     pub fn has_host(&self, name: &str) -> bool {
         self.nodes.contains_key(name)
             || self.hosts.contains_key(name)
-            || BUILT_IN_HOSTS.contains(&name)
+            || self.built_in_hosts().any(|host| host == name)
     }
 
     /// Returns the kind of a host: what opens it, and what its nodes are like.
     pub fn kind_of(&self, host: &str) -> &str {
-        match BUILT_IN_HOSTS.iter().find(|name| **name == host) {
-            // There is one of each, called as its kind.
-            Some(name) => name,
-            None if self.hosts.contains_key(host) && !self.nodes.contains_key(host) => "ssh",
-            None => "pve",
+        // There is one of each that is built in, called as its kind.
+        if let Some(name) = self.built_in_hosts().find(|name| *name == host) {
+            return name;
         }
+        let written = self.written_kind(host).map(|kind| kind.as_str());
+        let known = written.and_then(|word| self.document_kinds().find(|known| *known == word));
+        known.unwrap_or(
+            match self.nodes.contains_key(host) || !self.hosts.contains_key(host) {
+                true => "pve",
+                false => "ssh",
+            },
+        )
+    }
+
+    /// Returns the kind that the document of a host names: the one in `nodes/`, where there is one.
+    pub(crate) fn written_kind(&self, host: &str) -> Option<&Spanned<Name>> {
+        match self.nodes.get(host) {
+            Some(document) => document.value.as_ref()?.kind.as_ref(),
+            None => self.hosts.get(host)?.value.as_ref()?.kind.as_ref(),
+        }
+    }
+
+    /// Returns kinds of hosts that have documents.
+    pub(crate) fn document_kinds(&self) -> impl Iterator<Item = &str> {
+        let kinds = self.kinds.iter().filter(|kind| !kind.is_built_in);
+        kinds.map(|kind| kind.word)
+    }
+
+    /// Returns what a host is called in lists.
+    pub fn label_of(&self, host: &str) -> &str {
+        self.known_kind(host).map_or("", |kind| kind.label)
+    }
+
+    /// Returns what a host is like.
+    pub fn traits_of(&self, host: &str) -> Traits {
+        let kind = self.known_kind(host);
+        kind.map_or(Traits::PROXMOX_VE, |kind| kind.traits)
+    }
+
+    fn known_kind(&self, host: &str) -> Option<&KnownKind> {
+        let word = self.kind_of(host);
+        self.kinds.iter().find(|kind| kind.word == word)
+    }
+
+    /// Returns hosts with a document that guests can be created on.
+    pub fn guest_hosts(&self) -> impl Iterator<Item = &String> {
+        let creates = move |name: &&String| {
+            let kind = self.known_kind(name);
+            !self.nodes.contains_key(*name) && kind.is_some_and(|kind| kind.traits.creates_guests)
+        };
+        self.nodes.keys().chain(self.hosts.keys().filter(creates))
     }
 
     /// Returns every name that can be a host, each once.
@@ -218,7 +269,7 @@ impl Catalog {
             .keys()
             .chain(others.filter(|name| !self.nodes.contains_key(*name)))
             .map(String::as_str)
-            .chain(BUILT_IN_HOSTS.iter().copied())
+            .chain(self.built_in_hosts())
     }
 
     fn index_aliases(&mut self) {

@@ -83,9 +83,9 @@ impl Identity {
             user: wanted.user.clone(),
             keys,
             host_key,
-            mac: wanted.mac.clone(),
-            address: wanted.address,
-            gateway: wanted.gateway,
+            mac: wanted.nic.mac.clone(),
+            address: wanted.nic.address,
+            gateway: wanted.nic.gateway,
             dns: wanted.dns.clone(),
             packages: wanted.packages.clone(),
         }

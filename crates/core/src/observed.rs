@@ -6,6 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::doc::scalar::SiteId;
+use crate::units::Bytes;
+
+pub use crate::guest_id::GuestId;
 
 /// Our own identity of a guest: a UUID in lower case. Names and ids can be reused; this is not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -95,7 +98,7 @@ pub struct GuestRef {
     pub kind: GuestKind,
     /// Its id; `None` while it has none, or when a create call ended without an answer.
     #[serde(default, deserialize_with = "known_id")]
-    pub vmid: Option<u32>,
+    pub vmid: Option<GuestId>,
     /// The host's name when it was last seen; where it was to be made, when it never was.
     pub host: String,
 }
@@ -110,9 +113,11 @@ impl std::fmt::Display for GuestRef {
 }
 
 /// Reads an id. Journals of the first form have 0 for a guest that was never seen.
-fn known_id<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    let id: Option<u32> = Deserialize::deserialize(deserializer)?;
-    Ok(id.filter(|id| *id != 0))
+fn known_id<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<GuestId>, D::Error> {
+    let id: Option<GuestId> = Deserialize::deserialize(deserializer)?;
+    Ok(id.filter(|id| id.number() != Some(0)))
 }
 
 /// A guest as observed.
@@ -121,7 +126,7 @@ pub struct ObservedGuest {
     /// What it is.
     pub kind: GuestKind,
     /// Its id.
-    pub vmid: u32,
+    pub vmid: GuestId,
     /// The host it is on.
     pub host: String,
     /// Its name; empty when it has none, as while it is being made.
@@ -133,7 +138,7 @@ pub struct ObservedGuest {
     /// The manifest it belongs to.
     pub manifest: Option<String>,
     /// The id it was created with. Copies and restored backups keep the one of their original.
-    pub created_as: Option<u32>,
+    pub created_as: Option<GuestId>,
     /// The run that created it, when that was read.
     pub run: Option<String>,
     /// What contradicts its identity, when it was looked at closer: then nothing is done to it.
@@ -150,10 +155,10 @@ pub struct ObservedGuest {
     pub lock: Option<String>,
     /// Virtual CPUs.
     pub cores: Option<u32>,
-    /// Memory in bytes.
-    pub memory: Option<u64>,
-    /// Size of its first disk in bytes.
-    pub disk: Option<u64>,
+    /// Memory.
+    pub memory: Option<Bytes>,
+    /// Size of its first disk.
+    pub disk: Option<Bytes>,
     /// Tags, lower-case, sorted.
     pub tags: Vec<String>,
 }
@@ -192,8 +197,8 @@ pub struct ObservedStorage {
     pub active: bool,
     /// What it may hold, such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
     pub content: Vec<String>,
-    /// Free bytes, where known.
-    pub available: Option<u64>,
+    /// What is free, where known.
+    pub available: Option<Bytes>,
     /// Whether several hosts share it.
     pub shared: bool,
 }
@@ -207,8 +212,8 @@ pub struct ObservedHost {
     pub online: bool,
     /// CPU cores.
     pub cores: Option<u32>,
-    /// Memory in bytes.
-    pub memory: Option<u64>,
+    /// Memory.
+    pub memory: Option<Bytes>,
 }
 
 /// Everything at a place, from one look.
@@ -216,7 +221,7 @@ pub struct ObservedHost {
 pub struct Observed {
     /// Hosts, sorted by name.
     pub hosts: Vec<ObservedHost>,
-    /// Guests, sorted by vmid.
+    /// Guests, sorted by id.
     pub guests: Vec<ObservedGuest>,
     /// Storages, sorted by host and name.
     pub storages: Vec<ObservedStorage>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::scalar::{NodeName, Vmid};
 use homestak_core::doc::{Code, Kind, Severity};
+use homestak_core::kind::{KnownKind, Traits};
 use homestak_core::resolve::site::unknown_keys;
 use homestak_core::resolve::{Origin, Request, Resolved, ResolvedNode, Reveal, manifest};
 
@@ -19,7 +20,7 @@ fn document(kind: Kind, name: &str, text: String) -> Input {
 
 /// A small site around one manifest.
 fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'static str>) {
-    let catalog = Catalog::read(vec![
+    let mut catalog = Catalog::read(vec![
         document(
             Kind::Manifest,
             "m",
@@ -52,6 +53,20 @@ fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'
         ),
         document(Kind::Site, "site", site.into()),
     ]);
+    let kind = |word, numbers_guests| KnownKind {
+        word,
+        label: "",
+        is_built_in: true,
+        traits: Traits {
+            numbers_guests,
+            ..Traits::PROXMOX_VE
+        },
+    };
+    catalog.kinds = vec![
+        kind("local", true),
+        kind("sim", true),
+        kind("meadow", false),
+    ];
     let (resolved, faults) = manifest(&catalog, "m", request);
     let mut codes: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
     codes.sort_unstable();
@@ -113,6 +128,25 @@ fn a_written_vmid_wins_then_a_recorded_one_then_base_plus_rank() {
     );
     let (resolved, _) = resolve("nodes: [{name: a}]\n");
     assert_eq!(resolved.nodes[0].vmid, None, "left to the provider");
+}
+
+#[test]
+fn a_host_that_does_not_number_its_guests_gets_only_what_is_written() {
+    let text = "settings: {vmid_base: 999999999}\nnodes:\n  - {name: a, host: father}\n  - {name: b, type: pve, host: meadow}\n  - {name: c, parent: b}\n  - {name: d, host: meadow, vmid: 900}\n";
+    let request = Request {
+        recorded: [("b", 777), ("c", 778)]
+            .map(|(name, id)| (NodeName::new(name).unwrap(), Vmid::from_number(id)))
+            .into(),
+        ..Request::default()
+    };
+    let (resolved, codes) = resolve_with(text, SITE, &request);
+    assert_eq!(codes, Vec::<&str>::new());
+    let vmids: Vec<Option<i64>> = resolved
+        .nodes
+        .iter()
+        .map(|node| node.vmid.as_ref().map(|vmid| vmid.value.0))
+        .collect();
+    assert_eq!(vmids, [Some(999_999_999), None, None, Some(900)]);
 }
 
 #[test]

@@ -28,7 +28,6 @@ use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 
 use crate::error::DriverError;
-use crate::hosts::kind;
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
@@ -175,10 +174,6 @@ impl PlanContext for SiteConfigurer {
     fn not_applied(&self, resolved: &Resolved, node: &NodePlan) -> Option<String> {
         notice_not_applied(&self.session.catalog, resolved, node)
     }
-
-    fn can_enter(&self, host: &str) -> bool {
-        kind(&self.session.catalog, host).traits.seeds_containers
-    }
 }
 
 /// Why the spec of a node is not applied from here.
@@ -208,7 +203,7 @@ impl NotApplied {
 
 /// Returns why the spec of a node is not applied from here, when it has one and it is not.
 pub fn not_applied(catalog: &Catalog, resolved: &Resolved, node: &NodePlan) -> Option<NotApplied> {
-    let traits = kind(catalog, &node.host).traits;
+    let traits = catalog.traits_of(&node.host);
     let written = resolved.node(&node.name)?;
     written.spec.as_ref()?;
     if traits.is_simulated {
@@ -375,6 +370,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::hosts;
     use crate::hosts::local::LOCAL;
     use crate::hosts::sim::SIM;
 
@@ -414,7 +410,7 @@ mod tests {
         };
         let notice = |host: &str, settings: &str, node: &str| {
             let text = format!("{settings}nodes:\n  - {{name: web, preset: small, {node}}}\n");
-            let catalog = Catalog::read(vec![
+            let mut catalog = Catalog::read(vec![
                 input(Kind::Manifest, "m", &text),
                 input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n"),
                 input(
@@ -430,6 +426,7 @@ mod tests {
                 ),
                 input(Kind::Spec, "web", "schema_version: 1\n"),
             ]);
+            catalog.kinds = hosts::known(hosts::KINDS);
             let request = Request {
                 host: Some("father".to_owned()),
                 ..Request::default()

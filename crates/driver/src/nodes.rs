@@ -15,7 +15,7 @@ use homestak_engine::ports::PortError;
 use homestak_providers::ssh::{INSTALL, Ssh, SshError};
 
 use crate::error::DriverError;
-use crate::hosts::{Traits, kind};
+use crate::hosts::Traits;
 use crate::runs::{Which, of_others, whose};
 use crate::seeds::keyring;
 use crate::session::Session;
@@ -82,7 +82,7 @@ pub async fn all(
     for scope in scopes {
         for record in journal.records(&scope).await? {
             list.push(Known {
-                traits: kind(&session.catalog, &scope.host).traits,
+                traits: session.catalog.traits_of(&scope.host),
                 scope: scope.clone(),
                 record,
             });

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::{self, Action, Place, Plan};
+use homestak_core::units::{Bytes, Gib};
 use homestak_providers::pve::preflight::{FileWanted, SiteWanted, StorageWanted, Wanted};
 
 use crate::error::DriverError;
@@ -46,15 +47,15 @@ pub(crate) fn wanted(
     let host = host.unwrap_or_else(|| name.to_owned());
     let containers = made.iter().any(|one| one.kind == GuestKind::Ct);
     let mut storages: BTreeMap<String, StorageWanted> = BTreeMap::new();
-    let mut need = |storage: &str, content: &str, bytes: u64| {
+    let mut need = |storage: &str, content: &str, size: Gib| {
         let entry = storages.entry(storage.to_owned());
         let entry = entry.or_insert_with(|| StorageWanted {
             host: host.clone(),
             storage: storage.to_owned(),
             content: Vec::new(),
-            bytes: 0,
+            size: Bytes::default(),
         });
-        entry.bytes += bytes;
+        entry.size.0 += Bytes::from(size).0;
         if !entry.content.iter().any(|known| known == content) {
             entry.content.push(content.to_owned());
         }
@@ -64,9 +65,13 @@ pub(crate) fn wanted(
             GuestKind::Vm => ("images", &["iso", "import"][..]),
             GuestKind::Ct => ("rootdir", &["vztmpl"][..]),
         };
-        need(&one.storage, disk, one.disk << 30);
-        for content in images {
-            need(&one.image_storage, content, 0);
+        if let Some(storage) = &one.storage {
+            need(storage, disk, one.disk);
+        }
+        if let Some(storage) = &one.image_storage {
+            images
+                .iter()
+                .for_each(|content| need(storage, content, Gib(0)));
         }
     }
     if made.is_empty() {
@@ -74,25 +79,27 @@ pub(crate) fn wanted(
             .datastore
             .as_ref()
             .or_else(|| defaults?.datastore.as_ref());
-        need(datastore.map_or(IMAGE_STORAGE, |one| one), "images", 0);
-        need(IMAGE_STORAGE, "iso", 0);
-        need(IMAGE_STORAGE, "import", 0);
+        need(datastore.map_or(IMAGE_STORAGE, |one| one), "images", Gib(0));
+        need(IMAGE_STORAGE, "iso", Gib(0));
+        need(IMAGE_STORAGE, "import", Gib(0));
     }
     let images = plan.iter().flat_map(|plan| &plan.images);
     let images = images.filter(|image| image.place == Place::Host(name.to_owned()));
-    let images = images.map(|image| FileWanted {
-        host: image.host.clone(),
-        storage: image.storage.clone(),
-        content: match image.kind {
-            GuestKind::Vm => "import".to_owned(),
-            GuestKind::Ct => "vztmpl".to_owned(),
-        },
-        file: image.file.clone(),
-        source: image.url.clone(),
+    let images = images.filter_map(|image| {
+        Some(FileWanted {
+            host: image.host.clone(),
+            storage: image.storage.clone()?,
+            content: match image.kind {
+                GuestKind::Vm => "import".to_owned(),
+                GuestKind::Ct => "vztmpl".to_owned(),
+            },
+            file: image.file.clone(),
+            source: image.url.clone(),
+        })
     });
     let mut bridges: Vec<(String, String)> = made
         .iter()
-        .map(|one| (one.host.clone(), one.bridge.clone()))
+        .filter_map(|one| Some((one.host.clone(), one.nic.bridge.clone()?)))
         .collect();
     bridges.sort();
     bridges.dedup();
@@ -126,7 +133,7 @@ pub(crate) fn wanted(
             .into_iter()
             .collect(),
         site: SiteWanted {
-            fixed_addresses: made.iter().any(|one| one.address.is_some()),
+            fixed_addresses: made.iter().any(|one| one.nic.address.is_some()),
             gateway: defaults
                 .and_then(|defaults| defaults.gateway.as_ref())
                 .map(|gateway| gateway.value),

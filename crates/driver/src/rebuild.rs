@@ -6,9 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use homestak_core::catalog::BUILT_IN_HOSTS;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::observed::{GuestKind, GuestUuid, ObservedGuest};
+use homestak_core::observed::{GuestId, GuestKind, GuestUuid, ObservedGuest};
 use homestak_core::plan::{
     Elsewhere, Inputs, Look, NodePlan, NodeRecord, NodeStatus, Options, Paces, Place, Plan, Reason,
     Records, Refusal, Verb, rebuild as restored, rebuilt_plan, unknown_manifest,
@@ -21,7 +20,7 @@ use homestak_engine::ports::{Class, Places as _, PortError, Provider, Reach, Sen
 
 use crate::driver::Driver;
 use crate::error::DriverError;
-use crate::hosts::{self, kind};
+use crate::hosts;
 use crate::runs::{Which, lost_id};
 use crate::session::require_sound;
 use crate::settings::DriverSettings;
@@ -80,12 +79,12 @@ fn asked(
     which: &Which,
 ) -> Result<Vec<String>, DriverError> {
     let catalog = &driver.session.catalog;
-    let mut hosts: BTreeSet<String> = catalog.nodes.keys().cloned().collect();
+    let mut hosts: BTreeSet<String> = catalog.guest_hosts().cloned().collect();
     hosts.extend(hosts::kept(settings).map(str::to_owned));
     let named = which.host.as_ref();
     hosts.extend(
         named
-            .filter(|host| BUILT_IN_HOSTS.contains(&host.as_str()))
+            .filter(|host| catalog.built_in_hosts().any(|known| known == *host))
             .cloned(),
     );
     chosen("host", named, hosts.iter())
@@ -134,7 +133,7 @@ pub struct Summary {
     /// Hosts that were looked at.
     asked: BTreeSet<String>,
     /// Guests that carry a site, by where they are.
-    seen: BTreeMap<(String, u32), ObservedGuest>,
+    seen: BTreeMap<(String, GuestId), ObservedGuest>,
     /// Identities of nodes.
     claimed: BTreeSet<GuestUuid>,
     /// Other sites, and manifests of this one whose name their guests carry.
@@ -395,7 +394,7 @@ pub fn locked_out<'s>(
     let new = summary.restored.iter().map(|(_, record)| (record, true));
     let before = summary.before.iter().map(|record| (record, false));
     for (record, is_new) in new.chain(before) {
-        let traits = kind(&driver.session.catalog, &record.host).traits;
+        let traits = driver.session.catalog.traits_of(&record.host);
         if traits.is_simulated {
             continue;
         }

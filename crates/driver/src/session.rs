@@ -15,6 +15,7 @@ use homestak_site::{Chosen, Find, find, load, load_stock};
 
 use crate::clock::Time;
 use crate::error::{DriverError, count, diagnostics_json};
+use crate::hosts::known;
 use crate::notices::Notices;
 use crate::secrets::{KeySources, open};
 use crate::settings::DriverSettings;
@@ -63,7 +64,8 @@ impl Session {
                 format!("site: {} ({by}), {documents}", directory.display())
             }
         });
-        let catalog = loaded.catalog();
+        let mut catalog = loaded.catalog();
+        catalog.kinds = known(&settings.kinds);
         let known = read_id(&find.chosen, &settings.state);
         let has_id = matches!(known, Ok(Some(_)));
         let id = known.and_then(|known| known.map_or_else(id::random, Ok));

@@ -9,6 +9,7 @@ use homestak_core::doc::timeouts::Timeouts;
 use homestak_site::Candidates;
 
 use crate::clock::Time;
+use crate::hosts::Kind;
 use crate::secrets::KeySources;
 
 pub use homestak_providers::local::{ROOT as LOCAL_ROOT, VmEngine};
@@ -16,6 +17,8 @@ pub use homestak_providers::local::{ROOT as LOCAL_ROOT, VmEngine};
 /// Everything that decides how the driver works.
 #[derive(Clone)]
 pub struct DriverSettings {
+    /// Kinds of hosts that there are.
+    pub kinds: Vec<&'static Kind>,
     /// Where a site may be.
     pub candidates: Candidates,
     /// Where state is kept.

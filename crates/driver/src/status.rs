@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use homestak_core::observed::GuestId;
 use homestak_core::plan::{NodeRecord, NodeStatus};
 use jiff::Timestamp;
 
@@ -20,7 +21,7 @@ pub struct NodeState {
     /// The host of the site it is on.
     pub host: String,
     /// The id of its guest.
-    pub vmid: Option<u32>,
+    pub vmid: Option<GuestId>,
     /// Its address when it was last seen ready.
     pub address: Option<String>,
     /// What went wrong.

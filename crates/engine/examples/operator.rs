@@ -27,9 +27,9 @@ use homestak_engine::events::{Event, Hub, Observer, What};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::planning::{PlanContext, PlanRequest};
 use homestak_engine::ports::{
-    Capabilities, Comparison, Configurer, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
-    Leased, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost, ObservedStorage, Places,
-    PortError, Power, Provider, Reach, Remark, Seed, Seeds,
+    Capabilities, Comparison, Configurer, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted,
+    Inner, Leased, Mib, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost,
+    ObservedStorage, Places, PortError, Power, Provider, Reach, Remark, Seed, Seeds,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -89,10 +89,6 @@ impl PlanContext for Plain {
 
     fn not_applied(&self, _: &Resolved, _: &NodePlan) -> Option<String> {
         None
-    }
-
-    fn can_enter(&self, _: &str) -> bool {
-        true
     }
 }
 
@@ -342,7 +338,7 @@ impl Provider for Instantly {
         let running = guests.get(guest.uuid.as_str()).copied();
         Ok(running.map(|running| ObservedGuest {
             kind: guest.kind,
-            vmid: guest.vmid.unwrap_or(100),
+            vmid: guest.vmid.unwrap_or(100.into()),
             host: guest.host.clone(),
             name: String::new(),
             site: Some(site()),
@@ -377,7 +373,7 @@ impl Provider for Instantly {
         let made = GuestRef {
             uuid: guest.uuid.clone(),
             kind: guest.kind,
-            vmid: Some(100),
+            vmid: Some(100.into()),
             host: guest.host.clone(),
         };
         self.set(&made, Some(false));
@@ -393,10 +389,10 @@ impl Provider for Instantly {
     async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
         Ok(())
     }
-    async fn grow_disk(&self, _: &GuestRef, _: u64) -> Result<(), PortError> {
+    async fn grow_disk(&self, _: &GuestRef, _: Gib) -> Result<(), PortError> {
         Ok(())
     }
-    async fn reshape(&self, _: &GuestRef, _: u32, _: u64) -> Result<(), PortError> {
+    async fn reshape(&self, _: &GuestRef, _: u32, _: Mib) -> Result<(), PortError> {
         Ok(())
     }
     async fn stop(&self, guest: &GuestRef, _: Halt) -> Result<(), PortError> {

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use crate::events::{Event, What};
 use crate::journal::{Ending, Happened, Run, RunId, Trouble};
+use crate::ports::GuestId;
 use crate::steps::subject;
 
 /// How a node is doing in a run.
@@ -89,7 +90,7 @@ pub struct Row {
     /// Whether anything was changed.
     pub changed: bool,
     /// The guest's id.
-    pub vmid: Option<u32>,
+    pub vmid: Option<GuestId>,
     /// The guest's address.
     pub address: Option<IpAddr>,
     /// Seconds per step, in the order they ended; undoing counts under the step that was undone.

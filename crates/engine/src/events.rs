@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::{self, Context};
 use crate::journal::{Ending, RunId, Trouble};
-use crate::ports::{GuestUuid, Listener, Remark};
+use crate::ports::{GuestId, GuestUuid, Listener, Remark};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub enum What {
         seconds: f64,
         /// The guest's id, when known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        vmid: Option<u32>,
+        vmid: Option<GuestId>,
         /// The guest's address, when known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<IpAddr>,

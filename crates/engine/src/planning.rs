@@ -57,8 +57,6 @@ pub trait PlanContext: Sync {
     ) -> Result<BTreeMap<String, ConfigPlan>, Self::Error>;
     /// Says that the spec of a node is not applied, where nobody would expect that.
     fn not_applied(&self, resolved: &Resolved, node: &NodePlan) -> Option<String>;
-    /// Tells whether the driver can log in to containers of a host.
-    fn can_enter(&self, host: &str) -> bool;
 }
 
 /// Why there is no plan.
@@ -157,7 +155,7 @@ impl Operator {
                 ..Reason::default()
             }));
         }
-        let refusals = unsupported(catalog, resolved, &plan, |host| context.can_enter(host));
+        let refusals = unsupported(catalog, resolved, &plan);
         plan.refusals.extend(refusals);
         Ok(plan)
     }

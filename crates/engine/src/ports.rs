@@ -4,6 +4,7 @@
 //! Never: default bodies; an implementation that lacks something must not compile.
 
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +16,11 @@ use serde::{Deserialize, Serialize};
 
 pub use homestak_core::firstboot::{HostKey, Identity};
 pub use homestak_core::observed::{
-    GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    GuestId, GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost,
+    ObservedStorage, Power,
 };
-pub use homestak_core::plan::Comparison;
+pub use homestak_core::plan::{Comparison, GuestPlan, Nic};
+pub use homestak_core::units::{Bytes, Gib, Mib};
 
 /// What the caller can reasonably do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,29 +195,12 @@ impl From<Identity> for Seed {
     }
 }
 
-/// A guest's place on the network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nic {
-    /// Its MAC address, lower case.
-    pub mac: String,
-    /// Bridge of the host.
-    pub bridge: String,
-    /// VLAN tag.
-    pub vlan: Option<u16>,
-    /// Fixed address with prefix, for containers; virtual machines get it from their seed.
-    pub address: Option<(IpAddr, u8)>,
-    /// Gateway, for containers.
-    pub gateway: Option<IpAddr>,
-}
-
 /// A guest to be made. It contains every choice; making it makes none but the id, and that only
 /// when it is left open.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewGuest {
-    /// Its identity.
-    pub uuid: GuestUuid,
-    /// What it is.
-    pub kind: GuestKind,
+    /// What it is like.
+    pub guest: GuestPlan,
     /// Its name, which is its host name.
     pub name: String,
     /// The site it belongs to.
@@ -223,36 +209,30 @@ pub struct NewGuest {
     pub manifest: String,
     /// The run that creates it. It is written on the guest, as the proof that this run may undo it.
     pub run: String,
-    /// The host it is made on.
-    pub host: String,
-    /// Its id, or `None` to have one chosen.
-    pub vmid: Option<u32>,
-    /// Virtual CPUs.
-    pub cores: u32,
-    /// Memory in MiB.
-    pub memory: u64,
-    /// Disk in GiB.
-    pub disk: u64,
-    /// Storage of the disk.
-    pub storage: String,
-    /// Storage of the seed and of images.
-    pub image_storage: String,
     /// Where the disk comes from.
     pub source: DiskSource,
-    /// Its place on the network.
-    pub nic: Nic,
     /// First-boot data. Proxmox VE takes it for virtual machines only.
     pub seed: Option<Seed>,
-    /// Whether a container runs without privileges.
-    pub unprivileged: bool,
     /// Public SSH keys of root in a container.
     pub ssh_keys: Vec<String>,
-    /// Whether guests will run on it, so that it needs the host's CPU features.
-    pub hosts_guests: bool,
     /// Whether the plan found it as a guest of the first form, which carries no site. Any other
     /// guest of its identity without a site is refused.
     #[serde(default)]
     pub first_form: bool,
+}
+
+impl Deref for NewGuest {
+    type Target = GuestPlan;
+
+    fn deref(&self) -> &GuestPlan {
+        &self.guest
+    }
+}
+
+impl DerefMut for NewGuest {
+    fn deref_mut(&mut self) -> &mut GuestPlan {
+        &mut self.guest
+    }
 }
 
 /// The identity that a guest gets.
@@ -324,8 +304,8 @@ pub struct ImageWanted {
     pub kind: GuestKind,
     /// The host that must have it.
     pub host: String,
-    /// The storage that must have it.
-    pub storage: String,
+    /// The storage that must have it, where there are storages.
+    pub storage: Option<String>,
     /// Where it comes from.
     pub source: ImageSource,
     /// What it must add up to, as `sha256:...` or `sha512:...`.
@@ -400,10 +380,10 @@ pub trait Provider: Send + Sync {
     async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError>;
     /// Takes the first-boot data away, once the guest is ready.
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError>;
-    /// Grows the first disk to a size in GiB; a disk that is as large is left alone.
-    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError>;
-    /// Gives a guest other CPUs and memory (MiB), which count from its next start on.
-    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError>;
+    /// Grows the first disk to a size; a disk that is as large is left alone.
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError>;
+    /// Gives a guest other CPUs and memory, which count from its next start on.
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError>;
     /// Brings a guest to a halt; one that is stopped is left alone.
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError>;
     /// Removes one stopped guest with what belongs to it: the one with this identity and this id,

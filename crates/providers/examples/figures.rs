@@ -11,8 +11,8 @@ use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    Class, DiskSource, GuestKind, GuestUuid, Identity, NewGuest, Nic, PortError, Provider as _,
-    Seed,
+    Class, DiskSource, Gib, GuestKind, GuestPlan, GuestUuid, Identity, Mib, NewGuest, Nic,
+    PortError, Provider as _, Seed,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_sim::{Pace, World};
@@ -156,26 +156,31 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
     let uuid = GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}"))
         .ok_or("that is not a UUID")?;
     Ok(NewGuest {
-        kind: GuestKind::Vm,
+        guest: GuestPlan {
+            kind: GuestKind::Vm,
+            host: "pve1".to_owned(),
+            vmid: None,
+            cores: 2,
+            memory: Mib(1024),
+            disk: Gib(8),
+            storage: Some("local".to_owned()),
+            image_storage: Some("local".to_owned()),
+            nic: Nic {
+                mac: format!("bc:24:11:00:00:{nth:02x}"),
+                bridge: Some("vmbr0".to_owned()),
+                vlan: None,
+                address: None,
+                gateway: None,
+            },
+            unprivileged: true,
+            hosts_guests: false,
+            uuid: uuid.clone(),
+        },
         name: format!("node{nth}"),
         site: SiteId::from_random([7; 16]),
         manifest: "figures".to_owned(),
         run: "figures".to_owned(),
-        host: "pve1".to_owned(),
-        vmid: None,
-        cores: 2,
-        memory: 1024,
-        disk: 8,
-        storage: "local".to_owned(),
-        image_storage: "local".to_owned(),
         source: DiskSource::Image("debian-12.raw".to_owned()),
-        nic: Nic {
-            mac: format!("bc:24:11:00:00:{nth:02x}"),
-            bridge: "vmbr0".to_owned(),
-            vlan: None,
-            address: None,
-            gateway: None,
-        },
         seed: Some(Seed {
             user_data: "#cloud-config\n".to_owned(),
             meta_data: format!("instance-id: {uuid}\n"),
@@ -193,11 +198,8 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
                 packages: Vec::new(),
             },
         }),
-        unprivileged: true,
         ssh_keys: Vec::new(),
-        hosts_guests: false,
         first_form: false,
-        uuid,
     })
 }
 

@@ -33,7 +33,11 @@ async fn a_certificate_that_changes_in_the_middle_of_a_run_is_reported_as_that()
         error.hint.contains("record the new fingerprint"),
         "{error:?}"
     );
-    assert!(!place.world.is_running(guest.vmid.expect("an id")));
+    assert!(
+        !place
+            .world
+            .is_running(guest.vmid.and_then(|id| id.number()).expect("an id"))
+    );
 }
 
 async fn remove_token(place: &Place) {

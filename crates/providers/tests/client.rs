@@ -105,7 +105,7 @@ async fn images_are_sent_in_the_right_order_and_only_once() {
         file: "x.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::File(path),
         checksum: Some(format!("sha256:{}", "a".repeat(64))),
     };

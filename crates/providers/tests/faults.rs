@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, PortError, Provider as _,
+    Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, PortError,
+    Provider as _,
 };
 use homestak_providers::pve::{Limits, Pve};
 use homestak_sim::{Boots, Call, Fault, FaultKind, GuestFacts};
@@ -100,7 +101,7 @@ const OPERATIONS: [(&str, Act, Check); 13] = [
     ),
     (
         "grow_disk",
-        |pve, scene| Box::pin(pve.grow_disk(&scene.at, 12)),
+        |pve, scene| Box::pin(pve.grow_disk(&scene.at, Gib(12))),
         |place, _| assert!(disk(&only(place)).ends_with("size=12G")),
     ),
     (
@@ -231,7 +232,7 @@ impl Walks {
             file: format!("sent-{name}"),
             kind: GuestKind::Vm,
             host: "pve1".to_owned(),
-            storage: "local".to_owned(),
+            storage: Some("local".to_owned()),
             source: ImageSource::File(self.directory.path().join("x.raw")),
             checksum: None,
         };

@@ -106,7 +106,7 @@ async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_a
         "qm",
     );
     let seen = GuestRef {
-        vmid: Some(vmid),
+        vmid: Some(vmid.into()),
         ..nowhere(&guest)
     };
     check(
@@ -129,7 +129,11 @@ async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
     let config = vec![("name".to_owned(), "left over".to_owned())];
     place.world.put_guest("pve1", Kind::Qemu, vmid, config);
     let second = pve.create(&guest).await.expect("beside it");
-    assert_ne!(second.vmid, Some(vmid), "what is not ours is not touched");
+    assert_ne!(
+        second.vmid,
+        Some(vmid.into()),
+        "what is not ours is not touched"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

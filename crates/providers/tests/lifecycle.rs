@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, Power, Provider as _,
+    Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, Power, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_providers::pve::facts::Fetched;
@@ -23,7 +23,7 @@ use support::place::{abilities, fleet, place, place_of};
 
 /// The id of a guest that was created.
 fn id(guest: &GuestRef) -> u32 {
-    guest.vmid.expect("an id")
+    guest.vmid.and_then(|id| id.number()).expect("an id")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,11 +42,11 @@ async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
             (seen.power, seen.name.as_str()),
             (Power::Running, guest.name.as_str())
         );
-        assert_eq!(seen.disk, Some(8 << 30));
+        assert_eq!(seen.disk, Some(Gib(8).into()));
         pve.discard_seed(&at).await.expect("discarded");
         pve.discard_seed(&at).await.expect("discarded twice");
-        pve.grow_disk(&at, 12).await.expect("grown");
-        pve.grow_disk(&at, 12).await.expect("grown twice");
+        pve.grow_disk(&at, Gib(12)).await.expect("grown");
+        pve.grow_disk(&at, Gib(12)).await.expect("grown twice");
         pve.stop(&at, Halt::Graceful(Duration::from_secs(30)))
             .await
             .expect("stopped");
@@ -77,7 +77,7 @@ async fn an_image_is_sent_with_its_checksum() {
         file: "x.raw".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::File(path),
         checksum: Some(format!("sha256:{}", "0".repeat(64))),
     };
@@ -131,7 +131,7 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
             content: ["images", "import", "iso", "vztmpl", "rootdir"]
                 .map(str::to_owned)
                 .to_vec(),
-            bytes: 1 << 30,
+            size: Gib(1).into(),
         }],
         images: vec![FileWanted {
             host: "pve1".to_owned(),
@@ -195,11 +195,9 @@ fn facts_of(place: &support::place::Place, vmid: u32) -> GuestFacts {
 async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     let place = cluster().await;
     let pve = place.client();
-    let guest = NewGuest {
-        storage: "nfs".to_owned(),
-        seed: None,
-        ..support::vm(1)
-    };
+    let mut guest = support::vm(1);
+    guest.storage = Some("nfs".to_owned());
+    guest.seed = None;
     let at = pve.create(&guest).await.expect("a guest");
     let seen = pve.observe().await.expect("a look");
     assert!(seen.guests.iter().any(|guest| guest.host == "pve1"));
@@ -213,7 +211,9 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     assert_eq!(facts_of(&place, id(&at)).host, "pve2");
     pve.stop(&at, Halt::Now).await.expect("stopped");
     move_to("pve1");
-    pve.grow_disk(&at, 9).await.expect("grown where it is now");
+    pve.grow_disk(&at, Gib(9))
+        .await
+        .expect("grown where it is now");
     move_to("pve2");
     let error = pve.destroy(&at).await.expect_err("planned elsewhere");
     assert_eq!(error.class, Class::Refused, "{error:?}");
@@ -260,7 +260,7 @@ async fn an_image_is_fetched_with_its_checksum() {
         file: "y.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::Url(url.to_owned()),
         checksum: Some(format!("sha256:{}", "0".repeat(64))),
     };
@@ -288,18 +288,14 @@ async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made
     .await;
     let pve = place.client();
     let before = place.world.volumes();
-    let large = NewGuest {
-        disk: 500,
-        ..support::vm(1)
-    };
+    let mut large = support::vm(1);
+    large.disk = Gib(500);
     let error = pve.create(&large).await.expect_err("no room");
     assert_eq!(error.class, Class::Refused);
     assert!(error.detail.contains("500.0 GiB"), "{error:?}");
     assert!(error.detail.contains("GiB free"), "{error:?}");
-    let heavy = NewGuest {
-        memory: 128 << 10,
-        ..support::vm(1)
-    };
+    let mut heavy = support::vm(1);
+    heavy.memory = Mib(128 << 10);
     let error = pve.create(&heavy).await.expect_err("no memory");
     assert_eq!(error.class, Class::Refused);
     assert!(error.detail.contains("128.0 GiB"), "{error:?}");

@@ -11,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, GuestRef, Halt, NewGuest, PortError, Provider as _};
+use homestak_engine::ports::{Class, Gib, GuestRef, Halt, NewGuest, PortError, Provider as _};
 use homestak_providers::pve::Pve;
 use support::sample::{Sample, is_full};
 use support::server::Server;
@@ -154,7 +154,7 @@ fn stop<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
 }
 
 fn grow<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
-    Box::pin(pve.grow_disk(at, 20))
+    Box::pin(pve.grow_disk(at, Gib(20)))
 }
 
 fn discard<'a>(pve: &'a Pve, _: &'a NewGuest, at: &'a GuestRef) -> Step<'a> {
@@ -248,7 +248,7 @@ async fn creating_a_vm_survives_every_fault() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creating_a_vm_at_a_given_id_survives_every_fault() {
     let mut guest = support::vm(1);
-    guest.vmid = Some(99_011);
+    guest.vmid = Some(99_011.into());
     matrix(plain, guest, &[], create, one_complete_guest).await;
 }
 

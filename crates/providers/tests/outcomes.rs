@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, GuestKind, Halt, ImageSource, ImageWanted, Power, Provider as _,
+    Class, Gib, GuestKind, Halt, ImageSource, ImageWanted, Mib, Power, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_sim::{Call, Fault, FaultKind, Kind, Timing};
@@ -84,7 +84,7 @@ async fn the_boot_order_has_no_seed_in_it_whatever_order_the_host_works_in() {
     let pve = place.client();
     for nth in 1..=8 {
         let guest = pve.create(&support::vm(nth)).await.expect("created");
-        let vmid = guest.vmid.expect("an id");
+        let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
         let boot = |what: &str| {
             let guests = place.world.guests();
             let found = guests.iter().find(|guest| guest.vmid == vmid);
@@ -103,13 +103,13 @@ async fn a_guest_whose_tags_were_removed_is_named_as_that_and_not_changed() {
     let pve = place.client();
     for mut new in [support::ct(1), support::vm(2)] {
         let guest = pve.create(&new).await.expect("created");
-        let vmid = guest.vmid.expect("an id");
+        let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
         place
             .world
             .change_guest(vmid, &[("delete", "tags")])
             .expect("changed");
         let before = place.world.guests();
-        new.vmid = Some(vmid);
+        new.vmid = Some(vmid.into());
         let error = pve.create(&new).await.expect_err("it was given up");
         assert_eq!(error.class, Class::Refused, "{error:?}");
         assert!(error.detail.contains("its tags were removed"), "{error:?}");
@@ -127,16 +127,16 @@ async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts()
     let pve = place.client();
     let guest = pve.create(&support::vm(1)).await.expect("created");
     pve.start(&guest).await.expect("started");
-    let vmid = guest.vmid.expect("an id");
+    let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
     place
         .world
         .change_guest(vmid, &[("memory", "2048"), ("cores", "4")])
         .expect("changed");
     let seen = pve.inspect(&guest).await.expect("seen").expect("there");
-    assert_eq!((seen.cores, seen.memory), (Some(2), Some(1024 << 20)));
+    assert_eq!((seen.cores, seen.memory), (Some(2), Some(Mib(1024).into())));
     pve.stop(&guest, Halt::Now).await.expect("stopped");
     let seen = pve.inspect(&guest).await.expect("seen").expect("there");
-    assert_eq!((seen.cores, seen.memory), (Some(4), Some(2048 << 20)));
+    assert_eq!((seen.cores, seen.memory), (Some(4), Some(Mib(2048).into())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,9 +144,9 @@ async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
     let place = place(|builder| builder).await;
     let pve = place.client();
     let guest = pve.create(&support::ct(1)).await.expect("created");
-    let vmid = guest.vmid.expect("an id");
+    let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
     place.world.keep_file_system(vmid);
-    let error = pve.grow_disk(&guest, 20).await.expect_err("not grown");
+    let error = pve.grow_disk(&guest, Gib(20)).await.expect_err("not grown");
     assert!(
         error.detail.contains("the file system in it was not"),
         "{error:?}"
@@ -165,7 +165,7 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
     let place = place(|builder| builder.timing(timing)).await;
     let pve = place.client();
     let mut new = support::ct(1);
-    new.vmid = Some(7000);
+    new.vmid = Some(7000.into());
     let old = vec![
         ("hostname".to_owned(), "older".to_owned()),
         ("memory".to_owned(), "9999".to_owned()),
@@ -182,7 +182,7 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
     let watch = async {
         loop {
             let seen = pve.observe().await.expect("a look");
-            let Some(row) = seen.guests.iter().find(|guest| guest.vmid == 7000) else {
+            let Some(row) = seen.guests.iter().find(|guest| guest.vmid == 7000.into()) else {
                 continue;
             };
             if row.lock.is_none() {
@@ -207,7 +207,7 @@ async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
         file: "a.qcow2".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::Url(url.to_owned()),
         checksum: None,
     };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    GuestKind, GuestUuid, ImageSource, ImageWanted, Listener, Provider as _, Remark,
+    Gib, GuestKind, GuestUuid, ImageSource, ImageWanted, Listener, Provider as _, Remark,
 };
 use homestak_providers::pve::Limits;
 use homestak_sim::{Call, Fault, FaultKind, Kind};
@@ -79,9 +79,12 @@ async fn warnings_of_a_task_are_passed_on_with_their_lines() {
     let mut config = place.world.guests().remove(0).config;
     config.remove("features");
     let config = config.into_iter().collect();
-    place
-        .world
-        .put_guest("pve1", Kind::Lxc, at.vmid.expect("an id"), config);
+    place.world.put_guest(
+        "pve1",
+        Kind::Lxc,
+        at.vmid.and_then(|id| id.number()).expect("an id"),
+        config,
+    );
     pve.start(&at).await.expect("started");
     assert_eq!(
         ears.warnings(),
@@ -102,18 +105,24 @@ async fn a_lock_that_is_waited_for_is_named() {
     let free: Vec<(String, String)> = facts.config.clone().into_iter().collect();
     facts.config.insert("lock".to_owned(), "backup".to_owned());
     let held = facts.config.into_iter().collect();
-    place
-        .world
-        .put_guest("pve1", Kind::Qemu, at.vmid.expect("an id"), held);
+    place.world.put_guest(
+        "pve1",
+        Kind::Qemu,
+        at.vmid.and_then(|id| id.number()).expect("an id"),
+        held,
+    );
     let release = async {
         while !ears.waits().iter().any(|(_, text)| text.contains("backup")) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        place
-            .world
-            .put_guest("pve1", Kind::Qemu, at.vmid.expect("an id"), free);
+        place.world.put_guest(
+            "pve1",
+            Kind::Qemu,
+            at.vmid.and_then(|id| id.number()).expect("an id"),
+            free,
+        );
     };
-    let (result, ()) = tokio::join!(pve.grow_disk(&at, 9), release);
+    let (result, ()) = tokio::join!(pve.grow_disk(&at, Gib(9)), release);
     result.expect("grown");
     let said = (
         Some(support::uuid(1)),
@@ -155,7 +164,7 @@ async fn files_on_their_way_are_named_and_their_address_is_not() {
         file: "x.raw".to_owned(),
         kind: GuestKind::Vm,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::File(path),
         checksum: None,
     };

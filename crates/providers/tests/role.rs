@@ -8,8 +8,8 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, NewIdentity, PortError,
-    Provider as _,
+    Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, NewGuest, NewIdentity,
+    PortError, Provider as _,
 };
 use homestak_providers::pve::Pve;
 use homestak_providers::pve::preflight::{
@@ -50,7 +50,7 @@ async fn checks(pve: &Pve) -> Result<(), String> {
         host: "pve1".to_owned(),
         storage: storage.to_owned(),
         content: content.iter().map(|kind| (*kind).to_owned()).collect(),
-        bytes: 1 << 30,
+        size: Gib(1).into(),
     };
     let wanted = Wanted {
         hosts: vec!["pve1".to_owned()],
@@ -97,17 +97,15 @@ fn image(file: &str, kind: GuestKind) -> ImageWanted {
         file: file.to_owned(),
         kind,
         host: "pve1".to_owned(),
-        storage: "local".to_owned(),
+        storage: Some("local".to_owned()),
         source: ImageSource::Url(format!("{URL}/{file}")),
         checksum: None,
     }
 }
 
-fn on_disks(guest: NewGuest) -> NewGuest {
-    NewGuest {
-        storage: "disks".to_owned(),
-        ..guest
-    }
+fn on_disks(mut guest: NewGuest) -> NewGuest {
+    guest.storage = Some("disks".to_owned());
+    guest
 }
 
 async fn address(pve: &Pve, place: &Place, guest: &GuestRef) -> Result<(), PortError> {
@@ -140,10 +138,10 @@ async fn work(pve: &Pve, place: &Place) -> Result<(), PortError> {
         pve.start(&at).await?;
         address(pve, place, &at).await?;
         pve.discard_seed(&at).await?;
-        pve.grow_disk(&at, 12).await?;
+        pve.grow_disk(&at, Gib(12)).await?;
         pve.stop(&at, Halt::Graceful(Duration::from_secs(60)))
             .await?;
-        pve.reshape(&at, 1, 512).await?;
+        pve.reshape(&at, 1, Mib(512)).await?;
         let to = NewIdentity {
             uuid: support::uuid(40 + u32::try_from(nth).expect("small")),
             site: support::site(),

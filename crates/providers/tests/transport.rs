@@ -131,7 +131,7 @@ async fn a_silent_server_is_given_up_on_and_the_guest_is_found_again() {
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
     assert_eq!(
         server.world().carrying(guest.uuid.as_str()),
-        [guest.vmid.expect("an id")]
+        [guest.vmid.and_then(|id| id.number()).expect("an id")]
     );
     assert_eq!(server.world().guests.len(), 1);
 }

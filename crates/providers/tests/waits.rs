@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, Provider as _};
+use homestak_engine::ports::{Class, Gib, Provider as _};
 use homestak_providers::pve::Limits;
 use support::add;
 use support::server::Server;
@@ -21,7 +21,7 @@ async fn a_task_that_warns_is_a_success() {
     let pve = support::client(&server);
     let guest = pve.create(&support::ct(1)).await.expect("a container");
     pve.start(&guest).await.expect("started");
-    assert!(server.world().guests[&guest.vmid.expect("an id")].running);
+    assert!(server.world().guests[&guest.vmid.and_then(|id| id.number()).expect("an id")].running);
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_task_that_is_not_known_yet_is_waited_for() {
 async fn a_failed_task_comes_with_its_log_and_class() {
     let server = Server::start(World::new()).await;
     let mut guest = support::vm(1);
-    guest.vmid = Some(100);
+    guest.vmid = Some(100.into());
     let pve = support::client(&server);
     let making = pve.create(&guest);
     let failing = async {
@@ -136,7 +136,7 @@ async fn a_lock_timeout_is_tried_again() {
         "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout",
     );
     server.world().faults_on.push(("PUT /resize", timeout));
-    pve.grow_disk(&guest, 12).await.expect("grown");
+    pve.grow_disk(&guest, Gib(12)).await.expect("grown");
     server.world().finish();
     assert!(server.world().guests[&100].config["scsi0"].ends_with("size=12G"));
 }

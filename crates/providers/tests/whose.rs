@@ -5,7 +5,7 @@
 
 mod support;
 
-use homestak_engine::ports::{Class, GuestKind, Halt, Provider as _};
+use homestak_engine::ports::{Class, Gib, GuestId, GuestKind, Halt, Provider as _};
 use homestak_providers::local::{Local, LocalSettings, Realm};
 use homestak_providers::pve::vmid::choose;
 use support::add;
@@ -38,7 +38,10 @@ async fn a_guest_that_only_has_our_vmid_is_never_touched() {
         Class::Missing
     );
     assert_eq!(
-        pve.grow_disk(&guest, 99).await.expect_err("missing").class,
+        pve.grow_disk(&guest, Gib(99))
+            .await
+            .expect_err("missing")
+            .class,
         Class::Missing
     );
     pve.destroy(&guest).await.expect("ours is gone");
@@ -73,7 +76,7 @@ async fn a_copy_that_carries_our_tag_is_refused_and_stays() {
         assert!(error.detail.contains("VM 150"), "{error:?}");
     }
     // Under the id of the original there is nothing, so nothing is done.
-    guest.vmid = Some(100);
+    guest.vmid = Some(100.into());
     assert_eq!(pve.inspect(&guest).await.expect("a look"), None);
     pve.destroy(&guest).await.expect("nothing is there");
     let world = server.world();
@@ -91,7 +94,7 @@ async fn a_guest_that_moved_is_found_where_it_went() {
     let server = Server::start(world).await;
     let pve = support::client(&server);
     let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
-    assert_eq!((seen.host.as_str(), seen.vmid), ("pve2", 321));
+    assert_eq!((seen.host.as_str(), seen.vmid), ("pve2", 321.into()));
     pve.start(&guest).await.expect("started");
     assert!(server.world().guests[&321].running);
     assert!(
@@ -112,13 +115,13 @@ async fn a_copy_is_told_from_its_original_in_one_look_at_the_list() {
     });
     let server = Server::start(world).await;
     let observed = support::client(&server).observe().await.expect("a look");
-    let copies: Vec<(u32, bool)> = observed
+    let copies: Vec<(GuestId, bool)> = observed
         .guests
         .iter()
         .filter(|guest| guest.uuid.is_some())
         .map(|guest| (guest.vmid, guest.is_copy()))
         .collect();
-    assert_eq!(copies, [(100, false), (101, true)]);
+    assert_eq!(copies, [(100.into(), false), (101.into(), true)]);
     assert_eq!(observed.requests, 1);
 }
 
@@ -194,7 +197,7 @@ async fn notes_alone_make_no_guest_ours() {
     assert_eq!(pve.inspect(&tenant).await.expect("a look"), None);
     pve.destroy(&tenant).await.expect("ours is not there");
     let made = pve.create(&new).await.expect("beside it");
-    assert_ne!(made.vmid, Some(vmid));
+    assert_ne!(made.vmid, Some(vmid.into()));
     pve.destroy(&made).await.expect("destroyed");
     let mut world = server.world();
     world.finish();
@@ -216,7 +219,7 @@ async fn a_guest_with_the_tags_of_two_sites_is_refused_and_stays() {
         pve.inspect(&guest).await.map(|_| ()),
         pve.start(&guest).await,
         pve.destroy(&guest).await,
-        pve.grow_disk(&guest, 99).await,
+        pve.grow_disk(&guest, Gib(99)).await,
         pve.create(&support::vm(1)).await.map(|_| ()),
     ] {
         let error = result.expect_err("refused");
@@ -241,7 +244,7 @@ async fn a_guest_whose_tags_were_removed_is_seen_without_an_identity_and_not_cal
     let server = Server::start(world).await;
     let pve = support::client(&server);
     let seen = pve.inspect(&guest).await.expect("a look").expect("a guest");
-    assert_eq!((seen.vmid, seen.uuid, seen.site), (100, None, None));
+    assert_eq!((seen.vmid, seen.uuid, seen.site), (100.into(), None, None));
     for result in [
         pve.destroy(&guest).await,
         pve.start(&guest).await,
@@ -278,7 +281,7 @@ async fn a_guest_without_a_site_is_completed_only_where_the_plan_found_it_so() {
     assert!(only_read(&server.world().log), "{:?}", server.world().log);
     new.first_form = true;
     let guest = pve.create(&new).await.expect("completed");
-    assert_eq!(guest.vmid, Some(150));
+    assert_eq!(guest.vmid, Some(150.into()));
 }
 
 #[tokio::test]
@@ -304,5 +307,5 @@ async fn a_node_of_this_machine_without_a_site_is_taken_only_where_the_plan_foun
     assert!(error.detail.contains("not the site"), "{error:?}");
     new.first_form = true;
     let guest = local.create(&new).await.expect("it is there");
-    assert_eq!(guest.vmid, Some(100));
+    assert_eq!(guest.vmid, Some(100.into()));
 }

@@ -5,7 +5,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use homestak_core::plan::OnError;
 use homestak_driver::runs::Which;
 use homestak_driver::settings::VmEngine;
 
@@ -52,8 +54,8 @@ pub struct DestroyArgs {
     #[command(flatten)]
     pub manifest: ManifestArgs,
     /// What happens to the rest when a node fails
-    #[arg(long, value_enum)]
-    pub on_error: Option<OnErrorArg>,
+    #[arg(long, value_parser = on_error())]
+    pub on_error: Option<OnError>,
     /// How many nodes are worked on at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub parallel: Option<u32>,
@@ -92,8 +94,8 @@ pub struct WishArgs {
     #[arg(long)]
     pub prune: bool,
     /// What happens to the rest when a node fails
-    #[arg(long, value_enum)]
-    pub on_error: Option<OnErrorArg>,
+    #[arg(long, value_parser = on_error())]
+    pub on_error: Option<OnError>,
     /// How many nodes are worked on at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub parallel: Option<u32>,
@@ -145,15 +147,17 @@ impl VmEngineArg {
     }
 }
 
-/// What happens to the rest when a node fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OnErrorArg {
-    /// Begin nothing new; what is there stays
-    Stop,
-    /// Remove again what this run made
-    Rollback,
-    /// Go on with nodes that do not depend on it
-    Continue,
+/// Reads what happens to the rest when a node fails.
+fn on_error() -> impl TypedValueParser<Value = OnError> {
+    let value = |choice: &OnError| {
+        PossibleValue::new(choice.word()).help(match choice {
+            OnError::Stop => "Begin nothing new; what is there stays",
+            OnError::Rollback => "Remove again what this run made",
+            OnError::Continue => "Go on with nodes that do not depend on it",
+        })
+    };
+    PossibleValuesParser::new(OnError::ALL.iter().map(value))
+        .try_map(|word| OnError::from_word(&word).ok_or("it is not one of the choices"))
 }
 
 /// What `manifest rollback` takes.

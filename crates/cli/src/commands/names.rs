@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use homestak_core::catalog::BUILT_IN_HOSTS;
 use homestak_driver::runs::Which;
 use homestak_driver::{DriverError, journal, nodes};
 
@@ -95,8 +94,8 @@ fn known(kind: NamesArg, settings: &Settings) -> Result<BTreeSet<String>, Driver
     Ok(match kind {
         NamesArg::Manifests => session.catalog.manifests.keys().cloned().collect(),
         NamesArg::Hosts => {
-            let own = BUILT_IN_HOSTS.iter().copied().map(str::to_owned);
-            session.catalog.nodes.keys().cloned().chain(own).collect()
+            let own = session.catalog.built_in_hosts().map(str::to_owned);
+            session.catalog.guest_hosts().cloned().chain(own).collect()
         }
         NamesArg::Nodes => {
             let journal = journal(&settings.driver)?;

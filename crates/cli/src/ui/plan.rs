@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use homestak_core::converge::{self, Change};
 use homestak_core::observed::{GuestKind, Power};
-use homestak_core::plan::{Action, Foreign, Found, NodePlan, Place, Plan, Reason, Verb, Wanted};
+use homestak_core::plan::{Action, Foreign, Found, GuestPlan, NodePlan, Place, Plan, Reason, Verb};
 use owo_colors::OwoColorize as _;
 
 use super::count;
@@ -242,16 +242,16 @@ fn made(node: &NodePlan) -> String {
     let Some(wanted) = &node.wanted else {
         return String::new();
     };
-    let Wanted {
+    let GuestPlan {
         cores,
         memory,
         disk,
-        source,
         ..
-    } = wanted;
+    } = &wanted.guest;
+    let source = &wanted.source;
     let vmid = wanted.vmid.map_or_else(String::new, |id| format!(" {id}"));
     format!(
-        "{}{vmid} on {}: {}, {memory} MiB, {disk} GiB, from {source}",
+        "{}{vmid} on {}: {}, {memory}, {disk}, from {source}",
         kind(wanted.kind),
         wanted.host,
         count(*cores as usize, "CPU"),

@@ -69,7 +69,7 @@ pub(crate) fn nodes_json(chronicle: &Chronicle) -> Json {
     let node = |row: &Row| {
         let mut json = json!({ "name": row.name, "status": row.status.word() });
         if let Some(vmid) = row.vmid {
-            json["vm_id"] = vmid.into();
+            json["vm_id"] = json!(vmid);
         }
         if let Some(address) = row.address {
             json["ip"] = address.to_string().into();

@@ -53,7 +53,10 @@ impl Sim {
     fn power(&self, on: bool) {
         let endpoint = self.endpoint();
         let guests = observe(&endpoint).guests;
-        let hyper = guests.into_iter().find(|guest| guest.vmid == 7000).unwrap();
+        let hyper = guests
+            .into_iter()
+            .find(|guest| guest.vmid == 7000.into())
+            .unwrap();
         let hyper = GuestRef {
             uuid: hyper.uuid.unwrap(),
             kind: hyper.kind,
@@ -126,12 +129,12 @@ fn rolling_back_names_the_guest_that_keeps_a_hypervisor_and_removes_the_rest() {
     let left = observe(&sim.endpoint()).guests;
     assert_eq!(
         left.iter().map(|guest| guest.vmid).collect::<Vec<_>>(),
-        [7000]
+        [7000.into()]
     );
     let left = observe(&sim.endpoint()["inside"][0]).guests;
     assert_eq!(
         left.iter().map(|guest| guest.vmid).collect::<Vec<_>>(),
-        [99_001]
+        [99_001.into()]
     );
 }
 

@@ -9,7 +9,8 @@ use homestak_api::runtime::WallClock;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, Nic, Observed, Provider as _,
+    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Halt, Mib, NewGuest, Nic, Observed,
+    Provider as _,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use serde_json::Value;
@@ -106,31 +107,33 @@ pub(crate) fn observe(endpoint: &Value) -> Observed {
 
 pub(crate) fn vm(host: &str, name: &str, nth: u32, image: &str) -> NewGuest {
     NewGuest {
-        uuid: GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).unwrap(),
-        kind: GuestKind::Vm,
+        guest: GuestPlan {
+            uuid: GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).unwrap(),
+            kind: GuestKind::Vm,
+            host: host.to_owned(),
+            vmid: Some((99_000 + nth).into()),
+            cores: 1,
+            memory: Mib(512),
+            disk: Gib(8),
+            storage: Some("local".to_owned()),
+            image_storage: Some("local".to_owned()),
+            nic: Nic {
+                mac: format!("bc:24:11:00:00:{nth:02x}"),
+                bridge: Some("vmbr0".to_owned()),
+                vlan: None,
+                address: None,
+                gateway: None,
+            },
+            unprivileged: true,
+            hosts_guests: false,
+        },
         name: name.to_owned(),
         site: SiteId::from_random([7; 16]),
         manifest: "kept".to_owned(),
         run: "kept".to_owned(),
-        host: host.to_owned(),
-        vmid: Some(99_000 + nth),
-        cores: 1,
-        memory: 512,
-        disk: 8,
-        storage: "local".to_owned(),
-        image_storage: "local".to_owned(),
         source: DiskSource::Image(image.to_owned()),
-        nic: Nic {
-            mac: format!("bc:24:11:00:00:{nth:02x}"),
-            bridge: "vmbr0".to_owned(),
-            vlan: None,
-            address: None,
-            gateway: None,
-        },
         seed: None,
-        unprivileged: true,
         ssh_keys: Vec::new(),
-        hosts_guests: false,
         first_form: false,
     }
 }
@@ -264,7 +267,7 @@ fn a_server_that_is_killed_in_the_middle_of_a_task_leaves_what_a_loss_of_power_l
     assert_eq!(guests.len(), 1, "nothing is doubled: {guests:?}");
     assert_eq!(
         (guests[0].vmid, guests[0].lock.as_deref()),
-        (99_001, Some("create"))
+        (99_001.into(), Some("create"))
     );
     create(&endpoint, &vm("pve1", "beta", 2, "debian-12.qcow2"));
     assert_eq!(observe(&endpoint).guests.len(), 2, "the rest goes on");

@@ -56,7 +56,7 @@ impl Lab {
             guest: GuestRef {
                 uuid: guest(*nth),
                 kind: GuestKind::Vm,
-                vmid: Some(100 + nth),
+                vmid: Some((100 + nth).into()),
                 host: host.to_owned(),
             },
             status: NodeStatus::Ready,
@@ -103,7 +103,7 @@ fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
         on_error: OnError::Stop,
         parallelism: 1,
         verify_ssh: true,
-        timeout_buffer: 0,
+        timeout_buffer: homestak_core::units::Seconds(0),
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: records.iter().map(planned).collect(),
         images: Vec::new(),

@@ -268,7 +268,7 @@ pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
         on_error: OnError::Stop,
         parallelism: 1,
         verify_ssh: false,
-        timeout_buffer: 0,
+        timeout_buffer: homestak_core::units::Seconds(0),
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: Vec::new(),
         images: Vec::new(),
@@ -313,7 +313,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
         guest: GuestRef {
             uuid: uuid.clone(),
             kind: GuestKind::Vm,
-            vmid: Some(4321),
+            vmid: Some(4321.into()),
             host: "pve1".to_owned(),
         },
         status: NodeStatus::Ready,

@@ -10,7 +10,7 @@ use super::address::Cidr;
 use super::declare::{choice, document};
 use super::decode::Spanned;
 use super::posture::{PermitRootLogin, YesNo};
-use super::scalar::{Domain, Int, Port, TimeZone, UserName, Version};
+use super::scalar::{Domain, Int, Name, Port, TimeZone, UserName, Version};
 use super::spec::SshKeyId;
 
 choice! {
@@ -33,6 +33,8 @@ document! {
     Host as "the host" {
         /// Always 1.
         schema_version: Version<1>,
+        /// What kind of host it is, unless `nodes/` has a file of the same name.
+        kind default "\"ssh\"": Name,
         /// Its name, for people; the file's name counts.
         host: String,
         /// DNS domain.

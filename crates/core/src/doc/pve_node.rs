@@ -14,6 +14,8 @@ document! {
     PveNode as "the node" {
         /// Always 1.
         schema_version: Version<1>,
+        /// What kind of host it is.
+        kind default "\"pve\"": Name,
         /// Name of the node in Proxmox VE; the file's name when left out.
         node: Name,
         /// The physical machine; a name from `hosts/`.

@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::{GuestUuid, Power};
+use crate::observed::{GuestId, GuestUuid, Power};
 use crate::resolve::{Origin, Resolved, ResolvedNode};
+use crate::units::Seconds;
 
 use super::compare::{found, judge, reason, remembered};
 use super::holder::whose;
@@ -21,7 +22,7 @@ use super::strays::{
     unseen_inside, unusable,
 };
 use super::types::{
-    Action, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place, Plan, Reason, ReasonKind,
+    Action, FORM, Foreign, Found, ImageNeed, NodePlan, Place, Plan, Reason, ReasonKind,
     Refusal, Wanted,
 };
 use super::wanted::wanted;
@@ -77,11 +78,6 @@ pub(super) fn empty(
     refusals: Vec<Refusal>,
 ) -> Plan {
     let settings = &inputs.resolved.settings;
-    let written = match settings.on_error.value {
-        crate::doc::manifest::OnError::Stop => OnError::Stop,
-        crate::doc::manifest::OnError::Rollback => OnError::Rollback,
-        crate::doc::manifest::OnError::Continue => OnError::Continue,
-    };
     let parallelism = usize::try_from(settings.parallelism.value).unwrap_or(1);
     let mut hosts: Vec<String> = site_hosts(inputs.resolved)
         .into_values()
@@ -95,10 +91,10 @@ pub(super) fn empty(
         site: Some(inputs.site.clone()),
         manifest: inputs.resolved.name.clone(),
         hosts,
-        on_error: inputs.options.on_error.unwrap_or(written),
+        on_error: inputs.options.on_error.unwrap_or(settings.on_error.value),
         parallelism: inputs.options.parallelism.unwrap_or(parallelism).max(1),
         verify_ssh: settings.verify_ssh.value,
-        timeout_buffer: u64::try_from(settings.timeout_buffer.value).unwrap_or(0),
+        timeout_buffer: Seconds(u64::try_from(settings.timeout_buffer.value).unwrap_or(0)),
         timeouts: settings.limits(),
         nodes,
         images,
@@ -497,7 +493,7 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
 
     /// Refuses ids that someone else has.
     fn check_ids(&mut self) {
-        let going: BTreeSet<(Place, Option<u32>)> = self
+        let going: BTreeSet<(Place, Option<GuestId>)> = self
             .nodes
             .iter()
             .filter(|node| matches!(node.action, Action::Destroy | Action::Replace))

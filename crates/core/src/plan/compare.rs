@@ -7,9 +7,7 @@ use crate::resolve::{Origin, ResolvedNode};
 use super::Inputs;
 use super::record::{NodeRecord, NodeStatus};
 use super::types::{Action, Found, Reason, Wanted};
-
-const MIB: u64 = 1024 * 1024;
-const GIB: u64 = 1024 * MIB;
+use crate::units::Bytes;
 
 /// Turns what was seen of a guest of ours into what the plan says of it.
 pub(super) fn found(guest: &ObservedGuest, record: Option<&NodeRecord>) -> Option<Found> {
@@ -32,8 +30,8 @@ pub(super) fn found(guest: &ObservedGuest, record: Option<&NodeRecord>) -> Optio
         },
         ready: record.and_then(NodeRecord::was_reached),
         cores: guest.cores,
-        memory: guest.memory.map(|bytes| bytes / MIB),
-        disk: guest.disk.map(|bytes| bytes / GIB),
+        memory: guest.memory.map(Bytes::whole_mib),
+        disk: guest.disk.map(Bytes::whole_gib),
         address: record.and_then(|record| record.address),
         configured: record.and_then(|record| record.configured.clone()),
         hosts_guests: record.and_then(|record| record.hosts_guests),
@@ -97,20 +95,20 @@ pub(super) fn judge(
         change.push(says(text, size.map(|size| &size.cores.origin)));
     }
     if let Some(memory) = found.memory.filter(|memory| *memory != wanted.memory) {
-        let text = format!("memory {memory} -> {} MiB", wanted.memory);
+        let text = format!("memory {} -> {}", memory.0, wanted.memory);
         change.push(says(text, size.map(|size| &size.memory.origin)));
     }
     let origin = size.map(|size| &size.disk.origin);
     let mut notes = Vec::new();
     match found.disk {
         Some(disk) if disk < wanted.disk => {
-            let text = format!("disk {disk} -> {} GiB", wanted.disk);
+            let text = format!("disk {} -> {}", disk.0, wanted.disk);
             change.push(says(text, origin));
         }
         Some(disk) if disk > wanted.disk => {
             let text = format!(
-                "the disk has {disk} GiB, more than the {} written; disks are never made smaller",
-                wanted.disk
+                "the disk has {disk}, more than the {} written; disks are never made smaller",
+                wanted.disk.0
             );
             notes.push(says(text, origin));
         }

@@ -30,7 +30,7 @@ pub(super) fn whose(
     }
     let mut recorded = inputs.elsewhere.0.iter();
     let recorded = recorded.find(|(_, record)| record.guest.uuid == *uuid);
-    let mut hosts = inputs.catalog.nodes.keys().map(String::as_str);
+    let mut hosts = inputs.catalog.guest_hosts().map(String::as_str);
     let (manifest, of_host) = match recorded {
         Some((of, record)) => (of.as_str(), Some(record.host.as_str())),
         None => {
@@ -56,7 +56,9 @@ pub(super) fn whose(
         return (whose, hint);
     }
     match of_host {
-        Some(of) if of == host || inputs.catalog.nodes.contains_key(of) => (whose, choose),
+        Some(of) if of == host || inputs.catalog.guest_hosts().any(|one| one == of) => {
+            (whose, choose)
+        }
         Some(of) => {
             let hint = format!(
                 "the site has no host `{of}`: if it was renamed, its guests stay those of `{of}`; \

@@ -28,7 +28,7 @@ pub fn spec_text(
     json["access"]["_driver"] = json!({ "user": wanted.user, "ssh_keys": [key] });
     let map = json.as_object_mut()?;
     map.remove("network");
-    if let (Some((ip, prefix)), Some(gateway)) = (wanted.address, wanted.gateway) {
+    if let (Some((ip, prefix)), Some(gateway)) = (wanted.nic.address, wanted.nic.gateway) {
         let network =
             json!({ "ip": format!("{ip}/{prefix}"), "gateway": gateway, "dns": wanted.dns });
         map.insert("network".to_owned(), network);

@@ -33,15 +33,17 @@ pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
 pub use step::{Step, StepId, StepKind, Steps, steps};
 pub use strays::{UNSEEN_INSIDE, is_removed, left_inside, lost_with_it};
 pub use types::{
-    Action, Comparison, ConfigPlan, FORM, Foreign, Found, ImageNeed, NodePlan, OnError, Place,
-    Plan, Reason, ReasonKind, Refusal, Reidentified, Unseen, Verb, Wanted,
+    Action, Comparison, ConfigPlan, FORM, Foreign, Found, GuestPlan, ImageNeed, Nic, NodePlan,
+    Place, Plan, Reason, ReasonKind, Refusal, Reidentified, Unseen, Verb, Wanted,
 };
 
+pub use crate::doc::manifest::OnError;
 pub use unsupported::unsupported;
 pub use wanted::{USER, correct_sources};
 
 use crate::catalog::Catalog;
 use crate::doc::scalar::SiteId;
+use crate::kind::Traits;
 use crate::observed::Observed;
 use crate::resolve::Resolved;
 
@@ -103,6 +105,25 @@ pub struct Inputs<'a> {
     pub options: &'a Options,
     /// How long steps take.
     pub paces: &'a Paces,
+}
+
+impl Inputs<'_> {
+    /// Returns what the host is like that a place is on, directly or in other nodes.
+    fn traits_of(&self, place: &Place) -> Traits {
+        let name = match place {
+            Place::Host(host) => return self.catalog.traits_of(host),
+            Place::Inside(name) => name,
+        };
+        if let Some(place) = self.resolved.node(name).and_then(apply::place) {
+            return self.traits_of(&place);
+        }
+        // The manifest does not name it any more.
+        let mut records = self.records.values();
+        let record = records.find(|record| record.name == *name);
+        record.map_or(Traits::PROXMOX_VE, |record| {
+            self.catalog.traits_of(&record.host)
+        })
+    }
 }
 
 /// Makes the plan.

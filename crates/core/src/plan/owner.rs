@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::doc::scalar::{NodeName, SiteId, Vmid};
-use crate::observed::{GuestUuid, ObservedGuest};
+use crate::observed::{GuestId, GuestUuid, ObservedGuest};
 use crate::resolve::Resolved;
 
 use super::record::{NodeRecord, NodeStatus, Records};
@@ -21,7 +21,7 @@ pub(super) struct Owners<'a> {
     manifest: &'a str,
     /// Guests of this site, and those that were created before sites had an id.
     by_uuid: BTreeMap<(&'a Place, &'a GuestUuid), Vec<&'a ObservedGuest>>,
-    by_vmid: BTreeMap<(&'a Place, u32), &'a ObservedGuest>,
+    by_vmid: BTreeMap<(&'a Place, GuestId), &'a ObservedGuest>,
     /// Places with guests of this site.
     populated: BTreeSet<&'a Place>,
 }
@@ -87,7 +87,7 @@ impl<'a> Owners<'a> {
     }
 
     /// Returns the guest with an id.
-    pub(super) fn with_vmid(&self, place: &Place, vmid: u32) -> Option<&'a ObservedGuest> {
+    pub(super) fn with_vmid(&self, place: &Place, vmid: GuestId) -> Option<&'a ObservedGuest> {
         self.by_vmid.get(&(place, vmid)).copied()
     }
 
@@ -228,7 +228,7 @@ fn lone(carrying: Vec<&ObservedGuest>) -> Match<'_> {
     }
 }
 
-/// Returns the ids that nodes have already.
+/// Returns the numbers that nodes have already, where guests have numbers.
 pub fn ids(
     site: &SiteId,
     resolved: &Resolved,
@@ -252,8 +252,8 @@ pub fn ids(
             // What cannot be seen is where it was.
             Some(Look::Unseen(_)) | None => record.and_then(|record| record.guest.vmid),
         };
-        let vmid = vmid.map(|vmid| Vmid::from_number(i64::from(vmid)));
-        ids.extend(vmid.map(|vmid| (node.name.clone(), vmid)));
+        let number = vmid.and_then(|id| id.number()).map(i64::from);
+        ids.extend(number.map(|number| (node.name.clone(), Vmid::from_number(number))));
     }
     ids
 }

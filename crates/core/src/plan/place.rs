@@ -4,6 +4,7 @@
 //! Never: a storage that cannot hold what is asked of it.
 
 use crate::catalog::Catalog;
+use crate::kind::Traits;
 use crate::observed::{Observed, ObservedHost, ObservedStorage};
 
 use super::types::Place;
@@ -17,10 +18,12 @@ const USUAL: &str = "local";
 pub(super) struct Offer {
     /// The machine's name as the hypervisor knows it.
     pub(super) host: String,
-    /// Storage of disks.
-    pub(super) storage: String,
-    /// Storage of images, templates and seeds.
-    pub(super) image_storage: String,
+    /// What its host is like.
+    pub(super) traits: Traits,
+    /// Storage of disks, where there are storages.
+    pub(super) storage: Option<String>,
+    /// Storage of images, templates and seeds, where there are storages.
+    pub(super) image_storage: Option<String>,
     /// What is wrong with it; making guests is refused then.
     pub(super) wrong: Option<(String, String)>,
 }
@@ -32,21 +35,30 @@ pub(super) fn offer(inputs: &Inputs<'_>, place: &Place) -> Offer {
         Some(Look::Seen(observed)) => Some(observed),
         Some(Look::Unseen(_)) | None => None,
     };
-    let host = machine(inputs.catalog, name, place, seen);
+    let offer = Offer {
+        host: machine(inputs.catalog, name, place, seen),
+        traits: inputs.traits_of(place),
+        storage: None,
+        image_storage: None,
+        wrong: None,
+    };
+    let wrong = seen.and_then(|observed| unusable(observed, &offer.host, name));
+    if !offer.traits.has_storages {
+        return Offer { wrong, ..offer };
+    }
     let named = datastore(inputs.catalog, name);
     let Some(observed) = seen else {
-        let storage = named.unwrap_or_else(|| USUAL.to_owned());
         return Offer {
-            host,
-            storage,
-            image_storage: USUAL.to_owned(),
-            wrong: None,
+            storage: named.or_else(|| Some(USUAL.to_owned())),
+            image_storage: Some(USUAL.to_owned()),
+            ..offer
         };
     };
+    let host = &offer.host;
     let there: Vec<&ObservedStorage> = observed
         .storages
         .iter()
-        .filter(|storage| storage.host == host && storage.active)
+        .filter(|storage| storage.host == *host && storage.active)
         .collect();
     let holding = |content: &str| {
         let fit = |storage: &&&ObservedStorage| storage.content.iter().any(|c| c == content);
@@ -60,12 +72,12 @@ pub(super) fn offer(inputs: &Inputs<'_>, place: &Place) -> Offer {
     let storage = storage.unwrap_or_else(|| USUAL.to_owned());
     let image_storage = holding("import").or_else(|| holding("iso"));
     let image_storage = image_storage.unwrap_or_else(|| USUAL.to_owned());
-    let wrong = wrong(observed, &host, &storage, named.is_some(), name);
+    let wrong = wrong.or_else(|| lacking(observed, host, &storage, named.is_some(), name));
     Offer {
-        host,
-        storage,
-        image_storage,
+        storage: Some(storage),
+        image_storage: Some(image_storage),
         wrong,
+        ..offer
     }
 }
 
@@ -93,33 +105,36 @@ fn datastore(catalog: &Catalog, name: &str) -> Option<String> {
         .map(|datastore| datastore.value.clone())
 }
 
-fn wrong(
+/// Says why nothing can be made on a machine.
+fn unusable(observed: &Observed, host: &str, name: &str) -> Option<(String, String)> {
+    let of_host = |one: &&ObservedHost| one.name == host;
+    match observed.hosts.iter().find(of_host) {
+        None => {
+            let known: Vec<&str> = observed.hosts.iter().map(|one| one.name.as_str()).collect();
+            Some((
+                format!(
+                    "there is no machine `{host}`; there is {}",
+                    known.join(", ")
+                ),
+                format!("write `node: NAME` in `nodes/{name}.yaml`"),
+            ))
+        }
+        Some(one) if !one.online => Some((
+            format!("`{host}` is offline"),
+            "bring it up, or name another host with -H".to_owned(),
+        )),
+        Some(_) => None,
+    }
+}
+
+/// Says what is wrong with the storage of disks.
+fn lacking(
     observed: &Observed,
     host: &str,
     storage: &str,
     named: bool,
     name: &str,
 ) -> Option<(String, String)> {
-    let of_host = |one: &&ObservedHost| one.name == host;
-    match observed.hosts.iter().find(of_host) {
-        None => {
-            let known: Vec<&str> = observed.hosts.iter().map(|one| one.name.as_str()).collect();
-            return Some((
-                format!(
-                    "there is no machine `{host}`; there is {}",
-                    known.join(", ")
-                ),
-                format!("write `node: NAME` in `nodes/{name}.yaml`"),
-            ));
-        }
-        Some(one) if !one.online => {
-            return Some((
-                format!("`{host}` is offline"),
-                "bring it up, or name another host with -H".to_owned(),
-            ));
-        }
-        Some(_) => {}
-    }
     let found = observed
         .storages
         .iter()

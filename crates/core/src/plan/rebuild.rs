@@ -175,7 +175,7 @@ fn unnamed(inputs: &Inputs<'_>, claimed: &BTreeSet<GuestUuid>) -> Vec<Refusal> {
 const OWN: &str = "if it is to stay as a guest of its own, remove its tags `homestak*`";
 
 fn is_machine_of_another(inputs: &Inputs<'_>, host: &str, machine: &str) -> bool {
-    let mut others = inputs.catalog.nodes.keys().filter(|other| *other != host);
+    let mut others = inputs.catalog.guest_hosts().filter(|other| *other != host);
     others.any(|other| offer(inputs, &Place::Host(other.clone())).host == machine)
 }
 
@@ -190,7 +190,7 @@ fn is_of_another_host(
     let manifest = (inputs.site, inputs.resolved.name.as_str());
     let nodes = inputs.resolved.nodes.iter().map(|node| node.name.as_str());
     let names: BTreeSet<&str> = nodes.chain([guest.name.as_str()]).collect();
-    let mut others = inputs.catalog.nodes.keys().filter(|other| *other != host);
+    let mut others = inputs.catalog.guest_hosts().filter(|other| *other != host);
     inputs.elsewhere.has(uuid, guest.vmid)
         || others.any(|other| {
             let mut names = names.iter();

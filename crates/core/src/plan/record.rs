@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::types::Place;
 use crate::doc::scalar::SiteId;
-use crate::observed::{GuestRef, GuestUuid};
+use crate::observed::{GuestId, GuestRef, GuestUuid};
 
 /// How far a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -133,7 +133,7 @@ pub struct Elsewhere(pub Vec<(String, NodeRecord)>);
 
 impl Elsewhere {
     /// Tells whether a guest is recorded for another manifest or host of the site.
-    pub fn has(&self, uuid: &GuestUuid, vmid: u32) -> bool {
+    pub fn has(&self, uuid: &GuestUuid, vmid: GuestId) -> bool {
         let mut guests = self.0.iter().map(|(_, record)| &record.guest);
         guests.any(|guest| guest.uuid == *uuid && guest.vmid == Some(vmid))
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::types::{Action, NodePlan, Place, Plan};
-use crate::observed::{GuestKind, Power};
+use crate::observed::{GuestId, GuestKind, Power};
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -250,7 +250,7 @@ struct Maker<'p> {
     /// For each node, the step after which its children can be made.
     ready: BTreeMap<&'p str, usize>,
     /// For each place and id, the step that frees it.
-    freed: BTreeMap<(&'p Place, Option<u32>), usize>,
+    freed: BTreeMap<(&'p Place, Option<GuestId>), usize>,
     /// For each place, every step that removes a guest there that the manifest does not name.
     pruned: BTreeMap<&'p Place, Vec<usize>>,
     /// For each node, the steps that remove its children.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::doc::scalar::SiteId;
-use crate::observed::{Contradiction, GuestKind, GuestUuid, Observed, ObservedGuest};
+use crate::observed::{Contradiction, GuestId, GuestKind, GuestUuid, Observed, ObservedGuest};
 
 use super::apply::{place as place_of, said};
 use super::compare::found;
@@ -235,8 +235,9 @@ fn name(strays: &mut [Stray], roots: &BTreeMap<&str, &str>) {
     for stray in recorded.into_iter().chain(others) {
         let node = &mut stray.node;
         if node.name.is_empty() || !taken.insert(node.name.clone()) {
-            let vmid = stray.found.guest.vmid.unwrap_or_default();
-            node.name = format!("{}#{vmid}", node.name);
+            let id = stray.found.guest.vmid;
+            let id = id.map_or_else(String::new, |id| id.to_string());
+            node.name = format!("{}#{id}", node.name);
             taken.insert(node.name.clone());
         }
         node.recorded = node.recorded.take().filter(|known| *known != node.name);
@@ -247,7 +248,7 @@ fn name(strays: &mut [Stray], roots: &BTreeMap<&str, &str>) {
 /// tags say.
 fn is_elsewhere(inputs: &Inputs<'_>, host: &str, guest: &ObservedGuest, uuid: &GuestUuid) -> bool {
     let manifest = (inputs.site, inputs.resolved.name.as_str());
-    let mut hosts = inputs.catalog.nodes.keys().filter(|other| *other != host);
+    let mut hosts = inputs.catalog.guest_hosts().filter(|other| *other != host);
     inputs.elsewhere.has(uuid, guest.vmid)
         || hosts.any(|other| is_identity_of(manifest, other, &guest.name, uuid))
 }
@@ -271,7 +272,7 @@ fn unproven(
 }
 
 /// A guest by everything that tells it from others: its id, its identity and its machine.
-pub(super) type Exact = (u32, GuestUuid, String);
+pub(super) type Exact = (GuestId, GuestUuid, String);
 
 /// Refuses to remove nodes with guests in them that the plan does not remove: they would go with
 /// their node. Guests of `again` go too, and their nodes are created again.
@@ -519,7 +520,7 @@ pub(super) fn foreign(
     claimed: &BTreeSet<GuestUuid>,
 ) -> Vec<Foreign> {
     let mut foreign = copies;
-    let copies: BTreeSet<(Place, u32)> = foreign
+    let copies: BTreeSet<(Place, GuestId)> = foreign
         .iter()
         .map(|guest| (guest.place.clone(), guest.vmid))
         .collect();
@@ -527,7 +528,7 @@ pub(super) fn foreign(
         let (Look::Seen(observed), Some(offer)) = (look, offers.get(place)) else {
             continue;
         };
-        let planned: BTreeSet<Option<u32>> = nodes
+        let planned: BTreeSet<Option<GuestId>> = nodes
             .iter()
             .filter(|node| node.place == *place)
             .filter_map(|node| Some(node.found.as_ref()?.guest.vmid))

@@ -4,16 +4,19 @@
 //! Never: the value of a secret; keys and tokens are named, and looked up when they are used.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Configured, NodeRecord};
 use super::step::Steps;
 use crate::converge::Change;
+use crate::doc::manifest::OnError;
 use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
 use crate::foreign::ForeignText;
-use crate::observed::{GuestKind, GuestRef, GuestUuid, Power};
+use crate::observed::{GuestId, GuestKind, GuestRef, GuestUuid, Power};
+use crate::units::{Gib, Mib, Seconds};
 
 /// The form of a written plan. A program that does not know the form does not carry it out.
 pub const FORM: u32 = 3;
@@ -60,18 +63,6 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// What happens to the rest when a node fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnError {
-    /// Nothing new is begun; what is there stays.
-    Stop,
-    /// What this run made is removed again, the node that failed included.
-    Rollback,
-    /// Nodes that do not depend on it go on.
-    Continue,
-}
-
 /// A plan: every choice is made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -93,7 +84,7 @@ pub struct Plan {
     /// Whether a node is ready only when its SSH answers.
     pub verify_ssh: bool,
     /// Seconds added to each wait per level of nesting.
-    pub timeout_buffer: u64,
+    pub timeout_buffer: Seconds,
     /// Time limits that the manifest sets.
     #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
     pub timeouts: Timeouts,
@@ -400,10 +391,10 @@ pub struct Found {
     pub ready: Option<bool>,
     /// Virtual CPUs, when known.
     pub cores: Option<u32>,
-    /// Memory in MiB, when known.
-    pub memory: Option<u64>,
-    /// Disk in GiB, when known.
-    pub disk: Option<u64>,
+    /// Memory, when known.
+    pub memory: Option<Mib>,
+    /// Disk, when known.
+    pub disk: Option<Gib>,
     /// Its address when it was last seen ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
@@ -415,9 +406,25 @@ pub struct Found {
     pub hosts_guests: Option<bool>,
 }
 
-/// What a node should be: everything that making it needs, but secrets.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wanted {
+/// A guest's place on the network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    /// Its MAC address, lower case.
+    pub mac: String,
+    /// Bridge of the host, where there are bridges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<String>,
+    /// VLAN tag.
+    pub vlan: Option<u16>,
+    /// Fixed address with prefix; `None` for DHCP. Virtual machines get it from their seed.
+    pub address: Option<(IpAddr, u8)>,
+    /// Gateway.
+    pub gateway: Option<IpAddr>,
+}
+
+/// A guest as its hypervisor creates it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestPlan {
     /// Its identity.
     pub uuid: GuestUuid,
     /// What it is.
@@ -425,41 +432,52 @@ pub struct Wanted {
     /// The machine it is made on, by the name the hypervisor has for it.
     pub host: String,
     /// Its id, or `None` to have one chosen.
-    pub vmid: Option<u32>,
+    pub vmid: Option<GuestId>,
     /// Virtual CPUs.
     pub cores: u32,
-    /// Memory in MiB.
-    pub memory: u64,
-    /// Disk in GiB.
-    pub disk: u64,
-    /// Storage of the disk.
-    pub storage: String,
-    /// Storage of the seed and of images.
-    pub image_storage: String,
+    /// Memory.
+    pub memory: Mib,
+    /// Disk.
+    pub disk: Gib,
+    /// Storage of the disk, where there are storages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+    /// Storage of the seed and of images, where there are storages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_storage: Option<String>,
+    /// Its place on the network.
+    #[serde(flatten)]
+    pub nic: Nic,
+    /// Whether a container runs without privileges.
+    pub unprivileged: bool,
+    /// Whether guests will run on it, so that it needs the host's CPU features.
+    pub hosts_guests: bool,
+}
+
+/// What a node should be: everything that making it needs, but secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Its guest.
+    #[serde(flatten)]
+    pub guest: GuestPlan,
     /// What it is made from: the name of an image, or a volume.
     pub source: String,
     /// Index of the image in the plan; none for a volume that is there already.
     pub image: Option<usize>,
-    /// Its MAC address.
-    pub mac: String,
-    /// Bridge of the host.
-    pub bridge: String,
-    /// VLAN tag.
-    pub vlan: Option<u16>,
-    /// Fixed address with prefix; `None` for DHCP.
-    pub address: Option<(IpAddr, u8)>,
-    /// Gateway.
-    pub gateway: Option<IpAddr>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
-    /// Whether a container runs without privileges.
-    pub unprivileged: bool,
-    /// Whether guests will run on it.
-    pub hosts_guests: bool,
     /// The user that is made on first boot.
     pub user: String,
     /// Packages that are installed on first boot.
     pub packages: Vec<String>,
+}
+
+impl Deref for Wanted {
+    type Target = GuestPlan;
+
+    fn deref(&self) -> &GuestPlan {
+        &self.guest
+    }
 }
 
 /// An image that must be in a storage before guests are made from it.
@@ -473,8 +491,9 @@ pub struct ImageNeed {
     pub site_host: String,
     /// The machine that must have it.
     pub host: String,
-    /// The storage that must have it.
-    pub storage: String,
+    /// The storage that must have it, where there are storages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
     /// What it is for.
     pub kind: GuestKind,
     /// Its file name in the storage.
@@ -491,7 +510,7 @@ pub struct Foreign {
     /// Where it is.
     pub place: Place,
     /// Its id.
-    pub vmid: u32,
+    pub vmid: GuestId,
     /// Its name.
     pub name: String,
     /// The host it is on.

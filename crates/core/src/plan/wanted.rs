@@ -5,11 +5,12 @@
 
 use crate::catalog::Catalog;
 use crate::doc::manifest::NodeType;
-use crate::observed::{GuestKind, GuestUuid};
+use crate::observed::{GuestId, GuestKind, GuestUuid};
 use crate::resolve::ResolvedNode;
+use crate::units::{Gib, Mib};
 
 use super::place::Offer;
-use super::types::{ImageNeed, Place, Plan, Wanted};
+use super::types::{GuestPlan, ImageNeed, Nic, Place, Plan, Wanted};
 use super::{Inputs, identity};
 
 /// What every machine gets on first boot, so that its address can be asked for.
@@ -47,32 +48,39 @@ pub(super) fn wanted(
     let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
     let mut packages = vec![AGENT.to_owned()];
     packages.extend(node.packages.iter().filter(|one| *one != AGENT).cloned());
-    Wanted {
-        mac: identity::mac(&uuid),
+    let bridged = offer.traits.has_bridges;
+    let guest = GuestPlan {
+        nic: Nic {
+            mac: identity::mac(&uuid),
+            bridge: bridged.then(|| net.bridge.value.clone()),
+            vlan: net
+                .vlan
+                .as_ref()
+                .and_then(|vlan| u16::try_from(vlan.value).ok()),
+            address: net.address.value.map(|cidr| (cidr.ip, cidr.prefix)),
+            gateway: net.gateway.as_ref().map(|gateway| gateway.value),
+        },
         uuid,
         kind,
         host: offer.host.clone(),
         vmid: node
             .vmid
             .as_ref()
-            .and_then(|vmid| u32::try_from(vmid.value.0).ok()),
+            .and_then(|vmid| u32::try_from(vmid.value.0).ok())
+            .map(GuestId::from),
         cores: u32::try_from(number(size.map(|size| size.cores.value))).unwrap_or(1),
-        memory: number(size.map(|size| size.memory.value)),
-        disk: number(size.map(|size| size.disk.value)),
+        memory: Mib(number(size.map(|size| size.memory.value))),
+        disk: Gib(number(size.map(|size| size.disk.value))),
         storage: offer.storage.clone(),
         image_storage: offer.image_storage.clone(),
-        source,
-        image,
-        bridge: net.bridge.value.clone(),
-        vlan: net
-            .vlan
-            .as_ref()
-            .and_then(|vlan| u16::try_from(vlan.value).ok()),
-        address: net.address.value.map(|cidr| (cidr.ip, cidr.prefix)),
-        gateway: net.gateway.as_ref().map(|gateway| gateway.value),
-        dns: net.dns.value.clone(),
         unprivileged: node.unprivileged.as_ref().is_none_or(|value| value.value),
         hosts_guests: node.can_host,
+    };
+    Wanted {
+        guest,
+        source,
+        image,
+        dns: net.dns.value.clone(),
         user: user.map_or_else(|| USER.to_owned(), |user| user.to_string()),
         packages,
     }

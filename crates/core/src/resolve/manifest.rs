@@ -106,7 +106,7 @@ pub fn manifest(catalog: &Catalog, name: &str, request: &Request) -> (Option<Res
         .collect();
     check_unplaced(manifest, &topology, &scope, &mut faults);
     relate(&mut nodes, &topology, catalog, request, &mut faults);
-    assign_vmids(&mut nodes, &topology, manifest, request, &mut faults);
+    assign_vmids(&mut nodes, &topology, &scope, &mut faults);
     check_addresses(&nodes, catalog, &mut faults);
     check_used(&nodes, catalog, &mut faults);
 
@@ -264,15 +264,20 @@ fn relate(
 fn assign_vmids(
     nodes: &mut [ResolvedNode],
     topology: &Topology<'_>,
-    manifest: &Manifest,
-    request: &Request,
+    scope: &Scope<'_>,
     faults: &mut Faults,
 ) {
+    // The graph has no circles: where the documents have one, it was cut.
+    let root = |at: usize| std::iter::successors(Some(at), |at| topology.graph.parent(*at)).last();
+    let host = |at: usize| nodes[root(at)?].host.as_ref();
     let candidates: Vec<vmid::Candidate<'_>> = topology
         .nodes
         .iter()
         .zip(nodes.iter())
-        .map(|(placed, node)| vmid::Candidate {
+        .enumerate()
+        .map(|(at, (placed, node))| vmid::Candidate {
+            numbered: host(at)
+                .is_none_or(|host| scope.catalog.traits_of(&host.value).numbers_guests),
             name: &placed.name.value,
             name_span: placed.name.span,
             written: placed.node.vmid.as_ref(),
@@ -283,11 +288,12 @@ fn assign_vmids(
             },
         })
         .collect();
-    let base = manifest
+    let base = scope
+        .manifest
         .settings
         .as_ref()
         .and_then(|settings| settings.vmid_base.as_ref());
-    let assigned = vmid::assign(&candidates, base, &request.recorded, faults);
+    let assigned = vmid::assign(&candidates, base, &scope.request.recorded, faults);
     for (node, vmid) in nodes.iter_mut().zip(assigned) {
         node.vmid = vmid;
     }

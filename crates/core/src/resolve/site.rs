@@ -157,6 +157,13 @@ fn notice_unused(catalog: &Catalog, faults: &mut Faults) {
 
 /// Checks what is known of a host: `nodes/NAME.yaml` and `hosts/NAME.yaml`.
 pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Faults) {
+    if let Some(kind) = catalog.written_kind(name)
+        && !catalog.document_kinds().any(|known| known == kind.as_str())
+    {
+        let known = catalog.document_kinds();
+        let (code, what) = (Code::UnknownChoice, "kind of host");
+        faults.push(dangling(code, kind.span, what, kind.as_str(), known));
+    }
     if let Some(document) = catalog.hosts.get(name) {
         faults.extend(document.faults.clone());
         let access = document
@@ -175,6 +182,10 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Faults) {
     };
     faults.extend(document.faults.clone());
     let Some(node) = &document.value else { return };
+    let stored = catalog.traits_of(name).has_storages;
+    if let Some(datastore) = node.datastore.as_ref().filter(|_| !stored) {
+        faults.push(without_effect("datastore", datastore.span));
+    }
     if let Some(host) = node
         .host
         .as_ref()

@@ -16,6 +16,9 @@ pub(super) struct Candidate<'a> {
     pub(super) name: &'a NodeName,
     pub(super) name_span: Span,
     pub(super) written: Option<&'a Spanned<Vmid>>,
+    /// Whether guests have numbers where it lives; otherwise only one that is written is kept, to
+    /// be refused.
+    pub(super) numbered: bool,
     /// Whose guest it is: ids are unique there.
     pub(super) place: String,
 }
@@ -52,6 +55,9 @@ fn choose(
     if let Some(written) = node.written {
         return Some(Valued::from(written));
     }
+    if !node.numbered {
+        return None;
+    }
     if let Some(recorded) = recorded.get(node.name) {
         return Some(Valued {
             value: *recorded,
@@ -81,7 +87,7 @@ fn fits(
     const LARGEST: i64 = 999_999_999;
     let beyond = (0i64..).zip(candidates).filter(|(rank, node)| {
         let own = node.written.is_some() || recorded.contains_key(node.name);
-        !own && base.value.0.saturating_add(*rank) > LARGEST
+        node.numbered && !own && base.value.0.saturating_add(*rank) > LARGEST
     });
     let Some((rank, node)) = beyond.last() else {
         return true;

@@ -76,7 +76,7 @@ fn refused(plan: &Plan) -> Vec<(Option<&str>, &str)> {
 fn a_copy_of_a_child_refuses_the_replacement_of_the_node_it_runs_in() {
     let (hv, kid) = (ours("hv", 200), ours("in", 300));
     let copy = ObservedGuest {
-        vmid: 9100,
+        vmid: 9100.into(),
         name: "precious-copy".to_owned(),
         ..kid.clone()
     };

@@ -21,6 +21,7 @@ use homestak_core::plan::{
     Paces, Place, Plan, Records, Step, StepKind, Verb, identity, plan,
 };
 use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::units::Gib;
 use proptest::prelude::*;
 
 fn documents(text: &str) -> (Catalog, Resolved) {
@@ -65,7 +66,7 @@ fn host(guests: Vec<ObservedGuest>) -> Observed {
             name: "father".to_owned(),
             online: true,
             cores: Some(16),
-            memory: Some(64 << 30),
+            memory: Some(Gib(64).into()),
         }],
         guests,
         storages: vec![ObservedStorage {
@@ -73,7 +74,7 @@ fn host(guests: Vec<ObservedGuest>) -> Observed {
             host: "father".to_owned(),
             active: true,
             content: ["images", "import", "iso"].map(str::to_owned).to_vec(),
-            available: Some(1 << 40),
+            available: Some(Gib(1024).into()),
             shared: false,
         }],
         requests: 1,
@@ -88,7 +89,7 @@ fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> Observ
     ObservedGuest {
         is_stranger: false,
         kind: GuestKind::Vm,
-        vmid,
+        vmid: vmid.into(),
         host: "father".to_owned(),
         name: name.to_owned(),
         manifest: uuid.is_some().then(|| "m".to_owned()),
@@ -101,8 +102,8 @@ fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> Observ
         template: false,
         lock: None,
         cores: Some(1),
-        memory: Some(1 << 30),
-        disk: Some(10 << 30),
+        memory: Some(Gib(1).into()),
+        disk: Some(Gib(10).into()),
         tags: Vec::new(),
     }
 }

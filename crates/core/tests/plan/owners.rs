@@ -1,6 +1,6 @@
 //! Which guests a plan may act on: its own, and no others.
 
-use homestak_core::observed::Contradiction;
+use homestak_core::observed::{Contradiction, GuestId};
 use homestak_core::plan::{NodePlan, Reason};
 
 use super::*;
@@ -26,7 +26,7 @@ fn a_stopped_guest_is_started_and_never_created_when_the_journal_is_lost() {
         let node = plan.node("a").expect("a");
         assert_eq!(node.action, Action::Start);
         let found = node.found.as_ref().expect("a guest");
-        assert_eq!(found.guest.vmid, Some(200));
+        assert_eq!(found.guest.vmid, Some(200.into()));
     }
 }
 
@@ -87,11 +87,11 @@ fn several_guests_with_one_identity_are_refused_by_name_when_the_journal_is_lost
 #[test]
 fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_reported() {
     let guest = ObservedGuest {
-        created_as: Some(200),
+        created_as: Some(200.into()),
         ..ours("a", 200)
     };
     let copy = ObservedGuest {
-        vmid: 201,
+        vmid: 201.into(),
         ..guest.clone()
     };
     let known = record(&guest, "a");
@@ -103,13 +103,13 @@ fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_report
         &Options::new(Verb::Destroy),
     );
     let found = plan.node("a").and_then(|node| node.found.as_ref());
-    assert_eq!(found.and_then(|found| found.guest.vmid), Some(200));
-    let copies: Vec<(u32, Option<&str>)> = plan
+    assert_eq!(found.and_then(|found| found.guest.vmid), Some(200.into()));
+    let copies: Vec<(GuestId, Option<&str>)> = plan
         .foreign
         .iter()
         .map(|guest| (guest.vmid, guest.copy_of.as_deref()))
         .collect();
-    assert_eq!(copies, [(201, Some("a"))]);
+    assert_eq!(copies, [(201.into(), Some("a"))]);
     // Once the original is gone, its copy is nobody's to remove.
     let there = vec![copy, ours("b", 500)];
     let plan = recorded(
@@ -141,17 +141,17 @@ fn a_record_of_the_same_node_on_another_host_decides_nothing() {
     let plan = recorded(TWO, there, &[here, moved], &options);
     assert_eq!(plan.refusals, []);
     let found = plan.node("a").and_then(|node| node.found.as_ref());
-    assert_eq!(found.and_then(|found| found.guest.vmid), Some(200));
+    assert_eq!(found.and_then(|found| found.guest.vmid), Some(200.into()));
 }
 
 #[test]
 fn a_copy_is_known_by_the_id_it_was_created_with_when_the_journal_is_lost() {
     let original = ObservedGuest {
-        created_as: Some(200),
+        created_as: Some(200.into()),
         ..ours("a", 200)
     };
     let copy = ObservedGuest {
-        created_as: Some(200),
+        created_as: Some(200.into()),
         ..ours("a", 201)
     };
     let lone = planned(TWO, vec![copy.clone()], &Options::new(Verb::Destroy));
@@ -169,7 +169,7 @@ fn a_guest_that_another_driver_replaced_is_refused_and_no_stray() {
     let uuid = guest.uuid.as_ref().expect("an identity");
     let replacement = ObservedGuest {
         uuid: Some(identity::successor(uuid)),
-        created_as: Some(201),
+        created_as: Some(201.into()),
         ..ours("a", 201)
     };
     let prune = Options {
@@ -185,7 +185,7 @@ fn a_guest_that_another_driver_replaced_is_refused_and_no_stray() {
         assert!(refusal.hint.contains("manifest forget a"), "{refusal:?}");
         let gone = |node: &&homestak_core::plan::NodePlan| {
             let found = node.found.as_ref().and_then(|found| found.guest.vmid);
-            node.action == Action::Destroy && found == Some(201)
+            node.action == Action::Destroy && found == Some(201.into())
         };
         assert!(
             !plan.nodes.iter().any(|node| gone(&node)),
@@ -285,7 +285,7 @@ fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_th
     );
     assert!(plan.removes());
     let elsewhere = ObservedGuest {
-        vmid: 201,
+        vmid: 201.into(),
         ..old.clone()
     };
     let plan = recorded(TWO, vec![elsewhere], std::slice::from_ref(&known), &destroy);
@@ -329,7 +329,7 @@ fn removing() -> [Options; 2] {
     [prune, Options::new(Verb::Destroy)]
 }
 
-fn removed(plan: &Plan) -> Vec<Option<u32>> {
+fn removed(plan: &Plan) -> Vec<Option<GuestId>> {
     let going = plan
         .nodes
         .iter()
@@ -445,7 +445,7 @@ fn a_guest_that_lost_the_tag_of_its_manifest_is_found_when_the_journal_is_lost()
         ..ours("a", 200)
     };
     let plan = planned(TWO, vec![there], &Options::new(Verb::Destroy));
-    assert_eq!(removed(&plan), [Some(200)]);
+    assert_eq!(removed(&plan), [Some(200.into())]);
 }
 
 const NESTED: &str = "nodes: [{name: hv, type: pve, preset: small}, {name: in, type: vm, preset: small, parent: hv}]\n";

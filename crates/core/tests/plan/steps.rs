@@ -54,7 +54,7 @@ fn plan_of(text: &str, parents: &[Option<usize>], was: &[Was], options: &Options
             Was::Absent => continue,
             Was::Half | Was::Running => {}
             Was::Stopped => guest.power = Power::Stopped,
-            Was::Small => (guest.cores, guest.disk) = (Some(7), Some(1 << 30)),
+            Was::Small => (guest.cores, guest.disk) = (Some(7), Some(Gib(1).into())),
         }
         records.push(NodeRecord {
             place: place(*parent),

@@ -30,12 +30,14 @@ pub const LOCAL: &str = "local";
 /// The host that is this machine.
 pub(super) const KIND: Kind = Kind {
     word: LOCAL,
+    label: "built in",
     traits: Traits {
-        is_simulated: false,
         seeds_containers: true,
         // On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
         configures_hypervisors: false,
         is_entered: true,
+        has_storages: false,
+        ..Traits::PROXMOX_VE
     },
     open: |site| Arc::new(ThisMachine(site.clone())),
     kept: Some(|settings| settings.local_root.join("nodes")),
@@ -89,7 +91,7 @@ impl HostKind for ThisMachine {
         let nodes = plan.iter().flat_map(|plan| &plan.nodes);
         let nodes = nodes.filter(|node| node.place == here);
         let asked: Vec<_> = nodes
-            .filter_map(|node| Some((node.name.as_str(), node.wanted.as_ref()?.address?.0)))
+            .filter_map(|node| Some((node.name.as_str(), node.wanted.as_ref()?.nic.address?.0)))
             .collect();
         let realm = realm(&self.0.settings)?;
         findings.extend(local::check_addresses(&realm, &asked));

@@ -1,4 +1,5 @@
-//! Hosts of a site, by kind: each kind is one module here and one line in `KINDS`.
+//! Hosts of a site, by kind: each kind is one module here and one line in `KINDS`; settings may
+//! add others.
 //!
 //! In: names and addresses. Out: clients, one for each place, all heard by the hub.
 //! Never: a place that is guessed; a kind told apart anywhere else.
@@ -17,8 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::runtime::leavable;
-use homestak_core::catalog::Catalog;
 use homestak_core::doc::timeouts::Limit;
+use homestak_core::kind::KnownKind;
 use homestak_core::plan::Plan;
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Places, PortError, Provider};
@@ -33,8 +34,10 @@ use crate::error::DriverError;
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
-/// Every kind of host, and the only place that lists them.
-const KINDS: &[&Kind] = &[&pve::KIND, &local::KIND, &sim::KIND, &ssh::KIND];
+pub use homestak_core::kind::Traits;
+
+/// Every kind of host that the program has, and the only place that lists them.
+pub const KINDS: &[&Kind] = &[&pve::KIND, &local::KIND, &sim::KIND, &ssh::KIND];
 
 /// How long one try to connect may take. A guest that has just got its address answers the next.
 const ONE_TRY: Duration = Duration::from_secs(3);
@@ -43,38 +46,32 @@ const ONE_TRY: Duration = Duration::from_secs(3);
 pub struct Kind {
     /// Its word in documents.
     pub word: &'static str,
-    /// What differs between nodes on it and nodes elsewhere.
+    /// What its hosts are called in lists.
+    pub label: &'static str,
+    /// What its hosts are like.
     pub traits: Traits,
     /// Makes what opens hosts of this kind.
-    open: fn(&Arc<Site>) -> Arc<dyn HostKind>,
-    /// Returns the directory that exists once a host that needs no document has anything.
-    kept: Option<fn(&DriverSettings) -> PathBuf>,
+    pub open: fn(&Arc<Site>) -> Arc<dyn HostKind>,
+    /// Returns the directory that exists once its host has anything, for a kind with one host that
+    /// needs no document and is called as the kind.
+    pub kept: Option<fn(&DriverSettings) -> PathBuf>,
 }
 
-/// What differs between nodes on hosts of a kind and nodes elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traits {
-    /// Whether there is nothing inside its nodes: no SSH, no spec.
-    pub is_simulated: bool,
-    /// Whether containers are told who they are on first boot, as machines are.
-    pub seeds_containers: bool,
-    /// Whether nodes of type `pve` on it are configured by their spec.
-    pub configures_hypervisors: bool,
-    /// Whether its nodes are entered from here without SSH.
-    pub is_entered: bool,
-}
-
-/// Returns the kind of a host.
-pub fn kind(catalog: &Catalog, host: &str) -> &'static Kind {
-    let word = catalog.kind_of(host);
-    let found = KINDS.iter().find(|kind| kind.word == word);
-    found.copied().unwrap_or(&pve::KIND)
+/// Returns kinds as documents and plans know them.
+pub fn known(kinds: &[&Kind]) -> Vec<KnownKind> {
+    let known = |kind: &&Kind| KnownKind {
+        word: kind.word,
+        label: kind.label,
+        is_built_in: kind.kept.is_some(),
+        traits: kind.traits,
+    };
+    kinds.iter().map(known).collect()
 }
 
 /// Returns hosts that need no document and have something.
 pub fn kept(settings: &DriverSettings) -> impl Iterator<Item = &'static str> {
     let kept = |kind: &&&Kind| kind.kept.is_some_and(|of| of(settings).exists());
-    KINDS.iter().filter(kept).map(|kind| kind.word)
+    settings.kinds.iter().filter(kept).map(|kind| kind.word)
 }
 
 /// Opens and checks hosts of one kind.
@@ -111,6 +108,11 @@ pub struct Site {
 }
 
 impl Site {
+    /// Returns the driver's settings.
+    pub fn settings(&self) -> &DriverSettings {
+        &self.settings
+    }
+
     /// Opens a door once; every later call has the same client, with what it knows.
     fn opened(
         &self,
@@ -161,7 +163,8 @@ impl Hosts {
             keyring,
             doors: Mutex::default(),
         });
-        let kinds = KINDS.iter().map(|kind| (kind.word, (kind.open)(&site)));
+        let kinds = settings.kinds.iter();
+        let kinds = kinds.map(|kind| (kind.word, (kind.open)(&site)));
         Self {
             kinds: kinds.collect(),
             site,
@@ -170,7 +173,7 @@ impl Hosts {
 
     /// Returns what opens a host.
     pub fn of(&self, host: &str) -> &dyn HostKind {
-        self.kinds[kind(&self.site.session.catalog, host).word].as_ref()
+        self.kinds[self.site.session.catalog.kind_of(host)].as_ref()
     }
 }
 

@@ -26,12 +26,8 @@ use crate::session::Session;
 /// Hosts that are Proxmox VE.
 pub(super) const KIND: Kind = Kind {
     word: "pve",
-    traits: Traits {
-        is_simulated: false,
-        seeds_containers: false,
-        configures_hypervisors: true,
-        is_entered: false,
-    },
+    label: "Proxmox VE",
+    traits: Traits::PROXMOX_VE,
     open: |site| Arc::new(PveHosts(site.clone())),
     kept: None,
 };

@@ -31,11 +31,10 @@ pub const SIM: &str = "sim";
 /// The host that is simulated.
 pub(super) const KIND: Kind = Kind {
     word: SIM,
+    label: "built in",
     traits: Traits {
         is_simulated: true,
-        seeds_containers: false,
-        configures_hypervisors: true,
-        is_entered: false,
+        ..Traits::PROXMOX_VE
     },
     open: |site| {
         Arc::new(Simulator {

@@ -24,11 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Hosts that are reached over SSH alone.
 pub(super) const KIND: Kind = Kind {
     word: "ssh",
+    label: "SSH only",
     traits: Traits {
-        is_simulated: false,
-        seeds_containers: false,
-        configures_hypervisors: true,
-        is_entered: false,
+        creates_guests: false,
+        ..Traits::PROXMOX_VE
     },
     open: |site| Arc::new(SshHosts(site.clone())),
     kept: None,

@@ -5,6 +5,7 @@
 
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
 use homestak_core::plan::{FORM, Found, NodePlan, NodeRecord, NodeStatus, OnError, Steps, steps};
+use homestak_core::units::Seconds;
 
 use crate::journal::{Entry, RunHead};
 
@@ -24,7 +25,7 @@ fn node(name: &str, action: Action) -> NodePlan {
             guest: GuestRef {
                 uuid: GuestUuid::from_bytes([7; 16]),
                 kind: GuestKind::Vm,
-                vmid: Some(100),
+                vmid: Some(100.into()),
                 host: "pve1".to_owned(),
             },
             first_form: false,
@@ -54,7 +55,7 @@ fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
         on_error: OnError::Stop,
         parallelism: 1,
         verify_ssh: false,
-        timeout_buffer: 0,
+        timeout_buffer: Seconds(0),
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes,
         images: Vec::new(),
@@ -115,7 +116,10 @@ fn failed(step: StepKind, undo: bool) -> What {
 fn what_was_there_is_known_before_anything_happens() {
     let chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
     let row = &chronicle.nodes[0];
-    assert_eq!((row.status, row.vmid), (Status::Completed, Some(100)));
+    assert_eq!(
+        (row.status, row.vmid),
+        (Status::Completed, Some(100.into()))
+    );
     assert!(row.address.is_some());
     let gone = Chronicle::new(&plan(Verb::Destroy, vec![node("a", Action::Nothing)]));
     assert_eq!(gone.nodes[0].status, Status::Destroyed);
@@ -191,10 +195,10 @@ fn an_image_has_a_row_of_its_own_and_warnings_are_told_once() {
 #[test]
 fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node() {
     let plan = plan(Verb::Destroy, vec![node("hyper", Action::Destroy)]);
-    let guest = |vmid| GuestRef {
+    let guest = |vmid: u32| GuestRef {
         uuid: GuestUuid::from_bytes([7; 16]),
         kind: GuestKind::Vm,
-        vmid: Some(vmid),
+        vmid: Some(vmid.into()),
         host: "pve1".to_owned(),
     };
     let gone = |name: &str, vmid| NodeRecord {
@@ -243,7 +247,7 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
     let with = row(entries.clone());
     entries.pop();
     assert_eq!(with, row(entries));
-    assert_eq!((with.vmid, with.seconds()), (Some(100), 5.0));
+    assert_eq!((with.vmid, with.seconds()), (Some(100.into()), 5.0));
 }
 
 #[test]

@@ -317,7 +317,7 @@ impl SoFar<'_> {
                 Some(match was {
                     Some((cores, memory)) => (
                         Undone,
-                        format!("give it {cores} CPUs and {memory} MiB again, with a restart"),
+                        format!("give it {cores} CPUs and {memory} again, with a restart"),
                     ),
                     None => (Lost, "its CPUs and memory before are not known".to_owned()),
                 })

@@ -9,7 +9,8 @@ use homestak_core::plan::Wanted;
 
 use super::{Came, Task, inside};
 use crate::ports::{
-    DiskSource, GuestKind, GuestRef, Halt, NewGuest, Nic, ObservedGuest, PortError, Power, Provider,
+    DiskSource, GuestKind, GuestPlan, GuestRef, Halt, NewGuest, ObservedGuest, PortError, Power,
+    Provider,
 };
 
 /// How long a request may take to arrive that was on its way when the program ended.
@@ -122,11 +123,11 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
 
 /// Gives the guest its address, where the place gives out addresses itself.
 async fn addressed(provider: &dyn Provider, wanted: &Wanted) -> Result<Wanted, PortError> {
-    let asked = wanted.address.map(|(address, _)| address);
+    let asked = wanted.nic.address.map(|(address, _)| address);
     let mut wanted = wanted.clone();
     if let Some(leased) = provider.lease(&wanted.uuid, asked).await? {
-        wanted.address = Some((leased.address, leased.prefix));
-        wanted.gateway = Some(leased.gateway);
+        wanted.guest.nic.address = Some((leased.address, leased.prefix));
+        wanted.guest.nic.gateway = Some(leased.gateway);
         wanted.dns = leased.dns;
     }
     Ok(wanted)
@@ -147,31 +148,17 @@ fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
     let known = task.guest()?;
     let known = known.vmid.filter(|_| known.uuid == wanted.uuid);
     Ok(NewGuest {
-        uuid: wanted.uuid.clone(),
-        kind: wanted.kind,
+        guest: GuestPlan {
+            vmid: known.or(wanted.vmid),
+            ..wanted.guest.clone()
+        },
         name: node.name.clone(),
         site,
         manifest: task.plan.manifest.clone(),
         run: task.mark.clone(),
-        host: wanted.host.clone(),
-        vmid: known.or(wanted.vmid),
-        cores: wanted.cores,
-        memory: wanted.memory,
-        disk: wanted.disk,
-        storage: wanted.storage.clone(),
-        image_storage: wanted.image_storage.clone(),
         source,
-        nic: Nic {
-            mac: wanted.mac.clone(),
-            bridge: wanted.bridge.clone(),
-            vlan: wanted.vlan,
-            address: wanted.address,
-            gateway: wanted.gateway,
-        },
-        unprivileged: wanted.unprivileged,
         ssh_keys: seed.identity.keys.clone(),
         seed: Some(seed),
-        hosts_guests: wanted.hosts_guests,
         first_form: task.is_first_form(&wanted.uuid)?,
     })
 }

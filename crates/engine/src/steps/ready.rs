@@ -71,7 +71,7 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let node = task.node()?;
     let limits = &task.limits.timeouts;
     let levels = u32::try_from(node.depth).unwrap_or(u32::MAX);
-    let patience = limits.of(Limit::Boot) + Duration::from_secs(task.plan.timeout_buffer) * levels;
+    let patience = limits.of(Limit::Boot) + Duration::from(task.plan.timeout_buffer) * levels;
     let mut waited = Duration::ZERO;
     let mut away = Duration::ZERO;
     let mut pause = FIRST;

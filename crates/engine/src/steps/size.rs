@@ -10,7 +10,7 @@ pub(super) async fn is_shaped(task: &Task) -> Result<Option<Came>, PortError> {
     let wanted = task.wanted()?;
     let there = task.look(&task.guest()?).await?;
     let shaped = there.is_some_and(|there| {
-        there.cores == Some(wanted.cores) && there.memory == Some(wanted.memory << 20)
+        there.cores == Some(wanted.cores) && there.memory == Some(wanted.memory.into())
     });
     Ok(shaped.then(Came::default))
 }
@@ -20,7 +20,7 @@ pub(super) async fn is_grown(task: &Task) -> Result<Option<Came>, PortError> {
     let there = task.look(&task.guest()?).await?;
     let grown = there.and_then(|there| there.disk);
     Ok(grown
-        .is_some_and(|disk| disk >= wanted.disk << 30)
+        .is_some_and(|disk| disk >= wanted.disk.into())
         .then(Came::default))
 }
 

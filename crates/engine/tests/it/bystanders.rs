@@ -165,7 +165,11 @@ async fn a_guest_that_is_pruned_where_its_node_was_before_is_not_recorded_there_
         assert_eq!(names(&lab, "pve2").await, ["ha", "hb"], "died at {moment}");
         let new = records(&lab, "pve2").await.remove(0);
         assert_eq!(new.status, NodeStatus::Ready);
-        assert_eq!(new.guest.vmid, Some(vmid(&lab, "ha")), "died at {moment}");
+        assert_eq!(
+            new.guest.vmid,
+            Some(vmid(&lab, "ha").into()),
+            "died at {moment}"
+        );
     }
 }
 

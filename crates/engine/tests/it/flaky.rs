@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, Places, PortError, Provider, Reach,
+    Capabilities, Class, Gib, GuestId, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib,
+    NewGuest, NewIdentity, Observed, ObservedGuest, Places, PortError, Provider, Reach,
 };
 
 /// When a change fails.
@@ -54,13 +54,13 @@ pub struct Flaky {
     pub whole: Arc<dyn Places>,
     pub fault: Arc<Fault>,
     /// A guest that is neither listed nor may be read.
-    pub hidden: Option<u32>,
+    pub hidden: Option<GuestId>,
 }
 
 struct Door {
     whole: Arc<dyn Provider>,
     fault: Arc<Fault>,
-    hidden: Option<u32>,
+    hidden: Option<GuestId>,
 }
 
 #[async_trait]
@@ -149,10 +149,10 @@ impl Provider for Door {
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
         self.change(self.whole.discard_seed(guest)).await
     }
-    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
-        self.change(self.whole.grow_disk(guest, gib)).await
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
+        self.change(self.whole.grow_disk(guest, size)).await
     }
-    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
         self.change(self.whole.reshape(guest, cores, memory)).await
     }
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {

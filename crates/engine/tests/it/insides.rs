@@ -101,10 +101,6 @@ impl PlanContext for Insides {
     fn not_applied(&self, _: &Resolved, _: &NodePlan) -> Option<String> {
         None
     }
-
-    fn can_enter(&self, _: &str) -> bool {
-        true
-    }
 }
 
 #[async_trait]

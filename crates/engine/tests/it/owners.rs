@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::doc::scalar::SiteId;
+use homestak_core::observed::GuestRef;
 use homestak_core::plan::{OnError, Options, Plan, Verb};
 use homestak_engine::journal::{Journal as _, Scope};
 use homestak_engine::operate::Interrupt;
@@ -53,6 +54,10 @@ struct Walk {
 type Guests = BTreeMap<u32, GuestFacts>;
 /// Identities and ids that a driver has recorded.
 type Known = BTreeSet<(String, Option<u32>)>;
+
+fn number(guest: &GuestRef) -> Option<u32> {
+    guest.vmid.and_then(|id| id.number())
+}
 
 impl Walk {
     fn new(seed: u64) -> Self {
@@ -298,7 +303,7 @@ impl Walk {
         let records = self.drivers[at].lab.journal.records(&scope).await.unwrap();
         let known: Known = records
             .iter()
-            .map(|record| (record.guest.uuid.to_string(), record.guest.vmid))
+            .map(|record| (record.guest.uuid.to_string(), number(&record.guest)))
             .collect();
         let plan = match self.drivers[at].lab.try_plan(&manifest, &options).await {
             Ok(plan) => plan,
@@ -366,7 +371,7 @@ impl Walk {
         let named: BTreeSet<Option<u32>> = plan
             .nodes
             .iter()
-            .filter_map(|node| Some(node.found.as_ref()?.guest.vmid))
+            .filter_map(|node| Some(number(&node.found.as_ref()?.guest)))
             .collect();
         for (vmid, was) in before {
             let now = after.get(vmid);

@@ -7,7 +7,7 @@ use homestak_core::plan::{OnError, Options, Verb};
 use homestak_engine::chronicle::{Chronicle, Status};
 use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
 use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem};
-use homestak_engine::ports::Class;
+use homestak_engine::ports::{Class, GuestId};
 
 use crate::flaky::{Fault, Flaky, When};
 use crate::lab::Lab;
@@ -112,7 +112,7 @@ async fn what_a_step_that_panics_created_is_removed_or_the_run_is_stuck() {
 }
 
 /// Returns what is recorded: name, id, identity.
-async fn recorded(lab: &Lab) -> Vec<(String, Option<u32>, String)> {
+async fn recorded(lab: &Lab) -> Vec<(String, Option<GuestId>, String)> {
     let scope = Scope {
         site: Some(lab.site.clone()),
         manifest: "m".to_owned(),
@@ -157,7 +157,7 @@ async fn a_guest_that_lost_its_tags_after_the_plan_fails_its_removal_and_stays_r
     let other = TWO.replace("8001", "8011");
     assert_eq!(lab.apply(&other).await, Ending::Done);
     let now = recorded(&lab).await;
-    assert_eq!(now[0].1, Some(8011));
+    assert_eq!(now[0].1, Some(8011.into()));
     assert_ne!(now[0].2, before[0].2);
 }
 
@@ -267,7 +267,7 @@ async fn a_guest_that_may_not_be_read_concerns_its_own_node_only() {
     lab.rest().await;
     lab.places = Arc::new(Flaky {
         whole: lab.places.clone(),
-        hidden: Some(8001),
+        hidden: Some(8001.into()),
         fault: Arc::new(Fault {
             nth: 0,
             when: When::Before,

@@ -101,7 +101,11 @@ async fn destroying_leaves_a_guest_whose_site_was_replaced_after_a_create_failed
             host: "pve1".to_owned(),
         };
         let records = lab.journal.records(&scope).await.unwrap();
-        assert_eq!(records[0].guest.vmid, Some(vmid(&lab)), "{records:?}");
+        assert_eq!(
+            records[0].guest.vmid,
+            Some(vmid(&lab).into()),
+            "{records:?}"
+        );
         assert_ne!(records[0].status, NodeStatus::Creating, "{records:?}");
         let plan = lab
             .plan_with(&manifest(1024), &Options::new(Verb::Destroy))

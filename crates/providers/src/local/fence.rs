@@ -115,7 +115,7 @@ mod tests {
         let guest = GuestRef {
             uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-000000000001").expect("a uuid"),
             kind: GuestKind::Ct,
-            vmid: Some(100),
+            vmid: Some(100.into()),
             host: "local".to_owned(),
         };
         let lost = |error: Option<PortError>| {

@@ -4,7 +4,7 @@
 //! Never: a second node for one identity; two who change one node at a time.
 
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, NewIdentity, PortError, Remark,
+    DiskSource, Gib, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, NewIdentity, PortError, Remark,
 };
 
 use super::emulator::Accel;
@@ -77,8 +77,8 @@ impl Local {
             engine,
             first_boot: self.settings.first_boot,
             cores: new.cores,
-            memory: new.memory,
-            disk: new.disk,
+            memory: new.memory.0,
+            disk: new.disk.0,
             address,
             image,
             tree,
@@ -238,8 +238,8 @@ impl Local {
     }
 
     /// Grows a node's disk.
-    pub(super) fn enlarge(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
-        self.change(guest, |node| node.disk = node.disk.max(gib))?;
+    pub(super) fn enlarge(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
+        self.change(guest, |node| node.disk = node.disk.max(size.0))?;
         let node = self.find(guest, "grow a disk")?;
         if node.engine == Engine::Machine && self.runs(&node) {
             let directory = self.realm.node(&node.uuid);
@@ -256,14 +256,19 @@ impl Local {
             .map(|node| (node.vmid, node.name))
             .collect();
         match new.vmid {
-            Some(asked) => match taken.get(&asked) {
-                None => Ok(asked),
-                Some(holder) => Err(PortError::refused(
+            Some(asked) => {
+                let number = asked.number();
+                let detail = match number.map(|number| (number, taken.get(&number))) {
+                    Some((free, None)) => return Ok(free),
+                    Some((_, Some(holder))) => format!("id {asked} belongs to `{holder}`"),
+                    None => format!("`{asked}` is not a number, and nodes here have numbers"),
+                };
+                Err(PortError::refused(
                     &format!("make `{}`", new.name),
-                    format!("id {asked} belongs to `{holder}`"),
+                    detail,
                     "write another `vmid`, or leave it out to have one chosen",
-                )),
-            },
+                ))
+            }
             None => Ok((FIRST_VMID..)
                 .find(|id| !taken.contains_key(id))
                 .unwrap_or(FIRST_VMID)),

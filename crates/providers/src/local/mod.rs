@@ -34,8 +34,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use homestak_engine::ports::{
-    GuestRef, GuestUuid, Leased, Listener, Next, Observed, ObservedGuest, ObservedHost,
-    ObservedStorage, PortError, Remark,
+    Bytes, GuestRef, GuestUuid, Leased, Listener, Next, Observed, ObservedGuest, ObservedHost,
+    PortError, Remark,
 };
 
 pub use clean::Leftover;
@@ -50,8 +50,6 @@ use cgroup::{Group, Hierarchies};
 
 /// What the machine is called in plans.
 pub const HOST: &str = "local";
-/// The storage there is.
-const STORAGE: &str = "local";
 
 /// What virtual machines run in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,7 +191,6 @@ impl Local {
         let guests = nodes
             .iter()
             .map(|(node, running)| node.observed(HOST, *running));
-        let space = rustix::fs::statvfs(existing(self.realm.root())).ok();
         let system = rustix::system::sysinfo();
         let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
         Ok(Observed {
@@ -203,19 +200,10 @@ impl Local {
                 cores: std::thread::available_parallelism()
                     .ok()
                     .and_then(|cores| u32::try_from(cores.get()).ok()),
-                memory: Some(memory),
+                memory: Some(Bytes(memory)),
             }],
             guests: guests.collect(),
-            storages: vec![ObservedStorage {
-                name: STORAGE.to_owned(),
-                host: HOST.to_owned(),
-                active: true,
-                content: ["images", "import", "iso", "vztmpl", "rootdir"]
-                    .map(str::to_owned)
-                    .into(),
-                available: space.map(|space| space.f_bavail * space.f_frsize),
-                shared: false,
-            }],
+            storages: Vec::new(),
             requests: 1,
         })
     }

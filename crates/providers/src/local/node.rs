@@ -12,7 +12,9 @@ use std::path::PathBuf;
 use homestak_api::durable::{self, Access};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
-use homestak_engine::ports::{GuestKind, GuestRef, GuestUuid, ObservedGuest, PortError, Power};
+use homestak_engine::ports::{
+    Gib, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, PortError, Power,
+};
 use serde::{Deserialize, Serialize};
 
 use super::realm::{Realm, is_node};
@@ -100,7 +102,7 @@ impl Node {
         GuestRef {
             uuid: self.guest().clone(),
             kind: self.kind,
-            vmid: Some(self.vmid),
+            vmid: Some(self.vmid.into()),
             host: host.to_owned(),
         }
     }
@@ -109,13 +111,13 @@ impl Node {
     pub(super) fn observed(&self, host: &str, running: bool) -> ObservedGuest {
         ObservedGuest {
             kind: self.kind,
-            vmid: self.vmid,
+            vmid: self.vmid.into(),
             host: host.to_owned(),
             name: self.name.clone(),
             uuid: Some(self.guest().clone()),
             site: self.site.clone(),
             manifest: Some(self.manifest.clone()),
-            created_as: self.site.is_some().then_some(self.vmid),
+            created_as: self.site.is_some().then_some(self.vmid.into()),
             run: self.run.clone(),
             contested: None,
             is_stranger: false,
@@ -127,8 +129,8 @@ impl Node {
             template: false,
             lock: None,
             cores: Some(self.cores),
-            memory: Some(self.memory << 20),
-            disk: Some(self.disk << 30),
+            memory: Some(Mib(self.memory).into()),
+            disk: Some(Gib(self.disk).into()),
             tags: Vec::new(),
         }
     }
@@ -190,7 +192,7 @@ pub(super) fn key(realm: &Realm, guest: &GuestUuid) -> Result<GuestUuid, PortErr
 pub(super) fn of(realm: &Realm, guest: &GuestRef) -> Result<Option<Node>, PortError> {
     let node = read(realm, &key(realm, &guest.uuid)?)?;
     Ok(node.filter(|node| {
-        *node.guest() == guest.uuid && guest.vmid.is_none_or(|vmid| vmid == node.vmid)
+        *node.guest() == guest.uuid && guest.vmid.is_none_or(|id| id == node.vmid.into())
     }))
 }
 

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use homestak_api::runtime::leavable;
 use homestak_engine::context::{carry, fence};
 use homestak_engine::ports::{
-    Capabilities, Class, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest,
-    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
+    Capabilities, Class, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib,
+    NewGuest, NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
 };
 
 use super::{Local, VmEngine, image_name, kvm};
@@ -112,18 +112,18 @@ impl Provider for Local {
         self.change_off(move |local| local.discard(&guest)).await
     }
 
-    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.enlarge(&guest, gib))
+        self.change_off(move |local| local.enlarge(&guest, size))
             .await
     }
 
-    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
         let guest = guest.clone();
         self.change_off(move |local| {
             local.change(&guest, |node| {
                 node.cores = cores;
-                node.memory = memory;
+                node.memory = memory.0;
             })
         })
         .await

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use homestak_core::foreign::{ForeignText, escape_json};
 use homestak_engine::context::fence;
 use homestak_engine::ports::{
-    Capabilities, Class, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, PortError, Provider, Reach, Sent,
+    Capabilities, Class, Gib, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib, NewGuest,
+    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Sent,
 };
 
 use super::wire::{Call, Reply, Request};
@@ -87,10 +87,9 @@ impl Provider for Remote {
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        expect!(
-            self.ask(Request::Inspect(guest.clone())).await?,
-            Reply::Inspected
-        )
+        let request = Request::Inspect(guest.clone());
+        let seen = expect!(self.ask(request).await?, Reply::Inspected);
+        seen.map(|seen| seen.map(|guest| *guest))
     }
 
     async fn lease(
@@ -120,11 +119,11 @@ impl Provider for Remote {
         self.done(Request::DiscardSeed(guest.clone())).await
     }
 
-    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
-        self.done(Request::GrowDisk(guest.clone(), gib)).await
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
+        self.done(Request::GrowDisk(guest.clone(), size)).await
     }
 
-    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
         self.done(Request::Reshape(guest.clone(), cores, memory))
             .await
     }

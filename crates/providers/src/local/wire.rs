@@ -6,8 +6,8 @@
 use homestak_engine::context::fenced;
 use homestak_engine::journal::Fence;
 use homestak_engine::ports::{
-    Capabilities, GuestRef, Halt, ImageWanted, NewGuest, NewIdentity, Observed, ObservedGuest,
-    PortError, Provider as _,
+    Capabilities, Gib, GuestRef, Halt, ImageWanted, Mib, NewGuest, NewIdentity, Observed,
+    ObservedGuest, PortError, Provider as _,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,9 +41,9 @@ pub enum Request {
     /// Take its first-boot data away.
     DiscardSeed(GuestRef),
     /// Grow its disk.
-    GrowDisk(GuestRef, u64),
+    GrowDisk(GuestRef, Gib),
     /// Other CPUs and memory.
-    Reshape(GuestRef, u32, u64),
+    Reshape(GuestRef, u32, Mib),
     /// Bring it to a halt.
     Stop(GuestRef, Halt),
     /// Remove it.
@@ -65,7 +65,7 @@ pub enum Reply {
     /// Everything there is.
     Observed(Observed),
     /// One guest.
-    Inspected(Option<ObservedGuest>),
+    Inspected(Option<Box<ObservedGuest>>),
     /// Which guest was made.
     Created(GuestRef),
     /// An address.
@@ -90,7 +90,7 @@ impl Local {
             Request::Observe => self.observe().await.map(Reply::Observed),
             Request::Inspect(guest) => {
                 let seen = self.inspect(&guest).await;
-                seen.map(Reply::Inspected)
+                seen.map(|seen| Reply::Inspected(seen.map(Box::new)))
             }
             Request::Create(new) => self.create(&new).await.map(Reply::Created),
             Request::Start(guest) => self.start(&guest).await.map(done),
@@ -99,7 +99,7 @@ impl Local {
                 found.map(|found| Reply::Address(found.address()))
             }
             Request::DiscardSeed(guest) => self.discard_seed(&guest).await.map(done),
-            Request::GrowDisk(guest, gib) => self.grow_disk(&guest, gib).await.map(done),
+            Request::GrowDisk(guest, size) => self.grow_disk(&guest, size).await.map(done),
             Request::Reshape(guest, cores, memory) => {
                 self.reshape(&guest, cores, memory).await.map(done)
             }

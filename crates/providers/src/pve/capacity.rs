@@ -4,10 +4,10 @@
 //! available, never its size less its use. Memory that others use does not count, for that may be
 //! shared.
 
-use homestak_engine::ports::{Class, NewGuest, Observed};
+use homestak_engine::ports::{Bytes, Class, NewGuest, Observed};
 use serde_json::Value;
 
-use super::client::Pve;
+use super::client::{Pve, named};
 use super::fault::{Fault, Reason};
 use super::quirks::{parse_bool, parse_u64};
 use super::requests::{Call, STORAGE_STATUS};
@@ -19,8 +19,8 @@ pub struct StorageState {
     pub enabled: bool,
     /// Whether it can be used now.
     pub active: bool,
-    /// Bytes that can be written, where they are reported.
-    pub available: Option<u64>,
+    /// What can be written, where it is reported.
+    pub available: Option<Bytes>,
 }
 
 impl StorageState {
@@ -28,7 +28,7 @@ impl StorageState {
     pub fn parse(data: &Value) -> Self {
         let flag = |field: &str| data.get(field).and_then(parse_bool).unwrap_or(false);
         let active = flag("active");
-        let available = data.get("avail").and_then(parse_u64);
+        let available = data.get("avail").and_then(parse_u64).map(Bytes);
         Self {
             enabled: flag("enabled"),
             active,
@@ -54,8 +54,9 @@ impl Pve {
     /// Refuses a guest that cannot fit.
     pub(super) async fn check_room(&self, guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
         check_memory(guest, seen)?;
-        match self.storage_state(&guest.host, &guest.storage).await {
-            Ok(state) => check_storage(guest, state),
+        let storage = named(guest.storage.as_deref())?;
+        match self.storage_state(&guest.host, storage).await {
+            Ok(state) => check_storage(guest, storage, state),
             // Whoever may not look, or named what is not there, is told so by the create call.
             Err(fault) if matches!(fault.reason, Reason::Permission | Reason::NoStorage) => Ok(()),
             Err(fault) => Err(fault),
@@ -70,7 +71,7 @@ fn check_memory(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
         .iter()
         .find(|row| row.name == *host)
         .and_then(|row| row.memory);
-    let wanted = guest.memory << 20;
+    let wanted = Bytes::from(guest.memory);
     if let Some(all) = memory.filter(|all| *all < wanted) {
         let (all, wanted) = (gibibytes(all), gibibytes(wanted));
         let detail = format!("{host} has {all} of memory, and the guest wants {wanted}");
@@ -79,8 +80,8 @@ fn check_memory(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_storage(guest: &NewGuest, state: StorageState) -> Result<(), Fault> {
-    let (host, storage) = (&guest.host, &guest.storage);
+fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result<(), Fault> {
+    let host = &guest.host;
     if !state.active {
         let why = if state.enabled {
             "is not active"
@@ -91,7 +92,7 @@ fn check_storage(guest: &NewGuest, state: StorageState) -> Result<(), Fault> {
         return Err(Fault::new(Class::Refused, Reason::NoStorage, detail)
             .with_hint(inactive_fix(host, storage, state)));
     }
-    let wanted = guest.disk << 30;
+    let wanted = Bytes::from(guest.disk);
     if let Some(free) = state.available.filter(|free| *free < wanted) {
         let (free, wanted) = (gibibytes(free), gibibytes(wanted));
         let detail =
@@ -115,8 +116,8 @@ fn full(detail: String, hint: &str) -> Fault {
 }
 
 /// Writes bytes as GiB with one digit, rounded down.
-fn gibibytes(bytes: u64) -> String {
-    let tenths = (u128::from(bytes) * 10) >> 30;
+fn gibibytes(size: Bytes) -> String {
+    let tenths = (u128::from(size.0) * 10) >> 30;
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
@@ -131,7 +132,7 @@ mod tests {
         let seen = json!({"active": 1, "enabled": 1, "total": 2_040_373_248_u64,
             "used": 569_344, "avail": 1_915_654_144_u64});
         let available = StorageState::parse(&seen).available;
-        assert_eq!(available, Some(1_915_654_144));
+        assert_eq!(available, Some(Bytes(1_915_654_144)));
         let gone = json!({"active": 0, "enabled": 1, "total": 0, "used": 0, "avail": 0});
         let gone = StorageState::parse(&gone);
         assert_eq!((gone.active, gone.available), (false, None));
@@ -139,8 +140,8 @@ mod tests {
 
     #[test]
     fn figures_are_rounded_down() {
-        assert_eq!(gibibytes(8 << 30), "8.0 GiB");
-        assert_eq!(gibibytes((8 << 30) - 1), "7.9 GiB");
-        assert_eq!(gibibytes(0), "0.0 GiB");
+        assert_eq!(gibibytes(Bytes(8 << 30)), "8.0 GiB");
+        assert_eq!(gibibytes(Bytes((8 << 30) - 1)), "7.9 GiB");
+        assert_eq!(gibibytes(Bytes(0)), "0.0 GiB");
     }
 }

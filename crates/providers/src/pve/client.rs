@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use homestak_api::runtime::{LeavableClock, SharedClock};
-use homestak_engine::ports::{Class, GuestKind, Listener, PortError};
+use homestak_engine::ports::{Class, GuestId, GuestKind, Listener, PortError};
 use serde_json::Value;
 
 use super::boot::Boots;
@@ -167,7 +167,7 @@ impl Pve {
         guest: &homestak_engine::ports::GuestRef,
     ) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         match guest.vmid {
-            Some(vmid) => Some(self.guard.guest(vmid).await),
+            Some(id) => Some(self.guard.guest(id).await),
             None => None,
         }
     }
@@ -194,6 +194,11 @@ pub(super) fn upid(data: &Value) -> Result<Upid, Fault> {
     Upid::parse(text).ok_or_else(|| Fault::garbage("a change was not answered with a task"))
 }
 
+/// Returns what a plan names wherever there are storages and bridges, as here.
+pub(super) fn named(name: Option<&str>) -> Result<&str, Fault> {
+    name.ok_or_else(|| Fault::bug("the plan names no storage or bridge"))
+}
+
 /// Picks the request for a VM or for a container.
 pub(super) fn by_kind(
     kind: GuestKind,
@@ -207,12 +212,13 @@ pub(super) fn by_kind(
 }
 
 /// Names a guest in messages.
-pub(super) fn name_of(kind: GuestKind, vmid: u32, node: &str) -> String {
+pub(super) fn name_of(kind: GuestKind, id: impl Into<GuestId>, node: &str) -> String {
+    let id = id.into();
     let kind = match kind {
         GuestKind::Vm => "VM",
         GuestKind::Ct => "container",
     };
-    format!("{kind} {vmid} on {node}")
+    format!("{kind} {id} on {node}")
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, DiskSource, GuestKind, GuestRef, NewGuest};
+use homestak_engine::ports::{Class, DiskSource, GuestId, GuestKind, GuestRef, NewGuest};
 
-use super::client::{Pve, name_of};
+use super::client::{Pve, name_of, named};
 use super::fault::{Fault, Reason};
 use super::finish::marks;
 use super::guard::Went;
@@ -40,12 +40,13 @@ impl Pve {
         // Listed before the search: whatever a rival makes in between is not taken for someone
         // else's, but run into, and recognised.
         let seen = self.look().await?;
-        let mut taken: BTreeSet<u32> = match guest.vmid {
+        let asked = guest.vmid.map(numbered).transpose()?;
+        let mut taken: BTreeSet<u32> = match asked {
             Some(_) => BTreeSet::new(),
             None => {
                 // Those that are half-made may be ours: `make_at` finds out.
                 let whole = seen.guests.iter().filter(|row| row.lock.is_none());
-                whole.map(|row| row.vmid).collect()
+                whole.filter_map(|row| row.vmid.number()).collect()
             }
         };
         match self.already_there(guest).await? {
@@ -60,14 +61,14 @@ impl Pve {
         self.check_room(guest, &seen).await?;
         self.ensure_seed(guest).await?;
         for _ in 0..IDS {
-            let vmid = match guest.vmid {
+            let vmid = match asked {
                 Some(vmid) => vmid,
                 None => self.choose_id(guest, &taken).await?,
             };
             let _turn = self.guard.guest(vmid).await;
             match self.make_at(guest, vmid).await? {
                 Some(located) => return self.complete(guest, located).await,
-                None if guest.vmid.is_some() => return Err(self.taken(guest, vmid).await?),
+                None if asked.is_some() => return Err(self.taken(guest, vmid).await?),
                 None => taken.insert(vmid),
             };
         }
@@ -109,7 +110,7 @@ impl Pve {
             return Ok(found);
         }
         Ok(match self.search(&guest.uuid).await? {
-            Found::Ours(other) if other.vmid != vmid => {
+            Found::Ours(other) if vmid != other.vmid.into() => {
                 let name = name_of(other.kind, other.vmid, &other.node);
                 let detail = format!("{name} carries the identity already; it is not changed");
                 return Err(Fault::new(Class::Refused, Reason::AlreadyExists, detail)
@@ -163,7 +164,10 @@ impl Pve {
 
     /// Sends the create call and follows its task.
     async fn request(&self, guest: &NewGuest, vmid: u32) -> Result<(), Fault> {
-        let turn = self.guard.storage(&guest.host, &guest.storage).await;
+        let turn = self
+            .guard
+            .storage(&guest.host, named(guest.storage.as_deref())?);
+        let turn = turn.await;
         let result = self.run(&create_call(guest, vmid)?).await;
         let result = result.map_err(|fault| fault.needing(&format!("VM.Allocate on /vms/{vmid}")));
         turn.report(match &result {
@@ -174,31 +178,40 @@ impl Pve {
     }
 }
 
+/// Reads an id that a guest is to have.
+fn numbered(id: GuestId) -> Result<u32, Fault> {
+    id.number().ok_or_else(|| {
+        let detail = format!("`{id}` is not a number, and guests of Proxmox VE have numbers");
+        Fault::new(Class::Refused, Reason::Other, detail)
+    })
+}
+
 /// Makes the create call of a VM from an image, or of a container from a template.
 fn create_call(guest: &NewGuest, vmid: u32) -> Result<Call, Fault> {
     match (guest.kind, &guest.source) {
-        (GuestKind::Vm, DiskSource::Image(image)) => Ok(vm_call(guest, vmid, image)),
-        (GuestKind::Ct, DiskSource::Template(template)) => Ok(ct_call(guest, vmid, template)),
+        (GuestKind::Vm, DiskSource::Image(image)) => vm_call(guest, vmid, image),
+        (GuestKind::Ct, DiskSource::Template(template)) => ct_call(guest, vmid, template),
         (GuestKind::Vm, _) => Err(Fault::bug("a VM is made from an image")),
         (GuestKind::Ct, _) => Err(Fault::bug("a container is made from a template")),
     }
 }
 
-fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Call {
-    let from = volume(&guest.image_storage, "import", image);
-    let disk = Property::of(&format!("{}:0", guest.storage)).with("import-from", from);
-    Call::to(&VM_CREATE)
+fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Result<Call, Fault> {
+    let (storage, images) = storages(guest)?;
+    let from = volume(images, "import", image);
+    let disk = Property::of(&format!("{storage}:0")).with("import-from", from);
+    let call = Call::to(&VM_CREATE)
         .at("node", &guest.host)
         .param("vmid", vmid)
         .param("name", &guest.name)
-        .param("memory", guest.memory)
+        .param("memory", guest.memory.0)
         .param("cores", guest.cores)
         .param("cpu", cpu(guest))
         .param("ostype", "l26")
         .param("scsihw", "virtio-scsi-single")
         .param("scsi0", disk.render())
         .param("boot", "order=scsi0")
-        .param("net0", network_card(guest))
+        .param("net0", network_card(guest)?)
         .param("smbios1", format!("uuid={}", guest.uuid))
         .param("agent", 1)
         // Cloud images panic on growing their disk without a serial console.
@@ -206,32 +219,38 @@ fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Call {
         .param("vga", "serial0")
         .param("tags", quirks::render_tags(&marks(guest).tags(vmid)))
         .param("description", marks(guest).notes())
-        .maybe("ide2", seed_drive(guest))
+        .maybe("ide2", seed_drive(guest, images));
+    Ok(call)
 }
 
-fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Call {
-    Call::to(&CT_CREATE)
+fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Result<Call, Fault> {
+    let (storage, images) = storages(guest)?;
+    let call = Call::to(&CT_CREATE)
         .at("node", &guest.host)
         .param("vmid", vmid)
         .param("hostname", &guest.name)
-        .param(
-            "ostemplate",
-            volume(&guest.image_storage, "vztmpl", template),
-        )
-        .param("rootfs", format!("{}:{}", guest.storage, guest.disk))
-        .param("memory", guest.memory)
+        .param("ostemplate", volume(images, "vztmpl", template))
+        .param("rootfs", format!("{storage}:{}", guest.disk.0))
+        .param("memory", guest.memory.0)
         .param("swap", 0)
         .param("cores", guest.cores)
         .param("unprivileged", u8::from(guest.unprivileged))
         // Any other feature is for root's own login only.
         .maybe("features", guest.unprivileged.then_some("nesting=1"))
-        .param("net0", network_card(guest))
+        .param("net0", network_card(guest)?)
         .maybe(
             "ssh-public-keys",
             Some(guest.ssh_keys.join("\n")).filter(|keys| !keys.is_empty()),
         )
         .param("tags", quirks::render_tags(&marks(guest).tags(vmid)))
-        .param("description", marks(guest).notes())
+        .param("description", marks(guest).notes());
+    Ok(call)
+}
+
+/// Returns the storages of the guest's disk and of images.
+fn storages(guest: &NewGuest) -> Result<(&str, &str), Fault> {
+    let images = named(guest.image_storage.as_deref())?;
+    Ok((named(guest.storage.as_deref())?, images))
 }
 
 /// Refuses a guest that carries the identity and not the site. Guests that were created before
@@ -276,25 +295,26 @@ fn cpu(guest: &NewGuest) -> &'static str {
 }
 
 /// Returns the drive with the seed.
-fn seed_drive(guest: &NewGuest) -> Option<String> {
+fn seed_drive(guest: &NewGuest, storage: &str) -> Option<String> {
     guest.seed.as_ref()?;
     let file = super::seed::file_name(&guest.uuid);
-    let volume = format!("{}:iso/{file}", guest.image_storage);
+    let volume = format!("{storage}:iso/{file}");
     Some(Property::of(&volume).with("media", "cdrom").render())
 }
 
 /// Returns the network card.
-fn network_card(guest: &NewGuest) -> String {
+fn network_card(guest: &NewGuest) -> Result<String, Fault> {
     let nic = &guest.nic;
+    let bridge = named(nic.bridge.as_deref())?;
     let mac = nic.mac.to_ascii_uppercase();
     let mut card = match guest.kind {
         GuestKind::Vm => Property::default()
             .with("virtio", mac)
-            .with("bridge", &nic.bridge),
+            .with("bridge", bridge),
         GuestKind::Ct => {
             let mut card = Property::default()
                 .with("name", "eth0")
-                .with("bridge", &nic.bridge)
+                .with("bridge", bridge)
                 .with("hwaddr", mac)
                 .with("type", "veth");
             card = match nic.address {
@@ -314,5 +334,5 @@ fn network_card(guest: &NewGuest) -> String {
     if let Some(vlan) = nic.vlan {
         card = card.with("tag", vlan.to_string());
     }
-    card.render()
+    Ok(card.render())
 }

@@ -3,7 +3,7 @@
 //! In: where the guest is and a size. Out: the first disk is at least as large.
 //! Never: a relative size, which would grow twice when repeated; shrinking.
 
-use homestak_engine::ports::{Class, GuestKind, GuestUuid};
+use homestak_engine::ports::{Bytes, Class, Gib, GuestKind, GuestUuid};
 
 use super::client::{Pve, by_kind, name_of, upid};
 use super::fault::{Fault, Reason};
@@ -13,18 +13,18 @@ use super::locate::{Located, contested};
 use super::requests::{CT_RESIZE, Call, VM_RESIZE};
 
 impl Pve {
-    /// Grows the first disk to a size in GiB, where it is smaller.
+    /// Grows the first disk to a size, where it is smaller.
     pub(super) async fn grow(
         &self,
         located: &Located,
         uuid: &GuestUuid,
-        gib: u64,
+        size: Gib,
     ) -> Result<(), Fault> {
-        let wanted = gib << 30;
+        let wanted = Bytes::from(size).0;
         if is_boundless(located) {
             let name = name_of(located.kind, located.vmid, &located.node);
             self.voice.warning(format!(
-                "the disk of {name} has no size of its own, so it was not grown to {gib} GiB"
+                "the disk of {name} has no size of its own, so it was not grown to {size}"
             ));
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl Pve {
                         .at("node", &located.node)
                         .at("vmid", located.vmid)
                         .param("disk", &disk.slot)
-                        .param("size", format!("{gib}G"))
+                        .param("size", format!("{}G", size.0))
                         .param("digest", digest_of(&located)?);
                     tries += 1;
                     match self.run_growth(&call, &located).await {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use homestak_engine::ports::{Class, GuestKind, GuestRef, NewGuest, NewIdentity};
 
-use super::client::{Pve, by_kind, name_of};
+use super::client::{Pve, by_kind, name_of, named};
 use super::create::of_site;
 use super::fault::{Fault, Reason};
 use super::identity::{self, Claim, Marks};
@@ -39,7 +39,7 @@ impl Pve {
         Ok(GuestRef {
             uuid: guest.uuid.clone(),
             kind: located.kind,
-            vmid: Some(located.vmid),
+            vmid: Some(located.vmid.into()),
             host: located.node,
         })
     }
@@ -77,7 +77,7 @@ impl Pve {
         let file = seed::file_name(&guest.uuid);
         let place = Content {
             node: &guest.host,
-            storage: &guest.image_storage,
+            storage: named(guest.image_storage.as_deref())?,
             kind: "iso",
         };
         self.put(&place, &file, None, || Upload::Bytes(bytes.clone()))

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use homestak_engine::ports::GuestId;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use super::remark::Voice;
@@ -34,8 +35,9 @@ impl Guard {
 
     /// Waits for the turn to change a guest. It is held while the change is under way, which is
     /// its purpose: the data it protects is the guest, not memory.
-    pub(super) async fn guest(&self, vmid: u32) -> OwnedMutexGuard<()> {
-        self.alone(&format!("guest {vmid}"), "another change of the guest")
+    pub(super) async fn guest(&self, id: impl Into<GuestId>) -> OwnedMutexGuard<()> {
+        let id: GuestId = id.into();
+        self.alone(&format!("guest {id}"), "another change of the guest")
             .await
     }
 

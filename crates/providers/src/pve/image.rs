@@ -8,7 +8,7 @@ use std::time::Duration;
 use homestak_core::doc::image::unpinned;
 use homestak_engine::ports::{Class, GuestKind, ImageSource, ImageWanted};
 
-use super::client::Pve;
+use super::client::{Pve, named};
 use super::fault::{Fault, Reason};
 use super::quirks::text_of;
 use super::requests::{CONTENT, Call, DOWNLOAD, UPLOAD, VOLUME_DELETE};
@@ -72,7 +72,7 @@ impl Pve {
 
     /// Tells whether an image is there, and nobody is still writing it.
     pub(super) async fn has_file(&self, image: &ImageWanted) -> Result<bool, Fault> {
-        let place = place_of(image);
+        let place = place_of(image)?;
         Ok(match self.find_file(&place, &image.file).await? {
             Some(found) => !self.is_written(&place, &found).await?,
             None => false,
@@ -94,8 +94,8 @@ impl Pve {
 
     /// Brings an image into its storage.
     pub(super) async fn bring(&self, image: &ImageWanted) -> Result<(), Fault> {
-        let place = place_of(image);
-        let key = format!("file {} {} {}", image.host, image.storage, image.file);
+        let place = place_of(image)?;
+        let key = format!("file {} {} {}", place.node, place.storage, image.file);
         let _turn = self
             .guard
             .alone(&key, "another call that brings the file")
@@ -122,7 +122,7 @@ impl Pve {
                 self.download(&place, &image.file, checksum, url).await
             }
             ImageSource::None => {
-                let (file, storage) = (&image.file, &image.storage);
+                let (file, storage) = (&image.file, place.storage);
                 let detail = format!(
                     "`{file}` is not in the storage `{storage}`, and its document under `images/` has no `source`"
                 );
@@ -311,15 +311,15 @@ pub(super) struct File {
     pub(super) changed: Option<u64>,
 }
 
-fn place_of(image: &ImageWanted) -> Content<'_> {
-    Content {
+fn place_of(image: &ImageWanted) -> Result<Content<'_>, Fault> {
+    Ok(Content {
         node: &image.host,
-        storage: &image.storage,
+        storage: named(image.storage.as_deref())?,
         kind: match image.kind {
             GuestKind::Vm => "import",
             GuestKind::Ct => "vztmpl",
         },
-    }
+    })
 }
 
 /// Refuses names the server would refuse, or would silently store under another name.
@@ -377,7 +377,7 @@ mod tests {
             file: file.to_owned(),
             kind,
             host: "pve1".to_owned(),
-            storage: "local".to_owned(),
+            storage: Some("local".to_owned()),
             source: ImageSource::Url("https://example.org/x".to_owned()),
             checksum: None,
         }

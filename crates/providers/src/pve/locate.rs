@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, ObservedGuest, Power};
+use homestak_engine::ports::{
+    Bytes, Class, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, Power,
+};
 use serde_json::Value;
 
 use super::client::{Pve, by_kind, name_of};
@@ -93,7 +95,10 @@ impl Pve {
     /// one that carries its identity.
     pub(super) async fn find(&self, guest: &GuestRef) -> Result<Found, Fault> {
         match guest.vmid {
-            Some(vmid) => self.find_at(guest, vmid).await,
+            Some(id) => match id.number() {
+                Some(vmid) => self.find_at(guest, vmid).await,
+                None => Ok(Found::Nowhere),
+            },
             None => self.search(&guest.uuid).await,
         }
     }
@@ -117,7 +122,7 @@ impl Pve {
                 }
             }
             let rows = self.guests().await?;
-            let row = rows.into_iter().find(|row| row.vmid == vmid);
+            let row = rows.into_iter().find(|row| row.vmid == vmid.into());
             let Some(row) = row.filter(|row| (row.kind, &row.host) != (at.0, &at.1)) else {
                 break;
             };
@@ -137,19 +142,21 @@ impl Pve {
             let tag = id_tag(uuid);
             let rows = self.guests().await?;
             // A guest being created has no tag yet; it is where its id was chosen from.
-            let ids: BTreeSet<u32> = rows.iter().map(|row| row.vmid).collect();
+            let ids: BTreeSet<u32> = rows.iter().filter_map(|row| row.vmid.number()).collect();
             let making = first_choices(uuid, range, &ids);
-            let candidate =
-                |row: &&ObservedGuest| row.tags.contains(&tag) || making.contains(&row.vmid);
             ours.clear();
-            for row in rows.iter().filter(candidate) {
-                let Some(config) = self.config_at(row.kind, &row.host, row.vmid).await? else {
+            for row in &rows {
+                let candidate = |vmid: &u32| row.tags.contains(&tag) || making.contains(vmid);
+                let Some(vmid) = row.vmid.number().filter(candidate) else {
+                    continue;
+                };
+                let Some(config) = self.config_at(row.kind, &row.host, vmid).await? else {
                     moved = true;
                     continue;
                 };
                 let located = Located {
                     kind: row.kind,
-                    vmid: row.vmid,
+                    vmid,
                     node: row.host.clone(),
                     config,
                 };
@@ -264,16 +271,17 @@ impl Pve {
             value.and_then(quirks::parse_u64).filter(|size| *size > 0)
         };
         let cores = running("cpus").or_else(|| config.number("cores"));
-        let memory = running("maxmem").or_else(|| config.number("memory").map(|size| size << 20));
+        let configured = || config.number("memory").map(|size| Mib(size).into());
+        let memory = running("maxmem").map(Bytes).or_else(configured);
         Ok(Some(ObservedGuest {
             kind: located.kind,
-            vmid: located.vmid,
+            vmid: located.vmid.into(),
             host: located.node.clone(),
             name: config.name(located.kind),
             uuid,
             site: identity::site_in_tags(&tags),
             manifest: identity::manifest_in_tags(&tags),
-            created_as: identity::created_as(&tags, located.vmid),
+            created_as: identity::created_as(&tags, located.vmid).map(Into::into),
             run: config.notes().and_then(identity::run_in_notes),
             contested: None,
             is_stranger: false,
@@ -282,7 +290,10 @@ impl Pve {
             lock: config.lock(),
             cores: cores.and_then(|cores| u32::try_from(cores).ok()),
             memory,
-            disk: config.first_disk(located.kind).and_then(|disk| disk.size),
+            disk: config
+                .first_disk(located.kind)
+                .and_then(|disk| disk.size)
+                .map(Bytes),
             tags: tags.into_iter().collect(),
         }))
     }

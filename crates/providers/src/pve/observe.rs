@@ -4,7 +4,7 @@
 //! Never: one request per guest; a guess: what the list does not say is unknown.
 
 use homestak_engine::ports::{
-    GuestKind, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    Bytes, GuestKind, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
 };
 use serde_json::Value;
 
@@ -89,7 +89,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
     };
     Some(ObservedGuest {
         kind,
-        vmid,
+        vmid: vmid.into(),
         host: text_of(row, "node"),
         name: if nameless {
             String::new()
@@ -99,7 +99,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
         uuid: identity::uuid_in_tags(&tags),
         site: identity::site_in_tags(&tags),
         manifest: identity::manifest_in_tags(&tags),
-        created_as: identity::created_as(&tags, vmid),
+        created_as: identity::created_as(&tags, vmid).map(Into::into),
         run: None,
         contested: None,
         is_stranger: false,
@@ -110,8 +110,8 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
             .unwrap_or(false),
         lock,
         cores: number("maxcpu").and_then(|cores| u32::try_from(cores).ok()),
-        memory: number("maxmem"),
-        disk: number("maxdisk"),
+        memory: number("maxmem").map(Bytes),
+        disk: number("maxdisk").map(Bytes),
         tags: tags.into_iter().collect(),
     })
 }
@@ -137,7 +137,8 @@ fn host(row: &Value) -> Option<ObservedHost> {
         memory: row
             .get("maxmem")
             .and_then(quirks::parse_u64)
-            .filter(|bytes| *bytes > 0),
+            .filter(|bytes| *bytes > 0)
+            .map(Bytes),
     })
 }
 
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(observed.storages[0].available, None, "it is not known");
         assert_eq!(observed.storages[0].content, ["iso", "vztmpl"]);
         let made = &observed.guests[0];
-        assert_eq!((made.vmid, made.power), (101, Power::Unknown));
+        assert_eq!((made.vmid, made.power), (101.into(), Power::Unknown));
         assert_eq!(made.manifest.as_deref(), Some("n1"));
         assert!(made.uuid.is_some() && made.name.is_empty() && made.memory.is_none());
         assert_eq!(observed.guests[1].uuid, None);

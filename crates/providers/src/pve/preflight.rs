@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use homestak_engine::ports::Bytes;
+
 use super::capacity::inactive_fix;
 use super::facts::{Facts, Fetched, Privileges};
 use super::fault::{Fault, Reason};
@@ -41,8 +43,8 @@ pub struct StorageWanted {
     pub storage: String,
     /// Such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
     pub content: Vec<String>,
-    /// Bytes that will be used.
-    pub bytes: u64,
+    /// How much of it will be used.
+    pub size: Bytes,
 }
 
 /// A file a run needs.
@@ -332,11 +334,11 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             .and_then(|state| state.available)
         {
             // Disks grow as they fill, so it may still work for a while; the server does not check.
-            Some(free) if free < need.bytes => {
+            Some(free) if free < need.size => {
                 let detail = format!(
-                    "{at} has {} MiB free, {} MiB may be used",
-                    free >> 20,
-                    need.bytes >> 20
+                    "{at} has {} free, {} may be used",
+                    free.whole_mib(),
+                    need.size.whole_mib()
                 );
                 finding(
                     Severity::Warning,

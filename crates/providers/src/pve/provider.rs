@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, NewGuest, NewIdentity,
-    Observed, ObservedGuest, PortError, Provider, Reach,
+    Capabilities, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib, NewGuest,
+    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach,
 };
 use serde_json::Value;
 
@@ -20,9 +20,13 @@ use super::requests::{CLUSTER_STATUS, Call};
 
 fn guest_name(guest: &GuestRef) -> String {
     match guest.vmid {
-        Some(vmid) => name_of(guest.kind, vmid, &guest.host),
+        Some(id) => name_of(guest.kind, id, &guest.host),
         None => format!("the guest {} on {}", guest.uuid, guest.host),
     }
+}
+
+fn storage(image: &ImageWanted) -> &str {
+    image.storage.as_deref().unwrap_or_default()
 }
 
 fn describe<T>(result: Result<T, Fault>, doing: impl FnOnce() -> String) -> Result<T, PortError> {
@@ -89,9 +93,9 @@ impl Provider for Pve {
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         describe(about(&guest.uuid, self.make(guest)).await, || {
             match guest.vmid {
-                Some(vmid) => format!(
+                Some(id) => format!(
                     "create {} `{}`",
-                    name_of(guest.kind, vmid, &guest.host),
+                    name_of(guest.kind, id, &guest.host),
                     guest.name
                 ),
                 None => format!("create guest `{}` on {}", guest.name, guest.host),
@@ -117,18 +121,18 @@ impl Provider for Pve {
         })
     }
 
-    async fn grow_disk(&self, guest: &GuestRef, gib: u64) -> Result<(), PortError> {
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         let grown = async {
             let _turn = self.turn(guest).await;
             let located = self.require(guest).await?;
-            self.grow(&located, &guest.uuid, gib).await
+            self.grow(&located, &guest.uuid, size).await
         };
         describe(about(&guest.uuid, grown).await, || {
-            format!("grow the disk of {} to {gib} GiB", guest_name(guest))
+            format!("grow the disk of {} to {size}", guest_name(guest))
         })
     }
 
-    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: u64) -> Result<(), PortError> {
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
         describe(self.resize_guest(guest, cores, memory).await, || {
             format!("change CPUs and memory of {}", guest_name(guest))
         })
@@ -155,19 +159,15 @@ impl Provider for Pve {
 
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
         describe(self.has_file(image).await, || {
-            format!(
-                "look for `{}` in {} on {}",
-                image.file, image.storage, image.host
-            )
+            let (file, storage) = (&image.file, storage(image));
+            format!("look for `{file}` in {storage} on {}", image.host)
         })
     }
 
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
         describe(self.bring(image).await, || {
-            format!(
-                "bring `{}` into {} on {}",
-                image.file, image.storage, image.host
-            )
+            let (file, storage) = (&image.file, storage(image));
+            format!("bring `{file}` into {storage} on {}", image.host)
         })
     }
 }

@@ -4,7 +4,7 @@
 //! start on.
 //! Never: a restart; that is a plan's decision.
 
-use homestak_engine::ports::{GuestKind, GuestRef};
+use homestak_engine::ports::{GuestKind, GuestRef, Mib};
 
 use super::client::{Pve, by_kind};
 use super::fault::Fault;
@@ -19,7 +19,7 @@ impl Pve {
         &self,
         guest: &GuestRef,
         cores: u32,
-        memory: u64,
+        memory: Mib,
     ) -> Result<(), Fault> {
         let _turn = self.turn(guest).await;
         let located = self.require(guest).await?;
@@ -38,7 +38,7 @@ impl Pve {
                     .at("node", &located.node)
                     .at("vmid", located.vmid)
                     .param("cores", cores)
-                    .param("memory", memory)
+                    .param("memory", memory.0)
                     .param("digest", digest_of(&located)?);
                 let result = match located.kind {
                     GuestKind::Vm => self.run(&call).await.map(|_| ()),
@@ -58,7 +58,7 @@ impl Pve {
 }
 
 /// Tells whether the configuration has the sizes already.
-fn has(located: &Located, cores: u32, memory: u64) -> bool {
+fn has(located: &Located, cores: u32, memory: Mib) -> bool {
     let config = &located.config;
-    config.number("cores") == Some(cores.into()) && config.number("memory") == Some(memory)
+    config.number("cores") == Some(cores.into()) && config.number("memory") == Some(memory.0)
 }

@@ -103,9 +103,9 @@ impl Pve {
     /// Tells whether the id belongs to a guest elsewhere, or of the other kind.
     async fn other_kind(&self, guest: &NewGuest, vmid: u32) -> Result<bool, Fault> {
         let rows = self.guests().await?;
-        Ok(rows
-            .iter()
-            .any(|row| row.vmid == vmid && (row.kind != guest.kind || row.host != guest.host)))
+        Ok(rows.iter().any(|row| {
+            row.vmid == vmid.into() && (row.kind != guest.kind || row.host != guest.host)
+        }))
     }
 
     /// Tells whether a task of ours that may be making the guest still runs.

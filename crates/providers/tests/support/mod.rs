@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    DiskSource, GuestKind, GuestRef, GuestUuid, Identity, NewGuest, Nic, PortError, Seed,
+    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Identity, Mib, NewGuest, Nic,
+    PortError, Seed,
 };
 use homestak_providers::pve::identity::Marks;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
@@ -84,27 +85,31 @@ pub fn marks<'a>(uuid: &'a GuestUuid, site: &'a SiteId) -> Marks<'a> {
 /// A VM from an image.
 pub fn vm(nth: u32) -> NewGuest {
     NewGuest {
-        uuid: uuid(nth),
-        kind: GuestKind::Vm,
+        guest: GuestPlan {
+            uuid: uuid(nth),
+            kind: GuestKind::Vm,
+            host: "pve1".to_owned(),
+            vmid: None,
+            cores: 2,
+            memory: Mib(1024),
+            disk: Gib(8),
+            storage: Some("local".to_owned()),
+            image_storage: Some("local".to_owned()),
+            nic: Nic {
+                mac: format!("bc:24:11:00:00:{nth:02x}"),
+                bridge: Some("vmbr0".to_owned()),
+                vlan: None,
+                address: None,
+                gateway: None,
+            },
+            unprivileged: true,
+            hosts_guests: false,
+        },
         name: format!("node{nth}"),
         site: site(),
         manifest: "N1 test".to_owned(),
         run: "run1".to_owned(),
-        host: "pve1".to_owned(),
-        vmid: None,
-        cores: 2,
-        memory: 1024,
-        disk: 8,
-        storage: "local".to_owned(),
-        image_storage: "local".to_owned(),
         source: DiskSource::Image("debian-12.qcow2".to_owned()),
-        nic: Nic {
-            mac: format!("bc:24:11:00:00:{nth:02x}"),
-            bridge: "vmbr0".to_owned(),
-            vlan: None,
-            address: None,
-            gateway: None,
-        },
         seed: Some(Seed {
             user_data: "#cloud-config\n".to_owned(),
             meta_data: format!("instance-id: {}\n", uuid(nth)),
@@ -122,21 +127,18 @@ pub fn vm(nth: u32) -> NewGuest {
                 packages: Vec::new(),
             },
         }),
-        unprivileged: true,
         ssh_keys: vec!["ssh-ed25519 AAAA test".to_owned()],
-        hosts_guests: false,
         first_form: false,
     }
 }
 
 /// A container.
 pub fn ct(nth: u32) -> NewGuest {
-    NewGuest {
-        kind: GuestKind::Ct,
-        source: DiskSource::Template("debian-12.tar.zst".to_owned()),
-        seed: None,
-        ..vm(nth)
-    }
+    let mut guest = vm(nth);
+    guest.kind = GuestKind::Ct;
+    guest.source = DiskSource::Template("debian-12.tar.zst".to_owned());
+    guest.seed = None;
+    guest
 }
 
 /// Settings of a client of the server.
@@ -185,7 +187,7 @@ pub fn add(world: &mut World, vmid: u32, nth: u32, change: impl FnOnce(&mut Gues
     GuestRef {
         uuid,
         kind: GuestKind::Vm,
-        vmid: Some(vmid),
+        vmid: Some(vmid.into()),
         host: "pve1".to_owned(),
     }
 }

@@ -71,7 +71,7 @@ fn records() -> impl Strategy<Value = NodeRecord> {
             let mut record = record(name, status);
             record.host = host.into();
             // 0 stands for none in journals of the first form.
-            record.guest.vmid = vmid.filter(|id| *id != 0);
+            record.guest.vmid = vmid.filter(|id| *id != 0).map(Into::into);
             record.address = address;
             if inside {
                 record.place = Place::Inside("pve".into());

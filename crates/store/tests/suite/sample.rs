@@ -6,11 +6,11 @@
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
 use homestak_core::plan::{
-    Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason, StepId, Steps,
-    Verb, Wanted, steps,
+    Action, FORM, GuestPlan, Nic, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason,
+    StepId, Steps, Verb, Wanted, steps,
 };
 use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
-use homestak_engine::ports::{Class, Next};
+use homestak_engine::ports::{Class, Gib, Mib, Next};
 use jiff::Timestamp;
 
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -44,7 +44,7 @@ pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
         on_error: OnError::Stop,
         parallelism: 8,
         verify_ssh: true,
-        timeout_buffer: 60,
+        timeout_buffer: homestak_core::units::Seconds(60),
         timeouts: homestak_core::doc::timeouts::Timeouts::default(),
         nodes: (0..nodes).map(node).collect(),
         images: Vec::new(),
@@ -87,25 +87,29 @@ fn node(number: usize) -> NodePlan {
 
 fn wanted(number: usize) -> Wanted {
     Wanted {
-        uuid: uuid(number),
-        kind: GuestKind::Vm,
-        host: "father".into(),
-        vmid: None,
-        cores: 2,
-        memory: 2048,
-        disk: 20,
-        storage: "local-zfs".into(),
-        image_storage: "local".into(),
+        guest: GuestPlan {
+            uuid: uuid(number),
+            kind: GuestKind::Vm,
+            host: "father".into(),
+            vmid: None,
+            cores: 2,
+            memory: Mib(2048),
+            disk: Gib(20),
+            storage: Some("local-zfs".into()),
+            image_storage: Some("local".into()),
+            nic: Nic {
+                mac: "bc:24:11:00:00:01".into(),
+                bridge: Some("vmbr0".into()),
+                vlan: None,
+                address: Some(("10.0.0.7".parse().unwrap(), 24)),
+                gateway: Some("10.0.0.1".parse().unwrap()),
+            },
+            unprivileged: false,
+            hosts_guests: false,
+        },
         source: "debian-12-custom".into(),
         image: None,
-        mac: "bc:24:11:00:00:01".into(),
-        bridge: "vmbr0".into(),
-        vlan: None,
-        address: Some(("10.0.0.7".parse().unwrap(), 24)),
-        gateway: Some("10.0.0.1".parse().unwrap()),
         dns: vec!["10.0.0.1".parse().unwrap()],
-        unprivileged: false,
-        hosts_guests: false,
         user: "homestak".into(),
         packages: vec!["qemu-guest-agent".into()],
     }
@@ -120,7 +124,7 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
         guest: GuestRef {
             uuid: uuid(name.len()),
             kind: GuestKind::Vm,
-            vmid: (status != NodeStatus::Creating).then_some(99_011),
+            vmid: (status != NodeStatus::Creating).then_some(99_011.into()),
             host: "father".into(),
         },
         status,

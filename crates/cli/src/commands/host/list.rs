@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use homestak_core::catalog::BUILT_IN_HOSTS;
 use homestak_driver::Session;
 use serde_json::json;
 
@@ -12,6 +11,7 @@ use crate::ui::{Printer, table};
 /// Lists hosts with how they are reached and whom we trust there.
 pub(super) fn run(session: &Session, printer: &Printer) -> Outcome {
     let mut rows: Vec<[String; 4]> = Vec::new();
+    let kind = |name: &str| session.catalog.label_of(name).to_owned();
     for (name, document) in &session.catalog.nodes {
         let node = document.value.as_ref();
         let endpoint = node
@@ -26,7 +26,7 @@ pub(super) fn run(session: &Session, printer: &Printer) -> Outcome {
         } else {
             "public authorities"
         };
-        rows.push([name.clone(), "Proxmox VE".into(), endpoint, trust.into()]);
+        rows.push([name.clone(), kind(name), endpoint, trust.into()]);
     }
     for (name, document) in &session.catalog.hosts {
         if session.catalog.nodes.contains_key(name) {
@@ -37,15 +37,10 @@ pub(super) fn run(session: &Session, printer: &Printer) -> Outcome {
             .as_ref()
             .and_then(|host| host.ip.as_ref())
             .map_or_else(String::new, ToString::to_string);
-        rows.push([name.clone(), "SSH only".into(), ip, String::new()]);
+        rows.push([name.clone(), kind(name), ip, String::new()]);
     }
-    for name in BUILT_IN_HOSTS {
-        rows.push([
-            (*name).to_owned(),
-            "built in".into(),
-            String::new(),
-            String::new(),
-        ]);
+    for name in session.catalog.built_in_hosts() {
+        rows.push([name.to_owned(), kind(name), String::new(), String::new()]);
     }
     if printer.shape.json {
         let hosts: Vec<_> = rows

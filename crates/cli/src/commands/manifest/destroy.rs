@@ -2,7 +2,7 @@
 
 use homestak_core::plan::{Options, Verb};
 
-use super::job::{Job, on_error};
+use super::job::Job;
 use crate::args::DestroyArgs;
 use crate::commands::Outcome;
 use crate::runtime::block_on;
@@ -19,7 +19,7 @@ pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) ->
         printer,
     )?;
     let options = Options {
-        on_error: args.on_error.map(on_error),
+        on_error: args.on_error,
         parallelism: args.parallel.map(|n| n as usize),
         ..Options::new(Verb::Destroy)
     };

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_core::plan::{Options, Plan, Verb};
 use homestak_driver::hosts::local;
 use homestak_driver::job::{self, refusals};
 use homestak_driver::runs::{Ending, RunHead, Status, UndoItem, first};
@@ -15,7 +15,7 @@ use homestak_driver::select::Choice;
 use homestak_driver::{Driver, DriverError};
 use serde_json::json;
 
-use crate::args::{CarryArgs, OnErrorArg, VmEngineArg, WishArgs};
+use crate::args::{CarryArgs, VmEngineArg, WishArgs};
 use crate::commands::Outcome;
 use crate::runtime::drive;
 use crate::settings::Settings;
@@ -39,16 +39,8 @@ pub(super) fn options(wish: &WishArgs) -> Options {
         verb: Verb::Apply,
         prune: wish.prune,
         depth: wish.depth,
-        on_error: wish.on_error.map(on_error),
+        on_error: wish.on_error,
         parallelism: wish.parallel.map(|n| n as usize),
-    }
-}
-
-pub(super) fn on_error(arg: OnErrorArg) -> OnError {
-    match arg {
-        OnErrorArg::Stop => OnError::Stop,
-        OnErrorArg::Rollback => OnError::Rollback,
-        OnErrorArg::Continue => OnError::Continue,
     }
 }
 

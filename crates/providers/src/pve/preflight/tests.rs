@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_engine::ports::{Class, ObservedHost, ObservedStorage};
+use homestak_engine::ports::{Bytes, Class, ObservedHost, ObservedStorage};
 use serde_json::json;
 
 use super::*;
@@ -24,7 +24,7 @@ fn wanted() -> Wanted {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
             content: vec!["images".to_owned(), "import".to_owned()],
-            bytes: 10,
+            size: Bytes(10),
         }],
         images: vec![FileWanted {
             host: "pve1".to_owned(),
@@ -50,7 +50,7 @@ fn state(available: Option<u64>) -> StorageState {
     StorageState {
         enabled: true,
         active: available.is_some(),
-        available,
+        available: available.map(Bytes),
     }
 }
 
@@ -170,7 +170,7 @@ fn each_fault_of_a_place_is_one_failure() {
             .contains("--content images,import,iso")
     );
     assert_eq!(
-        change(|_, wanted| wanted.storages[0].bytes = 1000).severity,
+        change(|_, wanted| wanted.storages[0].size = Bytes(1000)).severity,
         Severity::Warning
     );
     assert_eq!(

@@ -104,7 +104,8 @@ fn what_is_known_of_nodes_follows_from_the_entries() {
             let name = format!("node-{}", next(6));
             let mut record = sample::record(&name, all[next(5)]);
             record.host = ["father", "mother"][next(2)].into();
-            record.guest.vmid = u32::try_from(next(3)).ok().filter(|id| *id != 0);
+            let id = u32::try_from(next(3)).ok().filter(|id| *id != 0);
+            record.guest.vmid = id.map(Into::into);
             let entry = sample::known(step, Happened::Intent, record);
             journal.append(runs[next(2)], &entry).await.unwrap();
             match next(12) {

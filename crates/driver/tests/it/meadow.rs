@@ -1,0 +1,246 @@
+//! A kind of host that is not like Proxmox VE: guests have ids that are words, and there are
+//! neither bridges nor storages. It keeps its guests in memory, and refuses what it does not have.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use homestak_core::plan::Plan;
+use homestak_driver::DriverError;
+use homestak_driver::hosts::{HostKind, Kind, Traits};
+use homestak_driver::preflight::{Finding, Severity};
+use homestak_engine::ports::{
+    Capabilities, Class, Gib, GuestId, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased,
+    Mib, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost, PortError, Power, Provider,
+    Reach,
+};
+use serde_json::{Value as Json, json};
+
+/// The host, and its kind.
+pub const MEADOW: &str = "meadow";
+/// Ids, in the order in which guests get them.
+const IDS: [&str; 4] = ["blue-heron", "grey-owl", "red-kite", "wren"];
+
+/// The kind, as a program registers it.
+pub static KIND: Kind = Kind {
+    word: MEADOW,
+    label: "a meadow",
+    traits: Traits {
+        is_simulated: true,
+        numbers_guests: false,
+        has_storages: false,
+        has_bridges: false,
+        ..Traits::PROXMOX_VE
+    },
+    open: |site| Arc::new(Meadows(meadow(&site.settings().state))),
+    kept: None,
+};
+
+/// Returns the host of a state directory: whoever opens it again finds the same guests.
+pub fn meadow(state: &std::path::Path) -> Arc<Meadow> {
+    static ALL: Mutex<BTreeMap<PathBuf, Arc<Meadow>>> = Mutex::new(BTreeMap::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.entry(state.to_owned()).or_default().clone()
+}
+
+/// The guests that are there.
+#[derive(Default)]
+pub struct Meadow(Mutex<BTreeMap<GuestId, ObservedGuest>>);
+
+impl Meadow {
+    fn guests(&self) -> MutexGuard<'_, BTreeMap<GuestId, ObservedGuest>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns names and ids of guests, and whether they run.
+    pub fn list(&self) -> Vec<(String, String, bool)> {
+        let guests = self.guests();
+        let facts = |guest: &ObservedGuest| {
+            let runs = guest.power == Power::Running;
+            (guest.name.clone(), guest.vmid.to_string(), runs)
+        };
+        guests.values().map(facts).collect()
+    }
+
+    fn change(&self, guest: &GuestRef, how: impl Fn(&mut ObservedGuest)) -> Result<(), PortError> {
+        let mut guests = self.guests();
+        let there = guests.values_mut().find(|there| is(there, guest));
+        there.map(how).ok_or_else(|| PortError {
+            class: Class::Missing,
+            ..PortError::refused("change a guest", format!("there is no {guest}"), "")
+        })
+    }
+}
+
+fn is(there: &ObservedGuest, guest: &GuestRef) -> bool {
+    there.uuid.as_ref() == Some(&guest.uuid) && guest.vmid.is_none_or(|id| id == there.vmid)
+}
+
+#[async_trait]
+impl Provider for Meadow {
+    async fn capabilities(&self) -> Result<Capabilities, PortError> {
+        Ok(Capabilities {
+            product: "Meadow".to_owned(),
+            kinds: vec![GuestKind::Vm],
+            parallel_changes: 4,
+            writable: true,
+        })
+    }
+
+    async fn observe(&self) -> Result<Observed, PortError> {
+        Ok(Observed {
+            hosts: vec![ObservedHost {
+                name: MEADOW.to_owned(),
+                online: true,
+                cores: None,
+                memory: None,
+            }],
+            guests: self.guests().values().cloned().collect(),
+            storages: Vec::new(),
+            requests: 1,
+        })
+    }
+
+    async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        let guests = self.guests();
+        Ok(guests.values().find(|there| is(there, guest)).cloned())
+    }
+
+    async fn lease(&self, _: &GuestUuid, _: Option<IpAddr>) -> Result<Option<Leased>, PortError> {
+        Ok(None)
+    }
+
+    async fn create(&self, new: &NewGuest) -> Result<GuestRef, PortError> {
+        let lacks = [&new.storage, &new.image_storage, &new.nic.bridge];
+        if lacks.iter().any(|name| name.is_some()) || new.nic.vlan.is_some() {
+            let detail = "there are no storages, bridges and VLANs";
+            return Err(PortError::refused("create a guest", detail, ""));
+        }
+        let mut guests = self.guests();
+        let mut known = guests.values();
+        let known = known.find(|guest| guest.uuid.as_ref() == Some(&new.uuid));
+        let mut free = IDS.iter().filter_map(|id| GuestId::new(id));
+        let id = match (known, new.vmid) {
+            (Some(guest), _) => guest.vmid,
+            (None, Some(asked)) => {
+                let detail = format!("`{asked}` was asked for, and ids are not chosen");
+                return Err(PortError::refused("create a guest", detail, ""));
+            }
+            (None, None) => free
+                .find(|id| !guests.contains_key(id))
+                .ok_or_else(|| PortError::refused("create a guest", "no id is left", ""))?,
+        };
+        guests.entry(id).or_insert_with(|| ObservedGuest {
+            kind: new.kind,
+            vmid: id,
+            host: MEADOW.to_owned(),
+            name: new.name.clone(),
+            uuid: Some(new.uuid.clone()),
+            site: Some(new.site.clone()),
+            manifest: Some(new.manifest.clone()),
+            created_as: Some(id),
+            run: Some(new.run.clone()),
+            contested: None,
+            is_stranger: false,
+            power: Power::Stopped,
+            template: false,
+            lock: None,
+            cores: Some(new.cores),
+            memory: Some(new.memory.into()),
+            disk: Some(new.disk.into()),
+            tags: Vec::new(),
+        });
+        Ok(GuestRef {
+            uuid: new.uuid.clone(),
+            kind: new.kind,
+            vmid: Some(id),
+            host: MEADOW.to_owned(),
+        })
+    }
+
+    async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
+        self.change(guest, |there| there.power = Power::Running)
+    }
+
+    async fn address(&self, _: &GuestRef) -> Result<Reach, PortError> {
+        Ok(Reach::At(IpAddr::from([192, 0, 2, 7])))
+    }
+
+    async fn discard_seed(&self, _: &GuestRef) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
+        self.change(guest, |there| there.disk = Some(size.into()))
+    }
+
+    async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
+        self.change(guest, |there| {
+            there.cores = Some(cores);
+            there.memory = Some(memory.into());
+        })
+    }
+
+    async fn stop(&self, guest: &GuestRef, _: Halt) -> Result<(), PortError> {
+        self.change(guest, |there| there.power = Power::Stopped)
+    }
+
+    async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
+        // Nothing is stored for a guest beside itself.
+        if let Some(id) = guest.vmid {
+            self.guests()
+                .retain(|at, there| *at != id || !is(there, guest));
+        }
+        Ok(())
+    }
+
+    async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
+        self.change(guest, |there| {
+            there.uuid = Some(to.uuid.clone());
+            there.site = Some(to.site.clone());
+            there.manifest = Some(to.manifest.clone());
+        })
+    }
+
+    async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
+        Ok(image.storage.is_none())
+    }
+
+    async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
+        let detail = format!("`{}` is not there", image.file);
+        Err(PortError::refused("bring an image", detail, ""))
+    }
+}
+
+struct Meadows(Arc<Meadow>);
+
+#[async_trait]
+impl HostKind for Meadows {
+    async fn host(&self, _: &str) -> Result<Arc<dyn Provider>, PortError> {
+        Ok(self.0.clone())
+    }
+
+    async fn inside(&self, _: &str, node: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
+        let doing = format!("open `{node}`");
+        Err(PortError::refused(&doing, "nothing runs in a guest", ""))
+    }
+
+    async fn answers(&self, _: IpAddr, _: &[u16]) -> Result<bool, PortError> {
+        Ok(true)
+    }
+
+    async fn check(&self, _: &str, _: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
+        Ok(vec![Finding {
+            severity: Severity::Good,
+            check: MEADOW,
+            detail: "there is room".to_owned(),
+            fix: String::new(),
+        }])
+    }
+
+    async fn show(&self, name: &str, _: bool) -> Result<Json, DriverError> {
+        Ok(json!({ "name": name, "kind": MEADOW }))
+    }
+}
