@@ -1,6 +1,8 @@
 //! Waits of the program itself: shown, ended by a signal, and as long as they are set.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, Stdio};
 
 use homestak_sim::{Call, Fault, FaultKind};
@@ -129,6 +131,18 @@ fn a_wrong_time_limit_is_an_error_wherever_it_is_set() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_is_an_error_and_not_taken_for_unset() {
+    let world = World::new();
+    let bytes = OsStr::from_bytes(b"/tmp/\xff");
+    for name in ["HOMESTAK_STATE", "HOMESTAK_SITE_CONFIG", "HOMESTAK_ROOT"] {
+        let mut command = world.command(&["manifest", "list"]);
+        let run = command.env(name, bytes).output().map(Run::from).unwrap();
+        assert_eq!(run.code, 2, "{name}: {}", run.err);
+        assert!(run.err.contains(&format!("`{name}` is not UTF-8 text")));
+    }
+}
+
+#[test]
 fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
     let world = World::new();
     for (name, wrong, way_out) in [
@@ -136,6 +150,10 @@ fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
         ("HOMESTAK_FIRST_BOOT", "cloudinit", "`direct`, `cloud-init`"),
         ("HOMESTAK_SIM_SPEED", "fast", "a number above 0"),
         ("HOMESTAK_SIM_SPEED", "0", "a number above 0"),
+        ("HOMESTAK_DEBIAN_MIRROR", " ", "the address of a mirror"),
+        ("HOMESTAK_DEBIAN_MIRROR", "deb.example", "the address of"),
+        ("HOMESTAK_HURRY", "very", "a number above 0"),
+        ("HOMESTAK_CRASH_AT", "soon", "a number"),
     ] {
         let mut command = world.command(&["manifest", "list"]);
         command.env("HOMESTAK_SITE_CONFIG", "site").env(name, wrong);
