@@ -10,3 +10,4 @@ pub mod probe;
 pub mod runtime;
 mod stop;
 pub mod trust;
+mod verifier;
