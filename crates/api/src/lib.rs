@@ -6,6 +6,8 @@
 mod clock;
 pub mod durable;
 pub mod environment;
+pub mod limit;
+pub mod lock;
 pub mod probe;
 pub mod runtime;
 mod stop;

@@ -60,7 +60,7 @@ impl Driver {
     ) -> Result<Self, DriverError> {
         let clock = settings.time.clock();
         let hub = Hub::new(observer, clock.clone());
-        let keyring = keyring(settings);
+        let keyring = keyring(settings).limited(session.timeouts());
         let hosts = Hosts::new(session.clone(), hub.clone(), settings, keyring.clone());
         let hosts = Arc::new(hosts);
         let configurer = SiteConfigurer::new(session.clone(), keyring.clone(), settings);
@@ -184,7 +184,7 @@ impl Driver {
             return Ok(outside);
         }
         // What runs is asked how it is inside; what does not is configured once it does.
-        let mut configs = self.configurer.configs(&again, &outside)?;
+        let mut configs = self.configurer.configs(&again, &outside).await?;
         self.configurer.ask(&outside, &mut configs).await;
         let mut plan = make(&looks, &configs);
         for node in plan.nodes.iter_mut().filter(|node| node.wanted.is_some()) {

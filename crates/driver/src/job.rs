@@ -9,6 +9,7 @@ use std::sync::Arc;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
+use homestak_engine::context::off;
 use homestak_engine::events::Observer;
 use homestak_engine::journal::{Ending, JournalError, Lease, RunHead, RunId, Scope};
 use homestak_engine::operate::Interrupt;
@@ -230,15 +231,17 @@ impl Job {
     }
 
     /// Makes sure that what nodes are given is there, before anything is made.
-    pub fn require_keys(&self) -> Result<(), DriverError> {
-        let own = self.driver.keyring.own();
+    pub async fn require_keys(&self) -> Result<(), DriverError> {
+        let keyring = self.driver.keyring.clone();
+        let own = off("make the driver's SSH key", move || keyring.own()).await;
         let failed = |error| DriverError::of_host("the driver", &error);
         own.map(drop).map_err(failed)
     }
 
     /// Gives the site its id if it has none yet: what is recorded is found again by it.
-    pub fn keep_id(&self) -> Result<(), DriverError> {
-        self.session().keep_id()
+    pub async fn keep_id(&self) -> Result<(), DriverError> {
+        let session = self.driver.session.clone();
+        crate::off::off(move || session.keep_id()).await
     }
 
     /// Carries a plan out.

@@ -60,17 +60,18 @@ fn site() -> SiteId {
     SiteId::from_random([7; 16])
 }
 
+#[async_trait]
 impl Seeds for Plain {
-    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
         Ok(Identity::new(node, wanted, keys, None).into())
     }
 
-    fn rename(&self, _: &GuestUuid, _: &GuestUuid) -> Result<(), PortError> {
+    async fn rename(&self, _: &GuestUuid, _: &GuestUuid) -> Result<(), PortError> {
         Ok(())
     }
 
-    fn forget(&self, _: &GuestUuid) -> Result<(), PortError> {
+    async fn forget(&self, _: &GuestUuid) -> Result<(), PortError> {
         Ok(())
     }
 }

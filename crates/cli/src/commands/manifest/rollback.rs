@@ -64,7 +64,7 @@ async fn rollback(
         return Ok(ExitCode::SUCCESS);
     }
     printer.say(plan.trim_end());
-    agree(args.yes, "Undo this?", printer)?;
+    agree(args.yes, "Undo this?", printer).await?;
     let mut chronicle = Chronicle::of_run(&run);
     chronicle.died();
     // Why it failed then says nothing about how undoing it goes now.
