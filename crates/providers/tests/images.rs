@@ -6,13 +6,11 @@
     reason = "tests start programs, read the environment, and say what they skip"
 )]
 
-#[path = "../../../tests/support/images.rs"]
-mod images;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
 use homestak_providers::image::{ImageError, Images};
+use homestak_test_support::images;
 
 /// Runs a shell script in namespaces of its own, with mounts that vanish with it.
 fn apart(script: &str, arguments: &[&Path]) -> Output {

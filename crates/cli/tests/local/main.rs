@@ -12,15 +12,11 @@
 )]
 
 mod bad;
-#[path = "../../../../tests/support/local/bed.rs"]
-mod bed;
 mod checks;
 mod config;
 mod crash;
 mod equal;
 mod guides;
-#[path = "../../../../tests/support/guides.rs"]
-mod guides_of;
 mod handy;
 mod hostile;
 mod isolation;
@@ -33,6 +29,17 @@ mod private;
 mod qemu;
 mod readme;
 mod undo;
+
+use std::path::Path;
+
+use homestak_test_support::bed::Bed;
+use homestak_test_support::{bed, guides as guides_of};
+
+/// Makes a local host, or says why not.
+fn new_bed() -> Option<Bed> {
+    let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    Bed::new(program(), shared, machine::picture)
+}
 
 /// Returns where the program is.
 fn program() -> std::path::PathBuf {
