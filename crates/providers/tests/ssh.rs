@@ -1,5 +1,4 @@
 //! Commands over real SSH: who is believed, what comes back, and what went wrong.
-#![expect(clippy::disallowed_methods, reason = "real servers are started")]
 
 use std::path::Path;
 use std::sync::Mutex;

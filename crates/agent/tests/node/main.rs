@@ -4,11 +4,10 @@
 //! Never: two tests at once: they take turns with all others that make nodes.
 #![expect(
     unreachable_pub,
-    dead_code,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test may panic, and does not use everything that tests share"
+    reason = "a test may panic"
 )]
 
 mod bad;
