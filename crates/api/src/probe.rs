@@ -60,7 +60,7 @@ pub fn fingerprint(host: &str, port: u16) -> Result<Fingerprint, ProbeError> {
     let seen = Arc::new(Mutex::new(None));
     let look = Arc::clone(&seen);
     // Remembers the certificate and refuses it.
-    let look = Verifier::new(move |shown: &Shown<'_>| {
+    let look = Verifier::new(provider(), move |shown: &Shown<'_>| {
         let found = Some(Fingerprint::of(shown.certificate));
         *look.lock().unwrap_or_else(PoisonError::into_inner) = found;
         Err(rustls::Error::General("only looking".to_owned()))

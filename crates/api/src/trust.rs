@@ -131,7 +131,7 @@ fn named(pem: &str) -> Result<impl ServerCertVerifier + use<>, TrustError> {
     }
     let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
     let signed = signed.build().map_err(|_| TrustError::BadCertificate)?;
-    Ok(Verifier::new(move |shown: &Shown<'_>| {
+    Ok(Verifier::new(provider(), move |shown: &Shown<'_>| {
         let outcome = signed.verify_server_cert(
             shown.certificate,
             shown.intermediates,
@@ -150,7 +150,7 @@ fn named(pem: &str) -> Result<impl ServerCertVerifier + use<>, TrustError> {
 
 /// Accepts one certificate, whatever name it carries: the fingerprint says more than a name.
 fn pinned(fingerprint: Fingerprint) -> impl ServerCertVerifier {
-    Verifier::new(move |shown: &Shown<'_>| {
+    Verifier::new(provider(), move |shown: &Shown<'_>| {
         let found = Fingerprint::of(shown.certificate);
         if found == fingerprint {
             return Ok(());

@@ -9,8 +9,6 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::trust::provider;
-
 /// What a server shows, and under which name it was called.
 pub(crate) struct Shown<'a> {
     pub(crate) certificate: &'a CertificateDer<'a>,
@@ -27,11 +25,8 @@ pub(crate) struct Verifier<F> {
 }
 
 impl<F: Fn(&Shown<'_>) -> Result<(), Error> + Send + Sync> Verifier<F> {
-    pub(crate) fn new(check: F) -> Self {
-        Self {
-            check,
-            provider: provider(),
-        }
+    pub(crate) fn new(provider: Arc<CryptoProvider>, check: F) -> Self {
+        Self { check, provider }
     }
 }
 
