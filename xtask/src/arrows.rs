@@ -51,6 +51,15 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "homestak-store",
         ],
     ),
+    (
+        "homestak-test-support",
+        &[
+            "homestak-api",
+            "homestak-core",
+            "homestak-engine",
+            "homestak-providers",
+        ],
+    ),
     ("xtask", &["homestak", "homestak-core"]),
 ];
 
@@ -58,13 +67,23 @@ pub const ARROWS: &[(&str, &[&str])] = &[
 pub const TEST_ARROWS: &[(&str, &[&str])] = &[
     (
         "homestak",
-        &["homestak-engine", "homestak-providers", "homestak-store"],
+        &[
+            "homestak-engine",
+            "homestak-providers",
+            "homestak-store",
+            "homestak-test-support",
+        ],
     ),
+    ("homestak-agent", &["homestak-test-support"]),
+    ("homestak-store", &["homestak-test-support"]),
     (
         "homestak-engine",
         &["homestak-providers", "homestak-sim", "homestak-store"],
     ),
-    ("homestak-providers", &["homestak-sim"]),
+    (
+        "homestak-providers",
+        &["homestak-sim", "homestak-test-support"],
+    ),
 ];
 
 /// Returns every arrow of this workspace that is not in the table.

@@ -63,7 +63,7 @@ impl File {
         name == Some("tests.rs")
             || directories
                 .iter()
-                .any(|part| ["tests", "fuzz", "bench", "benches"].contains(part))
+                .any(|part| ["tests", "test-support", "fuzz", "bench", "benches"].contains(part))
     }
 
     /// Returns whether it is data of tests: not written for a reader of the project.

@@ -44,7 +44,9 @@ pub(crate) fn fingerprint() -> Option<String> {
     reason = "this is where the environment is read"
 )]
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
+    // What is no text is not taken for unset: whoever reads the value refuses it.
+    let text = std::env::var_os(name)?.to_string_lossy().into_owned();
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// Returns the user who has become root, or root.
@@ -66,7 +68,8 @@ pub(crate) fn watchdog() -> Option<std::time::Duration> {
 /// Returns after how many steps the program dies, so that tests can see what is left.
 #[cfg(debug_assertions)]
 pub(crate) fn crash_after() -> Option<usize> {
-    variable("HOMESTAK_CRASH_AFTER")?.parse().ok()
+    let text = variable("HOMESTAK_CRASH_AFTER")?;
+    Some(text.parse().expect("`HOMESTAK_CRASH_AFTER` is a number"))
 }
 
 /// Release builds never die on purpose.

@@ -6,7 +6,10 @@
 mod clock;
 pub mod durable;
 pub mod environment;
+pub mod limit;
+pub mod lock;
 pub mod probe;
 pub mod runtime;
 mod stop;
 pub mod trust;
+mod verifier;

@@ -8,12 +8,11 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
 
 use crate::trust::{Fingerprint, provider};
+use crate::verifier::{Shown, Verifier};
 
 /// How long to wait for a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,66 +57,24 @@ pub fn fingerprint(host: &str, port: u16) -> Result<Fingerprint, ProbeError> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(reach)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(reach)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(reach)?;
-    let look = Arc::new(Look {
-        seen: Mutex::new(None),
-        provider: provider(),
+    let seen = Arc::new(Mutex::new(None));
+    let look = Arc::clone(&seen);
+    // Remembers the certificate and refuses it.
+    let look = Verifier::new(provider(), move |shown: &Shown<'_>| {
+        let found = Some(Fingerprint::of(shown.certificate));
+        *look.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        Err(rustls::Error::General("only looking".to_owned()))
     });
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|_| not_tls())?
         .dangerous()
-        .with_custom_certificate_verifier(look.clone())
+        .with_custom_certificate_verifier(Arc::new(look))
         .with_no_client_auth();
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| not_tls())?;
     let mut connection = ClientConnection::new(Arc::new(config), name).map_err(|_| not_tls())?;
     // It always fails: what matters is what was seen before.
     _ = connection.complete_io(&mut stream);
-    let seen = look.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
     seen.ok_or_else(not_tls)
-}
-
-/// Remembers the certificate and refuses it.
-#[derive(Debug)]
-struct Look {
-    seen: Mutex<Option<Fingerprint>>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Look {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen = Some(Fingerprint::of(end_entity));
-        Err(rustls::Error::General("only looking".to_owned()))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("only looking".to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("only looking".to_owned()))
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
 }

@@ -6,7 +6,7 @@
 use tokio_util::task::TaskTracker;
 
 pub use crate::clock::{Clock, SharedClock, TestClock, WallClock};
-pub use crate::stop::{LeavableClock, checkpoint, leavable, stoppable};
+pub use crate::stop::{LeavableClock, checkpoint, leavable, off, pause, stoppable};
 
 /// Starts tasks and remembers them, so that shutting down can wait for all.
 #[derive(Clone, Debug, Default)]

@@ -4,11 +4,13 @@
 //! work whose outcome is not known; whoever repeats it looks first.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinError;
 
 use crate::clock::{Clock, SharedClock};
 
@@ -21,6 +23,8 @@ tokio::task_local! {
 struct Stop {
     asked: watch::Receiver<bool>,
     left: Arc<Notify>,
+    /// Whether a thread ended a wait of the work.
+    ended: Arc<AtomicBool>,
 }
 
 impl Stop {
@@ -47,6 +51,7 @@ pub async fn stoppable<T>(
     let stop = Stop {
         asked,
         left: left.clone(),
+        ended: Arc::default(),
     };
     tokio::select! {
         biased;
@@ -84,6 +89,38 @@ pub async fn checkpoint() {
     {
         stop.leave::<()>().await;
     }
+}
+
+/// Does work that waits by itself, for a program, a lock or a disk, on a thread that may. It belongs
+/// to what the caller belongs to; a caller that is dropped does not stop it.
+pub async fn off<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let Ok(stop) = STOP.try_with(Clone::clone) else {
+        return tokio::task::spawn_blocking(work).await;
+    };
+    let own = stop.clone();
+    // Cancel safety: the thread goes on, and nobody takes the result.
+    let done = tokio::task::spawn_blocking(move || STOP.sync_scope(own, work)).await;
+    if stop.ended.load(Ordering::Relaxed) {
+        stop.leave::<()>().await;
+    }
+    done
+}
+
+/// Pauses a thread between two looks. An error when a person has asked to stop: whoever waits there
+/// returns at once then, since the work it belongs to is left and nobody looks at what it returns.
+pub fn pause(duration: Duration) -> std::io::Result<()> {
+    let asked = STOP.try_with(|stop| {
+        let asked = *stop.asked.borrow();
+        stop.ended.fetch_or(asked, Ordering::Relaxed);
+        asked
+    });
+    if asked.unwrap_or(false) {
+        return Err(std::io::Error::new(std::io::ErrorKind::Interrupted, "left"));
+    }
+    std::thread::sleep(duration);
+    Ok(())
 }
 
 /// A clock whose waits are left when a person asks to stop.
@@ -145,6 +182,24 @@ mod tests {
         };
         let (ended, ()) = tokio::join!(stoppable(asked, work), asking);
         assert_eq!(ended, None);
+    }
+
+    #[tokio::test]
+    async fn a_wait_on_a_thread_is_left_when_asked_and_work_without_one_is_finished() {
+        let (ask, asked) = watch::channel(false);
+        let held = tempfile::NamedTempFile::new().expect("a file");
+        let wait = |file: std::fs::File| off(move || crate::lock::lock(&file, HOUR, |_| ()));
+        held.as_file().lock().expect("free");
+        let other = fs_err::File::open(held.path()).expect("open");
+        let waits = stoppable(asked.clone(), wait(other.into_parts().0));
+        let asking = async {
+            yield_now().await;
+            ask.send_replace(true);
+        };
+        let (ended, ()) = tokio::join!(waits, asking);
+        assert!(ended.is_none());
+        let done = stoppable(asked, off(|| 7)).await;
+        assert_eq!(done.expect("not left").ok(), Some(7));
     }
 
     #[tokio::test]

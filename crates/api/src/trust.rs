@@ -6,17 +6,16 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
-    SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, OtherError, RootCertStore};
 use sha2::{Digest as _, Sha256};
+
+use crate::verifier::{Shown, Verifier};
 
 /// Whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,51 +129,59 @@ pub fn client_config(trust: &Trust) -> Result<ClientConfig, TrustError> {
         }
         Trust::Authority(pem) => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Named::new(pem)?))
+            .with_custom_certificate_verifier(Arc::new(named(pem)?))
             .with_no_client_auth(),
-        Trust::Pinned(fingerprint) => {
-            let verifier = Arc::new(Pin {
-                fingerprint: *fingerprint,
-                provider: provider(),
-            });
-            builder
-                .dangerous()
-                .with_custom_certificate_verifier(verifier)
-                .with_no_client_auth()
-        }
+        Trust::Pinned(fingerprint) => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(pinned(*fingerprint)))
+            .with_no_client_auth(),
     })
 }
 
 /// Accepts what the authorities of a file signed, and the certificates of the file themselves:
 /// what `openssl req -x509` makes is an authority by its own words, and still a server's only
 /// certificate. The name is checked in both cases.
-#[derive(Debug)]
-struct Named {
-    signed: Arc<WebPkiServerVerifier>,
-    certificates: Vec<CertificateDer<'static>>,
+fn named(pem: &str) -> Result<impl ServerCertVerifier + use<>, TrustError> {
+    let mut roots = RootCertStore::empty();
+    let mut certificates = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|_| TrustError::BadCertificate)?;
+        roots
+            .add(certificate.clone())
+            .map_err(|_| TrustError::BadCertificate)?;
+        certificates.push(certificate);
+    }
+    if roots.is_empty() {
+        return Err(TrustError::NoCertificate);
+    }
+    let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+    let signed = signed.build().map_err(|_| TrustError::BadCertificate)?;
+    Ok(Verifier::new(provider(), move |shown: &Shown<'_>| {
+        let outcome = signed.verify_server_cert(
+            shown.certificate,
+            shown.intermediates,
+            shown.name,
+            shown.ocsp,
+            shown.now,
+        );
+        match outcome {
+            Err(error) if is_authority(&error) && certificates.contains(shown.certificate) => {
+                verify_server_name(&ParsedCertificate::try_from(shown.certificate)?, shown.name)
+            }
+            outcome => outcome.map(drop),
+        }
+    }))
 }
 
-impl Named {
-    fn new(pem: &str) -> Result<Self, TrustError> {
-        let mut roots = RootCertStore::empty();
-        let mut certificates = Vec::new();
-        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            let certificate = certificate.map_err(|_| TrustError::BadCertificate)?;
-            roots
-                .add(certificate.clone())
-                .map_err(|_| TrustError::BadCertificate)?;
-            certificates.push(certificate);
+/// Accepts one certificate, whatever name it carries: the fingerprint says more than a name.
+fn pinned(fingerprint: Fingerprint) -> impl ServerCertVerifier {
+    Verifier::new(provider(), move |shown: &Shown<'_>| {
+        let found = Fingerprint::of(shown.certificate);
+        if found == fingerprint {
+            return Ok(());
         }
-        if roots.is_empty() {
-            return Err(TrustError::NoCertificate);
-        }
-        let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
-        let signed = signed.build().map_err(|_| TrustError::BadCertificate)?;
-        Ok(Self {
-            signed,
-            certificates,
-        })
-    }
+        Err(OtherError(Arc::new(NotRecorded(found))).into())
+    })
 }
 
 /// Tells whether a certificate was refused only because it is an authority's. Its dates are good
@@ -187,114 +194,12 @@ fn is_authority(error: &rustls::Error) -> bool {
     format!("{:?}", other.0) == "CaUsedAsEndEntity"
 }
 
-impl ServerCertVerifier for Named {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let outcome = self
-            .signed
-            .verify_server_cert(end_entity, intermediates, name, ocsp, now);
-        match outcome {
-            Err(error) if is_authority(&error) && self.certificates.contains(end_entity) => {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            outcome => outcome,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed
-            .verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signed
-            .verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
-    }
-}
-
-/// Accepts one certificate, whatever name it carries: the fingerprint says more than a name.
-#[derive(Debug)]
-struct Pin {
-    fingerprint: Fingerprint,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Pin {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let found = Fingerprint::of(end_entity);
-        if found == self.fingerprint {
-            return Ok(ServerCertVerified::assertion());
-        }
-        Err(OtherError(Arc::new(NotRecorded(found))).into())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use rustls::pki_types::{ServerName, UnixTime};
+
+    use super::*;
 
     /// What `openssl req -x509` makes: signed by itself, and marked as an authority.
     fn self_signed(expired: bool) -> (CertificateDer<'static>, String) {
@@ -311,7 +216,7 @@ mod tests {
 
     fn verify(pem: &str, shown: &CertificateDer<'_>, name: &str) -> Result<(), rustls::Error> {
         let name = ServerName::try_from(name.to_owned()).expect("a name");
-        let verifier = Named::new(pem).expect("a file with a certificate");
+        let verifier = named(pem).expect("a file with a certificate");
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
         let outcome = verifier.verify_server_cert(shown, &[], &name, &[], now);
         outcome.map(|_| ())
@@ -326,10 +231,7 @@ mod tests {
         verify(&pem, &other, "host.example").expect_err("another certificate");
         let (old, old_pem) = self_signed(true);
         verify(&old_pem, &old, "host.example").expect_err("expired");
-        assert!(matches!(
-            Named::new("nothing"),
-            Err(TrustError::NoCertificate)
-        ));
+        assert!(matches!(named("nothing"), Err(TrustError::NoCertificate)));
     }
 
     #[test]

@@ -5,13 +5,14 @@
 //! Never: a secret in an argument; files and pipes carry those.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read};
+use std::io::{self, IsTerminal as _, Read};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use homestak_api::environment;
+use homestak_api::limit::{Limit, each_line};
 use homestak_driver::nodes::LARGEST;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -98,31 +99,17 @@ async fn end(child: &mut Child) -> io::Result<()> {
 
 /// Runs a program and returns what it printed, as far as a node may print.
 pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output> {
-    let mut child = command(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (stdout, stderr) = std::thread::scope(|scope| {
-        let stderr = scope.spawn(|| read(err));
-        (read(out), stderr.join().unwrap_or_default())
-    });
-    let status = child.wait()?;
+    let read = |from: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        _ = from.take(LARGEST as u64).read_to_end(&mut bytes);
+        bytes
+    };
+    let (status, stdout, stderr) = run(program, arguments, Stdio::null(), read, read)?;
     Ok(Output {
         status,
         stdout,
         stderr,
     })
-}
-
-fn read(from: Option<impl io::Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(from) = from {
-        _ = from.take(LARGEST as u64).read_to_end(&mut bytes);
-    }
-    bytes
 }
 
 /// Runs a program and hands out the lines that it prints as they come: `true` for those on stdout.
@@ -132,35 +119,29 @@ pub(crate) fn follow(
     stdin: Stdio,
     hear: &(dyn Fn(bool, &str) + Sync),
 ) -> io::Result<ExitStatus> {
-    let mut child = command(program)
+    // A line without an end is handed out in parts.
+    let longest = LARGEST as u64;
+    let out = |from: &mut dyn Read| each_line(from, longest, |line| hear(true, line));
+    let err = |from: &mut dyn Read| each_line(from, longest, |line| hear(false, line));
+    run(program, arguments, stdin, out, err).map(|(status, (), ())| status)
+}
+
+/// Runs a program for as long as a person lets it.
+fn run<A: Send, B: Send>(
+    program: &str,
+    arguments: &[OsString],
+    stdin: Stdio,
+    out: impl FnOnce(&mut dyn Read) -> A + Send,
+    err: impl FnOnce(&mut dyn Read) -> B + Send,
+) -> io::Result<(ExitStatus, A, B)> {
+    let mut command = command(program);
+    command
         .args(arguments)
         .stdin(stdin)
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let each = |from: &mut dyn Read, on_stdout: bool| {
-        let mut from = BufReader::new(from);
-        let mut line = Vec::new();
-        // A line without an end is handed out in parts.
-        let mut next =
-            |line: &mut Vec<u8>| (&mut from).take(LARGEST as u64).read_until(b'\n', line);
-        while next(&mut line).is_ok_and(|read| read > 0) {
-            let text = String::from_utf8_lossy(&line);
-            hear(on_stdout, text.trim_end_matches(['\n', '\r']));
-            line.clear();
-        }
-    };
-    std::thread::scope(|scope| {
-        let each = &each;
-        if let Some(mut err) = err {
-            scope.spawn(move || each(&mut err, false));
-        }
-        if let Some(mut out) = out {
-            each(&mut out, true);
-        }
-    });
-    child.wait()
+        .stderr(Stdio::piped());
+    let ended = Limit::new(Duration::MAX, &|| false).run(&mut command, b"", out, err)?;
+    ended.ok_or_else(|| io::Error::other("it did not end"))
 }
 
 /// Returns how the terminal takes keys now, in words for [`set_terminal`].

@@ -23,6 +23,20 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, DriverEr
     Ok(value)
 }
 
+/// Waits for the end that the system or a person asks for.
+pub(crate) async fn asked_to_end() {
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        _ = tokio::signal::ctrl_c().await;
+        return;
+    };
+    tokio::select! {
+        // Cancel safety: only ever waited for.
+        _ = terminate.recv() => {}
+        // Cancel safety: as above.
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
 /// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
 pub(crate) async fn drive<T>(
     work: impl AsyncFnOnce(Interrupt) -> Result<T, DriverError>,
@@ -31,7 +45,8 @@ pub(crate) async fn drive<T>(
     printer: &Printer,
 ) -> Result<Option<T>, DriverError> {
     let (interrupter, interrupt) = Interrupt::new();
-    let no_signals = |error| DriverError::failed(format!("Cannot hear signals: {error}."));
+    let no_signals =
+        |error| DriverError::failed(format!("Cannot install signal handlers: {error}."));
     let mut interrupts = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let mut terminates = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut tick = tokio::time::interval(std::time::Duration::from_millis(100));

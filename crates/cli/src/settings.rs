@@ -142,6 +142,9 @@ pub struct Settings {
 impl Settings {
     /// Merges flags and environment. What they set wrong is an error, and never replaced.
     pub(crate) fn from_environment(flags: &GlobalArgs) -> Result<Self, DriverError> {
+        if let Some((name, _)) = VARIABLES.iter().find(|(name, _)| !is_text(name)) {
+            return Err(DriverError::usage(format!("`{name}` is not UTF-8 text.")));
+        }
         let path = |name| variable(name).map(PathBuf::from);
         let home = path("HOME").unwrap_or_else(|| PathBuf::from("/"));
         let root = path("HOMESTAK_ROOT");
@@ -180,12 +183,16 @@ impl Settings {
                 &[("direct", false), ("cloud-init", true)],
             )?,
             ssh_config: path("HOMESTAK_SSH_CONFIG"),
-            sim_speed: sim_speed()?,
-            debian_mirror: variable("HOMESTAK_DEBIAN_MIRROR"),
+            sim_speed: speed("HOMESTAK_SIM_SPEED")?.unwrap_or(SIM_SPEED),
+            debian_mirror: read(
+                "HOMESTAK_DEBIAN_MIRROR",
+                "the address of a mirror, and after a space that of its security updates",
+                mirrors,
+            )?,
             keys: KeySources::new(&variable),
-            time: time(),
+            time: time()?,
             #[cfg(debug_assertions)]
-            crash_at: variable("HOMESTAK_CRASH_AT").and_then(|text| text.parse().ok()),
+            crash_at: read("HOMESTAK_CRASH_AT", "a number", |text| text.parse().ok())?,
         };
         Ok(Self {
             driver,
@@ -206,30 +213,42 @@ impl Settings {
     }
 }
 
+/// Reads a variable; one that cannot be read is an error that says what it must be.
+fn read<T>(
+    name: &str,
+    must_be: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, DriverError> {
+    let Some(text) = variable(name) else {
+        return Ok(None);
+    };
+    parse(&text)
+        .map(Some)
+        .ok_or_else(|| DriverError::usage(format!("`{name}` cannot be `{text}`: it is {must_be}.")))
+}
+
 /// Reads a variable that has one of these words, or the first when it is not set.
 fn one_of<T: Copy>(name: &str, words: &[(&str, T)]) -> Result<T, DriverError> {
-    let text = variable(name);
-    let text = text.as_deref().unwrap_or(words[0].0);
-    let found = words.iter().find(|(word, _)| *word == text);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-        let all = all.join(", ");
-        DriverError::usage(format!("`{name}` cannot be `{text}`: it is one of {all}."))
+    let all: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+    let must_be = format!("one of {}", all.join(", "));
+    let parse = |text: &str| words.iter().find(|(word, _)| *word == text);
+    let found = read(name, &must_be, |text| parse(text).map(|(_, value)| *value))?;
+    Ok(found.unwrap_or(words[0].1))
+}
+
+/// Reads how many times faster time goes.
+fn speed(name: &str) -> Result<Option<f64>, DriverError> {
+    read(name, "a number above 0", |text| {
+        let speed = text.parse().ok();
+        speed.filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
     })
 }
 
-fn sim_speed() -> Result<f64, DriverError> {
-    let name = "HOMESTAK_SIM_SPEED";
-    let Some(text) = variable(name) else {
-        return Ok(SIM_SPEED);
-    };
-    let speed = text.parse().ok();
-    let speed = speed.filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
-    speed.ok_or_else(|| {
-        DriverError::usage(format!(
-            "`{name}` cannot be `{text}`: it is a number above 0."
-        ))
-    })
+/// Takes one address or two.
+fn mirrors(text: &str) -> Option<String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_good = matches!(words.len(), 1 | 2) && words.iter().all(|word| word.contains(':'));
+    is_good.then(|| text.to_owned())
 }
 
 /// Merges the time limits of the environment with those of flags.
@@ -250,15 +269,21 @@ fn timeouts(flags: &GlobalArgs) -> Result<Timeouts, DriverError> {
 }
 
 /// Returns the clock. Only tests let it go faster.
-fn time() -> Time {
+fn time() -> Result<Time, DriverError> {
     #[cfg(debug_assertions)]
-    {
-        let speed = variable("HOMESTAK_HURRY").and_then(|text| text.parse().ok());
-        if let Some(speed) = speed.filter(|speed: &f64| speed.is_finite() && *speed > 0.0) {
-            return Time::hurried(speed);
-        }
+    if let Some(speed) = speed("HOMESTAK_HURRY")? {
+        return Ok(Time::hurried(speed));
     }
-    Time::wall()
+    Ok(Time::wall())
+}
+
+/// Tells whether a variable can be read, set or not.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the environment"
+)]
+fn is_text(name: &str) -> bool {
+    std::env::var_os(name).is_none_or(|value| value.to_str().is_some())
 }
 
 /// Reads one variable; empty counts as not set.

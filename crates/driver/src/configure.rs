@@ -4,12 +4,13 @@
 //! Never: a spec kept anywhere; it is resolved when it is used, secrets included.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use homestak_api::runtime::leavable;
 use homestak_core::catalog::Catalog;
 use homestak_core::converge::{Event, Handling};
 use homestak_core::doc::Diagnostic;
@@ -20,10 +21,9 @@ use homestak_core::plan::{
 };
 use homestak_core::resolve::Resolved;
 use homestak_core::resolve::site::unknown_keys;
+use homestak_engine::context::off;
 use homestak_engine::planning::PlanContext;
-use homestak_engine::ports::{
-    Class, Comparison, Configurer, GuestUuid, Inner, Next, PortError, Remark,
-};
+use homestak_engine::ports::{Class, Comparison, Configurer, Inner, Next, PortError, Remark};
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 
@@ -82,15 +82,15 @@ impl SiteConfigurer {
         Ok(self.pusher.get_or_init(pusher).clone())
     }
 
-    fn text(&self, spec: &str, node: &str, wanted: &Wanted) -> Option<String> {
-        let key = self.keyring.own().ok()?;
-        spec_text(&self.session.catalog, spec, (node, wanted), key.trim())
+    fn text(&self, spec: &str, node: (&str, &Wanted), key: Option<&str>) -> Option<String> {
+        spec_text(&self.session.catalog, spec, node, key?.trim())
     }
 
     /// Returns the spec of a node, which must be the one that was planned with.
     fn planned_text(&self, doing: &str, node: &Inner) -> Result<String, PortError> {
         let spec = &node.config.spec;
-        let text = self.text(spec, &node.node, &node.wanted);
+        let key = self.keyring.own().ok();
+        let text = self.text(spec, (&node.node, &node.wanted), key.as_deref());
         let text = text.ok_or_else(|| {
             let detail = format!("the site has no spec `{spec}` any more");
             PortError::refused(
@@ -110,13 +110,15 @@ impl SiteConfigurer {
         Ok(text)
     }
 
-    fn way(&self, guest: &GuestUuid, address: IpAddr, user: &str) -> Ssh {
-        Ssh::to(&self.keyring, address, user, guest.as_str())
+    fn way(&self, node: &Inner) -> Ssh {
+        let (address, user) = (node.address, &node.wanted.user);
+        Ssh::to(&self.keyring, address, user, node.guest.as_str())
             .connecting(self.session.timeouts().of(Limit::Ssh))
             .configured(self.ssh_config.clone())
     }
 }
 
+#[async_trait]
 impl PlanContext for SiteConfigurer {
     type Error = DriverError;
 
@@ -139,11 +141,12 @@ impl PlanContext for SiteConfigurer {
     }
 
     // Without the secrets it is unknown which SSH keys people have, and theirs would be removed.
-    fn configs(
+    async fn configs(
         &self,
         resolved: &Resolved,
         plan: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, DriverError> {
+        let mut key = None;
         let mut configs = BTreeMap::new();
         for node in &plan.nodes {
             let written = resolved.node(&node.name);
@@ -157,7 +160,12 @@ impl PlanContext for SiteConfigurer {
             if let Some(why) = unknown_keys(&self.session.catalog, &spec) {
                 return Err(keys_unknown(&self.session, &spec, why));
             }
-            if let Some(text) = self.text(&spec, &node.name, wanted) {
+            if key.is_none() {
+                let keyring = self.keyring.clone();
+                let own = off("make the driver's SSH key", move || keyring.own()).await;
+                key = own.ok();
+            }
+            if let Some(text) = self.text(&spec, (&node.name, wanted), key.as_deref()) {
                 let config = ConfigPlan {
                     digest: digest(&text),
                     port: port(&text),
@@ -233,41 +241,42 @@ pub fn notice_not_applied(
     Some(format!("its spec `{spec}` is not applied: {why}"))
 }
 
-/// Does something on the first port at which a node is reached.
-fn at_first<T>(
-    ssh: &Ssh,
-    ports: &[u16],
-    mut work: impl FnMut(&Ssh) -> Result<T, PushError>,
-) -> Result<T, PushError> {
-    let mut last = None;
-    for port in ports {
-        match work(&ssh.clone().port(*port)) {
-            Err(PushError::Ssh(SshError::Unreachable { said, sent }))
-                if said.contains("refused") =>
-            {
-                last = Some(PushError::Ssh(SshError::Unreachable { said, sent }));
+impl SiteConfigurer {
+    /// Does something on the first port at which a node is reached.
+    fn at_first<T>(
+        &self,
+        doing: &str,
+        node: &Inner,
+        ports: &[u16],
+        mut work: impl FnMut(&Ssh) -> Result<T, PushError>,
+    ) -> Result<T, PortError> {
+        let ssh = self.way(node);
+        let mut last = PushError::Lost { tries: 0 };
+        for port in ports {
+            match work(&ssh.clone().port(*port)) {
+                Err(PushError::Ssh(SshError::Unreachable { said, sent }))
+                    if said.contains("refused") =>
+                {
+                    last = PushError::Ssh(SshError::Unreachable { said, sent });
+                }
+                done => return done.map_err(|error| at_port(&error, doing, node)),
             }
-            done => return done,
         }
+        Err(at_port(&last, doing, node))
     }
-    Err(last.unwrap_or(PushError::Lost { tries: 0 }))
 }
 
 #[async_trait]
 impl Configurer for SiteConfigurer {
     async fn check(&self, node: &Inner) -> Result<Comparison, PortError> {
         let doing = format!("look inside `{}`", node.node);
-        let (pusher, text) = (self.pusher(&doing)?, self.planned_text(&doing, node)?);
-        let ssh = self.way(&node.guest, node.address, &node.wanted.user);
-        let ports = node.ports.clone();
+        let (own, node, at) = (self.clone(), node.clone(), doing.clone());
         // Cancel safety: looking changes nothing.
-        let asked = tokio::task::spawn_blocking(move || {
-            at_first(&ssh, &ports, |ssh| pusher.check(ssh, &text))
-        });
-        let asked = asked
-            .await
-            .map_err(|error| PortError::bug(&doing, &error))?;
-        asked.map_err(|error| at_port(&error, &doing, node))
+        off(&doing, move || {
+            let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
+            own.at_first(&at, &node, &node.ports, |ssh| pusher.check(ssh, &text))
+        })
+        .await
     }
 
     async fn converge(
@@ -276,23 +285,21 @@ impl Configurer for SiteConfigurer {
         hear: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError> {
         let doing = format!("configure `{}`", node.node);
-        let (pusher, text) = (self.pusher(&doing)?, self.planned_text(&doing, node)?);
-        let ssh = self.way(&node.guest, node.address, &node.wanted.user);
-        let after = ssh.clone().port(node.config.port);
-        let ports = node.ports.clone();
+        let (own, node, at) = (self.clone(), node.clone(), doing.clone());
         // Cancel safety: the node goes on by itself; the next who asks finds what it became. Dropping
         // the flag ends what follows it here.
         let dropped = Dropped::default();
         let is_dropped = dropped.0.clone();
-        let done = tokio::task::spawn_blocking(move || {
+        off(&doing, move || {
+            let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
+            let after = own.way(&node).port(node.config.port);
             let hear = |event: &Event| tell(event, hear.as_ref());
             let stop = || is_dropped.load(Ordering::Relaxed);
-            at_first(&ssh, &ports, |ssh| {
+            own.at_first(&at, &node, &node.ports, |ssh| {
                 pusher.converge(ssh, &after, &text, &hear, &stop)
             })
-        });
-        let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
-        done.map_err(|error| at_port(&error, &doing, node))
+        })
+        .await
     }
 
     async fn revert(
@@ -302,22 +309,22 @@ impl Configurer for SiteConfigurer {
         hear: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError> {
         let doing = format!("undo the configuration of `{}`", node.node);
-        let pusher = self.pusher(&doing)?;
-        let ssh = self.way(&node.guest, node.address, &node.wanted.user);
-        let after = ssh.clone().port(before.port);
-        let (from, to) = (node.config.digest.clone(), before.digest.clone());
-        // It listens where the spec that is undone says, or where it did before.
-        let mut ports = node.ports.clone();
-        ports.sort_by_key(|port| *port != node.config.port);
-        // Cancel safety: the node goes on by itself; the next who asks finds what it became.
-        let done = tokio::task::spawn_blocking(move || {
+        let (own, node, before) = (self.clone(), node.clone(), before.clone());
+        let at = doing.clone();
+        let undone = off(&doing, move || {
+            let pusher = own.pusher(&at)?;
+            let after = own.way(&node).port(before.port);
+            // It listens where the spec that is undone says, or where it did before.
+            let mut ports = node.ports.clone();
+            ports.sort_by_key(|port| *port != node.config.port);
+            let digests = (node.config.digest.as_str(), before.digest.as_str());
             let hear = |event: &Event| tell(event, hear.as_ref());
-            at_first(&ssh, &ports, |ssh| {
-                pusher.revert(ssh, &after, (&from, &to), &hear)
+            own.at_first(&at, &node, &ports, |ssh| {
+                pusher.revert(ssh, &after, digests, &hear)
             })
         });
-        let done = done.await.map_err(|error| PortError::bug(&doing, &error))?;
-        done.map_err(|error| at_port(&error, &doing, node))
+        // Cancel safety: the node goes on by itself; the next who asks finds what it became.
+        leavable(Duration::ZERO, undone).await
     }
 }
 
@@ -363,6 +370,8 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use homestak_core::catalog::{Catalog, Input};
     use homestak_core::doc::Kind;
     use homestak_core::plan::Comparison;

@@ -50,7 +50,7 @@ impl Driver {
     ) -> Result<Self, DriverError> {
         let clock = settings.time.clock();
         let hub = Hub::new(observer, clock.clone());
-        let keyring = keyring(settings);
+        let keyring = keyring(settings).limited(session.timeouts());
         let hosts = Hosts::new(session.clone(), hub.clone(), settings, keyring.clone());
         let hosts = Arc::new(hosts);
         let configurer = SiteConfigurer::new(session.clone(), keyring.clone(), settings);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Options, Plan, Verb};
 use homestak_core::resolve::{Request, Resolved};
+use homestak_engine::context::off;
 use homestak_engine::events::Observer;
 use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
 use homestak_engine::operate::Interrupt;
@@ -232,8 +233,9 @@ impl Job {
     }
 
     /// Makes sure that what nodes are given is there, before anything is made.
-    pub fn require_keys(&self) -> Result<(), DriverError> {
-        let own = self.driver.keyring.own();
+    pub async fn require_keys(&self) -> Result<(), DriverError> {
+        let keyring = self.driver.keyring.clone();
+        let own = off("make the driver's SSH key", move || keyring.own()).await;
         let failed = |error| DriverError::of_host("the driver", &error);
         own.map(drop).map_err(failed)
     }
@@ -246,7 +248,8 @@ impl Job {
         plan: &Plan,
         interrupt: Interrupt,
     ) -> Result<Ending, DriverError> {
-        self.session().keep_id()?;
+        let session = self.driver.session.clone();
+        crate::off::off(move || session.keep_id()).await?;
         let operator = &self.driver.operator;
         Ok(operator.carry_out(verb, plan, interrupt).await?.1)
     }

@@ -8,9 +8,13 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-use homestak_api::environment;
+use homestak_api::{environment, limit};
+
+/// How long a key command may take: a person may have to type a passphrase.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Settings that this program passes to itself. Tokens are not among them.
 const AGAIN: &[&str] = &[
@@ -28,7 +32,14 @@ pub(crate) fn output_of(line: &str) -> io::Result<String> {
     command.env_clear();
     let kept = |name: &OsString| !name.to_string_lossy().starts_with("SOPS_AGE_KEY");
     command.envs(std::env::vars_os().filter(|(name, _)| kept(name)));
-    let output = command.arg("-c").arg(line).stdin(Stdio::null()).output()?;
+    // In our own process group: it may ask a person at the terminal.
+    command
+        .arg("-c")
+        .arg(line)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = limit::output(&mut command, b"", PATIENCE)?;
     if !output.status.success() {
         return Err(io::Error::other(format!("it ended with {}", output.status)));
     }

@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use homestak_core::firstboot::Identity;
 use homestak_core::plan::Wanted;
+use homestak_engine::context::off;
 use homestak_engine::ports::{GuestUuid, PortError, Seed, Seeds};
 use homestak_providers::ssh::Keyring;
 
@@ -21,13 +23,22 @@ pub(crate) struct SiteSeeds {
 
 /// Returns the keys of this driver.
 pub(crate) fn keyring(settings: &DriverSettings) -> Keyring {
-    Keyring::new(settings.state.join("ssh"))
+    Keyring::new(settings.state.join("ssh")).limited(settings.timeouts)
 }
 
 impl SiteSeeds {
     /// Takes keys from a site, and adds those of the driver.
     pub(crate) fn new(session: Arc<Session>, keyring: Keyring) -> Self {
         Self { session, keyring }
+    }
+
+    /// Uses the keys on a thread that may wait: programs make them, and another driver may lock them.
+    async fn with_keys<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Keyring) -> Result<T, PortError> + Send + 'static,
+    ) -> Result<T, PortError> {
+        let keyring = self.keyring.clone();
+        off("use the SSH keys", move || work(&keyring)).await
     }
 
     /// Returns the public keys of people, as the site has them.
@@ -41,19 +52,26 @@ impl SiteSeeds {
     }
 }
 
+#[async_trait]
 impl Seeds for SiteSeeds {
-    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
         let mut keys = self.of_people();
-        keys.push(self.keyring.own()?);
-        let host_key = self.keyring.host_key(&wanted.uuid)?;
+        let uuid = wanted.uuid.clone();
+        let (own, host_key) = self
+            .with_keys(move |keyring| Ok((keyring.own()?, keyring.host_key(&uuid)?)))
+            .await?;
+        keys.push(own);
         Ok(Identity::new(node, wanted, keys, Some(host_key)).into())
     }
 
-    fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
-        self.keyring.rename(from, to)
+    async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
+        let (from, to) = (from.clone(), to.clone());
+        self.with_keys(move |keyring| keyring.rename(&from, &to))
+            .await
     }
 
-    fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
-        self.keyring.forget(guest)
+    async fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
+        let guest = guest.clone();
+        self.with_keys(move |keyring| keyring.forget(&guest)).await
     }
 }

@@ -62,28 +62,34 @@ fn site() -> SiteId {
     SiteId::from_random([7; 16])
 }
 
+#[async_trait]
 impl Seeds for Plain {
-    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
         Ok(Identity::new(node, wanted, keys, None).into())
     }
 
-    fn rename(&self, _: &GuestUuid, _: &GuestUuid) -> Result<(), PortError> {
+    async fn rename(&self, _: &GuestUuid, _: &GuestUuid) -> Result<(), PortError> {
         Ok(())
     }
 
-    fn forget(&self, _: &GuestUuid) -> Result<(), PortError> {
+    async fn forget(&self, _: &GuestUuid) -> Result<(), PortError> {
         Ok(())
     }
 }
 
 /// Nobody has a spec here.
+#[async_trait]
 impl PlanContext for Plain {
     type Error = Infallible;
 
     fn looking(&self, _: &Resolved, _: &[&str], _: &Elsewhere) {}
 
-    fn configs(&self, _: &Resolved, _: &Plan) -> Result<BTreeMap<String, ConfigPlan>, Infallible> {
+    async fn configs(
+        &self,
+        _: &Resolved,
+        _: &Plan,
+    ) -> Result<BTreeMap<String, ConfigPlan>, Infallible> {
         Ok(BTreeMap::new())
     }
 

@@ -1,12 +1,15 @@
 //! What a step belongs to: its run, its subject, and the number under which it may change its host.
 //!
 //! Clients of providers are shared by runs, so this goes with the task, like a span of a log. Work
-//! that leaves the task for a thread takes it along with [`carry`].
+//! that leaves the task for a thread takes it along with [`off`].
 
 use std::sync::Arc;
 
-use crate::events::RunHub;
+use homestak_api::runtime;
+
+use crate::events::{RunHub, What};
 use crate::journal::Fence;
+use crate::ports::PortError;
 
 /// What a step belongs to.
 #[derive(Clone, Default)]
@@ -58,8 +61,22 @@ pub async fn fenced<T>(fence: Option<Fence>, work: impl Future<Output = T>) -> T
     within(context, work).await
 }
 
-/// Returns work for another thread, which then belongs to what the current task belongs to.
-pub fn carry<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+/// Does work that waits by itself, for a program, a lock or a disk, on a thread that may wait; it
+/// belongs to what the current task belongs to. A caller that is dropped does not stop it.
+pub async fn off<T: Send + 'static>(
+    doing: &str,
+    work: impl FnOnce() -> Result<T, PortError> + Send + 'static,
+) -> Result<T, PortError> {
     let context = current();
-    move || CONTEXT.sync_scope(context, work)
+    let done = runtime::off(move || CONTEXT.sync_scope(context, work)).await;
+    done.map_err(|error| PortError::bug(doing, &error))?
+}
+
+/// Tells those who watch the run what the current step waits for.
+pub fn waits_for(what: &str) {
+    let Context { hub, subject, .. } = current();
+    if let Some(hub) = hub {
+        let what = what.to_owned();
+        hub.tell(What::Waiting { subject, what });
+    }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use homestak_core::catalog::Catalog;
 use homestak_core::doc::Faults;
 use homestak_core::doc::scalar::SiteId;
@@ -44,13 +45,14 @@ pub struct PlanRequest<'a> {
 }
 
 /// What a plan needs to know that neither documents nor the journal say.
+#[async_trait]
 pub trait PlanContext: Sync {
     /// Why nodes cannot be configured.
     type Error;
     /// Hears which hosts are about to be looked at, and what is recorded for others.
     fn looking(&self, resolved: &Resolved, hosts: &[&str], elsewhere: &Elsewhere);
     /// Returns what the nodes of a plan become inside, as far as they are configured from here.
-    fn configs(
+    async fn configs(
         &self,
         resolved: &Resolved,
         plan: &Plan,
@@ -144,7 +146,7 @@ impl Operator {
             return Ok(outside);
         }
         // What runs is asked how it is inside; what does not is configured once it does.
-        let configs = context.configs(resolved, &outside);
+        let configs = context.configs(resolved, &outside).await;
         let mut configs = configs.map_err(PlanError::Context)?;
         self.ask(&outside, &mut configs).await;
         let mut plan = make(&looks, &configs);

@@ -419,15 +419,16 @@ pub trait Places: Send + Sync {
 }
 
 /// Makes the first-boot data of nodes, secrets included, when it is needed and not before.
+#[async_trait]
 pub trait Seeds: Send + Sync {
     /// Returns the first-boot data of a node; the same whenever it is asked for, until the guest is
     /// forgotten.
-    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError>;
+    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError>;
     /// Keeps what was stored for a guest (its host key) under another identity as well. Repeating
     /// it changes nothing.
-    fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError>;
+    async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError>;
     /// Forgets what was kept for a guest that is gone. One that is not known is no error.
-    fn forget(&self, guest: &GuestUuid) -> Result<(), PortError>;
+    async fn forget(&self, guest: &GuestUuid) -> Result<(), PortError>;
 }
 
 /// A node that is made inside what its spec says.

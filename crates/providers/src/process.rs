@@ -4,17 +4,39 @@
 //! Never: a shell in between; a secret among the arguments or in the environment.
 
 use std::ffi::OsStr;
-use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use homestak_api::environment;
+use homestak_api::{environment, limit};
 
-/// Where the machine's programs are.
-const PLACES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// How long a program may take: longer than any of them needs, so that one that hangs is ended
+/// some day. Packages may come over slow lines.
+const LATEST: Duration = Duration::from_secs(1_800);
+
+/// Where the machine's programs are, wherever whoever runs this looks for theirs.
+const PLACES: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+
+/// Returns where a program is.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let mut places = PLACES.iter().map(|place| Path::new(place).join(program));
+    places.find(|path| path.is_file())
+}
 
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failed {
+    /// It hung, and was ended.
+    #[error("{0}")]
+    Late(std::io::Error),
     /// It is not there, or cannot be started.
     #[error("`{program}` cannot be started: {error}")]
     NotStarted {
@@ -40,8 +62,7 @@ pub(crate) enum Failed {
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     environment::clean(&mut command, environment::PROXIES);
-    // The machine's own programs, wherever whoever runs this looks for theirs.
-    command.env("PATH", PLACES);
+    command.env("PATH", PLACES.join(":"));
     // Answers are read by us, in the words we know.
     command.env("LC_ALL", "C");
     command
@@ -61,6 +82,8 @@ pub(crate) fn run_with<A: AsRef<OsStr>>(
     let mut command = command(program);
     command
         .args(arguments)
+        // A group of its own: an interrupt at the terminal is for us, and what was begun is finished.
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -69,16 +92,14 @@ pub(crate) fn run_with<A: AsRef<OsStr>>(
 
 /// Runs a command that was put together elsewhere.
 pub(crate) fn finish(mut command: Command, program: &str, input: &str) -> Result<String, Failed> {
-    let not_started = |error| Failed::NotStarted {
-        program: program.to_owned(),
-        error,
-    };
-    let mut child = command.spawn().map_err(not_started)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // One that does not read to the end says itself what it misses.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(not_started)?;
+    let ran = limit::output(&mut command, input.as_bytes(), LATEST);
+    let output = ran.map_err(|error| match error.kind() {
+        std::io::ErrorKind::TimedOut => Failed::Late(error),
+        _ => Failed::NotStarted {
+            program: program.to_owned(),
+            error,
+        },
+    })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

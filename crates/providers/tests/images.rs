@@ -1,18 +1,15 @@
 //! Real Debian trees, built with mmdebstrap from the archive.
 #![expect(
     clippy::disallowed_methods,
-    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "tests start programs, read the environment, and say what they skip"
+    reason = "tests start programs and read the environment"
 )]
-
-#[path = "../../../tests/support/images.rs"]
-mod images;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use homestak_providers::image::{ImageError, Images};
+use homestak_test_support::images;
 
 /// Runs a shell script in namespaces of its own, with mounts that vanish with it.
 fn apart(script: &str, arguments: &[&Path]) -> Output {

@@ -9,14 +9,12 @@
     reason = "tests start programs, read the environment, and say what they skip"
 )]
 
-#[path = "../../../tests/support/images.rs"]
-mod images;
-
 use std::path::Path;
 use std::process::Command;
 
 use homestak_engine::ports::{GuestUuid, Identity, Seed};
 use homestak_providers::pve::seed;
+use homestak_test_support::images;
 
 const MAC: &str = "02:00:00:00:00:0a";
 /// What the machine's slot is called by the kernel's rules.

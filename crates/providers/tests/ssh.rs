@@ -1,8 +1,4 @@
 //! Commands over real SSH: who is believed, what comes back, and what went wrong.
-#![expect(clippy::disallowed_methods, reason = "real servers are started")]
-
-#[path = "support/sshd.rs"]
-mod sshd;
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,7 +9,7 @@ use homestak_core::doc::timeouts::Timeouts;
 use homestak_engine::ports::Sent;
 use homestak_providers::push::{Agent, Limits, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError, Stream, Trust};
-use sshd::{Sshd, client_config, guest, user};
+use homestak_test_support::sshd::{Sshd, client_config, guest, user};
 
 fn keyring(directory: &Path) -> Keyring {
     Keyring::new(directory.join("ssh"))

@@ -6,14 +6,18 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use homestak_api::durable::{self, Access};
+use homestak_api::lock;
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::Kind;
 use homestak_core::doc::scalar::SiteId;
 
 /// The file of the built-in site's id, in the state directory.
 const STOCK_FILE: &str = "site-id";
+/// How long another command is waited for that gives the site an id: it writes a file.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a site has no id, or kept the one it had.
 #[derive(Debug, thiserror::Error)]
@@ -225,7 +229,7 @@ fn is_there(known: Option<SiteId>, id: &SiteId) -> Result<bool, IdError> {
 /// Waits until no other command gives the site an id.
 fn turn(directory: &Path) -> Result<std::fs::File, IdError> {
     let locked = durable::open_directory(directory).and_then(|directory| {
-        directory.lock()?;
+        lock::lock(&directory, PATIENCE, |_| ())?;
         Ok(directory)
     });
     locked.map_err(|source| IdError::Read {

@@ -5,6 +5,12 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
+
+use homestak_api::limit;
+
+/// How long git may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs git in `directory` and returns its output when it succeeded.
 #[expect(clippy::disallowed_methods, reason = "this is the crate's process.rs")]
@@ -14,15 +20,15 @@ pub(crate) fn git(directory: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
         ["PATH", "HOME", "XDG_CONFIG_HOME"].contains(&name) || name.starts_with("GIT_")
     };
     let environment = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(needed));
-    let output = std::process::Command::new("git")
-        .env_clear()
+    let mut git = std::process::Command::new("git");
+    git.env_clear()
         .envs(environment)
         .arg("-C")
         .arg(directory)
         .args(arguments)
         .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let output = limit::output(&mut git, b"", PATIENCE).ok()?;
     output.status.success().then_some(output.stdout)
 }

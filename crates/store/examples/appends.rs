@@ -4,11 +4,6 @@
 //! output.
 //! Never: a directory that holds a journal already.
 
-#[expect(dead_code, reason = "the tests use the rest")]
-#[expect(clippy::unwrap_used, reason = "its values are constant")]
-#[path = "../tests/suite/sample.rs"]
-mod sample;
-
 use std::error::Error;
 use std::io::Write as _;
 use std::path::Path;
@@ -18,6 +13,7 @@ use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_core::plan::NodeStatus;
 use homestak_engine::journal::{Entry, Happened, Journal, RunId};
 use homestak_store::Sqlite;
+use homestak_test_support::sample;
 use rusqlite::Connection;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -152,6 +152,38 @@ const BELLS: &[Bell] = &[
         instead: "use the tracked spawner in `api::runtime`, so that a panic is seen",
     },
     Bell {
+        needles: &["spawn_blocking", "block_in_place"],
+        room: "",
+        home: &["crates/api/src/stop.rs"],
+        tests: Tests::Excused,
+        instead: "use `off` of `api::runtime`, `engine::context` or `driver`, which can be interrupted",
+    },
+    Bell {
+        needles: &[".output()", "wait_with_output"],
+        room: "crates/",
+        // What the terminal is asked; `stty` answers at once.
+        home: &["crates/cli/src/process.rs", "crates/agent/"],
+        tests: Tests::Excused,
+        instead: "use `api::limit::output`, which has a deadline",
+    },
+    Bell {
+        needles: &["thread::sleep"],
+        room: "crates/",
+        // Threads that have a deadline of their own and are not the runtime's.
+        home: &[
+            "crates/agent/",
+            "crates/api/",
+            "crates/driver/src/nodes.rs",
+            "crates/providers/src/image/store.rs",
+            "crates/providers/src/local/",
+            "crates/providers/src/push/",
+            "crates/sim/",
+            "crates/store/src/sqlite/file.rs",
+        ],
+        tests: Tests::Excused,
+        instead: "use `api::runtime::pause` on a thread that may wait, or the clock's `sleep`",
+    },
+    Bell {
         needles: &["todo!", "unimplemented!", "dbg!"],
         room: "",
         home: &[],

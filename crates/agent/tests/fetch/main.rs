@@ -1,19 +1,16 @@
 //! Specs fetched from a server, and everything that may be wrong with one.
 #![expect(
-    unreachable_pub,
     clippy::unwrap_used,
     clippy::disallowed_methods,
     reason = "a test may panic"
 )]
 
-mod server;
-
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use homestak_test_support::server::{Answer, Server};
 use serde_json::{Value, json};
-use server::{Answer, Server};
 
 const TOKEN: &str = "payload.signature-that-is-secret";
 

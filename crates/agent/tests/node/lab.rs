@@ -28,7 +28,7 @@ impl Lab {
 
     /// The same with a node of this image.
     pub fn of(image: &str) -> Option<Self> {
-        let mut bed = Bed::new()?;
+        let mut bed = crate::new_bed()?;
         bed.run(&["image", "build", image]).good();
         bed.manifest("lab", &format!("  - {{name: web, image: {image}}}\n"));
         bed.apply("lab");

@@ -4,16 +4,13 @@
 //! Never: two tests at once: they take turns with all others that make nodes.
 #![expect(
     unreachable_pub,
-    dead_code,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test may panic, and does not use everything that tests share"
+    reason = "a test may panic"
 )]
 
 mod bad;
-#[path = "../../../../tests/support/local/bed.rs"]
-mod bed;
 mod broken;
 mod confirm;
 mod drift;
@@ -23,18 +20,26 @@ mod hostile;
 mod job;
 mod killed;
 mod lab;
-mod machine;
 mod packages;
 mod posture;
 mod release;
 mod sample;
-#[path = "../fetch/server.rs"]
-mod server;
 mod service;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+use homestak_test_support::bed::Bed;
+use homestak_test_support::{bed, server};
+
+/// Makes a local host, or says why not. The machine before and after is compared by the tests of
+/// `homestak`, which makes the nodes.
+fn new_bed() -> Option<Bed> {
+    let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    Bed::new(program(), shared, |_| BTreeSet::new())
+}
 
 /// Returns where the program `homestak` is, built when it is not.
 fn program() -> PathBuf {

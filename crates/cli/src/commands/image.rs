@@ -7,11 +7,10 @@ use homestak_driver::DriverError;
 use homestak_driver::error::count;
 use homestak_driver::hosts::local::{self, ImageError, ImageInfo, Images, LOCAL, Node, Verdict};
 use serde_json::{Value as Json, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::Outcome;
 use crate::args::ImageCommand;
-use crate::runtime::block_on;
+use crate::runtime::{asked_to_end, block_on};
 use crate::settings::Settings;
 use crate::ui::{Printer, table};
 
@@ -82,7 +81,7 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
         // Dropping a build ends it and removes what it had made.
         tokio::select! {
             built = building => Some(built),
-            () = interrupted() => None,
+            () = asked_to_end() => None,
         }
     })?;
     let Some(built) = built else {
@@ -113,18 +112,6 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
 fn is_disk_of(image: &ImageInfo, names: &[String]) -> bool {
     let tree = image.name.strip_suffix("-disk");
     image.current && tree.is_some_and(|tree| names.iter().any(|name| Images::plain(name) == tree))
-}
-
-/// Waits for Ctrl-C, or for the end that a service manager asks for.
-async fn interrupted() {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
 }
 
 fn list(images: &[ImageInfo], printer: &Printer) {

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use homestak_driver::DriverError;
 use homestak_driver::error::count;
 use homestak_driver::hosts::local::{self, Call, Engine, LOCAL, Local, Node, PortError, Reply};
+use homestak_driver::{DriverError, off};
 use serde_json::json;
 
 use super::Outcome;
@@ -40,9 +40,9 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
 }
 
 /// Installs what is missing, and says what.
-pub(super) fn install(printer: &Printer) -> Result<(), DriverError> {
+pub(super) async fn install(printer: &Printer) -> Result<(), DriverError> {
     printer.say("Looking for what this machine lacks.");
-    let installed = local::install()?;
+    let installed = off(local::install).await?;
     if installed.is_empty() {
         printer.say("Everything was there.");
     } else {
@@ -52,7 +52,7 @@ pub(super) fn install(printer: &Printer) -> Result<(), DriverError> {
 }
 
 fn setup(settings: &Settings, printer: &Printer) -> Outcome {
-    install(printer)?;
+    block_on(install(printer))??;
     check(settings, printer)
 }
 
@@ -130,7 +130,8 @@ fn clean(local: &Local, all: bool, yes: bool, printer: &Printer) -> Outcome {
         return done(0, 0, printer);
     }
     if !nodes.is_empty() && !yes {
-        match ask(&format!("Remove {}?", count(nodes.len(), "node")), printer) {
+        let question = format!("Remove {}?", count(nodes.len(), "node"));
+        match block_on(ask(&question, printer))? {
             Answer::Yes => {}
             Answer::No => return Err(DriverError::refused("Nothing was done.")),
             Answer::Nobody => {

@@ -113,11 +113,11 @@ fn verdict(
 }
 
 /// Asks, unless a person has agreed already.
-fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), DriverError> {
+async fn agree(yes: bool, question: &str, printer: &Printer) -> Result<(), DriverError> {
     if yes {
         return Ok(());
     }
-    match ask(question, printer) {
+    match ask(question, printer).await {
         Answer::Yes => Ok(()),
         Answer::No => Err(DriverError::refused("Nothing was done.")),
         Answer::Nobody => {

@@ -83,7 +83,7 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
             "Replace the site's id `{known}`? Guests that carry it belong to another site afterwards: \
              nothing here changes or removes them any more."
         );
-        agree(yes, &question, printer)?;
+        block_on(agree(yes, &question, printer))??;
     }
     let file = session.replace_id(&new)?;
     if printer.shape.json {

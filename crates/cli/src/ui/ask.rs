@@ -1,9 +1,11 @@
-//! Questions to a person.
+//! Questions to a person, asked off the runtime so that whatever else goes on does so.
 //!
 //! In: a question. Out: the answer; nobody there is an answer of its own.
 //! Never: a yes that nobody said.
 
 use std::io::{BufRead as _, IsTerminal as _};
+
+use homestak_api::runtime::off;
 
 use super::Printer;
 
@@ -19,13 +21,18 @@ pub(crate) enum Answer {
 }
 
 /// Asks a person. Only `y` and `yes` are a yes.
-pub(crate) fn ask(question: &str, printer: &Printer) -> Answer {
+pub(crate) async fn ask(question: &str, printer: &Printer) -> Answer {
     if !std::io::stdin().is_terminal() {
         return Answer::Nobody;
     }
     printer.say(&format!("{question} [y/N]"));
-    let mut line = String::new();
-    _ = std::io::stdin().lock().read_line(&mut line);
+    // Cancel safety: a line that nobody waits for any more is lost.
+    let line = off(|| {
+        let mut line = String::new();
+        _ = std::io::stdin().lock().read_line(&mut line);
+        line
+    });
+    let line = line.await.unwrap_or_default();
     match line.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Answer::Yes,
         _ => Answer::No,

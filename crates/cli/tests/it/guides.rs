@@ -1,5 +1,5 @@
 //! Every command of the README and the guides works as it is written, with the simulator where a host
-//! is needed. `tests/support/guides.rs` lists those that are run elsewhere, and why.
+//! is needed. `crates/test-support/src/guides.rs` lists those that are run elsewhere, and why.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -15,8 +15,6 @@ mod father;
 mod faults;
 mod flags;
 mod guides;
-#[path = "../../../../tests/support/guides.rs"]
-mod guides_of;
 mod hostile;
 mod hosts;
 mod images;
@@ -44,3 +42,5 @@ mod two;
 mod untagged;
 mod waits;
 mod words;
+
+use homestak_test_support::guides as guides_of;

@@ -1,8 +1,5 @@
 //! Shells and commands on nodes: real SSH servers on loopback stand for them.
 
-#[path = "../../../providers/tests/support/sshd.rs"]
-mod sshd;
-
 use std::process::Command;
 
 use homestak_core::observed::{GuestKind, GuestRef};
@@ -12,8 +9,8 @@ use homestak_core::plan::{
 use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
 use homestak_providers::local::{Engine, FirstBoot, Node, Realm};
 use homestak_providers::ssh::Keyring;
+use homestak_test_support::sshd::{Sshd, client_config, guest, user};
 use jiff::Timestamp;
-use sshd::{Sshd, client_config, guest, user};
 
 use crate::support::{Run, World};
 

@@ -2,20 +2,14 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+pub(crate) use homestak_test_support::run::Run;
 use tempfile::TempDir;
 
 /// A private place with a home, and a site that was started there.
 pub(crate) struct World {
     root: TempDir,
-}
-
-/// What a run printed, and its exit code.
-pub(crate) struct Run {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
 }
 
 impl World {
@@ -109,29 +103,6 @@ impl World {
             .write_all(input.as_bytes())
             .unwrap();
         child.wait_with_output().map(Run::from).unwrap()
-    }
-}
-
-impl From<Output> for Run {
-    fn from(output: Output) -> Self {
-        Self {
-            code: output.status.code().unwrap_or(-1),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-}
-
-impl Run {
-    /// Requires success and returns stdout.
-    pub(crate) fn good(self) -> String {
-        assert_eq!(self.code, 0, "{}\n{}", self.out, self.err);
-        self.out
-    }
-
-    /// Requires success and returns stdout as JSON.
-    pub(crate) fn json(self) -> serde_json::Value {
-        serde_json::from_str(&self.good()).unwrap()
     }
 }
 

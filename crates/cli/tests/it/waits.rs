@@ -1,13 +1,16 @@
 //! Waits of the program itself: shown, ended by a signal, and as long as they are set.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, Stdio};
 
 use homestak_sim::{Call, Fault, FaultKind};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::father::Father;
-use crate::support::{Run, World};
+use crate::support::{Run, World, set_mode};
 
 /// A simulator whose machines boot for longer than anyone waits; it ends with the test.
 struct Sim {
@@ -89,6 +92,73 @@ fn what_is_waited_for_is_printed_and_one_signal_ends_the_wait() {
 }
 
 #[test]
+fn a_lock_of_another_process_is_named_while_it_is_waited_for_and_one_signal_ends_the_wait() {
+    let sim = sim();
+    // The driver has a key from now on, so that only that of the guest is to be made.
+    sim.run("apply", &[], Some("boot=1"));
+    sim.world.write(
+        "manifests/two.yaml",
+        "schema_version: 2\nnodes:\n  - {name: db, preset: vm-small, image: debian-12}\n",
+    );
+    let lock = sim.world.home().join(".local/state/homestak/ssh/lock");
+    let lock = File::options().write(true).open(lock).unwrap();
+    lock.lock().unwrap();
+    let apply = |limits: &str| {
+        let arguments = ["manifest", "apply", "-M", "two", "-H", "sim"];
+        let mut apply = sim.world.command(&arguments);
+        apply
+            .env("HOMESTAK_SITE_CONFIG", "site")
+            .env("HOMESTAK_TIMEOUTS", limits);
+        apply
+    };
+    let mut child = apply("lock=3600").stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let own = format!(
+        "db: waits for a lock held by process {} (",
+        std::process::id()
+    );
+    let shown = lines.find(|line| line.as_ref().unwrap().contains(&own));
+    assert!(
+        shown.is_some(),
+        "what happens is shown while the lock is held"
+    );
+    let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    // The lock is held for as long as the test runs: it ends because it was asked to.
+    assert_eq!(child.wait().unwrap().code(), Some(4), "{rest:#?}");
+    let held = apply("lock=1").output().map(Run::from).unwrap();
+    assert_ne!(held.code, 0, "{}", held.err);
+    let own = format!("locked by process {} (", std::process::id());
+    assert!(held.err.contains(&own), "{}", held.err);
+    assert!(held.err.contains("; waited 1 s"), "{}", held.err);
+    lock.unlock().unwrap();
+    let free = apply("boot=1").output().map(Run::from).unwrap();
+    assert!(free.err.contains("waited 1 s for its"), "{}", free.err);
+}
+
+#[test]
+fn a_program_that_hangs_is_ended_at_its_time_limit_and_named() {
+    let sim = sim();
+    let programs = sim.world.work().join("programs");
+    std::fs::create_dir(&programs).unwrap();
+    let hangs = programs.join("ssh-keygen");
+    std::fs::write(&hangs, "#!/bin/sh\nsleep 1000\n").unwrap();
+    set_mode(&hangs, 0o755);
+    let mut apply = sim
+        .world
+        .command(&["manifest", "apply", "-M", "one", "-H", "sim"]);
+    apply
+        .env("PATH", format!("{}:/usr/bin:/bin", programs.display()))
+        .env("HOMESTAK_SITE_CONFIG", "site")
+        .env("HOMESTAK_TIMEOUTS", "ssh=1");
+    let run = apply.output().map(Run::from).unwrap();
+    assert_eq!(run.code, 1, "{}", run.err);
+    let late = "`ssh-keygen` did not end within 1 s, and was killed";
+    assert!(run.err.contains(late), "{}", run.err);
+}
+
+#[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_manifest() {
     let sim = sim();
     sim.world.write(
@@ -129,6 +199,18 @@ fn a_wrong_time_limit_is_an_error_wherever_it_is_set() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_is_an_error_and_not_taken_for_unset() {
+    let world = World::new();
+    let bytes = OsStr::from_bytes(b"/tmp/\xff");
+    for name in ["HOMESTAK_STATE", "HOMESTAK_SITE_CONFIG", "HOMESTAK_ROOT"] {
+        let mut command = world.command(&["manifest", "list"]);
+        let run = command.env(name, bytes).output().map(Run::from).unwrap();
+        assert_eq!(run.code, 2, "{name}: {}", run.err);
+        assert!(run.err.contains(&format!("`{name}` is not UTF-8 text")));
+    }
+}
+
+#[test]
 fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
     let world = World::new();
     for (name, wrong, way_out) in [
@@ -136,6 +218,10 @@ fn a_wrong_word_in_a_variable_is_an_error_and_not_replaced() {
         ("HOMESTAK_FIRST_BOOT", "cloudinit", "`direct`, `cloud-init`"),
         ("HOMESTAK_SIM_SPEED", "fast", "a number above 0"),
         ("HOMESTAK_SIM_SPEED", "0", "a number above 0"),
+        ("HOMESTAK_DEBIAN_MIRROR", " ", "the address of a mirror"),
+        ("HOMESTAK_DEBIAN_MIRROR", "deb.example", "the address of"),
+        ("HOMESTAK_HURRY", "very", "a number above 0"),
+        ("HOMESTAK_CRASH_AT", "soon", "a number"),
     ] {
         let mut command = world.command(&["manifest", "list"]);
         command.env("HOMESTAK_SITE_CONFIG", "site").env(name, wrong);

@@ -1,10 +1,10 @@
 //! What is wrong is said, and leaves nothing.
 
-use crate::bed::{Bed, text};
+use crate::bed::text;
 
 #[test]
 fn an_image_that_is_unknown_is_named_with_those_there_are() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.write(
         "images/debian-7.yaml",
         "source: https://192.0.2.1/debian-7.qcow2\n",
@@ -22,7 +22,7 @@ fn an_image_that_is_unknown_is_named_with_those_there_are() {
 
 #[test]
 fn an_address_outside_of_the_network_or_taken_is_refused_and_nothing_is_left() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.manifest("far", "  - {name: a, ip: 192.0.2.77/24}\n");
     let said = bed
         .manifest_run("apply", "far", &["--yes", "--on-error", "rollback"])
@@ -45,7 +45,7 @@ fn an_address_outside_of_the_network_or_taken_is_refused_and_nothing_is_left() {
 
 #[test]
 fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     let spec = "schema_version: 1\naccess:\n  users:\n    - {name: ops, sudo: true}\n";
     bed.write("specs/web.yaml", spec);
     bed.manifest("lab", "  - {name: web, spec: web}\n");
@@ -97,7 +97,7 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
 
 #[test]
 fn a_link_of_the_bridges_name_that_is_not_ours_is_left_alone() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     let name = homestak_providers::local::Realm::at(&bed.root()).unwrap();
     let link = format!("hs-{}", name.name());
     let ip = |arguments: &[&str]| {
@@ -121,7 +121,7 @@ fn a_link_of_the_bridges_name_that_is_not_ours_is_left_alone() {
 
 #[test]
 fn a_node_whose_processes_were_killed_is_stopped_and_starts_again() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("killed", 1);
     bed.apply("killed");
     let root = bed.root();

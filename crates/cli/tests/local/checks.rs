@@ -5,7 +5,7 @@ use crate::bed::Bed;
 const SPEC: &str = "schema_version: 1\naccess: {posture: free, users: [{name: ops, sudo: true}]}\n";
 
 fn lab() -> Option<Bed> {
-    let bed = Bed::new()?;
+    let bed = crate::new_bed()?;
     bed.write(
         "postures/free.yaml",
         "ssh: {permit_root_login: \"no\", password_authentication: \"no\"}\nsudo: {nopasswd: true}\n",

@@ -52,7 +52,7 @@ fn is_settled(bed: &Bed) {
 
 #[test]
 fn st_2_one_machine_is_made_configured_verified_and_removed() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     write(&bed, SPEC);
     let run = bed.manifest_run("test", "lab", &["--yes"]);
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
@@ -64,7 +64,7 @@ fn st_2_one_machine_is_made_configured_verified_and_removed() {
 
 #[test]
 fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     write(&bed, SPEC);
     bed.apply("lab");
     holds(
@@ -122,7 +122,7 @@ fn what_differs_inside_is_planned_and_mended_and_then_nothing_is_left_to_do() {
 
 #[test]
 fn a_spec_that_cannot_be_had_fails_with_its_reason_and_the_next_apply_goes_on() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     write(&bed, &SPEC.replace("tree", "no-such-package-anywhere"));
     let run = bed.manifest_run("apply", "lab", &["--yes"]);
     assert_ne!(run.code, 0);
@@ -147,7 +147,7 @@ fn a_spec_that_cannot_be_had_fails_with_its_reason_and_the_next_apply_goes_on() 
 
 #[test]
 fn several_nodes_are_configured_at_once_and_end_the_same() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     write(&bed, SPEC);
     let nodes: String = (1..=3)
         .map(|n| format!("  - {{name: web-{n}, spec: web}}\n"))
@@ -167,7 +167,9 @@ fn several_nodes_are_configured_at_once_and_end_the_same() {
 
 #[test]
 fn a_change_that_would_cut_the_node_off_is_taken_back_and_told() {
-    let Some(mut bed) = Bed::new() else { return };
+    let Some(mut bed) = crate::new_bed() else {
+        return;
+    };
     bed.set("HOMESTAK_CONFIRM", "8");
     write(&bed, SPEC);
     bed.apply("lab");
@@ -204,7 +206,7 @@ fn a_change_that_would_cut_the_node_off_is_taken_back_and_told() {
 
 #[test]
 fn a_driver_that_was_killed_while_a_node_converges_learns_the_result_when_it_is_back() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     write(&bed, SPEC);
     bed.manifest("lab", "  - {name: web}\n");
     bed.apply("lab");

@@ -28,7 +28,7 @@ fn until(bed: &Bed, name: &str, moment: u64) -> bool {
 
 #[test]
 fn a_run_that_was_killed_is_finished_or_undone_with_real_nodes() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("pair", 2);
     let mut died = 0;
     for (n, moment) in moments().into_iter().enumerate() {
@@ -56,7 +56,7 @@ fn a_run_that_was_killed_is_finished_or_undone_with_real_nodes() {
 
 #[test]
 fn what_a_killed_program_left_is_cleaned_away() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("pair", 2);
     for moment in moments() {
         until(&bed, "pair", moment);

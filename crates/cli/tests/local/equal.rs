@@ -1,7 +1,5 @@
 //! Telling a node directly who it is, and telling it through cloud-init, come to the same.
 
-use crate::bed::Bed;
-
 /// Everything that first-boot data decides, as a node shows it.
 pub const FACTS: &str = "hostname; hostname -f; getent passwd ops; id ops; sudo -n -l -U ops | tail -n 2; \
     sudo sha256sum /home/ops/.ssh/authorized_keys /etc/ssh/ssh_host_ed25519_key | cut -c1-64; \
@@ -35,7 +33,9 @@ pub fn without_key(text: &str) -> Vec<String> {
 
 #[test]
 fn direct_first_boot_and_cloud_init_end_in_the_same() {
-    let Some(mut bed) = Bed::new() else { return };
+    let Some(mut bed) = crate::new_bed() else {
+        return;
+    };
     bed.peers("same", 1);
     bed.apply("same");
     let direct = bed.inside("peer-1", FACTS).good();

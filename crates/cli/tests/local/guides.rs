@@ -1,5 +1,5 @@
 //! Commands of the guides that need real nodes work as they are written.
-//! `tests/support/guides.rs` says which ones, and `it/guides.rs` runs all others.
+//! `crates/test-support/src/guides.rs` says which ones, and `it/guides.rs` runs all others.
 
 use std::process::{Command, Stdio};
 
@@ -22,7 +22,7 @@ fn commands(page: &str) -> Vec<(usize, String)> {
 }
 
 fn lab() -> Option<Bed> {
-    let bed = Bed::new()?;
+    let bed = crate::new_bed()?;
     bed.write("specs/base.yaml", SPEC);
     bed.write("postures/free.yaml", POSTURE);
     let names = ["web", "db", "worker-1"];

@@ -22,7 +22,7 @@ fn typed(bed: &Bed, arguments: &[&str], input: &str) -> Run {
 
 #[test]
 fn nodes_are_looked_into_with_and_without_ssh() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("two", 2);
     bed.apply("two");
     let said = bed.run(&["ssh", "peer-1", "--", "hostname; id -un; exit 6"]);
@@ -82,7 +82,7 @@ fn nodes_are_looked_into_with_and_without_ssh() {
 
 #[test]
 fn a_console_at_a_terminal_has_a_terminal_of_the_node() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     let program = env!("CARGO_BIN_EXE_homestak");
@@ -113,7 +113,7 @@ fn a_console_at_a_terminal_has_a_terminal_of_the_node() {
 
 #[test]
 fn one_who_follows_logs_and_is_killed_leaves_nothing_in_the_node() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     let mut following = bed

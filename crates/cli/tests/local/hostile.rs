@@ -107,7 +107,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn a_node_types_nothing_into_the_terminal_of_whoever_looks_into_it() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     put(&bed, "peer-1", "/usr/bin/journalctl", TYPING);
@@ -140,7 +140,7 @@ fn a_node_types_nothing_into_the_terminal_of_whoever_looks_into_it() {
 
 #[test]
 fn following_logs_ends_with_an_interrupt_at_the_terminal() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     let program = env!("CARGO_BIN_EXE_homestak");
@@ -162,7 +162,7 @@ fn following_logs_ends_with_an_interrupt_at_the_terminal() {
 
 #[test]
 fn what_logs_and_consoles_run_has_what_the_node_may_have() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     put(&bed, "peer-1", "/usr/bin/journalctl", GREEDY);
@@ -186,7 +186,7 @@ fn what_logs_and_consoles_run_has_what_the_node_may_have() {
 
 #[test]
 fn a_node_sends_nothing_in_the_name_of_addresses_outside() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     put(&bed, "peer-1", "/root/forge", FORGE);
@@ -209,7 +209,7 @@ fn a_node_sends_nothing_in_the_name_of_addresses_outside() {
 
 #[test]
 fn a_node_becomes_no_router_of_the_machine() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     put(&bed, "peer-1", "/root/advertise", ADVERTISE);
@@ -233,7 +233,7 @@ fn a_node_becomes_no_router_of_the_machine() {
 
 #[test]
 fn a_node_reaches_no_service_of_the_machine_that_is_not_meant_for_it() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     let service = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
@@ -252,7 +252,7 @@ fn a_node_reaches_no_service_of_the_machine_that_is_not_meant_for_it() {
 
 #[test]
 fn a_node_with_deep_groups_and_directories_is_removed_like_any_other() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     put(&bed, "peer-1", "/root/nest", NEST);
@@ -286,7 +286,7 @@ fn a_node_with_deep_groups_and_directories_is_removed_like_any_other() {
 
 #[test]
 fn cleaning_goes_on_after_what_cannot_be_removed() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     let nodes = bed.root().join("nodes");
@@ -318,7 +318,7 @@ fn cleaning_goes_on_after_what_cannot_be_removed() {
 
 #[test]
 fn logs_of_a_stopped_node_are_its_own_wherever_its_links_lead() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     let line = "sudo logger --tag marked a line of the journal; sudo journalctl --flush --sync";

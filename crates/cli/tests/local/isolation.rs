@@ -40,7 +40,7 @@ fn with_environment(text: &str) -> Vec<String> {
 
 #[test]
 fn root_in_a_node_is_nobody_on_the_machine() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("two", 2);
     bed.apply("two");
     let mut ranges = Vec::new();
@@ -86,7 +86,9 @@ fn root_in_a_node_is_nobody_on_the_machine() {
 
 #[test]
 fn what_opens_secrets_is_in_the_environment_of_no_other_process() {
-    let Some(mut bed) = Bed::new() else { return };
+    let Some(mut bed) = crate::new_bed() else {
+        return;
+    };
     let secret = format!("AGE-SECRET-KEY-1TEST{}", std::process::id());
     bed.set("SOPS_AGE_KEY", &secret);
     bed.peers("one", 1);
@@ -102,7 +104,7 @@ fn what_opens_secrets_is_in_the_environment_of_no_other_process() {
 
 #[test]
 fn other_users_of_the_machine_reach_no_file_of_nodes_and_images() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     // As an earlier release made them.
     let open = std::fs::Permissions::from_mode(0o755);
     for place in [bed.root(), bed.root().join("images")] {
@@ -132,7 +134,7 @@ fn other_users_of_the_machine_reach_no_file_of_nodes_and_images() {
 
 #[test]
 fn a_node_that_runs_keeps_its_files_by_whatever_path_one_comes() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     let found = bed.nodes().remove(0);
@@ -178,7 +180,7 @@ fn a_node_that_runs_keeps_its_files_by_whatever_path_one_comes() {
 
 #[test]
 fn the_machine_goes_on_forwarding_when_the_last_node_is_gone() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     bed.destroy("one");

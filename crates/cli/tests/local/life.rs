@@ -1,10 +1,10 @@
 //! From nothing to nodes and back.
 
-use crate::bed::{Bed, text};
+use crate::bed::text;
 
 #[test]
 fn st_6_peers_are_made_on_this_machine_and_leave_nothing() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.manifest(
         "workers",
         "  - {name: worker-1}\n  - {name: worker-2}\n  - {name: worker-3, type: ct, template: debian-12-standard}\n",
@@ -39,7 +39,7 @@ fn st_6_peers_are_made_on_this_machine_and_leave_nothing() {
 
 #[test]
 fn st_8_applying_and_destroying_twice_is_the_same_as_once() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("single", 1);
     bed.apply("single");
     let first = bed.nodes();
@@ -52,7 +52,7 @@ fn st_8_applying_and_destroying_twice_is_the_same_as_once() {
 
 #[test]
 fn ten_peers_at_once_each_have_an_address_and_packages_can_be_fetched() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("ten", 10);
     bed.apply("ten");
     let nodes = bed.nodes();
@@ -71,7 +71,7 @@ fn ten_peers_at_once_each_have_an_address_and_packages_can_be_fetched() {
 
 #[test]
 fn a_node_sees_its_own_network_and_nothing_of_the_machines() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("own", 1);
     bed.apply("own");
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_node_sees_its_own_network_and_nothing_of_the_machines() {
 
 #[test]
 fn a_node_that_reboots_comes_back_as_it_was() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("one", 1);
     bed.apply("one");
     bed.inside("peer-1", "echo kept | sudo tee /root/note && sync")
@@ -101,7 +101,7 @@ fn a_node_that_reboots_comes_back_as_it_was() {
 
 #[test]
 fn nodes_are_found_again_when_the_drivers_state_is_lost() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("lost", 2);
     bed.apply("lost");
     std::fs::remove_dir_all(bed.state()).unwrap();
@@ -118,7 +118,7 @@ fn nodes_are_found_again_when_the_drivers_state_is_lost() {
 
 #[test]
 fn two_drivers_at_once_do_not_collide() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("left", 2);
     bed.manifest("right", "  - {name: other-1}\n  - {name: other-2}\n");
     std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn two_drivers_at_once_do_not_collide() {
 
 #[test]
 fn a_node_is_changed_and_keeps_what_is_on_it() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("grown", 1);
     bed.apply("grown");
     bed.inside("peer-1", "echo kept | sudo tee /root/note && sync")

@@ -8,7 +8,7 @@ use crate::isolation::as_root;
 
 #[test]
 fn memory_beyond_the_limit_ends_a_process_inside_and_nothing_outside() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("greedy", 1);
     bed.apply("greedy");
     // Half of the limit is fine, twice as much is not.
@@ -26,7 +26,7 @@ fn memory_beyond_the_limit_ends_a_process_inside_and_nothing_outside() {
 
 #[test]
 fn a_burst_of_processes_is_stopped_at_the_nodes_own_limit() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("burst", 1);
     bed.apply("burst");
     let burst = "for n in $(seq 6000); do sleep 20 & done 2>&1 | grep -c -i -m1 'fork'";
@@ -47,7 +47,7 @@ fn a_burst_of_processes_is_stopped_at_the_nodes_own_limit() {
 
 #[test]
 fn a_user_who_fills_directories_in_memory_does_not_end_the_node() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("full", 1);
     bed.apply("full");
     let boot = |bed: &Bed| as_root(bed, "peer-1", "stat -c %Z /proc/1; pgrep -x sshd").good();
@@ -75,7 +75,7 @@ fn a_user_who_fills_directories_in_memory_does_not_end_the_node() {
 
 #[test]
 fn a_node_that_ends_because_a_user_took_all_its_memory_comes_back() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("taken", 1);
     bed.apply("taken");
     // A file without a name, in memory: no process is larger for it, so that others are ended first.
@@ -99,7 +99,7 @@ fn a_node_that_ends_because_a_user_took_all_its_memory_comes_back() {
 
 #[test]
 fn a_user_who_starts_processes_without_end_leaves_some_for_root() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("burst", 1);
     bed.apply("burst");
     let burst =
@@ -134,7 +134,7 @@ perl -e '
 
 #[test]
 fn a_node_makes_no_groups_without_end() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     if !mounts.contains(" - cgroup2 ") {
         println!("skipped: version 1 of control groups has no such limit");
@@ -152,7 +152,7 @@ fn a_node_makes_no_groups_without_end() {
 
 #[test]
 fn processes_of_the_machine_do_not_count_for_users_of_a_node_that_has_the_same_ids() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     let host = format!(
         "  - {{name: outer, type: pve, image: {}, memory: 1024}}\n",
         image()

@@ -4,23 +4,18 @@
 //! Never: two tests at once: each compares what is ours before and after.
 #![expect(
     unreachable_pub,
-    dead_code,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test may panic, says how much it tried, is told how much to try, and does not use everything that tests share"
+    reason = "a test may panic, says how much it tried, and is told how much to try"
 )]
 
 mod bad;
-#[path = "../../../../tests/support/local/bed.rs"]
-mod bed;
 mod checks;
 mod config;
 mod crash;
 mod equal;
 mod guides;
-#[path = "../../../../tests/support/guides.rs"]
-mod guides_of;
 mod handy;
 mod hostile;
 mod isolation;
@@ -33,6 +28,17 @@ mod private;
 mod qemu;
 mod readme;
 mod undo;
+
+use std::path::Path;
+
+use homestak_test_support::bed::Bed;
+use homestak_test_support::{bed, guides as guides_of};
+
+/// Makes a local host, or says why not.
+fn new_bed() -> Option<Bed> {
+    let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    Bed::new(program(), shared, machine::picture)
+}
 
 /// Returns where the program is.
 fn program() -> std::path::PathBuf {

@@ -1,10 +1,8 @@
 //! Nodes inside of nodes.
 
-use crate::bed::Bed;
-
 #[test]
 fn a_node_inside_a_node_is_made_reached_and_removed() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.write("specs/web.yaml", "schema_version: 1\n");
     bed.manifest(
         "deep",

@@ -31,7 +31,7 @@ fn age(bed: &Bed) {
 
 #[test]
 fn nodes_of_older_programs_get_an_identity_of_the_site_while_they_run() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("two", 2);
     bed.apply("two");
     age(&bed);
@@ -61,7 +61,7 @@ fn nodes_of_older_programs_get_an_identity_of_the_site_while_they_run() {
 
 #[test]
 fn another_site_with_the_same_manifest_leaves_our_nodes_running() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     bed.peers("two", 1);
     bed.apply("two");
     let theirs = tempfile::tempdir().unwrap();

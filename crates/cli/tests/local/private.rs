@@ -57,7 +57,7 @@ fn holds(bytes: &[u8], part: &str) -> bool {
 
 #[test]
 fn content_that_not_everyone_may_read_is_neither_printed_nor_stored() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     let mut printed = Printed::default();
     let out = bed.state().with_file_name("plan.json");
     let file = out.to_str().unwrap();
@@ -123,7 +123,7 @@ fn content_that_not_everyone_may_read_is_neither_printed_nor_stored() {
 
 #[test]
 fn what_a_node_says_of_itself_is_escaped_wherever_it_is_shown() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     write(&bed, "x", "motd");
     bed.apply("lab");
     // A key comment that writes the clipboard, and a name that clears the screen.

@@ -20,7 +20,7 @@ fn bed() -> Option<Bed> {
         println!("{line}");
         return None;
     }
-    let mut bed = Bed::new()?;
+    let mut bed = crate::new_bed()?;
     bed.set("HOMESTAK_VM_ENGINE", "qemu");
     bed.write("presets/two.yaml", "cores: 2\nmemory: 512\ndisk: 4\n");
     bed.manifest("machine", "  - {name: m1, type: vm, preset: two}\n");

@@ -46,7 +46,7 @@ fn first_command() -> String {
 
 #[test]
 fn st_6_the_first_command_of_the_readme_makes_configures_checks_and_removes_three_machines() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     let line = first_command();
     assert!(line.contains("manifest test -M workers -H local --setup"));
     let run = typed(&bed, &line);
@@ -65,7 +65,7 @@ fn st_6_the_first_command_of_the_readme_makes_configures_checks_and_removes_thre
 
 #[test]
 fn st_2_and_st_8_a_machine_is_created_and_destroyed_twice_by_the_older_verbs() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     let create = "./run.sh create -M n1-push -H local --yes";
     let destroy = "./run.sh destroy -M n1-push -H local --yes";
     let first = typed(&bed, create);

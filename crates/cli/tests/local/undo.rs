@@ -64,7 +64,7 @@ const IS_AFTER: &str = "grep -qx after /etc/motd\n! test -e /etc/note\n! command
 
 #[test]
 fn configuration_is_planned_with_hardware_asked_for_applied_and_rolled_back() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = crate::new_bed() else { return };
     write(&bed, BEFORE, 768);
     bed.apply("lab");
     holds(&bed, IS_BEFORE);

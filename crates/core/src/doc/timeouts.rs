@@ -68,7 +68,7 @@ limits! {
     Boot boot = "300",
     /// For a host whose API does not answer. It holds for every step, undo and probe, each time that contact is lost.
     Api api = "300",
-    /// For a lock that someone else holds on a guest, such as that of a backup.
+    /// For a lock that someone else holds: on a guest, such as that of a backup, or on files of the driver or of `-H local`.
     Lock lock = "300",
     /// For a task of a host that makes no progress.
     Task task = "900",
@@ -86,7 +86,7 @@ limits! {
     Upload upload = "120",
     /// For a node to be reached again, before it reverts a change that could cut it off.
     Confirm confirm = "30",
-    /// For an SSH connection to a node.
+    /// For an SSH connection to a node, and for each of the small programs `ssh-keygen` and `ssh -O exit`.
     Ssh ssh = "10",
     /// For a sign of life from a node that is being configured; it sends one every 10 s.
     Silence silence = "60",

@@ -22,8 +22,8 @@ use super::strays::{
     unseen_inside, unusable,
 };
 use super::types::{
-    Action, FORM, Foreign, Found, ImageNeed, NodePlan, Place, Plan, Reason, ReasonKind,
-    Refusal, Wanted,
+    Action, FORM, Foreign, Found, ImageNeed, NodePlan, Place, Plan, Reason, ReasonKind, Refusal,
+    Wanted,
 };
 use super::wanted::wanted;
 use super::{Inputs, Look, identity};

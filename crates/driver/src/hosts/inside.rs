@@ -3,11 +3,17 @@
 //! In: a node's address. Out: a carrier of calls.
 //! Never: a connection without verification.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
+use homestak_api::runtime::leavable;
+use homestak_engine::context::off;
 use homestak_engine::ports::{Class, PortError, Sent};
 use homestak_providers::local::Carrier;
 use homestak_providers::ssh::Ssh;
 
+/// How long is still waited when a person has asked to stop.
+const ROOM: Duration = Duration::from_millis(500);
 /// What is run inside.
 const PROGRAM: &str = "sudo -n /usr/local/bin/homestak local act";
 
@@ -32,11 +38,13 @@ impl Carrier for OverSsh {
     async fn carry(&self, text: String) -> Result<String, PortError> {
         let doing = format!("ask the host inside `{}`", self.node);
         let ssh = self.ssh.clone();
+        let at = doing.clone();
+        let ran = off(&doing, move || {
+            let ran = ssh.run(PROGRAM, text.as_bytes());
+            ran.map_err(|error| error.at_port(&at))
+        });
         // Cancel safety: what was sent is carried out there; the next who asks finds it done.
-        let ran = tokio::task::spawn_blocking(move || ssh.run(PROGRAM, text.as_bytes())).await;
-        let output = ran
-            .map_err(|error| PortError::bug(&doing, &error))?
-            .map_err(|error| error.at_port(&doing))?;
+        let output = leavable(ROOM, ran).await?;
         if output.status == 0 {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }

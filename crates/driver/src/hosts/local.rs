@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{Place, Plan, USER};
+use homestak_engine::context::off;
 use homestak_engine::ports::{Class, Provider, Sent};
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::local::{self, FirstBoot, LocalSettings, Realm, Remote};
@@ -45,11 +46,33 @@ pub(super) const KIND: Kind = Kind {
 
 struct ThisMachine(Arc<Site>);
 
+impl ThisMachine {
+    /// Checks this machine, and addresses that nodes of these names ask for. Programs are run.
+    async fn findings(&self, asked: Vec<(String, IpAddr)>) -> Result<Vec<Finding>, DriverError> {
+        let settings = self.0.settings.clone();
+        let found = off("check this machine", move || {
+            let realm = Realm::at(&settings.local_root)?;
+            let mut findings = local::check(&realm);
+            let asked: Vec<_> = asked
+                .iter()
+                .map(|(name, at)| (name.as_str(), *at))
+                .collect();
+            findings.extend(local::check_addresses(&realm, &asked));
+            Ok(findings)
+        });
+        found
+            .await
+            .map_err(|error| DriverError::of_host(LOCAL, &error))
+    }
+}
+
 #[async_trait]
 impl HostKind for ThisMachine {
     async fn host(&self, name: &str) -> Result<Arc<dyn Provider>, PortError> {
         self.0.opened(name.to_owned(), || {
-            let local = open(&self.0.settings)?;
+            let mut settings = self.0.settings.clone();
+            settings.timeouts = self.0.session.timeouts();
+            let local = open(&settings)?;
             Ok(Arc::new(local.listening(self.0.hub.clone())))
         })
     }
@@ -86,23 +109,20 @@ impl HostKind for ThisMachine {
     }
 
     async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
-        let mut findings = check(&self.0.settings)?;
         let here = Place::Host(name.to_owned());
         let nodes = plan.iter().flat_map(|plan| &plan.nodes);
         let nodes = nodes.filter(|node| node.place == here);
         let asked: Vec<_> = nodes
-            .filter_map(|node| Some((node.name.as_str(), node.wanted.as_ref()?.nic.address?.0)))
+            .filter_map(|node| Some((node.name.clone(), node.wanted.as_ref()?.nic.address?.0)))
             .collect();
-        let realm = realm(&self.0.settings)?;
-        findings.extend(local::check_addresses(&realm, &asked));
-        Ok(findings)
+        self.findings(asked).await
     }
 
     async fn show(&self, name: &str, offline: bool) -> Result<Json, DriverError> {
         let root = &self.0.settings.local_root;
         let mut body = json!({ "name": name, "kind": "this machine", "root": root });
         if !offline {
-            let findings = check(&self.0.settings)?;
+            let findings = self.findings(Vec::new()).await?;
             let lacks: Vec<&str> = findings
                 .iter()
                 .filter(|finding| finding.severity == Severity::Failure)
@@ -126,7 +146,9 @@ pub fn open(settings: &DriverSettings) -> Result<Local, PortError> {
         // Hosts inside nodes are driven with the same program.
         program: settings.program.clone(),
     };
-    Ok(Local::open(Realm::at(&settings.local_root)?, local))
+    let realm = Realm::at(&settings.local_root)?;
+    let patience = settings.timeouts.of(Limit::Lock);
+    Ok(Local::open(realm.waiting(patience), local))
 }
 
 fn realm(settings: &DriverSettings) -> Result<Arc<Realm>, DriverError> {

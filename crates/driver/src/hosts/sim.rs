@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::probe;
+use homestak_api::runtime::pause;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::plan::Plan;
+use homestak_engine::context::off;
 use homestak_engine::ports::{Class, PortError, Provider, Sent};
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::pve::{self, ApiToken, Credential, Pve, PveSettings};
@@ -55,11 +57,11 @@ impl Simulator {
     async fn client(&self) -> Result<Arc<Pve>, PortError> {
         let settings = self.site.settings.clone();
         // Cancel safety: a server that was started goes on and is found by the next who asks.
-        let ensured =
-            tokio::task::spawn_blocking(move || ensure(&directory(&settings), &settings)).await;
-        let endpoint = ensured
-            .map_err(|error| PortError::bug("start the simulator", &error))?
-            .map_err(|error| error.at_port("open the simulator"))?;
+        let endpoint = off("start the simulator", move || {
+            ensure(&directory(&settings), &settings)
+                .map_err(|error| error.at_port("open the simulator"))
+        })
+        .await?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         match &*open {
             Some((url, pve)) if *url == endpoint.url => Ok(pve.clone()),
@@ -145,7 +147,7 @@ impl HostKind for Simulator {
         let directory = directory(&self.site.settings);
         let mut body = json!({ "name": name, "kind": "simulator", "directory": directory });
         if !offline {
-            let endpoint = answering(&directory)?;
+            let endpoint = crate::off::off(move || answering(&directory)).await?;
             body["says"] = json!({
                 "running": endpoint.is_some(),
                 "api_endpoint": endpoint.map(|endpoint| endpoint.url),
@@ -172,7 +174,7 @@ pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, D
     let failed = |error: std::io::Error| DriverError::file("use", directory, &error);
     kept::create(directory).map_err(failed)?;
     // Of two who come at once, the second finds the server of the first.
-    let _turn = Lock::take(&directory.join("ensure.lock")).map_err(failed)?;
+    let _turn = Lock::take(&directory.join("ensure.lock"), LOOKS * BETWEEN * 2).map_err(failed)?;
     if let Some(endpoint) = answering(directory)? {
         return Ok(endpoint);
     }
@@ -192,7 +194,7 @@ pub fn ensure(directory: &Path, settings: &DriverSettings) -> Result<Endpoint, D
         if ended.is_some() && !kept::is_served(directory).map_err(failed)? {
             return Err(did_not_start(&log));
         }
-        std::thread::sleep(BETWEEN);
+        pause(BETWEEN).map_err(failed)?;
     }
     Err(DriverError::failed(format!(
         "The simulator of `{}` does not answer.",
@@ -225,7 +227,7 @@ pub fn stop(directory: &Path) -> Result<bool, DriverError> {
     for _ in 0..LOOKS {
         // Asked each time: a server that was just starting forgets wishes of before.
         kept::request_stop(directory).map_err(failed)?;
-        std::thread::sleep(BETWEEN);
+        pause(BETWEEN).map_err(failed)?;
         if !kept::is_served(directory).map_err(failed)? {
             return Ok(true);
         }

@@ -170,6 +170,14 @@ impl Shared {
                 None
             }
         };
+        // Before the result is written: a step without one is done again, and forgets again.
+        let result = match result {
+            Some(Ok(came)) => {
+                let forgotten = stoppable(self.interrupt.wish(), self.forget(at, &came)).await;
+                forgotten.transpose()?.map(|done| done.map(|()| came))
+            }
+            other => other,
+        };
         let Some(result) = result else {
             // Left in a wait: its intent is all that is written, so whoever resumes looks first.
             let state = match self.way {
@@ -180,11 +188,6 @@ impl Shared {
                 state,
                 changed: false,
             });
-        };
-        // Before the result is written: a step without one is done again, and forgets again.
-        let result = match result {
-            Ok(came) => self.forget(at, &came).await?.map(|()| came),
-            Err(error) => Err(error),
         };
         let seconds = self.clock.now().duration_since(begun).as_secs_f64();
         self.moment(Moment::AfterAct);
@@ -420,8 +423,12 @@ impl Shared {
         }
         let buried = self.buried(at).await?;
         let gone = self.record_of(at, NodeStatus::Destroyed);
-        let mut gone = gone.iter().chain(&buried);
-        Ok(gone.try_for_each(|record| self.seeds.forget(&record.guest.uuid)))
+        for record in gone.iter().chain(&buried) {
+            if let Err(error) = self.seeds.forget(&record.guest.uuid).await {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// What is recorded in a guest that was removed is gone with it, as far as the plan has no steps

@@ -24,7 +24,7 @@ pub(super) async fn probe(_: &Task) -> Result<Option<Came>, PortError> {
 pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let provider = task.provider().await?;
     let wanted = addressed(&*provider, task.wanted()?).await?;
-    let new = new_guest(task, &wanted)?;
+    let new = new_guest(task, &wanted).await?;
     let guest = provider.create(&new).await?;
     Ok(Came {
         changed: true,
@@ -133,7 +133,7 @@ async fn addressed(provider: &dyn Provider, wanted: &Wanted) -> Result<Wanted, P
     Ok(wanted)
 }
 
-fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
+async fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
     let node = task.node()?;
     let image = wanted.image.and_then(|at| task.plan.images.get(at));
     let file = image.map_or_else(|| wanted.source.clone(), |image| image.file.clone());
@@ -141,7 +141,7 @@ fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
         GuestKind::Vm => DiskSource::Image(file),
         GuestKind::Ct => DiskSource::Template(file),
     };
-    let seed = task.seeds.seed(&node.name, wanted)?;
+    let seed = task.seeds.seed(&node.name, wanted).await?;
     let site = task.plan.site.clone();
     let site = site.ok_or_else(|| PortError::bug("read the plan", &"it names no site"))?;
     // Where the journal or the plan knows the guest, that one is completed and no other.

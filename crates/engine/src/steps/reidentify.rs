@@ -31,7 +31,8 @@ pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
     if there.is_none_or(|there| there.site != task.plan.site) {
         return Ok(None);
     }
-    task.seeds.rename(&new.record.guest.uuid, &new.uuid)?;
+    let old_uuid = &new.record.guest.uuid;
+    task.seeds.rename(old_uuid, &new.uuid).await?;
     Ok(Some(done(guest, false)))
 }
 
@@ -46,7 +47,8 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let old = &task.found()?.guest;
     task.look(old).await?;
     // Before the guest itself: whoever finds it under its new identity must find its host key.
-    task.seeds.rename(&new.record.guest.uuid, &new.uuid)?;
+    let old_uuid = &new.record.guest.uuid;
+    task.seeds.rename(old_uuid, &new.uuid).await?;
     let identity = NewIdentity {
         uuid: new.uuid.clone(),
         site,

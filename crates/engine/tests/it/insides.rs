@@ -77,12 +77,13 @@ fn compare(now: Option<&str>, wanted: &str) -> Comparison {
     }
 }
 
+#[async_trait]
 impl PlanContext for Insides {
     type Error = Infallible;
 
     fn looking(&self, _: &Resolved, _: &[&str], _: &Elsewhere) {}
 
-    fn configs(
+    async fn configs(
         &self,
         resolved: &Resolved,
         _: &Plan,

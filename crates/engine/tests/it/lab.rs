@@ -164,14 +164,15 @@ impl Plain {
     }
 }
 
+#[async_trait]
 impl Seeds for Plain {
-    fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
         self.0.lock().unwrap().insert(wanted.uuid.clone());
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
         Ok(Identity::new(node, wanted, keys, None).into())
     }
 
-    fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
+    async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
         let mut kept = self.0.lock().unwrap();
         if kept.contains(from) {
             kept.insert(to.clone());
@@ -179,7 +180,7 @@ impl Seeds for Plain {
         Ok(())
     }
 
-    fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
+    async fn forget(&self, guest: &GuestUuid) -> Result<(), PortError> {
         self.0.lock().unwrap().remove(guest);
         Ok(())
     }

@@ -6,12 +6,15 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use homestak_api::runtime;
+
 use super::error::{ImageError, Room};
-use super::process::{self, Running};
+use super::process::Running;
 use super::progress::Progress;
 use super::recipe::{Make, Recipe};
 use super::sources::{Archive, KEYRING};
 use super::store::Store;
+use crate::process;
 
 /// How many lines are looked at when a program fails.
 const REMEMBERED: usize = 400;
@@ -90,7 +93,8 @@ impl Builder<'_> {
     ) -> Result<(), ImageError> {
         let mut lines: Vec<String> = Vec::new();
         let progress = &mut self.progress;
-        let running = Running::start(command, &proxies());
+        let proxies = runtime::off(proxies).await.unwrap_or_default();
+        let running = Running::start(command, &proxies);
         let ended = running
             .follow(|line| {
                 progress.hear(line);
@@ -130,7 +134,8 @@ fn proxies() -> Vec<(&'static str, String)> {
     asked
         .into_iter()
         .filter_map(|(variable, option)| {
-            let text = process::ask("apt-config", &["dump", "--format", "%v%n", option])?;
+            let arguments = ["dump", "--format", "%v%n", option];
+            let text = process::run("apt-config", &arguments).ok()?;
             let value = text.lines().next()?.trim();
             (!value.is_empty()).then(|| (variable, value.to_owned()))
         })

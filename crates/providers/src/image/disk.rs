@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::builder::Builder;
 use super::error::ImageError;
+use super::off;
 use super::recipe::DISK_MODULES;
 use super::store::file;
 use super::tree::write;
@@ -80,8 +81,12 @@ pub(super) async fn build(
     install.push(root.clone().into());
     install.extend(builder.recipe.packages().into_iter().map(Into::into));
     builder.run("apt-get", install).await?;
-    take(&root, "vmlinuz-", &place.join(KERNEL))?;
-    take(&root, "initrd.img-", &place.join(INITRD))?;
+    let (from, to) = (root.clone(), place.to_owned());
+    off(move || {
+        take(&from, "vmlinuz-", &to.join(KERNEL))?;
+        take(&from, "initrd.img-", &to.join(INITRD))
+    })
+    .await?;
     builder.progress.phase("writing the disk");
     let raw = place.join("disk.raw");
     let mut format: Vec<OsString> = ["mke2fs", "-q", "-t", "ext4", "-L", "root", "-d"]
@@ -94,8 +99,11 @@ pub(super) async fn build(
         .into();
     convert.extend([raw.clone().into(), place.join(DISK).into()]);
     builder.run("qemu-img", convert).await?;
-    fs_err::remove_file(&raw).map_err(|source| file("remove", &raw, source))?;
-    fs_err::remove_dir_all(&root).map_err(|source| file("remove", &root, source))
+    off(move || {
+        fs_err::remove_file(&raw).map_err(|source| file("remove", &raw, source))?;
+        fs_err::remove_dir_all(&root).map_err(|source| file("remove", &root, source))
+    })
+    .await
 }
 
 /// Copies the one file in `/boot` whose name starts so.

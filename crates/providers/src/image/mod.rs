@@ -18,7 +18,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_api::runtime::{self, Clock as _, WallClock};
 
 use builder::Builder;
 pub use error::ImageError;
@@ -240,7 +240,8 @@ impl Images {
         }
         for image in &images {
             let lock = self.store.lock(&image.name, || ()).await?;
-            self.store.remove(&image.path, &image.id())?;
+            let (store, image) = (self.store.clone(), image.clone());
+            off(move || store.remove(&image.path, &image.id())).await?;
             drop(lock);
         }
         Ok(images)
@@ -304,7 +305,8 @@ impl Images {
         if let Some(place) = self.finished(recipe, &key) {
             return Ok((key, place));
         }
-        self.store.sweep(name)?;
+        let store = self.store.clone();
+        off(move || store.sweep(name)).await?;
         let mut builder = Builder {
             recipe,
             archive: &archive,
@@ -342,7 +344,8 @@ impl Images {
             bytes: sum.bytes,
             files: sum.files,
         };
-        let place = self.store.finish(workplace, &record)?;
+        let store = self.store.clone();
+        let place = off(move || store.finish(workplace, &record)).await?;
         drop(lock);
         say(&format!(
             "{name}: ready after {} s: {} MiB in {} files",
@@ -377,11 +380,18 @@ fn unknown(name: &str) -> ImageError {
     }
 }
 
-/// Adds up an image. It reads every byte, so it has a thread of its own.
+/// Adds up an image, reading every byte.
 async fn add_up(path: PathBuf) -> Result<checksum::Sum, ImageError> {
-    let at = path.clone();
-    let added = tokio::task::spawn_blocking(move || checksum::sum(&at, RECORD)).await;
-    added
-        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-        .map_err(|source| file("read", &path, source))
+    off(move || checksum::sum(&path, RECORD).map_err(|source| file("read", &path, source))).await
+}
+
+/// Does something to an image on a thread that may wait: there are many files.
+async fn off<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
+) -> Result<T, ImageError> {
+    let done = runtime::off(work).await;
+    done.unwrap_or_else(|error| {
+        let source = std::io::Error::other(error);
+        Err(file("use", Path::new("the images"), source))
+    })
 }

@@ -7,24 +7,14 @@ use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
-use homestak_api::environment;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Where programs are looked for. What a person has elsewhere does not build images.
-const PROGRAMS: &[&str] = &[
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-];
+use crate::process;
 
 /// Runs a program in namespaces of its own, so that its mounts and its children end with it.
 const APART: &[&str] = &[
@@ -38,14 +28,6 @@ const APART: &[&str] = &[
     "--kill-child=KILL",
     "--mount-proc",
 ];
-
-/// Returns where a program is.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    PROGRAMS
-        .iter()
-        .map(|directory| PathBuf::from(directory).join(program))
-        .find(|path| path.is_file())
-}
 
 /// What a running program does.
 enum Event {
@@ -130,11 +112,10 @@ fn attend(
     told: impl FnOnce(Option<OwnedFd>),
 ) -> std::io::Result<ExitStatus> {
     let (reader, writer) = std::io::pipe()?;
-    let mut apart = program(APART[0]);
+    let mut apart = process::command(APART[0]);
     apart
         .args(&APART[1..])
         .args(command)
-        .env("PATH", PROGRAMS.join(":"))
         .env("LC_ALL", "C.UTF-8")
         .env("DEBIAN_FRONTEND", "noninteractive")
         .envs(environment.iter().cloned())
@@ -163,25 +144,6 @@ fn attend(
         line.clear();
     }
     child.wait()
-}
-
-#[expect(clippy::disallowed_methods, reason = "this is a process.rs")]
-fn program(name: &str) -> std::process::Command {
-    let mut command = std::process::Command::new(find(name).unwrap_or_else(|| name.into()));
-    environment::clean(&mut command, environment::PROXIES);
-    command
-}
-
-/// Runs a small program and returns what it printed, or `None` when it could not say.
-pub(crate) fn ask(name: &str, arguments: &[&str]) -> Option<String> {
-    let output = program(name)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    output.status.success().then_some(text)
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use homestak_api::durable::{self, Access};
+use homestak_api::limit::monotonic;
+use homestak_api::lock::{late, lock_shared};
 use homestak_api::runtime::{Clock as _, WallClock};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,10 @@ const LOCK: &str = ".lock-";
 
 /// How often a lock that someone else has is tried.
 const TRY_EVERY: Duration = Duration::from_millis(300);
+/// How long it is waited for: longer than any build takes.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+/// How long the removal of an image is waited for.
+const REMOVAL: Duration = Duration::from_secs(60);
 
 /// What is known of an image, beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,9 +104,13 @@ impl Store {
             .open(&path)
             .map_err(failed)?;
         let mut notice = Some(notice);
+        let until = monotonic() + PATIENCE;
         loop {
             match lock.try_lock() {
                 Ok(()) => return Ok(lock),
+                Err(TryLockError::WouldBlock) if monotonic() >= until => {
+                    return Err(failed(late(&lock, PATIENCE)));
+                }
                 Err(TryLockError::WouldBlock) => {
                     if let Some(notice) = notice.take() {
                         notice();
@@ -247,7 +257,7 @@ impl Drop for Workplace {
 pub(super) fn hold(place: &Path) -> std::io::Result<File> {
     let at = place.join(RECORD);
     let record = fs_err::File::open(&at)?.into_parts().0;
-    record.lock_shared()?;
+    lock_shared(&record, REMOVAL)?;
     // Removed between opening and locking.
     fs_err::symlink_metadata(&at)?;
     Ok(record)

@@ -15,14 +15,22 @@ pub(super) fn io(doing: &str, error: &std::io::Error) -> PortError {
         std::io::ErrorKind::StorageFull => "make room, then repeat",
         _ => "",
     };
-    PortError::refused(doing, error.to_string(), hint)
+    let class = match error.kind() {
+        // A lock that someone else has.
+        std::io::ErrorKind::TimedOut => Class::Busy,
+        _ => Class::Refused,
+    };
+    PortError {
+        class,
+        ..PortError::refused(doing, error.to_string(), hint)
+    }
 }
 
 /// A program failed.
 pub(super) fn program(doing: &str, error: &Failed) -> PortError {
     let hint = match error {
         Failed::NotStarted { .. } => "homestak local setup installs what is missing",
-        Failed::Ended { .. } => "",
+        Failed::Late(_) | Failed::Ended { .. } => "",
     };
     PortError::refused(doing, error.to_string(), hint)
 }

@@ -6,8 +6,11 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use homestak_api::lock::lock;
+use homestak_engine::context::waits_for;
 
 use crate::private;
 
@@ -17,8 +20,8 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Waits for a lock file.
-    pub(super) fn take(path: &Path) -> io::Result<Self> {
+    /// Waits for a lock file, as long as is allowed.
+    pub(super) fn take(path: &Path, within: Duration) -> io::Result<Self> {
         loop {
             if let Some(directory) = path.parent() {
                 private::directory(directory)?;
@@ -31,7 +34,7 @@ impl Lock {
                 .mode(0o600)
                 .open(path)?;
             private::close(path, 0o600)?;
-            file.file().lock()?;
+            lock(file.file(), within, waits_for)?;
             // The last one removes lock files: only the one that others find counts.
             if is_same(&file, path) {
                 return Ok(Self { _file: file });
@@ -48,8 +51,13 @@ fn is_same(file: &fs_err::File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    use homestak_api::runtime::stoppable;
+    use homestak_engine::ports::{Class, GuestUuid, Provider as _};
+
+    use super::*;
+    use crate::local::{Local, LocalSettings, Realm};
 
     #[test]
     fn nobody_else_can_reach_or_hold_a_lock_also_one_that_was_open_to_others() {
@@ -58,7 +66,7 @@ mod tests {
         let mode =
             |path: &Path| fs_err::metadata(path).expect("there").permissions().mode() & 0o777;
         let path = locks.join("one");
-        drop(Lock::take(&path).expect("a lock"));
+        drop(Lock::take(&path, Duration::ZERO).expect("a lock"));
         assert_eq!((mode(&locks), mode(&path)), (0o700, 0o600));
         let open = |path: &Path, mode| {
             let mode = std::fs::Permissions::from_mode(mode);
@@ -66,7 +74,38 @@ mod tests {
         };
         open(&locks, 0o755);
         open(&path, 0o644);
-        drop(Lock::take(&path).expect("a lock"));
+        drop(Lock::take(&path, Duration::ZERO).expect("a lock"));
         assert_eq!((mode(&locks), mode(&path)), (0o700, 0o600));
+    }
+    #[tokio::test]
+    async fn a_lock_of_another_is_waited_for_off_the_runtime_until_a_deadline_or_an_interrupt() {
+        let root = tempfile::tempdir().expect("a directory");
+        let realm = |seconds| {
+            let realm = Realm::at(root.path()).expect("a realm");
+            realm.waiting(Duration::from_secs(seconds))
+        };
+        realm(0).claim().expect("made");
+        let held = realm(0).lock().expect("free");
+        let guest = GuestUuid::new("5d1f2a3b-0000-4000-8000-000000000001").expect("a uuid");
+        let lease = async |seconds| {
+            let local = Local::open(realm(seconds), LocalSettings::default());
+            local.lease(&guest, None).await
+        };
+        let error = lease(1).await.expect_err("held");
+        assert_eq!(error.class, Class::Busy);
+        let text = error.to_string();
+        let own = format!("locked by process {} (", std::process::id());
+        assert!(text.contains("realm.lock") && text.contains(&own), "{text}");
+
+        let (ask, asked) = tokio::sync::watch::channel(false);
+        let waits = stoppable(asked, lease(3_600));
+        let asking = async {
+            // The runtime goes on while the lock is waited for.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            ask.send_replace(true);
+        };
+        let (left, ()) = tokio::join!(waits, asking);
+        assert!(left.is_none());
+        drop(held);
     }
 }

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use homestak_api::durable::{self, Access};
+use homestak_core::doc::timeouts::{Limit, Timeouts};
 use homestak_engine::ports::PortError;
 use serde::{Deserialize, Serialize};
 
@@ -453,7 +454,8 @@ fn networks(routes: &str) -> Vec<(Ipv4Addr, u8)> {
 }
 
 fn shared_lock(doing: &str) -> Result<Lock, PortError> {
-    Lock::take(&Path::new(SHARED).join("lock")).map_err(|error| fault::io(doing, &error))
+    let patience = Timeouts::default().of(Limit::Lock);
+    Lock::take(&Path::new(SHARED).join("lock"), patience).map_err(|error| fault::io(doing, &error))
 }
 
 /// Lets the machine forward, when it does not. Answers come in on links that are not ours, so that

@@ -23,15 +23,6 @@ pub const PACKAGES: [(&str, &str); 8] = [
     ("mount", "mount"),
     ("perl-base", "perl"),
 ];
-/// Where programs are, also for those whose own list is short.
-const PLACES: [&str; 6] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-];
 /// Room that an image and a few nodes take.
 const ROOM: u64 = 2 << 30;
 const OVERLAY: u64 = 0x794c_7630;
@@ -105,14 +96,9 @@ fn apt(arguments: &[&str]) -> Result<(), String> {
 }
 
 fn missing() -> Vec<&'static str> {
-    let has = |program: &str| {
-        PLACES
-            .iter()
-            .any(|place| Path::new(place).join(program).exists())
-    };
     PACKAGES
         .into_iter()
-        .filter(|(_, program)| !has(program))
+        .filter(|(_, program)| process::find(program).is_none())
         .map(|(package, _)| package)
         .collect()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_api::runtime::leavable;
-use homestak_engine::context::{carry, fence};
+use homestak_engine::context::{self, fence};
 use homestak_engine::ports::{
     Capabilities, Class, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib,
     NewGuest, NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
@@ -41,9 +41,7 @@ impl Local {
         call: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static,
     ) -> Result<T, PortError> {
         let own = self.clone();
-        tokio::task::spawn_blocking(carry(move || call(&own)))
-            .await
-            .map_err(|error| PortError::bug("ask the local host", &error))?
+        context::off("ask the local host", move || call(&own)).await
     }
 
     /// The same for a call that changes something, unless another has taken the lease of the run.
@@ -151,8 +149,12 @@ impl Provider for Local {
         if !Images::knows(name) {
             return Err(unknown(name));
         }
-        let disk = !self.wants_disk(image.kind) || self.images.present_disk(name).is_some();
-        Ok(disk && self.images.present(name).is_some())
+        let (name, kind) = (name.to_owned(), image.kind);
+        self.off(move |local| {
+            let disk = !local.wants_disk(kind) || local.images.present_disk(&name).is_some();
+            Ok(disk && local.images.present(&name).is_some())
+        })
+        .await
     }
 
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {

@@ -4,8 +4,10 @@
 //! Never: two instances that share a name; a name longer than Linux allows for links.
 
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use homestak_api::durable::{self, Access};
+use homestak_core::doc::timeouts::{Limit, Timeouts};
 use homestak_engine::ports::{GuestUuid, PortError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -36,6 +38,8 @@ struct Mark {
 pub struct Realm {
     root: PathBuf,
     name: String,
+    /// How long a lock is waited for that someone else has.
+    patience: Duration,
 }
 
 impl Realm {
@@ -61,7 +65,18 @@ impl Realm {
             let hash = Sha256::digest(text.as_bytes());
             format!("r{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2])
         };
-        Ok(Self { root, name })
+        let patience = Timeouts::default().of(Limit::Lock);
+        Ok(Self {
+            root,
+            name,
+            patience,
+        })
+    }
+
+    /// Waits so long for locks that someone else has.
+    #[must_use]
+    pub fn waiting(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Takes the root directory for the local host: creates and marks it, or finds its mark. Refuses
@@ -246,7 +261,8 @@ impl Realm {
     fn take(&self, file: &str) -> Result<Lock, PortError> {
         self.claim()?;
         let path = self.root.join(file);
-        Lock::take(&path).map_err(|error| fault::io(&format!("lock {}", path.display()), &error))
+        Lock::take(&path, self.patience)
+            .map_err(|error| fault::io(&format!("lock {}", path.display()), &error))
     }
 }
 

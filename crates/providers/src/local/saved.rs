@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use homestak_api::durable;
+use homestak_api::runtime::pause;
 use homestak_engine::ports::PortError;
 use serde_json::{Value as Json, json};
 
@@ -113,7 +114,9 @@ pub(super) fn ensure(
         return Ok(found());
     }
     say("waiting for its first boot, which is saved for the next ones");
-    let _turn = Lock::take(&images.join(format!(".lock-{name}"))).map_err(io)?;
+    // Whoever has it boots and saves one.
+    let patience = BOOT + BOOT + SAVE;
+    let _turn = Lock::take(&images.join(format!(".lock-{name}")), patience).map_err(io)?;
     if place.join(STATE).exists() {
         return Ok(found());
     }
@@ -213,7 +216,7 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
         if look % 50 == 49 {
             say(&format!("first boot, {} s", (look + 1) / 5));
         }
-        std::thread::sleep(BETWEEN);
+        pause(BETWEEN).map_err(io)?;
     }
     let Some(mut agent) = agent else {
         return Err(PortError::refused(
@@ -244,7 +247,7 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
                 let detail = format!("QEMU could not write its state: {state}");
                 return Err(PortError::refused(doing, detail, "is the disk full?"));
             }
-            _ => std::thread::sleep(BETWEEN),
+            _ => pause(BETWEEN).map_err(io)?,
         }
     }
     Err(PortError::refused(
@@ -316,7 +319,7 @@ mod tests {
             half
         };
         let (left, making) = (half("left"), half("making"));
-        let turn = Lock::take(&dir.path().join(".lock-making")).expect("a lock");
+        let turn = Lock::take(&dir.path().join(".lock-making"), BOOT).expect("a lock");
         sweep(dir.path(), |place| place == used).expect("swept");
         assert!(there.exists() && !gone.exists() && used.exists());
         assert!(!left.exists() && making.exists());

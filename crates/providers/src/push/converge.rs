@@ -6,11 +6,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use homestak_api::limit::monotonic;
 use homestak_core::converge::{Event, Numbered};
 
 use super::fault::PushError;
 use super::{Limits, Pusher, agent};
-use crate::ssh::{Output, Ssh, SshError, Stream, monotonic};
+use crate::ssh::{Output, Ssh, SshError, Stream};
 
 /// How often a node is tried while another job works on it: for ten minutes and more.
 const OTHERS: u32 = 600;

@@ -4,19 +4,17 @@
 //! Never: a host key taken on trust; a password asked for where nobody is there to answer.
 
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use homestak_api::limit::{Limit, each_line};
 use homestak_core::doc::timeouts;
 
 use super::fault::SshError;
 use super::keyring::Keyring;
-use super::limit::{Bounded, Limit};
 use super::{process, share};
 
 /// How often a silent node is asked whether it is there, in seconds, and how often in vain.
@@ -266,15 +264,15 @@ impl Ssh {
             line,
             stdin,
             &limit,
-            |from| each_line(from, |text| hear(Stream::Out, text)),
-            |from| each_line(from, |text| hear(Stream::Err, text)),
+            |from| each_line(from, LONGEST, |text| hear(Stream::Out, text)),
+            |from| each_line(from, LONGEST, |text| hear(Stream::Err, text)),
         )?;
         Ok(ended.map(|(status, (), ())| status))
     }
 
     /// Ends the connection that commands share.
     pub fn close(&self) {
-        share::close(self.keyring.directory(), &self.alias);
+        self.keyring.disconnect(&self.alias);
     }
 
     fn late(&self) -> SshError {
@@ -299,51 +297,20 @@ impl Ssh {
         // It has no name, so that none is left behind by a driver that is killed.
         let mut log = tempfile::tempfile_in(self.keyring.directory()).map_err(failed)?;
         let own = std::process::id();
-        let mut child = process::ssh()
-            .arg("-E")
+        let mut ssh = process::ssh();
+        ssh.arg("-E")
             .arg(format!("/proc/{own}/fd/{}", log.as_raw_fd()))
             .arg("-T")
             .args(self.all_arguments(false))
             .arg("--")
-            .arg(line)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| SshError::of_start(&error))?;
-        let (input, output, errors) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let heard = Mutex::new((None, None));
-        std::thread::scope(|scope| {
-            let heard = &heard;
-            if let Some(pipe) = output {
-                scope.spawn(move || {
-                    let read = out(&mut Bounded { pipe, limit });
-                    heard.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(read);
-                });
-            }
-            if let Some(pipe) = errors {
-                scope.spawn(move || {
-                    let read = err(&mut Bounded { pipe, limit });
-                    heard.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(read);
-                });
-            }
-            if let Some(input) = input {
-                // A command that does not read to the end is no fault.
-                _ = limit.write(input, stdin);
-            }
-        });
-        let Some(ended) = limit.wait(&mut child).map_err(failed)? else {
+            .arg(line);
+        let ran = limit.run(&mut ssh, stdin, out, err);
+        let Some((ended, out, err)) = ran.map_err(|error| SshError::of_start(&error))? else {
             return if limit.is_stopped() {
                 Ok(None)
             } else {
                 Err(self.late())
             };
-        };
-        let heard = heard.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (Some(out), Some(err)) = heard else {
-            let said = "nothing could be read".into();
-            return Err(SshError::Failed { said });
         };
         let Some(status) = ended.code() else {
             let said = format!("ssh was ended ({ended})").into();
@@ -357,21 +324,6 @@ impl Ssh {
             }
         }
         Ok(Some((status, out, err)))
-    }
-}
-
-/// Hands out lines as they come; what is no text is replaced.
-fn each_line(from: &mut dyn Read, mut hear: impl FnMut(&str)) {
-    let mut reader = BufReader::new(from);
-    let mut line = Vec::new();
-    while (&mut reader)
-        .take(LONGEST)
-        .read_until(b'\n', &mut line)
-        .is_ok_and(|read| read > 0)
-    {
-        let text = String::from_utf8_lossy(&line);
-        hear(text.trim_end_matches(['\n', '\r']));
-        line.clear();
     }
 }
 

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::durable::{self, Access};
+use homestak_api::lock;
+use homestak_core::doc::timeouts::{Limit, Timeouts};
+use homestak_engine::context::waits_for;
 use homestak_engine::ports::{GuestUuid, HostKey, PortError};
 
 use super::{INSTALL, process, share};
@@ -21,6 +24,8 @@ const TAIL: &str = "-----END OPENSSH PRIVATE KEY-----\n";
 #[derive(Clone, Debug)]
 pub struct Keyring {
     directory: PathBuf,
+    /// How long programs of OpenSSH may take, and a lock that someone else has.
+    timeouts: Timeouts,
 }
 
 impl Keyring {
@@ -28,7 +33,14 @@ impl Keyring {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
+            timeouts: Timeouts::default(),
         }
+    }
+
+    /// Waits no longer than this.
+    #[must_use]
+    pub fn limited(self, timeouts: Timeouts) -> Self {
+        Self { timeouts, ..self }
     }
 
     /// Returns the file with the driver's private key.
@@ -115,7 +127,7 @@ impl Keyring {
             if !self.directory.exists() {
                 return Ok(());
             }
-            share::close(&self.directory, guest.as_str());
+            self.disconnect(guest.as_str());
             self.pin(&self.known_hosts(), guest, None)?;
             self.pin(&self.seen_hosts(), guest, None)?;
             gone(&file)?;
@@ -123,6 +135,11 @@ impl Keyring {
         };
         let doing = format!("forget the SSH host key of guest {guest}");
         forget().map_err(|error| failed(&doing, &error))
+    }
+
+    /// Ends the connections to a guest that commands share.
+    pub(super) fn disconnect(&self, alias: &str) {
+        share::close(&self.directory, alias, self.timeouts.of(Limit::Ssh));
     }
 
     fn file_of(&self, guest: &GuestUuid) -> PathBuf {
@@ -144,7 +161,8 @@ impl Keyring {
             .tempdir_in(directory)
             .map_err(broken)?;
         let made = new.path().join("key");
-        let output = process::make_key(&made, comment).map_err(|error| missing(doing, &error))?;
+        let output = process::make_key(&made, comment, self.timeouts.of(Limit::Ssh));
+        let output = output.map_err(|error| missing(doing, &error))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             let detail = format!("ssh-keygen failed: {}", said.trim());
@@ -192,7 +210,7 @@ impl Keyring {
             .truncate(false)
             .write(true)
             .open(self.directory.join("lock"))?;
-        file.file().lock()?;
+        lock::lock(file.file(), self.timeouts.of(Limit::Lock), waits_for)?;
         Ok(file)
     }
 }

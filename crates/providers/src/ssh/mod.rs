@@ -7,7 +7,6 @@
 mod client;
 mod fault;
 mod keyring;
-mod limit;
 mod process;
 mod quote;
 mod share;
@@ -15,7 +14,6 @@ mod share;
 pub use client::{LARGEST, Output, Ssh, Stream, Trust};
 pub use fault::SshError;
 pub use keyring::Keyring;
-pub(crate) use limit::monotonic;
 pub use quote::{quote, shell_line};
 
 /// What installs OpenSSH's client.

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
@@ -24,8 +25,8 @@ pub(super) fn socket(keys: &Path, alias: &str, whom: &[&str]) -> Option<PathBuf>
     Some(directory.join(format!("{}-{}", short(&[alias]), short(whom))))
 }
 
-/// Ends every connection to a guest.
-pub(super) fn close(keys: &Path, alias: &str) {
+/// Ends every connection to a guest; asking its holder may take so long.
+pub(super) fn close(keys: &Path, alias: &str, within: Duration) {
     let Ok(entries) = fs_err::read_dir(directory(keys)) else {
         return;
     };
@@ -33,7 +34,7 @@ pub(super) fn close(keys: &Path, alias: &str) {
     for entry in entries.filter_map(Result::ok) {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
             // One that does not answer has ended already, and only its socket is left.
-            _ = process::end_master(&entry.path());
+            _ = process::end_master(&entry.path(), within);
             _ = fs_err::remove_file(entry.path());
         }
     }

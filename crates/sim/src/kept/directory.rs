@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::durable::{self, Access};
+use homestak_api::lock;
 use serde::{Deserialize, Serialize};
 
 use super::inside::Inside;
@@ -86,10 +87,10 @@ impl Lock {
         }
     }
 
-    /// Waits for a lock file.
-    pub fn take(path: &Path) -> io::Result<Self> {
+    /// Waits for a lock file, as long as is allowed.
+    pub fn take(path: &Path, within: Duration) -> io::Result<Self> {
         let file = open(path)?;
-        file.file().lock()?;
+        lock::lock(file.file(), within, |_| ())?;
         Ok(Self {
             path: path.to_owned(),
             file,

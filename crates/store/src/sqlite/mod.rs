@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use homestak_api::runtime::{Clock as _, WallClock};
+use homestak_api::runtime::{Clock as _, WallClock, off};
 use homestak_core::plan::{NodeRecord, Plan, StepKind};
 use homestak_engine::journal::{
     Ending, Entry, Fence, Holding, Journal, JournalError, Lease, Run, RunFilter, RunHead, RunId,
@@ -79,7 +79,7 @@ impl Sqlite {
     ) -> Result<T, JournalError> {
         let reader = Arc::clone(&self.reader);
         // Cancel safety: the thread finishes its read, and nobody takes the result.
-        let task = tokio::task::spawn_blocking(move || {
+        let task = off(move || {
             // A read that panicked has changed nothing, so its connection can be used again.
             let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
             let snapshot = reader.transaction()?;

@@ -11,12 +11,12 @@ pub(crate) mod processes;
 pub(crate) mod random;
 pub(crate) mod records;
 pub(crate) mod runs;
-pub(crate) mod sample;
 
 use std::process::Child;
 use std::sync::Arc;
 
 use homestak_engine::journal::{Journal, Scope};
+pub(crate) use homestak_test_support::sample;
 
 /// One place where a journal is kept. Each test has its own.
 pub(crate) trait Ground {

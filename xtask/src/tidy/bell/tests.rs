@@ -63,6 +63,9 @@ fn each_edge_has_its_place() {
         ("rustix::fs::renameat(a, b)", "crates/agent/src/files.rs"),
         ("new.persist(file)?", "crates/api/src/durable.rs"),
         ("jiff::Timestamp::now()", "crates/cli/src/clock.rs"),
+        ("task::spawn_blocking(work)", "crates/api/src/stop.rs"),
+        ("command.output()?", "crates/cli/src/process.rs"),
+        ("std::thread::sleep(PAUSE);", "crates/api/src/limit.rs"),
     ] {
         assert!(rings(SITE, code), "{code}");
         assert!(!rings(home, code), "{code} in {home}");

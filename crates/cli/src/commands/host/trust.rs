@@ -1,6 +1,5 @@
 //! `homestak host trust`: shows the fingerprint of a host's certificate, and records it.
 
-use std::io::{BufRead as _, IsTerminal as _};
 use std::process::ExitCode;
 
 use homestak_api::probe::fingerprint;
@@ -11,7 +10,9 @@ use homestak_driver::{DriverError, Session};
 use serde_json::json;
 
 use crate::commands::{Outcome, write_file};
+use crate::runtime::block_on;
 use crate::ui::Printer;
+use crate::ui::ask::{Answer, ask};
 
 /// Looks, shows, asks, records.
 pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -> Outcome {
@@ -36,7 +37,8 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
             printer.say(&format!("The recorded fingerprint is another one: {recorded}\nThe certificate was renewed, or someone stands between you and {host}."));
         }
         printer.say("Compare it on the host itself: openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem");
-        if !yes && !agreed(&format!("Trust this certificate for `{name}`?"), printer) {
+        let question = format!("Trust this certificate for `{name}`?");
+        if !yes && block_on(ask(&question, printer))? != Answer::Yes {
             return Err(
                 DriverError::refused("The fingerprint was not recorded.").hint(format!(
                     "homestak host trust {name} --yes records it without asking"
@@ -58,17 +60,6 @@ pub(super) fn run(name: &str, yes: bool, session: &Session, printer: &Printer) -
         });
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks a person. Without one, the answer is no.
-fn agreed(question: &str, printer: &Printer) -> bool {
-    if !std::io::stdin().is_terminal() {
-        return false;
-    }
-    printer.say(&format!("{question} [y/N]"));
-    let mut line = String::new();
-    _ = std::io::stdin().lock().read_line(&mut line);
-    matches!(line.trim(), "y" | "Y" | "yes")
 }
 
 /// Writes the fingerprint into the host's document, whose comments and layout stay.

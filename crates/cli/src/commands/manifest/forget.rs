@@ -27,7 +27,7 @@ pub(super) fn run(
             "Remove the record of `{node}` in `{}`? `{}` is not asked whether the {} is there, and nothing is changed on it.",
             scope.manifest, scope.host, record.guest
         );
-        agree(yes, &question, printer)?;
+        agree(yes, &question, printer).await?;
         let _lease = journal.hold(std::slice::from_ref(scope)).await?;
         let forgotten = journal.forget(scope, node).await?;
         if printer.shape.json {

@@ -102,7 +102,7 @@ impl<'a> Job<'a> {
             self.job.take_over(earlier).await?;
             return self.nothing(plan);
         }
-        self.confirm(plan, question)?;
+        self.confirm(plan, question).await?;
         self.preflight(plan).await?;
         self.job.take_over(earlier).await?;
         let ended = self.carry_out(plan).await?;
@@ -117,24 +117,25 @@ impl<'a> Job<'a> {
     }
 
     /// Asks when something is removed.
-    fn confirm(&self, plan: &Plan, question: &str) -> Result<(), DriverError> {
+    async fn confirm(&self, plan: &Plan, question: &str) -> Result<(), DriverError> {
         if self.carry.yes {
             return Ok(());
         }
         if plan.removes() {
-            return self.ask(question);
+            return self.ask(question).await;
         }
         if plan.removes_inside() {
             return self
-                .ask("Carry this out? It removes accounts, packages or files inside nodes, or may do so.");
+                .ask("Carry this out? It removes accounts, packages or files inside nodes, or may do so.")
+                .await;
         }
         Ok(())
     }
 
     /// Asks, whatever it is about.
-    pub(super) fn ask(&self, question: &str) -> Result<(), DriverError> {
+    pub(super) async fn ask(&self, question: &str) -> Result<(), DriverError> {
         let verb = self.verb;
-        match ask(question, self.printer) {
+        match ask(question, self.printer).await {
             Answer::Yes => Ok(()),
             Answer::No => Err(DriverError::refused("Nothing was done.")),
             Answer::Nobody => Err(DriverError::refused(
@@ -149,10 +150,10 @@ impl<'a> Job<'a> {
     /// Checks every host, unless that is not wanted.
     pub(super) async fn preflight(&self, plan: &Plan) -> Result<(), DriverError> {
         if self.carry.setup && plan.hosts.iter().any(|host| host == local::LOCAL) {
-            crate::commands::local::install(self.printer)?;
+            crate::commands::local::install(self.printer).await?;
         }
         if plan.verb == Verb::Apply {
-            self.job.require_keys()?;
+            self.job.require_keys().await?;
         }
         if self.carry.skip_preflight {
             return Ok(());

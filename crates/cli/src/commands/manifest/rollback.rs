@@ -51,7 +51,7 @@ async fn rollback(
         return Ok(ExitCode::SUCCESS);
     }
     printer.say(plan.trim_end());
-    agree(args.yes, "Undo this?", printer)?;
+    agree(args.yes, "Undo this?", printer).await?;
     screen.begin(rollback.chronicle());
     let work = async |interrupt| rollback.carry_out(interrupt).await;
     let ended = drive(work, screen, driver, printer).await?;

@@ -59,7 +59,7 @@ fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
         Some(hint) => format!("{} ({hint})", error.message),
         None => error.message,
     };
-    install(printer).map_err(word)?;
+    block_on(install(printer)).flatten().map_err(word)?;
     let findings = local::check(&settings.driver).map_err(word)?;
     let bad = findings
         .iter()
@@ -88,7 +88,7 @@ async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
         plan.on_error = OnError::Stop;
     }
     job.show(&plan)?;
-    guard(job, &plan)?;
+    guard(job, &plan).await?;
     job.preflight(&plan).await?;
     job.job.take_over(&earlier).await?;
     let mut report = Report::new(job, &plan);
@@ -123,7 +123,7 @@ fn now(job: &Job<'_>) -> Timestamp {
 }
 
 /// A test ends with a removal, so nothing may be there that was not made by it.
-fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), DriverError> {
+async fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), DriverError> {
     let there = plan.nodes.iter().filter(|node| node.found.is_some());
     let there: Vec<&str> = there.map(|node| node.name.as_str()).collect();
     if there.is_empty() || job.carry.yes {
@@ -133,6 +133,7 @@ fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), DriverError> {
         "The test removes everything at its end, also what is there already: {}. Go on?",
         there.join(", ")
     ))
+    .await
 }
 
 async fn create(

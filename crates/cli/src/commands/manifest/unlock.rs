@@ -32,7 +32,7 @@ pub(super) fn run(
     block_on(async {
         let held = journal.holding(&scope).await?;
         if let Some(held) = &held {
-            permit((held, now), &scope, yes, printer)?;
+            permit((held, now), &scope, yes, printer).await?;
             journal.unlock(&scope, held.number).await?;
         }
         let (manifest, host) = (&scope.manifest, &scope.host);
@@ -57,7 +57,7 @@ pub(super) fn run(
 }
 
 /// Refuses while the holder lives, and asks when nobody can know.
-fn permit(
+async fn permit(
     (held, now): (&Holding, Timestamp),
     scope: &Scope,
     yes: bool,
@@ -88,6 +88,7 @@ fn permit(
                  may still be finished on Proxmox VE.",
                 printer,
             )
+            .await
         }
         Life::Unknown => Err(DriverError::refused(format!(
             "{holds}, on another machine or in another container, and its last heartbeat was at {heartbeat}."

@@ -10,10 +10,10 @@ use homestak_driver::DriverError;
 use homestak_sim::kept::{Ended, KeepError, KeepSettings, Keeper, stock};
 use homestak_sim::{Builder, Pace, Script, Timing, World, serve};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Outcome, script};
 use crate::args::{PaceArg, SimServeArgs};
+use crate::runtime::asked_to_end;
 use crate::ui::Printer;
 
 /// The token that may do everything in a world that is not kept; it guards nothing but that.
@@ -172,20 +172,6 @@ async fn keep(
         Ended::Vanished => "The directory is gone: stopped.",
     });
     Ok(ExitCode::SUCCESS)
-}
-
-/// Waits for the end that the system or a person asks for.
-async fn asked_to_end() {
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
-        _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        // Cancel safety: only ever waited for.
-        _ = terminate.recv() => {}
-        // Cancel safety: as above.
-        _ = tokio::signal::ctrl_c() => {}
-    }
 }
 
 fn not_kept(error: &KeepError, directory: &Path) -> DriverError {

@@ -11,13 +11,11 @@ mod locked;
 mod refused;
 mod replay;
 
-#[path = "../../../tests/suite/sample.rs"]
-mod sample;
-
 use std::path::{Path, PathBuf};
 
 use homestak_core::plan::NodeStatus;
 use homestak_engine::journal::{Entry, Happened, Journal as _, JournalError, RunId};
+use homestak_test_support::sample;
 use rusqlite::Connection;
 
 use super::Sqlite;

@@ -21,7 +21,9 @@ pub enum Answer {
 
 /// A server on the loopback, until the test ends.
 pub struct Server {
+    /// Its port.
     pub port: u16,
+    /// The fingerprint of its certificate.
     pub fingerprint: String,
     /// Its certificate, as the authority that it is signed by.
     pub pem: String,
@@ -71,6 +73,7 @@ impl Server {
         server
     }
 
+    /// Returns its address.
     pub fn url(&self) -> String {
         format!("https://localhost:{}", self.port)
     }

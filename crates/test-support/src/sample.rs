@@ -13,15 +13,18 @@ use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
 use homestak_engine::ports::{Class, Gib, Mib, Next};
 use jiff::Timestamp;
 
-pub(crate) fn at(seconds: i64) -> Timestamp {
+/// A moment.
+pub fn at(seconds: i64) -> Timestamp {
     Timestamp::new(1_700_000_000 + seconds, 123_456_789).unwrap()
 }
 
-pub(crate) fn site() -> SiteId {
+/// The site of all of them.
+pub fn site() -> SiteId {
     SiteId::new("kq7f2mzx4vbt3npw").unwrap()
 }
 
-pub(crate) fn scope(manifest: &str, host: &str) -> Scope {
+/// A manifest on a host.
+pub fn scope(manifest: &str, host: &str) -> Scope {
     Scope {
         site: Some(site()),
         manifest: manifest.into(),
@@ -29,12 +32,13 @@ pub(crate) fn scope(manifest: &str, host: &str) -> Scope {
     }
 }
 
-pub(crate) fn uuid(number: usize) -> GuestUuid {
+/// The n-th guest.
+pub fn uuid(number: usize) -> GuestUuid {
     GuestUuid::new(&format!("6f1d2a3b-4c5d-4e6f-8a9b-{number:012x}")).unwrap()
 }
 
 /// A plan that makes so many virtual machines: four steps each, create, start, ready, discard.
-pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
+pub fn plan(manifest: &str, nodes: usize) -> Plan {
     let mut plan = Plan {
         form: FORM,
         verb: Verb::Apply,
@@ -59,7 +63,7 @@ pub(crate) fn plan(manifest: &str, nodes: usize) -> Plan {
 }
 
 /// The name of a step of a plan that [`plan`] makes.
-pub(crate) fn step(number: usize) -> Option<StepId> {
+pub fn step(number: usize) -> Option<StepId> {
     let kind = ["create", "start", "ready", "discard"][number % 4];
     let id = format!("{kind}:father/node-{}", number / 4);
     Some(StepId::from(id))
@@ -115,7 +119,8 @@ fn wanted(number: usize) -> Wanted {
     }
 }
 
-pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
+/// What is recorded of a node.
+pub fn record(name: &str, status: NodeStatus) -> NodeRecord {
     NodeRecord {
         name: name.into(),
         host: "father".into(),
@@ -137,7 +142,8 @@ pub(crate) fn record(name: &str, status: NodeStatus) -> NodeRecord {
     }
 }
 
-pub(crate) fn entry(number: usize, happened: Happened) -> Entry {
+/// An entry of a step.
+pub fn entry(number: usize, happened: Happened) -> Entry {
     Entry {
         step: step(number),
         happened,
@@ -146,18 +152,21 @@ pub(crate) fn entry(number: usize, happened: Happened) -> Entry {
     }
 }
 
-pub(crate) fn known(number: usize, happened: Happened, record: NodeRecord) -> Entry {
+/// An entry with what is recorded then.
+pub fn known(number: usize, happened: Happened, record: NodeRecord) -> Entry {
     Entry {
         record: Some(record),
         ..entry(number, happened)
     }
 }
 
-pub(crate) fn done() -> Happened {
+/// A step that changed something.
+pub fn done() -> Happened {
     Happened::Done { changed: true }
 }
 
-pub(crate) fn trouble() -> Trouble {
+/// What went wrong, with text that is hard to keep.
+pub fn trouble() -> Trouble {
     Trouble {
         class: Class::Refused,
         message: "create guest 99011 on father: storage `local-zfs` is \"full\"\n\u{1f480}".into(),

@@ -1,22 +1,19 @@
 //! A local host of its own for each test, and the machine compared before and after.
-//!
-//! Used with `#[path = "../../../../tests/support/local/bed.rs"] mod bed;`, beside a
-//! module `machine` that looks at the machine and a function `program` that says where the program
-//! `homestak` is.
 
 use std::collections::BTreeSet;
 use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::machine::picture;
-use crate::program;
+pub use crate::run::Run;
 
 /// A local host of its own: root directory, state, site.
 pub struct Bed {
+    program: PathBuf,
+    picture: fn(&Path) -> BTreeSet<String>,
     place: TempDir,
     before: BTreeSet<String>,
     environment: Vec<(String, String)>,
@@ -41,13 +38,6 @@ pub enum Way {
     Anew,
 }
 
-/// What a run printed, and its exit code.
-pub struct Run {
-    pub code: i32,
-    pub out: String,
-    pub err: String,
-}
-
 /// Tells whether nodes can be made here. Where tests must run (`make test`), they do.
 fn is_possible() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -66,12 +56,16 @@ pub fn image() -> String {
 }
 
 impl Bed {
-    /// Makes a local host, or says why not.
-    pub fn new() -> Option<Self> {
+    /// Makes a local host, or says why not. `program` is `homestak`, `shared` the directory of all
+    /// tests, and `picture` looks at what a local host with a root could leave on the machine.
+    pub fn new(
+        program: PathBuf,
+        shared: &Path,
+        picture: fn(&Path) -> BTreeSet<String>,
+    ) -> Option<Self> {
         if !is_possible() {
             return None;
         }
-        let shared = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         // One test at a time, whoever runs them.
         let turn = std::fs::OpenOptions::new()
             .create(true)
@@ -85,7 +79,7 @@ impl Bed {
         std::fs::create_dir_all(&images).unwrap();
         let place = tempfile::Builder::new()
             .prefix("bed")
-            .tempdir_in(&shared)
+            .tempdir_in(shared)
             .unwrap();
         let root = place.path().join("root");
         for directory in [
@@ -111,6 +105,8 @@ impl Bed {
         )
         .unwrap();
         let mut bed = Self {
+            program,
+            picture,
             before: BTreeSet::new(),
             place,
             environment: Vec::new(),
@@ -123,10 +119,12 @@ impl Bed {
         Some(bed)
     }
 
+    /// Returns the root directory of the host.
     pub fn root(&self) -> PathBuf {
         self.place.path().join("root")
     }
 
+    /// Returns the state directory.
     pub fn state(&self) -> PathBuf {
         self.place.path().join("state")
     }
@@ -164,8 +162,9 @@ impl Bed {
         self.manifest(name, &nodes);
     }
 
+    /// Returns the program with nothing of the outside in its environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program());
+        let mut command = Command::new(&self.program);
         command
             .args(arguments)
             .current_dir(self.place.path())
@@ -180,6 +179,7 @@ impl Bed {
         command
     }
 
+    /// Runs the program.
     pub fn run(&self, arguments: &[&str]) -> Run {
         self.command(arguments).output().map(Run::from).unwrap()
     }
@@ -191,10 +191,12 @@ impl Bed {
         self.run(&arguments)
     }
 
+    /// Applies a manifest.
     pub fn apply(&self, name: &str) {
         self.manifest_run("apply", name, &["--yes"]).good();
     }
 
+    /// Destroys a manifest.
     pub fn destroy(&self, name: &str) {
         self.manifest_run("destroy", name, &["--yes"]).good();
     }
@@ -205,6 +207,7 @@ impl Bed {
         shown["nodes"].as_array().unwrap().clone()
     }
 
+    /// Returns the names of the nodes of the host.
     pub fn names(&self) -> Vec<String> {
         let nodes = self.nodes();
         let mut names: Vec<String> = nodes.iter().map(|node| text(&node["name"])).collect();
@@ -222,6 +225,7 @@ impl Bed {
         self.at(&text(&found["address"]), &text(&found["uuid"]), command)
     }
 
+    /// Runs a command in a node at an address, which is known by its UUID.
     pub fn at(&self, address: &str, uuid: &str, command: &str) -> Run {
         self.ssh(address, uuid, command, "ControlPath=none")
             .output()
@@ -360,7 +364,7 @@ impl Bed {
 
     /// Requires that the machine is as it was.
     pub fn is_as_before(&self) {
-        let now = picture(&self.root());
+        let now = (self.picture)(&self.root());
         // The numbers of leases that were seen are kept as long as the root is.
         let left: Vec<&String> = (now.difference(&self.before))
             .filter(|line| !line.ends_with("/root/fences.json"))
@@ -383,35 +387,6 @@ impl Drop for Bed {
         if std::thread::panicking() {
             let _ = self.command(&["local", "clean", "--all", "--yes"]).output();
         }
-    }
-}
-
-impl From<Output> for Run {
-    fn from(output: Output) -> Self {
-        Self {
-            code: output.status.code().unwrap_or(-1),
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
-    }
-}
-
-impl Run {
-    /// Requires success and returns stdout.
-    pub fn good(self) -> String {
-        assert_eq!(self.code, 0, "{}\n{}", self.out, self.err);
-        self.out
-    }
-
-    /// Requires success and returns stdout as JSON.
-    pub fn json(self) -> Value {
-        serde_json::from_str(&self.good()).unwrap()
-    }
-
-    /// Requires failure, and returns what was said.
-    pub fn bad(self) -> String {
-        assert_ne!(self.code, 0, "{}\n{}", self.out, self.err);
-        self.err
     }
 }
 

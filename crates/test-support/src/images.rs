@@ -1,14 +1,12 @@
 //! Images that tests share: built once into `target/test-images`, or where `HOMESTAK_TEST_IMAGES`
 //! says, and taken by every test of every crate from there.
-//!
-//! Used with `#[path = "../../../tests/support/images.rs"] mod images;`.
 
 use std::path::PathBuf;
 
 use homestak_providers::image::{Images, Tree};
 
 /// Returns where the images of tests are.
-pub(crate) fn directory() -> PathBuf {
+pub fn directory() -> PathBuf {
     let target = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target"));
     std::env::var_os("HOMESTAK_TEST_IMAGES")
         .map_or_else(|| target().join("test-images"), PathBuf::from)
@@ -16,7 +14,7 @@ pub(crate) fn directory() -> PathBuf {
 
 /// Returns whether images can be built and used here. What is missing is printed, and fails the
 /// test when `HOMESTAK_TEST_REQUIRE` is set.
-pub(crate) fn possible() -> bool {
+pub fn possible() -> bool {
     let root = std::fs::metadata("/proc/self").is_ok_and(|own| {
         use std::os::unix::fs::MetadataExt as _;
         own.uid() == 0
@@ -38,7 +36,7 @@ pub(crate) fn possible() -> bool {
 
 /// Returns a tree, built by whichever test comes first; the others wait for it. Outdated ones
 /// that nobody uses are removed, so that the directory does not grow with every recipe.
-pub(crate) fn tree(name: &str) -> Tree {
+pub fn tree(name: &str) -> Tree {
     let images = Images::new(directory());
     let built = wait(images.ensure(name, &|line| println!("{line}")));
     let tree =

@@ -1,13 +1,12 @@
 //! Commands of the README and the guides: every line of a fenced `sh` or `console` block.
 //!
-//! Used with `#[path = ...] mod guides;`, and run by `crates/cli/tests/it/guides.rs` (with the
-//! simulator) and `crates/cli/tests/local/guides.rs` (with real nodes of this machine).
+//! Run by `crates/cli/tests/it/guides.rs` (with the simulator) and `crates/cli/tests/local/guides.rs` (with real nodes of this machine).
 
 use std::path::{Path, PathBuf};
 
 /// Where a command is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Where {
+pub enum Where {
     /// In `it/guides.rs`.
     Simulator,
     /// In `local/guides.rs`.
@@ -18,7 +17,7 @@ pub(crate) enum Where {
 
 /// Commands that `it/guides.rs` does not run: page, how the command begins, where it is run instead
 /// and why. All others are run there.
-pub(crate) const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
+pub const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
     (
         "README",
         "sudo ./run.sh manifest test",
@@ -130,16 +129,18 @@ pub(crate) const ELSEWHERE: &[(&str, &str, Where, &str)] = &[
 
 /// A command of a page.
 #[derive(Debug)]
-pub(crate) struct Command {
-    pub(crate) page: String,
+pub struct Command {
+    /// The page.
+    pub page: String,
     /// Number of its line in the page.
-    pub(crate) line: usize,
-    pub(crate) text: String,
+    pub line: usize,
+    /// What is typed.
+    pub text: String,
 }
 
 impl Command {
     /// Returns where it is run.
-    pub(crate) fn place(&self) -> Where {
+    pub fn place(&self) -> Where {
         let fits = |(page, start, ..): &&(&str, &str, Where, &str)| {
             self.page == *page && self.text.starts_with(start)
         };
@@ -151,7 +152,7 @@ impl Command {
 }
 
 /// The README, and every guide.
-pub(crate) fn pages() -> Vec<PathBuf> {
+pub fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let guides = std::fs::read_dir(root.join("docs/guides")).unwrap();
     let mut pages: Vec<PathBuf> = guides.map(|entry| entry.unwrap().path()).collect();
@@ -162,7 +163,7 @@ pub(crate) fn pages() -> Vec<PathBuf> {
 
 /// Returns the commands of a page, and files that it shows: blocks of YAML that begin with the name
 /// of a file in a comment.
-pub(crate) fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
+pub fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
     let text = std::fs::read_to_string(page).unwrap();
     let name = page.file_stem().unwrap().to_string_lossy().into_owned();
     let (mut commands, mut files) = (Vec::new(), Vec::new());
@@ -210,7 +211,7 @@ pub(crate) fn read(page: &Path) -> (Vec<Command>, Vec<(String, String)>) {
 
 /// Runs commands in one shell, so that each sees what the ones before it have set, and returns what
 /// was printed, the code of each, and what all of them printed.
-pub(crate) fn script(commands: &[(usize, String)]) -> String {
+pub fn script(commands: &[(usize, String)]) -> String {
     let mut script = "set +e\n".to_owned();
     for (at, command) in commands {
         script += &format!("echo \"== {at}\" >&3\n{command}\necho \"code $?\" >&3\n");
@@ -219,7 +220,7 @@ pub(crate) fn script(commands: &[(usize, String)]) -> String {
 }
 
 /// Reads what [`script`] wrote: the code of each command by the number of its line.
-pub(crate) fn codes(text: &str) -> Vec<(usize, i32)> {
+pub fn codes(text: &str) -> Vec<(usize, i32)> {
     let mut codes = Vec::new();
     let mut at = 0;
     for line in text.lines() {

@@ -12,11 +12,11 @@ use homestak_engine::ports::GuestUuid;
 use homestak_providers::ssh::Keyring;
 
 /// A server that stands for a node.
-pub(crate) struct Sshd {
+pub struct Sshd {
     /// Where it is.
-    pub(crate) address: IpAddr,
+    pub address: IpAddr,
     /// Its port.
-    pub(crate) port: u16,
+    pub port: u16,
     child: Child,
 }
 
@@ -27,12 +27,12 @@ impl Drop for Sshd {
 }
 
 /// The n-th guest.
-pub(crate) fn guest(nth: u32) -> GuestUuid {
+pub fn guest(nth: u32) -> GuestUuid {
     GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{nth:012x}")).expect("a UUID")
 }
 
 /// The user that tests run as: a server without privileges lets in nobody else.
-pub(crate) fn user() -> String {
+pub fn user() -> String {
     let output = Command::new("id").arg("-un").output().expect("id");
     String::from_utf8(output.stdout)
         .expect("text")
@@ -42,13 +42,13 @@ pub(crate) fn user() -> String {
 
 impl Sshd {
     /// Ends it; nobody answers at its port any more.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         _ = self.child.kill();
         _ = self.child.wait();
     }
 
     /// Starts a server at 127.0.0.N with the host key of a guest in a keyring.
-    pub(crate) fn start(keyring: &Keyring, nth: u8, guest: &GuestUuid, directory: &Path) -> Self {
+    pub fn start(keyring: &Keyring, nth: u8, guest: &GuestUuid, directory: &Path) -> Self {
         let key = keyring.host_key(guest).expect("a host key");
         keyring.own().expect("the driver's key");
         let own = keyring.own_file().with_added_extension("pub");
@@ -88,7 +88,7 @@ impl Sshd {
 }
 
 /// Writes a configuration of `ssh` that knows the ports of servers.
-pub(crate) fn client_config(directory: &Path, servers: &[&Sshd]) -> PathBuf {
+pub fn client_config(directory: &Path, servers: &[&Sshd]) -> PathBuf {
     let text: String = servers
         .iter()
         .map(|sshd| format!("Host {}\n  Port {}\n", sshd.address, sshd.port))

@@ -1,0 +1,240 @@
+//! Programs that are run to their end, with a deadline: their pipes are read and written no longer
+//! than that, whatever they do or do not do. Whoever calls this may wait: never the runtime.
+
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, getpgid, kill_process_group};
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often is looked whether the limit is reached, in nanoseconds.
+const TICK: i64 = 100_000_000;
+/// The first and the longest pause between looks whether a program ended whose pipes are closed.
+const ENDING: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+
+/// Returns the time that has passed since some point in the past.
+pub fn monotonic() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
+/// Runs a command whose pipes are set up to its end, and returns what it printed. One that takes
+/// longer than `within` is ended, which is an error.
+pub fn output(command: &mut Command, input: &[u8], within: Duration) -> io::Result<Output> {
+    let read = |from: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        _ = from.read_to_end(&mut bytes);
+        bytes
+    };
+    let ended = Limit::new(within, &|| false).run(command, input, read, read)?;
+    let (status, stdout, stderr) = ended.ok_or_else(|| {
+        let (program, seconds) = (command.get_program().to_string_lossy(), within.as_secs());
+        let text = format!("`{program}` did not end within {seconds} s, and was killed");
+        io::Error::new(ErrorKind::TimedOut, text)
+    })?;
+    Ok(Output {
+        status,
+        stdout,
+        stderr,
+    })
+}
+
+/// Hands out lines as they come, without their ends; what is no text is replaced, and a line that is
+/// longer than `longest` bytes comes in parts.
+pub fn each_line(from: &mut dyn Read, longest: u64, mut hear: impl FnMut(&str)) {
+    let mut reader = BufReader::new(from);
+    let mut line = Vec::new();
+    while (&mut reader)
+        .take(longest)
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|read| read > 0)
+    {
+        let text = String::from_utf8_lossy(&line);
+        hear(text.trim_end_matches(['\n', '\r']));
+        line.clear();
+    }
+}
+
+/// When a program is ended that has not ended by itself.
+pub struct Limit<'a> {
+    until: Duration,
+    stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl<'a> Limit<'a> {
+    /// Allows so much time, and less when `stop` says that it is enough.
+    pub fn new(within: Duration, stop: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        let until = monotonic().saturating_add(within);
+        Self { until, stop }
+    }
+
+    /// Tells whether `stop` said that it is enough.
+    pub fn is_stopped(&self) -> bool {
+        (self.stop)()
+    }
+
+    fn is_reached(&self) -> bool {
+        monotonic() >= self.until || self.is_stopped()
+    }
+
+    /// Runs a command whose pipes are set up: writes its input, and reads what it prints. `None`
+    /// when the limit was reached, and it was ended.
+    pub fn run<A: Send, B: Send>(
+        &self,
+        command: &mut Command,
+        input: &[u8],
+        out: impl FnOnce(&mut dyn Read) -> A + Send,
+        err: impl FnOnce(&mut dyn Read) -> B + Send,
+    ) -> io::Result<Option<(ExitStatus, A, B)>> {
+        let mut child = command.spawn()?;
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (out, err) = std::thread::scope(|scope| {
+            let err = scope.spawn(|| err(&mut self.bounded(stderr)));
+            let out = scope.spawn(|| out(&mut self.bounded(stdout)));
+            if let Some(stdin) = stdin {
+                // One that does not read to the end says itself what it misses.
+                _ = self.write(stdin, input);
+            }
+            (out.join(), err.join())
+        });
+        let (Ok(out), Ok(err)) = (out, err) else {
+            self.end(&mut child)?;
+            return Err(io::Error::other("nothing could be read"));
+        };
+        Ok(self.wait(&mut child)?.map(|status| (status, out, err)))
+    }
+
+    fn bounded<R: Read + AsFd>(&self, pipe: Option<R>) -> Bounded<'_, R> {
+        Bounded { pipe, limit: self }
+    }
+
+    /// Waits until a pipe is ready; returns whether it is.
+    fn ready(&self, pipe: &impl AsFd, wanted: PollFlags) -> bool {
+        let tick = Timespec {
+            tv_sec: 0,
+            tv_nsec: TICK,
+        };
+        while !self.is_reached() {
+            let mut polled = [PollFd::new(pipe, wanted)];
+            match poll(&mut polled, Some(&tick)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return true,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Writes all that is read until the limit is reached.
+    fn write(&self, mut pipe: ChildStdin, mut bytes: &[u8]) -> io::Result<()> {
+        let flags = fcntl_getfl(&pipe)?;
+        fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?;
+        while !bytes.is_empty() && self.ready(&pipe, PollFlags::OUT) {
+            match pipe.write(bytes) {
+                Ok(n_written) => bytes = &bytes[n_written..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a program has ended; `None` when the limit was reached, and it was ended.
+    fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+        let [mut pause, longest] = ENDING;
+        // First the limit: one that ended because nobody reads any more has not said everything.
+        while !self.is_reached() {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(longest);
+        }
+        self.end(child)?;
+        Ok(None)
+    }
+
+    /// Ends a program, with its children when it has a process group of its own.
+    fn end(&self, child: &mut Child) -> io::Result<()> {
+        let pid = Pid::from_child(child);
+        if getpgid(Some(pid)) == Ok(pid) {
+            _ = kill_process_group(pid, Signal::KILL);
+        }
+        child.kill()?;
+        child.wait().map(drop)
+    }
+}
+
+/// A pipe that ends when the limit is reached.
+struct Bounded<'a, R> {
+    pipe: Option<R>,
+    limit: &'a Limit<'a>,
+}
+
+impl<R: Read + AsFd> Read for Bounded<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.pipe {
+            Some(pipe) if self.limit.ready(pipe, PollFlags::IN) => pipe.read(buffer),
+            _ => Ok(0),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "programs are run")]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Stdio;
+
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        shell
+    }
+
+    #[test]
+    fn a_program_reads_its_input_and_what_it_prints_comes_back() {
+        let minute = Duration::from_secs(60);
+        let script = "cat; echo no >&2; exit 3";
+        let ended = output(&mut shell(script), b"hello", minute).expect("it runs");
+        let printed = (ended.stdout.as_slice(), ended.stderr.as_slice());
+        assert_eq!(printed, (&b"hello"[..], &b"no\n"[..]));
+        assert_eq!(ended.status.code(), Some(3));
+        // One that does not read is no fault, however much it is given.
+        let many = vec![0; 1 << 20];
+        output(&mut shell("exec true"), &many, minute).expect("it runs");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended_with_its_children_and_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let note = directory.path().join("child");
+        let script = format!("sleep 1000 & echo $! > {}; wait", note.display());
+        for script in [script.as_str(), "exec >&- 2>&-; exec sleep 1000"] {
+            let mut hanging = shell(script);
+            hanging.process_group(0);
+            let error = output(&mut hanging, b"", Duration::from_secs(1)).expect_err("late");
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            let text = error.to_string();
+            assert_eq!(text, "`sh` did not end within 1 s, and was killed");
+        }
+        let child = fs_err::read_to_string(note).expect("it began");
+        let stat = fs_err::read_to_string(format!("/proc/{}/stat", child.trim()));
+        // Gone, or on its way.
+        assert!(stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z ")));
+    }
+}

@@ -1,0 +1,44 @@
+//! What a run of a program printed, and how it ended.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+/// What a run printed, and its exit code.
+pub struct Run {
+    /// The exit code; -1 when a signal ended it.
+    pub code: i32,
+    /// What it printed on stdout.
+    pub out: String,
+    /// What it printed on stderr.
+    pub err: String,
+}
+
+impl From<Output> for Run {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Run {
+    /// Requires success and returns stdout.
+    pub fn good(self) -> String {
+        assert_eq!(self.code, 0, "{}\n{}", self.out, self.err);
+        self.out
+    }
+
+    /// Requires success and returns stdout as JSON.
+    pub fn json(self) -> Value {
+        serde_json::from_str(&self.good()).unwrap()
+    }
+
+    /// Requires failure, and returns what was said.
+    pub fn bad(self) -> String {
+        assert_ne!(self.code, 0, "{}\n{}", self.out, self.err);
+        self.err
+    }
+}
