@@ -3,6 +3,8 @@
 //! In: work. Out: what came of it.
 //! Never: work that goes on when nobody waits for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use homestak_driver::runs::Interrupt;
 use homestak_driver::{Driver, DriverError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +39,26 @@ pub(crate) async fn asked_to_end() {
     }
 }
 
+/// Whether something is carried out that is asked to stop by a signal.
+static DRIVEN: AtomicBool = AtomicBool::new(false);
+
+/// Does work in which several things are carried out, one after the other. A signal in between
+/// ends it: `None`.
+pub(crate) async fn attended<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            // Cancel safety: nothing is carried out when it is left.
+            done = &mut work => return Some(done),
+            // Cancel safety: only ever waited for.
+            () = asked_to_end() => {}
+        }
+        if !DRIVEN.load(Ordering::Relaxed) {
+            return None;
+        }
+    }
+}
+
 /// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
 pub(crate) async fn drive<T>(
     work: impl AsyncFnOnce(Interrupt) -> Result<T, DriverError>,
@@ -52,6 +74,7 @@ pub(crate) async fn drive<T>(
     let mut tick = tokio::time::interval(std::time::Duration::from_millis(100));
     let mut work = std::pin::pin!(work(interrupt));
     let mut asked = false;
+    DRIVEN.store(true, Ordering::Relaxed);
     let done = loop {
         tokio::select! {
             // Cancel safety: left only when a person insists; every intent is written down.
@@ -75,6 +98,7 @@ pub(crate) async fn drive<T>(
             "Stopping: waits end, nothing new is begun, and what cannot be left is finished. Interrupt again to leave at once.",
         );
     };
+    DRIVEN.store(false, Ordering::Relaxed);
     screen.finish();
     done.transpose()
 }

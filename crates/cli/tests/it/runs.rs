@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use homestak_sim::{Pace, Timing};
+use homestak_sim::{Call, Fault, FaultKind, Pace, Timing};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -152,6 +152,35 @@ fn two_interrupts_leave_at_once_and_a_later_apply_takes_over() {
         .map(|run| run["ending"].as_str().unwrap())
         .collect();
     assert_eq!(endings, ["done", "superseded"]);
+}
+
+#[test]
+fn an_interrupt_between_the_runs_of_a_test_ends_it() {
+    let father = Father::quick();
+    father.workers(1, "");
+    // Slow enough that what follows is in place before the nodes are verified.
+    let addresses = Call::any().path("/network-get-interfaces");
+    let slow = Fault::new(addresses, FaultKind::Slow(200.0));
+    father.pve.add_fault(slow);
+    let test = [&["manifest", "test"], &APPLY[2..]].concat();
+    let mut running = Running::start(&father, &test);
+    running.until("run-ended", "");
+    let lists = || father.pve.calls().get("GET /cluster/resources").copied();
+    let before = lists();
+    let list = Call::any().path("/cluster/resources");
+    father.pve.add_fault(Fault::new(list, FaultKind::Timeout));
+    while lists() == before {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.send(Signal::INT);
+    let ended = running.end();
+    assert_eq!(ended.code, 130, "{}", ended.err);
+    assert!(
+        ended.err.contains("what was created stays"),
+        "{}",
+        ended.err
+    );
+    assert_eq!(father.guests().len(), 1);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::test_report::{Phase, Report};
 use crate::args::TestArgs;
 use crate::commands::Outcome;
 use crate::commands::local::install;
-use crate::runtime::{block_on, drive};
+use crate::runtime::{attended, block_on, drive};
 use crate::settings::Settings;
 use crate::ui::{Printer, result};
 
@@ -34,7 +34,11 @@ pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Ou
     )?;
     let directory = args.report_dir.clone();
     let directory = directory.unwrap_or_else(|| settings.driver.state.join("reports"));
-    block_on(test(&job, args, &directory))?
+    let Some(outcome) = block_on(attended(test(&job, args, &directory)))? else {
+        printer.say("Interrupted; what was created stays until it is destroyed.");
+        return Ok(ExitCode::from(130));
+    };
+    outcome
 }
 
 /// Sets this machine up, where that is asked for. When it cannot run real nodes, the simulator
