@@ -60,12 +60,6 @@ pub fn standing(data: &Value) -> Option<Standing> {
     }
 }
 
-/// Returns how many sixteenths of a pause are taken. Copies that began together end together; if
-/// all were looked at late together, their storage would be idle until then.
-fn share(upid: &Upid) -> u32 {
-    u32::try_from(upid.pid % 9).map_or(16, |part| 16 - part)
-}
-
 fn ending(words: &str) -> Standing {
     match words.trim() {
         "OK" => Standing::Well,
@@ -183,7 +177,7 @@ impl Pve {
             // In proportion to how long it has taken: looks are few, and an end is seen soon, for
             // whoever waits for a turn waits for that too.
             let pause = (elapsed(started, now) / LATE).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-            self.clock.sleep(pause * share(upid) / 16).await;
+            self.clock.sleep(pause).await;
         }
     }
 
