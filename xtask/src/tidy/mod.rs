@@ -14,8 +14,8 @@ mod licence;
 mod line;
 mod link;
 mod manifest;
+mod module_doc;
 mod path;
-mod sign;
 mod size;
 mod whitespace;
 mod word;
@@ -49,7 +49,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Fault>> {
 fn check_files(tree: &Tree) -> Vec<Fault> {
     let mut faults = Vec::new();
     for file in &tree.files {
-        sign::check(file, &mut faults);
+        module_doc::check(file, &mut faults);
         size::check(file, &mut faults);
         word::check(file, &mut faults);
         bell::check(file, &mut faults);

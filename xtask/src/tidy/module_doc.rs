@@ -1,10 +1,13 @@
-//! Module docs: every module starts with a few lines that say what it is for.
+//! Module documentation: every module starts with a few lines that say what it is for.
 
 use super::Fault;
 use crate::tree::File;
 
 /// How many lines the first paragraph may have; longer ones are not read.
 const MOST_LINES: usize = 5;
+
+/// Whether the fixed `In: ... Out: ... Never: ...` pattern is refused. Off while files still have it.
+const REFUSE_PATTERN: bool = false;
 
 /// Names that say nothing about what is in the file.
 const EMPTY_NAMES: &[&str] = &[
@@ -30,27 +33,44 @@ pub(super) fn check(file: &File, faults: &mut Vec<Fault>) {
             ),
         );
     }
-    let sign = sign(&file.text);
-    if sign.is_empty() {
+    let intro = first_paragraph(&file.text);
+    if intro.is_empty() {
         fault(
             1,
-            "no module doc, start with one to five `//!` lines: what it is for".into(),
+            "no module documentation: start with one to five `//!` lines that say what the module is for".into(),
         );
         return;
     }
-    if sign.len() > MOST_LINES {
+    if intro.len() > MOST_LINES {
         fault(
             1,
             format!(
-                "the module doc begins with {} lines, say it in {MOST_LINES} and put the rest behind an empty `//!` line",
-                sign.len()
+                "the module documentation begins with {} lines: use at most {MOST_LINES}, and put the rest behind an empty `//!` line",
+                intro.len()
             ),
+        );
+    }
+    if REFUSE_PATTERN && let Some(line) = pattern_line(&file.text) {
+        fault(
+            line,
+            "replace the fixed `In: ... Out: ... Never: ...` pattern with plain sentences".into(),
         );
     }
 }
 
-/// Returns the first paragraph of the module's doc.
-fn sign(text: &str) -> Vec<&str> {
+/// Returns the first line of the module documentation with the fixed pattern.
+fn pattern_line(text: &str) -> Option<usize> {
+    let mut lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+    let found = lines.position(|line| {
+        ["In: ", "Out: ", "Never: "]
+            .iter()
+            .any(|label| line.trim_start().starts_with(label))
+    });
+    found.map(|index| index + 1)
+}
+
+/// Returns the first paragraph of the module documentation.
+fn first_paragraph(text: &str) -> Vec<&str> {
     let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
     lines
         .map(str::trim)
@@ -71,9 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn a_module_needs_a_doc() {
+    fn a_module_needs_documentation() {
         assert_eq!(faults("crates/core/src/plan.rs", GOOD), [""; 0]);
-        assert!(faults("crates/core/src/plan.rs", "use x;\n")[0].contains("no module doc"));
+        assert!(
+            faults("crates/core/src/plan.rs", "use x;\n")[0].contains("no module documentation")
+        );
         assert_eq!(faults("crates/core/tests/plan.rs", "use x;\n"), [""; 0]);
     }
 
@@ -81,6 +103,15 @@ mod tests {
     fn the_first_paragraph_is_short() {
         let long = "//! a\n//! b\n//! c\n//! d\n//! e\n//! f\n";
         assert!(faults("xtask/src/plan.rs", long)[0].contains("begins with 6 lines"));
+    }
+
+    #[test]
+    fn the_fixed_pattern_is_found() {
+        assert_eq!(
+            pattern_line("//! Makes plans.\n//!\n//! In: a. Out: b.\n"),
+            Some(3)
+        );
+        assert_eq!(pattern_line(GOOD), None);
     }
 
     #[test]
