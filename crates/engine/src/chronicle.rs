@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use homestak_core::plan::{Action, Place, Plan, StepKind, Verb};
 use jiff::Timestamp;
 
-use crate::events::{Event, What};
+use crate::events::{Event, Subject, What};
 use crate::journal::{Ending, Happened, Run, RunId, Trouble};
 use crate::ports::GuestId;
 use crate::steps::subject;
@@ -117,8 +117,6 @@ pub struct Chronicle {
     pub nodes: Vec<Row>,
     /// Images that were brought.
     pub images: Vec<Row>,
-    /// What a person should know.
-    pub warnings: Vec<(String, String)>,
     /// Whether steps are being undone.
     pub unwinding: bool,
     /// How it ended, and after how many seconds.
@@ -317,12 +315,7 @@ impl Chronicle {
                     now.waits_for = Some(what.clone());
                 }
             }
-            What::Warning { subject, text } => {
-                let warning = (subject.clone(), text.clone());
-                if !self.warnings.contains(&warning) {
-                    self.warnings.push(warning);
-                }
-            }
+            What::Warning { .. } => {}
             What::StepDone {
                 subject,
                 step,
@@ -342,7 +335,8 @@ impl Chronicle {
                 row.address = address.or(row.address);
                 row.done(*step, (*undo, *changed, *kept), removes);
                 if *step == StepKind::Destroy && !*undo {
-                    for (at, _) in self.buried.iter().filter(|(_, gone)| gone == subject) {
+                    let gone = subject.to_string();
+                    for (at, _) in self.buried.iter().filter(|(_, name)| *name == gone) {
                         self.nodes[*at].status = Status::Destroyed;
                     }
                 }
@@ -368,14 +362,15 @@ impl Chronicle {
         }
     }
 
-    fn row(&mut self, subject: &str) -> &mut Row {
-        if let Some(at) = self.index.get(subject) {
+    fn row(&mut self, subject: &Subject) -> &mut Row {
+        let name = subject.to_string();
+        if let Some(at) = self.index.get(&name) {
             return &mut self.nodes[*at];
         }
-        let at = self.images.iter().position(|row| row.name == subject);
+        let at = self.images.iter().position(|row| row.name == name);
         let at = at.unwrap_or_else(|| {
             self.images.push(Row {
-                name: subject.to_owned(),
+                name,
                 parent: None,
                 host: String::new(),
                 action: Action::Create,

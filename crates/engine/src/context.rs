@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use homestak_api::runtime;
 
-use crate::events::{RunHub, What};
+use crate::events::{RunHub, Subject, What};
 use crate::journal::Fence;
 use crate::ports::PortError;
 
@@ -17,13 +17,13 @@ pub(crate) struct Context {
     /// Where events of its run are told; none outside of runs.
     pub(crate) hub: Option<Arc<RunHub>>,
     /// Node or image it is about, for remarks that name no guest.
-    pub(crate) subject: String,
+    pub(crate) subject: Subject,
     /// The number under which its run holds the host.
     pub(crate) fence: Option<Fence>,
 }
 
 impl Context {
-    pub(crate) fn new(hub: &Arc<RunHub>, subject: String, fence: Option<Fence>) -> Self {
+    pub(crate) fn new(hub: &Arc<RunHub>, subject: Subject, fence: Option<Fence>) -> Self {
         Self {
             hub: Some(hub.clone()),
             subject,

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{Action, StepKind};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 use crate::context::{self, Context};
 use crate::journal::{Ending, RunId, Trouble};
 use crate::ports::{GuestId, GuestUuid, Listener, Remark};
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
     /// When.
     pub at: Timestamp,
@@ -28,8 +28,41 @@ pub struct Event {
     pub what: What,
 }
 
+/// What an event is about. Serialized as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// The whole run.
+    #[default]
+    Run,
+    /// A node, by its name.
+    Node(String),
+    /// An image on a host.
+    Image {
+        /// The image's name.
+        name: String,
+        /// The host, or the node, that stores it.
+        place: String,
+    },
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Run => Ok(()),
+            Self::Node(name) => f.write_str(name),
+            Self::Image { name, place } => write!(f, "image {name} on {place}"),
+        }
+    }
+}
+
+impl Serialize for Subject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// A node as a run begins.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cast {
     /// Its name.
     pub name: String,
@@ -44,7 +77,7 @@ pub struct Cast {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum What {
     /// A run began, or goes on.
@@ -61,7 +94,7 @@ pub enum What {
     /// A step began.
     StepStarted {
         /// Node or image it is about.
-        subject: String,
+        subject: Subject,
         /// What it does.
         step: StepKind,
         /// Whether it is being undone.
@@ -70,28 +103,28 @@ pub enum What {
     /// What a step waits for.
     Waiting {
         /// Node or image it is about.
-        subject: String,
+        subject: Subject,
         /// What for.
         what: String,
     },
     /// What a step does just now.
     Doing {
         /// Node it is about.
-        subject: String,
+        subject: Subject,
         /// What.
         what: String,
     },
     /// Something a person should know.
     Warning {
-        /// Node or image it is about; empty when it is about the run.
-        subject: String,
+        /// Node or image it is about, or the run.
+        subject: Subject,
         /// What.
         text: String,
     },
     /// A step was done.
     StepDone {
         /// Node or image it is about.
-        subject: String,
+        subject: Subject,
         /// What it did.
         step: StepKind,
         /// Whether it was undone.
@@ -113,7 +146,7 @@ pub enum What {
     /// A step failed.
     StepFailed {
         /// Node or image it is about.
-        subject: String,
+        subject: Subject,
         /// What it was to do.
         step: StepKind,
         /// Whether it was being undone.
@@ -163,7 +196,7 @@ impl Hub {
         &self,
         run: RunId,
         names: BTreeMap<GuestUuid, String>,
-        images: BTreeMap<String, String>,
+        images: BTreeMap<String, Subject>,
     ) -> Arc<RunHub> {
         Arc::new(RunHub {
             observer: self.0.observer.clone(),
@@ -189,7 +222,7 @@ pub(crate) struct RunHub {
     clock: SharedClock,
     run: RunId,
     names: BTreeMap<GuestUuid, String>,
-    images: BTreeMap<String, String>,
+    images: BTreeMap<String, Subject>,
 }
 
 impl RunHub {
@@ -205,12 +238,12 @@ impl RunHub {
 
     /// What a provider says while it works becomes an event of the node it is about, which is the
     /// step's subject unless it names a guest.
-    fn hear(&self, guest: Option<&GuestUuid>, subject: String, remark: Remark) {
+    fn hear(&self, guest: Option<&GuestUuid>, subject: Subject, remark: Remark) {
         let name = guest.and_then(|uuid| self.names.get(uuid));
-        let subject = name.cloned().unwrap_or(subject);
+        let subject = name.cloned().map_or(subject, Subject::Node);
         match remark {
             // Nobody knows whose wait it is; the step itself says what it does.
-            Remark::Waiting(_) if subject.is_empty() => {}
+            Remark::Waiting(_) if subject == Subject::Run => {}
             Remark::Waiting(what) => self.tell(What::Waiting { subject, what }),
             Remark::Image { name, what } => {
                 if let Some(subject) = self.images.get(&name).cloned() {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anstream::ColorChoice;
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{Plan, StepKind};
-use homestak_driver::events::{Event, Observer, What};
+use homestak_driver::events::{Event, Observer, Subject, What};
 use homestak_driver::runs::{Chronicle, Row, Status};
 use jiff::{SignedDuration, Timestamp};
 use owo_colors::OwoColorize as _;
@@ -48,14 +48,14 @@ struct Now {
 
 /// What each node waits for, since when, and whether a line has said so.
 #[derive(Default)]
-struct Waits(BTreeMap<String, (String, Timestamp, bool)>);
+struct Waits(BTreeMap<Subject, (String, Timestamp, bool)>);
 
 impl Waits {
     fn hear(&mut self, event: &Event) {
         match &event.what {
             What::Waiting { subject, what } => {
                 let same = self.0.get(subject).is_some_and(|(known, ..)| known == what);
-                if !same && !subject.starts_with("image ") {
+                if !same && !matches!(subject, Subject::Image { .. }) {
                     let wait = (what.clone(), event.at, false);
                     self.0.insert(subject.clone(), wait);
                 }
@@ -227,9 +227,7 @@ impl Screen {
         }
         let mut more = self.printer.shape.verbose > 0;
         // Images take minutes; everything else is over in seconds or says what it waits for.
-        if let What::Waiting { subject, .. } = &event.what
-            && subject.starts_with("image ")
-        {
+        if let What::Waiting { subject: Subject::Image { .. }, .. } = &event.what {
             let last = now.said.replace(event.at);
             let soon = |last| event.at.duration_since(last) < BETWEEN_LINES;
             match last.filter(|last| soon(*last)) {
@@ -257,12 +255,12 @@ fn words(what: &What, more: bool) -> Option<String> {
         What::StepStarted { undo: true, .. } => return None,
         What::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
         What::Waiting { .. } if !more => return None,
-        What::Waiting { subject, what } if subject.starts_with("image ") => {
+        What::Waiting { subject: subject @ Subject::Image { .. }, what } => {
             format!("{subject}: {what}")
         }
         What::Waiting { subject, what } => format!("{subject}: waits for {what}"),
         What::Doing { subject, what } => format!("{subject}: {what}"),
-        What::Warning { subject, text } if subject.is_empty() => format!("warning: {text}"),
+        What::Warning { subject: Subject::Run, text } => format!("warning: {text}"),
         What::Warning { subject, text } => format!("warning: {subject}: {text}"),
         What::StepDone {
             subject,
@@ -438,7 +436,7 @@ mod tests {
 
     fn waiting(what: &str) -> What {
         What::Waiting {
-            subject: "web".to_owned(),
+            subject: Subject::Node("web".to_owned()),
             what: what.to_owned(),
         }
     }
@@ -453,7 +451,7 @@ mod tests {
         assert!(waits.long(at(9)).is_empty(), "once");
         waits.hear(&event(10, waiting("its API")));
         let doing = What::Doing {
-            subject: "web".to_owned(),
+            subject: Subject::Node("web".to_owned()),
             what: "packages".to_owned(),
         };
         waits.hear(&event(11, doing));

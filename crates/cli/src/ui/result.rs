@@ -246,7 +246,7 @@ pub(crate) fn exit_code(ending: Ending) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use homestak_engine::events::{Event, What};
+    use homestak_engine::events::{Event, Subject, What};
     use homestak_engine::journal::RunId;
     use homestak_engine::ports::{Class, Next};
     use jiff::Timestamp;
@@ -261,7 +261,7 @@ mod tests {
                 at: Timestamp::UNIX_EPOCH,
                 run: RunId(1),
                 what: What::StepFailed {
-                    subject: node.to_owned(),
+                    subject: Subject::Node(node.to_owned()),
                     step: StepKind::Configure,
                     undo: false,
                     trouble: Trouble {

@@ -168,7 +168,7 @@ fn items(run: &Run, seen: &Seen) -> Vec<UndoItem> {
         let kept = node.and_then(|node| added_accounts(node, step, at, &so_far.replay));
         let kept = kept.map(|text| (UndoEffect::Lost, text));
         items.extend(said.into_iter().chain(kept).map(|(effect, text)| UndoItem {
-            subject: subject(&run.plan, step),
+            subject: subject(&run.plan, step).to_string(),
             effect,
             text,
         }));

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 use homestak_api::runtime::SharedClock;
 use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted};
 
-use crate::events::{RunHub, What};
+use crate::events::{RunHub, Subject, What};
 use crate::operate::StepState;
 use crate::operate::board::Board;
 use crate::operate::limits::Limits;
@@ -137,8 +137,8 @@ impl Task {
         open && self.changed.is_none()
     }
 
-    /// Returns the node or image the step is about, for a person.
-    pub(crate) fn subject(&self) -> String {
+    /// Returns the node or image the step is about.
+    pub(crate) fn subject(&self) -> Subject {
         subject(&self.plan, &self.step)
     }
 
@@ -262,14 +262,17 @@ impl Task {
     }
 }
 
-/// Returns the node or image a step is about, for a person.
-pub(crate) fn subject(plan: &Plan, step: &Step) -> String {
+/// Returns the node or image a step is about.
+pub(crate) fn subject(plan: &Plan, step: &Step) -> Subject {
     let node = step.node.and_then(|at| plan.nodes.get(at));
     let image = step.image.and_then(|at| plan.images.get(at));
     match (node, image) {
-        (Some(node), _) => node.name.clone(),
-        (None, Some(image)) => format!("image {} on {}", image.name, image.place),
-        (None, None) => String::new(),
+        (Some(node), _) => Subject::Node(node.name.clone()),
+        (None, Some(image)) => Subject::Image {
+            name: image.name.clone(),
+            place: image.place.to_string(),
+        },
+        (None, None) => Subject::Run,
     }
 }
 

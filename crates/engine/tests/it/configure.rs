@@ -26,7 +26,7 @@ nodes:
 fn begun(lab: &Lab) -> Vec<(String, StepKind)> {
     let events = lab.ear.0.lock().unwrap();
     let steps = events.iter().filter_map(|event| match &event.what {
-        What::StepStarted { subject, step, .. } => Some((subject.clone(), *step)),
+        What::StepStarted { subject, step, .. } => Some((subject.to_string(), *step)),
         _ => None,
     });
     steps.collect()

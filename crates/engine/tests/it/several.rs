@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::plan::{OnError, Options, Plan, Verb};
-use homestak_engine::events::{Event, Hub, What};
+use homestak_engine::events::{Event, Hub, Subject, What};
 use homestak_engine::journal::{Ending, Fence, Happened, Journal, JournalError, RunId, Scope};
 use homestak_engine::operate::{Interrupt, Operator};
 use homestak_engine::ports::{Places, PortError, Provider};
@@ -74,7 +74,7 @@ fn scope(lab: &Lab, plan: &Plan) -> Scope {
     }
 }
 
-fn subject(event: &Event) -> Option<&str> {
+fn subject(event: &Event) -> Option<&Subject> {
     match &event.what {
         What::StepStarted { subject, .. }
         | What::Waiting { subject, .. }
@@ -95,7 +95,11 @@ fn events_of(ear: &Ear, run: RunId, name: &str) -> Vec<Event> {
         .cloned()
         .collect();
     for subject in own.iter().filter_map(subject) {
-        let is_own = subject.starts_with(name) || subject.starts_with("image ");
+        let is_own = match subject {
+            Subject::Node(node) => node.starts_with(name),
+            Subject::Image { .. } => true,
+            Subject::Run => false,
+        };
         assert!(is_own, "`{subject}` in the run of {name}");
     }
     own
@@ -140,7 +144,7 @@ async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_t
         let n_of_web = || {
             let events = lab.ear.0.lock().unwrap();
             let about = events.iter().filter_map(subject);
-            about.filter(|subject| subject.starts_with("web")).count()
+            about.filter(|subject| subject.to_string().starts_with("web")).count()
         };
         while n_of_web() < moment && !killed.is_finished() {
             tokio::time::sleep(std::time::Duration::from_micros(200)).await;

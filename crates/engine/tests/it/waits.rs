@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use homestak_core::doc::timeouts::Timeouts;
-use homestak_engine::events::What;
+use homestak_engine::events::{Subject, What};
 use homestak_engine::journal::{Ending, Happened};
 use homestak_engine::operate::{Interrupt, Interrupter};
 use homestak_sim::{Call, Fault, FaultKind, Stages, Timing, World};
@@ -33,7 +33,7 @@ fn stages(address: f64, agent: f64, ssh: f64) -> Stages {
 fn waits(lab: &Lab, node: &str) -> Vec<String> {
     let events = lab.ear.0.lock().unwrap();
     let what = events.iter().filter_map(|event| match &event.what {
-        What::Waiting { subject, what } if subject == node => Some(what.clone()),
+        What::Waiting { subject: Subject::Node(name), what } if name == node => Some(what.clone()),
         _ => None,
     });
     // A machine under load may let its host answer late.
