@@ -9,7 +9,7 @@ use homestak_core::plan::{Options, Plan};
 use homestak_core::resolve::{Request, Resolved};
 use homestak_engine::events::{Hub, Observer};
 use homestak_engine::journal::{Ending, Journal, RunHead, RunId, Scope};
-use homestak_engine::operate::{Limits, Operator, UndoEffect, UndoItem, rollback_plan};
+use homestak_engine::operate::{Limits, Operator, UndoItem, rollback_plan};
 use homestak_engine::planning::{PlanError, PlanRequest};
 use homestak_engine::ports::Places;
 use homestak_providers::ssh::Keyring;
@@ -42,7 +42,8 @@ pub fn journal(settings: &DriverSettings) -> Result<Arc<dyn Journal>, DriverErro
 }
 
 impl Driver {
-    /// Puts everything together; events of runs go to the observer.
+    /// Puts everything together; events of runs go to the observer. Opens the journal, so that
+    /// asynchronous code calls it through [`off`](crate::off()).
     pub fn new(
         session: Arc<Session>,
         settings: &DriverSettings,
@@ -127,29 +128,13 @@ impl Driver {
         })
     }
 
-    /// Returns what a run that was rolled back did and cannot be undone.
-    pub async fn lost(
-        &self,
-        ended: Option<Ending>,
-        run: Option<RunId>,
-    ) -> Result<Vec<UndoItem>, DriverError> {
-        let (Some(Ending::RolledBack), Some(id)) = (ended, run) else {
-            return Ok(Vec::new());
+    /// Returns what rolling a run back undoes and what it cannot undo, by the journal alone.
+    pub async fn undo_items(&self, run: Option<RunId>) -> Result<Vec<UndoItem>, DriverError> {
+        let run = match run {
+            Some(id) => self.journal().run(id).await?,
+            None => None,
         };
-        let run = self.journal().run(id).await?;
-        let mut items = run.as_ref().map(rollback_plan).unwrap_or_default();
-        items.retain(|item| item.effect == UndoEffect::Lost);
-        Ok(items)
-    }
-
-    /// Tells whether rolling a run back would undo anything of it.
-    pub async fn is_undoable(&self, run: Option<RunId>) -> Result<bool, DriverError> {
-        let Some(id) = run else {
-            return Ok(false);
-        };
-        let run = self.journal().run(id).await?;
-        let items = run.as_ref().map(rollback_plan).unwrap_or_default();
-        Ok(items.iter().any(|item| item.effect == UndoEffect::Undone))
+        Ok(run.as_ref().map(rollback_plan).unwrap_or_default())
     }
 
     /// Ends earlier runs on the same manifest and hosts that nobody carries out any more.

@@ -47,7 +47,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Finds, loads and decodes the site.
+    /// Finds, loads and decodes the site. Reads files, so that asynchronous code calls it through
+    /// [`off`](crate::off()).
     pub fn open(settings: &DriverSettings, notices: Arc<dyn Notices>) -> Result<Self, DriverError> {
         let find = find(&settings.candidates)?;
         let mut loaded = match &find.chosen {

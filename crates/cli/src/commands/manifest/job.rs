@@ -10,7 +10,7 @@ use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{Options, Plan, Verb};
 use homestak_driver::hosts::local;
 use homestak_driver::job::{self, refusals};
-use homestak_driver::runs::{Ending, RunHead, Status, UndoItem, first};
+use homestak_driver::runs::{Ending, RunHead, Status, UndoEffect, UndoItem, first};
 use homestak_driver::select::Choice;
 use homestak_driver::{Driver, DriverError};
 use serde_json::json;
@@ -196,7 +196,6 @@ impl<'a> Job<'a> {
     /// Shows what came of a run, and returns the exit code.
     pub(super) async fn finish(&self, plan: &Plan, ended: Option<Ending>) -> Outcome {
         let driver = &self.job.driver;
-        let left = driver.lost(ended, self.screen.chronicle().run).await?;
         let shown = Shown {
             verb: self.verb,
             manifest: &self.job.resolved.name,
@@ -207,7 +206,7 @@ impl<'a> Job<'a> {
             },
             events: self.carry.events,
         };
-        show_result(&shown, (driver, &self.screen), ended, &left, self.printer).await
+        show_result(&shown, (driver, &self.screen), ended, self.printer).await
     }
 }
 
@@ -236,7 +235,6 @@ pub(super) async fn show_result(
     shown: &Shown<'_>,
     (driver, screen): (&Driver, &Screen),
     ended: Option<Ending>,
-    left: &[UndoItem],
     printer: &Printer,
 ) -> Outcome {
     let chronicle = screen.chronicle();
@@ -244,6 +242,15 @@ pub(super) async fn show_result(
     let wanted = match shown.verb {
         "rollback" => Ending::RolledBack,
         _ => Ending::Done,
+    };
+    let items = match ended {
+        Some(_) => driver.undo_items(chronicle.run).await?,
+        None => Vec::new(),
+    };
+    let of = |effect: UndoEffect| items.iter().filter(move |item| item.effect == effect);
+    let left: Vec<&UndoItem> = match ended {
+        Some(Ending::RolledBack) => of(UndoEffect::Lost).collect(),
+        _ => Vec::new(),
     };
     let success = ended == Some(wanted) && left.is_empty();
     if printer.shape.json {
@@ -273,15 +280,18 @@ pub(super) async fn show_result(
         Some(ending) => {
             if ending == Ending::RolledBack && !left.is_empty() {
                 printer.say("Undone, except for what cannot be undone:");
-                for item in left {
+                for item in &left {
                     printer.say(&format!("  `{}`: {}", item.subject, item.text));
                 }
             } else {
-                let undoable = driver.is_undoable(chronicle.run).await?;
+                let undoable = of(UndoEffect::Undone).next().is_some();
                 let names = (shown.manifest, host);
                 result::ending(ending, &chronicle, names, undoable, printer);
             }
-            Ok(ExitCode::from(result::exit_code(ending)))
+            Ok(match success {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::from(result::exit_code(ending)),
+            })
         }
         None => {
             printer.say(&format!(

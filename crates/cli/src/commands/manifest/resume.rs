@@ -32,8 +32,7 @@ pub(super) fn resume(
         let work = async |interrupt| resume.carry_out(interrupt).await;
         let ended = drive(work, &screen, &driver, printer).await?;
         let shown = Shown::of("resume", head, events);
-        let left = driver.lost(ended, Some(head.id)).await?;
-        show_result(&shown, (&driver, &screen), ended, &left, printer).await
+        show_result(&shown, (&driver, &screen), ended, printer).await
     };
     block_on(work)?
 }

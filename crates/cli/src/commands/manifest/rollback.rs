@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use homestak_driver::Driver;
 use homestak_driver::rollback::{Rollback, Undo};
-use homestak_driver::runs::{Ending, Run, UndoEffect, UndoItem};
+use homestak_driver::runs::{Run, UndoEffect, UndoItem};
 use serde_json::{Value as Json, json};
 
 use super::job::{Shown, show_result};
@@ -55,14 +55,8 @@ async fn rollback(
     screen.begin(rollback.chronicle());
     let work = async |interrupt| rollback.carry_out(interrupt).await;
     let ended = drive(work, screen, driver, printer).await?;
-    let left = driver.lost(ended, Some(id)).await?;
     let shown = Shown::of("rollback", &run.head, args.events);
-    let code = show_result(&shown, (driver, screen), ended, &left, printer).await?;
-    // That it was undone is what was asked for.
-    Ok(match ended {
-        Some(Ending::RolledBack) if left.is_empty() => ExitCode::SUCCESS,
-        _ => code,
-    })
+    show_result(&shown, (driver, screen), ended, printer).await
 }
 
 /// Reports that there is nothing to do.

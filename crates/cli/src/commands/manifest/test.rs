@@ -9,7 +9,7 @@ use homestak_driver::configure::notice_not_applied;
 use homestak_driver::hosts::local::{self, LOCAL};
 use homestak_driver::hosts::sim::SIM;
 use homestak_driver::preflight::Severity;
-use homestak_driver::runs::{Chronicle, Ending};
+use homestak_driver::runs::{Chronicle, Ending, UndoEffect};
 use jiff::Timestamp;
 
 use super::job::{Job, options};
@@ -266,7 +266,8 @@ async fn finish(
         Some(ending) if ending != Ending::Done => {
             // It is the removal that did not end well.
             let removal = job.screen.chronicle();
-            let undoable = job.job.driver.is_undoable(removal.run).await?;
+            let items = job.job.driver.undo_items(removal.run).await?;
+            let undoable = items.iter().any(|item| item.effect == UndoEffect::Undone);
             let names = (job.job.resolved.name.as_str(), report.host());
             result::ending(ending, &removal, names, undoable, printer);
             return Ok(ExitCode::from(result::exit_code(ending)));
