@@ -11,6 +11,7 @@ mod checks;
 mod crash;
 mod damage;
 mod exports;
+mod failures;
 mod father;
 mod faults;
 mod flags;
