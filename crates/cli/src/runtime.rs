@@ -3,12 +3,13 @@
 //! In: work. Out: what came of it.
 //! Never: work that goes on when nobody waits for it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
 
 use homestak_driver::runs::Interrupt;
 use homestak_driver::{Driver, DriverError};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::commands::Outcome;
 use crate::ui::Printer;
 use crate::ui::progress::Screen;
 
@@ -39,24 +40,28 @@ pub(crate) async fn asked_to_end() {
     }
 }
 
-/// Whether something is carried out that is asked to stop by a signal.
-static DRIVEN: AtomicBool = AtomicBool::new(false);
-
-/// Does work in which several things are carried out, one after the other. A signal in between
-/// ends it: `None`.
-pub(crate) async fn attended<T>(work: impl Future<Output = T>) -> Option<T> {
-    let mut work = std::pin::pin!(work);
-    loop {
-        tokio::select! {
-            // Cancel safety: nothing is carried out when it is left.
-            done = &mut work => return Some(done),
-            // Cancel safety: only ever waited for.
-            () = asked_to_end() => {}
+/// Runs a command to its end. A signal ends it, except while [`drive`] handles signals.
+pub(crate) fn run_command(
+    work: impl Future<Output = Outcome>,
+    screen: &Screen,
+    printer: &Printer,
+) -> Outcome {
+    block_on(async {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                // Cancel safety: no step runs when it is dropped.
+                done = &mut work => return done,
+                // Cancel safety: only waited for.
+                () = asked_to_end() => {}
+            }
+            if !screen.is_driven() {
+                printer.say("Interrupted; no run was in progress, and what was created stays.");
+                return Ok(ExitCode::from(130));
+            }
         }
-        if !DRIVEN.load(Ordering::Relaxed) {
-            return None;
-        }
-    }
+    })?
 }
 
 /// Lets something be done; asks it to stop at the first interrupt, and leaves it at the second.
@@ -74,7 +79,7 @@ pub(crate) async fn drive<T>(
     let mut tick = tokio::time::interval(std::time::Duration::from_millis(100));
     let mut work = std::pin::pin!(work(interrupt));
     let mut asked = false;
-    DRIVEN.store(true, Ordering::Relaxed);
+    screen.set_driven(true);
     let done = loop {
         tokio::select! {
             // Cancel safety: left only when a person insists; every intent is written down.
@@ -98,7 +103,7 @@ pub(crate) async fn drive<T>(
             "Stopping: waits end, nothing new is begun, and what cannot be left is finished. Interrupt again to leave at once.",
         );
     };
-    DRIVEN.store(false, Ordering::Relaxed);
+    screen.set_driven(false);
     screen.finish();
     done.transpose()
 }

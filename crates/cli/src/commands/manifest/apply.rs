@@ -6,11 +6,11 @@ use homestak_core::plan::{OnError, Options, Plan};
 use homestak_driver::plan_file;
 use homestak_driver::select::Choice;
 
-use super::job::{Job, options};
+use super::context::{CommandContext, options};
 use super::plan;
 use crate::args::ApplyArgs;
 use crate::commands::Outcome;
-use crate::runtime::block_on;
+use crate::runtime::run_command;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -33,13 +33,10 @@ pub(super) fn run(args: &ApplyArgs, settings: &Settings, printer: &Printer) -> O
         let site = plan.site.as_ref()?;
         Some((site, *site_is_new))
     });
-    let job = Job::of_site("apply", choice, &args.carry, site, settings, printer)?;
-    block_on(apply(
-        &job,
-        &options,
-        args.keep_on_failure,
-        written.as_ref().map(|(plan, _)| plan),
-    ))?
+    let context = CommandContext::of_site("apply", choice, &args.carry, site, settings, printer)?;
+    let written = written.as_ref().map(|(plan, _)| plan);
+    let work = apply(&context, &options, args.keep_on_failure, written);
+    run_command(work, &context.screen, printer)
 }
 
 /// Returns the file of a plan: named by its flag, or in the place of a manifest's name.
@@ -53,14 +50,14 @@ fn plan_named(args: &ApplyArgs, choice: &mut Choice) -> Option<PathBuf> {
     args.plan.clone().or(named)
 }
 
-async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {
-    if job.carry.dry_run {
-        let made = job.job.plan(options).await?;
-        return plan::show(&made, job, options);
+async fn apply(context: &CommandContext<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {
+    if context.carry.dry_run {
+        let made = context.job.plan(options).await?;
+        return plan::show(&made, context, options);
     }
-    let _lease = job.job.hold().await?;
-    let earlier = job.job.unfinished().await?;
-    let mut plan = job.job.plan(options).await?;
+    let _lease = context.job.hold().await?;
+    let earlier = context.job.unfinished().await?;
+    let mut plan = context.job.plan(options).await?;
     if let Some(written) = written {
         plan_file::require_same(written, &plan)?;
     }
@@ -68,5 +65,5 @@ async fn apply(job: &Job<'_>, options: &Options, keep: bool, written: Option<&Pl
         plan.on_error = OnError::Stop;
     }
     let question = "Carry this out? It removes guests.";
-    job.carry_through(&plan, &earlier, question).await
+    context.carry_through(&plan, &earlier, question).await
 }

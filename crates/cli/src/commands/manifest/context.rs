@@ -23,8 +23,8 @@ use crate::ui::ask::{Answer, ask};
 use crate::ui::progress::Screen;
 use crate::ui::{Printer, plan as picture, result, with_kind};
 
-/// A manifest on its way, with whoever asked for it.
-pub(super) struct Job<'a> {
+/// A command on a manifest: its job, its flags, and where results are shown.
+pub(super) struct CommandContext<'a> {
     /// What the person calls it: `apply`, `destroy`, `test`.
     pub(super) verb: &'static str,
     pub(super) job: job::Job,
@@ -44,7 +44,7 @@ pub(super) fn options(wish: &WishArgs) -> Options {
     }
 }
 
-impl<'a> Job<'a> {
+impl<'a> CommandContext<'a> {
     /// Resolves the manifest and puts together what carrying it out needs.
     pub(super) fn open(
         verb: &'static str,

@@ -2,16 +2,16 @@
 
 use homestak_core::plan::{Options, Verb};
 
-use super::job::Job;
+use super::context::CommandContext;
 use crate::args::DestroyArgs;
 use crate::commands::Outcome;
-use crate::runtime::block_on;
+use crate::runtime::run_command;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
 /// Destroys what a manifest made.
 pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) -> Outcome {
-    let job = Job::open(
+    let context = CommandContext::open(
         "destroy",
         args.manifest.choice(),
         &args.carry,
@@ -23,5 +23,6 @@ pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) ->
         parallelism: args.parallel.map(|n| n as usize),
         ..Options::new(Verb::Destroy)
     };
-    block_on(job.run(&options, "Destroy these guests, with their disks?"))?
+    let work = context.run(&options, "Destroy these guests, with their disks?");
+    run_command(work, &context.screen, printer)
 }

@@ -10,7 +10,7 @@ use homestak_driver::select::Choice;
 use homestak_driver::{DriverError, journal, nodes};
 use serde_json::json;
 
-use super::job::Job;
+use super::context::CommandContext;
 use crate::args::{CarryArgs, NodeArgs};
 use crate::commands::Outcome;
 use crate::runtime::block_on;
@@ -36,8 +36,8 @@ pub(in crate::commands) fn run(
         ..Choice::default()
     };
     let carry = CarryArgs::default();
-    let job = Job::open("plan", choice, &carry, settings, printer)?;
-    let Drift { spec, found } = block_on(drift(&job.job, &known))??;
+    let context = CommandContext::open("plan", choice, &carry, settings, printer)?;
+    let Drift { spec, found } = block_on(drift(&context.job, &known))??;
     if !found.refusals.is_empty() {
         return Err(refused((name, &spec), &found.refusals, printer));
     }

@@ -1,12 +1,12 @@
 //! `homestak manifest`: look at manifests, carry them out, look at runs.
 
 mod apply;
+mod context;
 mod destroy;
 mod diff;
 mod forget;
 mod graph;
 mod history;
-mod job;
 mod migrate;
 mod plan;
 mod reidentify;

@@ -7,7 +7,7 @@ use homestak_core::plan::{Options, Plan};
 use homestak_driver::{DriverError, plan_file};
 use serde_json::Value as Json;
 
-use super::job::{Job, options};
+use super::context::{CommandContext, options};
 use crate::args::{CarryArgs, PlanArgs};
 use crate::commands::Outcome;
 use crate::runtime::block_on;
@@ -17,11 +17,11 @@ use crate::ui::{Printer, plan as picture, with_kind};
 /// Shows what `apply` would do.
 pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let carry = CarryArgs::default();
-    let job = Job::open("plan", args.manifest.choice(), &carry, settings, printer)?;
+    let context = CommandContext::open("plan", args.manifest.choice(), &carry, settings, printer)?;
     let options = options(&args.wish);
-    let plan = block_on(job.job.plan(&options))??;
+    let plan = block_on(context.job.plan(&options))??;
     if let Some(out) = &args.out {
-        let text = serde_json::to_string_pretty(&written(&plan, &job, &options))
+        let text = serde_json::to_string_pretty(&written(&plan, &context, &options))
             .map_err(|error| DriverError::failed(format!("Cannot write the plan: {error}.")))?;
         // It says what is on nodes.
         durable::write(out, format!("{text}\n").as_bytes(), Access::PRIVATE)
@@ -31,24 +31,24 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
             out.display()
         ));
     }
-    show(&plan, &job, &options)
+    show(&plan, &context, &options)
 }
 
 /// Shows a plan as the result of a command.
-pub(super) fn show(plan: &Plan, job: &Job<'_>, options: &Options) -> Outcome {
-    let printer = job.printer;
+pub(super) fn show(plan: &Plan, context: &CommandContext<'_>, options: &Options) -> Outcome {
+    let printer = context.printer;
     if printer.shape.json {
-        printer.raw_json(&written(plan, job, options));
+        printer.raw_json(&written(plan, context, options));
     } else {
         printer.data(&picture::render(plan, printer.shape.verbose > 0));
     }
     Ok(ExitCode::from(if plan.refusals.is_empty() { 0 } else { 3 }))
 }
 
-fn written(plan: &Plan, job: &Job<'_>, options: &Options) -> Json {
-    let is_new = !job.job.driver.session.has_id;
+fn written(plan: &Plan, context: &CommandContext<'_>, options: &Options) -> Json {
+    let is_new = !context.job.driver.session.has_id;
     with_kind(
         "manifest.plan",
-        plan_file::write(plan, &job.job.choice, is_new, options),
+        plan_file::write(plan, &context.job.choice, is_new, options),
     )
 }

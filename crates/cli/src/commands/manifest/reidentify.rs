@@ -3,10 +3,10 @@
 
 use homestak_core::plan::{Options, Verb};
 
-use super::job::Job;
+use super::context::CommandContext;
 use crate::args::{CarryArgs, ManifestArgs};
 use crate::commands::Outcome;
-use crate::runtime::block_on;
+use crate::runtime::run_command;
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -17,9 +17,8 @@ pub(super) fn run(
     settings: &Settings,
     printer: &Printer,
 ) -> Outcome {
-    let job = Job::open("reidentify", manifest.choice(), carry, settings, printer)?;
-    block_on(job.run(
-        &Options::new(Verb::Reidentify),
-        "Give these guests their new identity?",
-    ))?
+    let context = CommandContext::open("reidentify", manifest.choice(), carry, settings, printer)?;
+    let options = Options::new(Verb::Reidentify);
+    let work = context.run(&options, "Give these guests their new identity?");
+    run_command(work, &context.screen, printer)
 }

@@ -2,10 +2,10 @@
 
 use homestak_driver::resume::Resume;
 
-use super::job::{Shown, show_result};
+use super::context::{Shown, show_result};
 use crate::args::RunArgs;
 use crate::commands::Outcome;
-use crate::runtime::{block_on, drive};
+use crate::runtime::{drive, run_command};
 use crate::settings::Settings;
 use crate::ui::Printer;
 
@@ -34,5 +34,5 @@ pub(super) fn resume(
         let shown = Shown::of("resume", head, events);
         show_result(&shown, (&driver, &screen), ended, printer).await
     };
-    block_on(work)?
+    run_command(work, &screen, printer)
 }

@@ -7,10 +7,10 @@ use homestak_driver::rollback::{Rollback, Undo};
 use homestak_driver::runs::{Run, UndoEffect, UndoItem};
 use serde_json::{Value as Json, json};
 
-use super::job::{Shown, show_result};
+use super::context::{Shown, show_result};
 use crate::args::RollbackArgs;
 use crate::commands::{Outcome, agree};
-use crate::runtime::{block_on, drive};
+use crate::runtime::{drive, run_command};
 use crate::settings::Settings;
 use crate::ui::Printer;
 use crate::ui::progress::Screen;
@@ -19,7 +19,7 @@ use crate::ui::progress::Screen;
 pub(super) fn run(args: &RollbackArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let (driver, screen) =
         crate::commands::driver(settings.session()?, settings, args.events, printer)?;
-    block_on(rollback(args, (&driver, &screen), printer))?
+    run_command(rollback(args, (&driver, &screen), printer), &screen, printer)
 }
 
 async fn rollback(

@@ -92,7 +92,7 @@ fn one(head: &RunHead, state: &RunState, offline: bool, printer: &Printer) -> Js
             "name": name,
             "status": node.status.word(),
             "host": node.host,
-            "vm_id": node.vmid,
+            "vm_id": node.guest_id,
             "ip": node.address,
             "error": node.error,
             "power": if offline { Json::Null } else { power(node).into() },
@@ -137,7 +137,7 @@ fn show(head: &RunHead, state: &RunState, offline: bool, printer: &Printer) {
             name.clone(),
             node.status.word().to_owned(),
             node.host.clone(),
-            node.vmid.map_or_else(dash, |id| id.to_string()),
+            node.guest_id.map_or_else(dash, |id| id.to_string()),
             node.address.clone().unwrap_or_else(dash),
             node.contact.map_or_else(dash, contact),
         ];

@@ -12,20 +12,20 @@ use homestak_driver::preflight::Severity;
 use homestak_driver::runs::{Chronicle, Ending, UndoEffect};
 use jiff::Timestamp;
 
-use super::job::{Job, options};
+use super::context::{CommandContext, options};
 use super::plan;
 use super::test_report::{Phase, Report};
 use crate::args::TestArgs;
 use crate::commands::Outcome;
 use crate::commands::local::install;
-use crate::runtime::{attended, block_on, drive};
+use crate::runtime::{block_on, drive, run_command};
 use crate::settings::Settings;
 use crate::ui::{Printer, result};
 
 /// Tests a manifest.
 pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let args = &prepared(args, settings, printer);
-    let job = Job::open(
+    let context = CommandContext::open(
         "test",
         args.manifest.choice(),
         &args.carry,
@@ -34,11 +34,7 @@ pub(super) fn run(args: &TestArgs, settings: &Settings, printer: &Printer) -> Ou
     )?;
     let directory = args.report_dir.clone();
     let directory = directory.unwrap_or_else(|| settings.driver.state.join("reports"));
-    let Some(outcome) = block_on(attended(test(&job, args, &directory)))? else {
-        printer.say("Interrupted; what was created stays until it is destroyed.");
-        return Ok(ExitCode::from(130));
-    };
-    outcome
+    run_command(test(&context, args, &directory), &context.screen, printer)
 }
 
 /// Sets this machine up, where that is asked for. When it cannot run real nodes, the simulator
@@ -77,63 +73,63 @@ fn set_up(settings: &Settings, printer: &Printer) -> Result<(), String> {
     Err(bad.join("; "))
 }
 
-async fn test(job: &Job<'_>, args: &TestArgs, directory: &Path) -> Outcome {
+async fn test(context: &CommandContext<'_>, args: &TestArgs, directory: &Path) -> Outcome {
     let options = options(&args.wish);
-    if job.carry.dry_run {
-        let made = job.job.plan(&options).await?;
-        return plan::show(&made, job, &options);
+    if context.carry.dry_run {
+        let made = context.job.plan(&options).await?;
+        return plan::show(&made, context, &options);
     }
-    let _lease = job.job.hold().await?;
-    let earlier = job.job.unfinished().await?;
-    let mut plan = job.job.plan(&options).await?;
-    let keep = args.keep_on_failure || !job.job.resolved.settings.cleanup_on_failure.value;
+    let _lease = context.job.hold().await?;
+    let earlier = context.job.unfinished().await?;
+    let mut plan = context.job.plan(&options).await?;
+    let keep = args.keep_on_failure || !context.job.resolved.settings.cleanup_on_failure.value;
     if plan.on_error == OnError::Rollback {
         // What is kept to be looked at is not undone, and what is not kept is destroyed anyway.
         plan.on_error = OnError::Stop;
     }
-    job.show(&plan)?;
-    guard(job, &plan).await?;
-    job.preflight(&plan).await?;
-    job.job.take_over(&earlier).await?;
-    let mut report = Report::new(job, &plan);
-    let ended = create(job, &plan, &mut report).await?;
+    context.show(&plan)?;
+    guard(context, &plan).await?;
+    context.preflight(&plan).await?;
+    context.job.take_over(&earlier).await?;
+    let mut report = Report::new(context, &plan);
+    let ended = create(context, &plan, &mut report).await?;
     let Some(created) = ended else {
-        return job.finish(&plan, None).await;
+        return context.finish(&plan, None).await;
     };
     if created == Ending::Stopped {
-        return job.finish(&plan, Some(created)).await;
+        return context.finish(&plan, Some(created)).await;
     }
     if created == Ending::Done {
-        if !verify_nodes(job, &plan, &mut report).await? {
-            return job.finish(&plan, None).await;
+        if !verify_nodes(context, &plan, &mut report).await? {
+            return context.finish(&plan, None).await;
         }
     } else {
         report.skip("verify", "Every node runs and is reached");
     }
-    let made = job.screen.chronicle();
+    let made = context.screen.chronicle();
     let ended = if report.success() || !keep {
-        destroy(job, &options, &mut report).await?
+        destroy(context, &options, &mut report).await?
     } else {
-        job.printer.say("Everything is left as it is.");
+        context.printer.say("Everything is left as it is.");
         report.skip("destroy", "Everything is removed again");
         Some(Ending::Done)
     };
-    let written = report.write(directory, &made, now(job))?;
-    finish(job, &report, &made, &written, ended).await
+    let written = report.write(directory, &made, now(context))?;
+    finish(context, &report, &made, &written, ended).await
 }
 
-fn now(job: &Job<'_>) -> Timestamp {
-    job.job.driver.operator.clock.now()
+fn now(context: &CommandContext<'_>) -> Timestamp {
+    context.job.driver.operator.clock.now()
 }
 
 /// A test ends with a removal, so nothing may be there that was not made by it.
-async fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), DriverError> {
+async fn guard(context: &CommandContext<'_>, plan: &Plan) -> Result<(), DriverError> {
     let there = plan.nodes.iter().filter(|node| node.found.is_some());
     let there: Vec<&str> = there.map(|node| node.name.as_str()).collect();
-    if there.is_empty() || job.carry.yes {
+    if there.is_empty() || context.carry.yes {
         return Ok(());
     }
-    job.ask(&format!(
+    context.ask(&format!(
         "The test removes everything at its end, also what is there already: {}. Go on?",
         there.join(", ")
     ))
@@ -141,34 +137,34 @@ async fn guard(job: &Job<'_>, plan: &Plan) -> Result<(), DriverError> {
 }
 
 async fn create(
-    job: &Job<'_>,
+    context: &CommandContext<'_>,
     plan: &Plan,
     report: &mut Report,
 ) -> Result<Option<Ending>, DriverError> {
-    let begun = now(job);
-    let ended = job.carry_out(plan).await?;
-    let chronicle = job.screen.chronicle();
+    let begun = now(context);
+    let ended = context.carry_out(plan).await?;
+    let chronicle = context.screen.chronicle();
     report.add(Phase {
         name: "create",
         description: "Every node of the manifest is made",
         passed: Some(ended == Some(Ending::Done)),
         message: trouble(&chronicle),
-        seconds: now(job).duration_since(begun).as_secs_f64(),
+        seconds: now(context).duration_since(begun).as_secs_f64(),
     });
-    result::troubles(&chronicle, job.printer);
+    result::troubles(&chronicle, context.printer);
     Ok(ended)
 }
 
 /// Verifies; returns whether a person waited for it.
 async fn verify_nodes(
-    job: &Job<'_>,
+    context: &CommandContext<'_>,
     plan: &Plan,
     report: &mut Report,
 ) -> Result<bool, DriverError> {
-    let begun = now(job);
-    let driver = &job.job.driver;
-    let work = async |_| job.job.verify(plan).await;
-    let Some(verdicts) = drive(work, &job.screen, driver, job.printer).await? else {
+    let begun = now(context);
+    let driver = &context.job.driver;
+    let work = async |_| context.job.verify(plan).await;
+    let Some(verdicts) = drive(work, &context.screen, driver, context.printer).await? else {
         return Ok(false);
     };
     // What went wrong, and which specs were not applied, so that nobody verified them.
@@ -176,16 +172,16 @@ async fn verify_nodes(
     for verdict in &verdicts {
         let mark = if verdict.good { "verified" } else { "error" };
         let text = format!("{}: {}", verdict.node, verdict.detail);
-        job.printer.say(&format!("{mark}: {text}"));
+        context.printer.say(&format!("{mark}: {text}"));
         if !verdict.good {
             notes.push(text);
         }
         let node = plan.node(&verdict.node);
         if let Some(notice) = node
-            .and_then(|node| notice_not_applied(&driver.session.catalog, &job.job.resolved, node))
+            .and_then(|node| notice_not_applied(&driver.session.catalog, &context.job.resolved, node))
         {
             let text = format!("{}: {notice}", verdict.node);
-            job.printer.say(&format!("notice: {text}"));
+            context.printer.say(&format!("notice: {text}"));
             notes.push(text);
         }
     }
@@ -194,38 +190,38 @@ async fn verify_nodes(
         description: "Every node runs and is reached",
         passed: Some(verdicts.iter().all(|verdict| verdict.good)),
         message: notes.join("; "),
-        seconds: now(job).duration_since(begun).as_secs_f64(),
+        seconds: now(context).duration_since(begun).as_secs_f64(),
     });
     Ok(true)
 }
 
 async fn destroy(
-    job: &Job<'_>,
+    context: &CommandContext<'_>,
     options: &Options,
     report: &mut Report,
 ) -> Result<Option<Ending>, DriverError> {
-    let begun = now(job);
+    let begun = now(context);
     let options = Options {
         on_error: options.on_error,
         parallelism: options.parallelism,
         ..Options::new(Verb::Destroy)
     };
-    let plan = job.job.plan(&options).await?;
+    let plan = context.job.plan(&options).await?;
     let ended = if plan.is_empty() {
-        job.screen.expect(&plan);
+        context.screen.expect(&plan);
         Some(Ending::Done)
     } else {
-        job.carry_out(&plan).await?
+        context.carry_out(&plan).await?
     };
-    let chronicle = job.screen.chronicle();
+    let chronicle = context.screen.chronicle();
     report.add(Phase {
         name: "destroy",
         description: "Everything is removed again",
         passed: Some(ended == Some(Ending::Done)),
         message: trouble(&chronicle),
-        seconds: now(job).duration_since(begun).as_secs_f64(),
+        seconds: now(context).duration_since(begun).as_secs_f64(),
     });
-    result::troubles(&chronicle, job.printer);
+    result::troubles(&chronicle, context.printer);
     Ok(ended)
 }
 
@@ -237,15 +233,15 @@ fn trouble(chronicle: &Chronicle) -> String {
 }
 
 async fn finish(
-    job: &Job<'_>,
+    context: &CommandContext<'_>,
     report: &Report,
     made: &Chronicle,
     written: &[PathBuf],
     ended: Option<Ending>,
 ) -> Outcome {
-    let printer = job.printer;
-    job.finish_json(|| {
-        let mut body = result::json(job.verb, made, report.success());
+    let printer = context.printer;
+    context.finish_json(|| {
+        let mut body = result::json(context.verb, made, report.success());
         body["duration_seconds"] = result::rounded(report.seconds());
         body["phases"] = report.phases_json();
         body["reports"] = written
@@ -254,7 +250,7 @@ async fn finish(
             .collect();
         body
     });
-    if !printer.shape.json && !job.carry.events {
+    if !printer.shape.json && !context.carry.events {
         printer.data(&result::render(made));
         printer.data(&report.table());
     }
@@ -265,10 +261,10 @@ async fn finish(
         None => return Ok(ExitCode::from(130)),
         Some(ending) if ending != Ending::Done => {
             // It is the removal that did not end well.
-            let removal = job.screen.chronicle();
-            let items = job.job.driver.undo_items(removal.run).await?;
+            let removal = context.screen.chronicle();
+            let items = context.job.driver.undo_items(removal.run).await?;
             let undoable = items.iter().any(|item| item.effect == UndoEffect::Undone);
-            let names = (job.job.resolved.name.as_str(), report.host());
+            let names = (context.job.resolved.name.as_str(), report.host());
             result::ending(ending, &removal, names, undoable, printer);
             return Ok(ExitCode::from(result::exit_code(ending)));
         }

@@ -12,7 +12,7 @@ use homestak_driver::runs::Chronicle;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
-use super::job::Job;
+use super::context::CommandContext;
 use crate::commands::write_private;
 use crate::ui::{result, table};
 
@@ -46,11 +46,11 @@ pub(super) struct Report {
 
 impl Report {
     /// Begins a report.
-    pub(super) fn new(job: &Job<'_>, plan: &Plan) -> Self {
+    pub(super) fn new(context: &CommandContext<'_>, plan: &Plan) -> Self {
         Self {
-            scenario: job.job.resolved.name.clone(),
+            scenario: context.job.resolved.name.clone(),
             hosts: plan.hosts.clone(),
-            started: job.job.driver.operator.clock.now(),
+            started: context.job.driver.operator.clock.now(),
             phases: Vec::new(),
         }
     }
