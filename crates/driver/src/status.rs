@@ -21,7 +21,7 @@ pub struct NodeState {
     /// The host of the site it is on.
     pub host: String,
     /// The id of its guest.
-    pub vmid: Option<GuestId>,
+    pub guest_id: Option<GuestId>,
     /// Its address when it was last seen ready.
     pub address: Option<String>,
     /// What went wrong.
@@ -169,7 +169,7 @@ impl<'d> StatusQuery<'d> {
             let state = NodeState {
                 status: row.status,
                 host: row.host.clone(),
-                vmid: row.vmid,
+                guest_id: row.guest_id,
                 address: row.address.map(|ip| ip.to_string()),
                 error: row.error.as_ref().map(|error| error.message.clone()),
                 live: None,
@@ -190,7 +190,7 @@ fn remembered(record: &NodeRecord) -> NodeState {
             NodeStatus::Destroyed => Status::Destroyed,
         },
         host: record.host.clone(),
-        vmid: record.guest.vmid,
+        guest_id: record.guest.vmid,
         address: record.address.map(|ip| ip.to_string()),
         error: None,
         live: None,

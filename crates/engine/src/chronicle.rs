@@ -90,7 +90,7 @@ pub struct Row {
     /// Whether anything was changed.
     pub changed: bool,
     /// The guest's id.
-    pub vmid: Option<GuestId>,
+    pub guest_id: Option<GuestId>,
     /// The guest's address.
     pub address: Option<IpAddr>,
     /// Seconds per step, in the order they ended; undoing counts under the step that was undone.
@@ -153,7 +153,7 @@ impl Chronicle {
                     _ => Status::Pending,
                 },
                 changed: false,
-                vmid: kept.and_then(|found| found.guest.vmid),
+                guest_id: kept.and_then(|found| found.guest.vmid),
                 address: kept.and_then(|found| found.address),
                 phases: Vec::new(),
                 now: None,
@@ -220,7 +220,7 @@ impl Chronicle {
                 changed,
                 kept: entry.is_kept(step.kind),
                 seconds: took,
-                vmid: record.and_then(|record| record.guest.vmid),
+                guest_id: record.and_then(|record| record.guest.vmid),
                 address: record.and_then(|record| record.address),
             };
             let what = match &entry.happened {
@@ -323,7 +323,7 @@ impl Chronicle {
                 changed,
                 kept,
                 seconds,
-                vmid,
+                guest_id,
                 address,
             } => {
                 let removes = self.removes;
@@ -331,7 +331,7 @@ impl Chronicle {
                 row.now = None;
                 row.phases.push((*step, *seconds));
                 row.changed |= changed;
-                row.vmid = vmid.or(row.vmid);
+                row.guest_id = guest_id.or(row.guest_id);
                 row.address = address.or(row.address);
                 row.done(*step, (*undo, *changed, *kept), removes);
                 if *step == StepKind::Destroy && !*undo {
@@ -378,7 +378,7 @@ impl Chronicle {
                 n_done: 0,
                 status: Status::Pending,
                 changed: false,
-                vmid: None,
+                guest_id: None,
                 address: None,
                 phases: Vec::new(),
                 now: None,

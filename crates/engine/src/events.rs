@@ -132,15 +132,15 @@ pub enum What {
         /// Whether anything was changed.
         changed: bool,
         /// Whether undoing it left the guest in place, because this run did not create it.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
         kept: bool,
         /// How long it took, in seconds.
         seconds: f64,
         /// The guest's id, when known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        vmid: Option<GuestId>,
+        #[serde(rename = "vmid", skip_serializing_if = "Option::is_none")]
+        guest_id: Option<GuestId>,
         /// The guest's address, when known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         address: Option<IpAddr>,
     },
     /// A step failed.

@@ -146,7 +146,7 @@ async fn address(
     // A copy that runs in its place is another machine, with other guests in it.
     let mut guests = observed.guests.iter().filter(|guest| {
         guest.uuid.as_ref() == Some(&record.guest.uuid)
-            && record.guest.vmid.is_none_or(|vmid| vmid == guest.vmid)
+            && record.guest.vmid.is_none_or(|id| id == guest.vmid)
     });
     let Some(there) = guests.next() else {
         return Err(format!("the recorded guest of `{name}` is not there"));
@@ -260,12 +260,12 @@ async fn refine(
     while let Some(answer) = asked.join_next().await {
         let answer = answer.map_err(|error| PortError::bug("look at a guest", &error))?;
         let (place, guest, seen) = answer;
-        let vmid = guest.vmid;
+        let id = guest.vmid;
         let Some(Look::Seen(observed)) = looks.get_mut(&place) else {
             continue;
         };
         let mut guests = observed.guests.iter();
-        let at = guests.position(|one| Some(one.vmid) == vmid);
+        let at = guests.position(|one| Some(one.vmid) == id);
         let Some(at) = at else {
             match seen {
                 Ok(None) => continue,
@@ -365,7 +365,7 @@ type Closer = (Place, GuestRef, (String, Option<(String, IpAddr)>));
 fn unlisted(looks: &BTreeMap<Place, Look>, records: &Records) -> Vec<Closer> {
     let mut closer = Vec::new();
     for record in records.values() {
-        let (Place::Host(host), Some(vmid)) = (&record.place, record.guest.vmid) else {
+        let (Place::Host(host), Some(id)) = (&record.place, record.guest.vmid) else {
             continue;
         };
         let Some(Look::Seen(observed)) = looks.get(&record.place) else {
@@ -373,7 +373,7 @@ fn unlisted(looks: &BTreeMap<Place, Look>, records: &Records) -> Vec<Closer> {
         };
         let other = observed.guests.iter().any(|guest| {
             guest.uuid.as_ref() == Some(&record.guest.uuid)
-                || guest.vmid == vmid && guest.uuid.is_some()
+                || guest.vmid == id && guest.uuid.is_some()
         });
         if !other && record.status != NodeStatus::Destroyed {
             let at = (host.clone(), None);

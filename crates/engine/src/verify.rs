@@ -73,8 +73,8 @@ async fn one(
     let address = match address {
         Reach::At(address) => address,
         Reach::NoAgent => {
-            let vmid = there.vmid;
-            return Err(format!("the guest agent of guest {vmid} does not answer"));
+            let id = there.vmid;
+            return Err(format!("the guest agent of guest {id} does not answer"));
         }
         Reach::NoAddress => return Err(format!("guest {} has no address", there.vmid)),
     };

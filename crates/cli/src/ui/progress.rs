@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anstream::ColorChoice;
@@ -32,6 +33,8 @@ pub(crate) struct Screen {
     printer: Printer,
     live: bool,
     events: bool,
+    /// Whether signals go to the run that is shown.
+    driven: AtomicBool,
     now: Mutex<Now>,
 }
 
@@ -90,8 +93,19 @@ impl Screen {
             printer: Printer::new(shape),
             live,
             events,
+            driven: AtomicBool::new(false),
             now: Mutex::default(),
         }
+    }
+
+    /// Tells whether signals go to the run that is shown.
+    pub(crate) fn is_driven(&self) -> bool {
+        self.driven.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether signals go to the run that is shown.
+    pub(crate) fn set_driven(&self, driven: bool) {
+        self.driven.store(driven, Ordering::Relaxed);
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -269,7 +283,7 @@ fn words(what: &What, more: bool) -> Option<String> {
             changed,
             kept: _,
             seconds,
-            vmid,
+            guest_id,
             address,
         } => {
             let what = match (undo, changed) {
@@ -277,8 +291,8 @@ fn words(what: &What, more: bool) -> Option<String> {
                 (true, false) => return None,
                 (false, _) => done(*step).to_owned(),
             };
-            let which = match (step, vmid, address) {
-                (StepKind::Create, Some(vmid), _) => format!(", guest {vmid}"),
+            let which = match (step, guest_id, address) {
+                (StepKind::Create, Some(id), _) => format!(", guest {id}"),
                 (StepKind::Ready, _, Some(address)) => format!(" at {address}"),
                 _ => String::new(),
             };

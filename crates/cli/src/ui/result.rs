@@ -26,7 +26,7 @@ pub(crate) fn render(chronicle: &Chronicle) -> String {
     let cells = |row: &&Row| {
         let mut cells = vec![
             row.name.clone(),
-            row.vmid.map_or_else(dash, |id| id.to_string()),
+            row.guest_id.map_or_else(dash, |id| id.to_string()),
             row.address.map_or_else(dash, |ip| ip.to_string()),
             row.status.word().to_owned(),
         ];
@@ -68,8 +68,8 @@ pub(crate) fn heading(kind: StepKind) -> &'static str {
 pub(crate) fn nodes_json(chronicle: &Chronicle) -> Json {
     let node = |row: &Row| {
         let mut json = json!({ "name": row.name, "status": row.status.word() });
-        if let Some(vmid) = row.vmid {
-            json["vm_id"] = json!(vmid);
+        if let Some(id) = row.guest_id {
+            json["vm_id"] = json!(id);
         }
         if let Some(address) = row.address {
             json["ip"] = address.to_string().into();

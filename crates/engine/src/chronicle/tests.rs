@@ -91,7 +91,7 @@ fn done(step: StepKind, undo: bool) -> What {
         changed: true,
         kept: false,
         seconds: 2.0,
-        vmid: None,
+        guest_id: None,
         address: None,
     }
 }
@@ -117,7 +117,7 @@ fn what_was_there_is_known_before_anything_happens() {
     let chronicle = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Nothing)]));
     let row = &chronicle.nodes[0];
     assert_eq!(
-        (row.status, row.vmid),
+        (row.status, row.guest_id),
         (Status::Completed, Some(100.into()))
     );
     assert!(row.address.is_some());
@@ -125,7 +125,7 @@ fn what_was_there_is_known_before_anything_happens() {
     assert_eq!(gone.nodes[0].status, Status::Destroyed);
     // The old guest's id says nothing of the one that takes its place.
     let new = Chronicle::new(&plan(Verb::Apply, vec![node("a", Action::Replace)]));
-    assert_eq!((new.nodes[0].vmid, new.nodes[0].address), (None, None));
+    assert_eq!((new.nodes[0].guest_id, new.nodes[0].address), (None, None));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
     let with = row(entries.clone());
     entries.pop();
     assert_eq!(with, row(entries));
-    assert_eq!((with.vmid, with.seconds()), (Some(100.into()), 5.0));
+    assert_eq!((with.guest_id, with.seconds()), (Some(100.into()), 5.0));
 }
 
 #[test]

@@ -325,7 +325,7 @@ impl Shared {
                     changed,
                     kept: came.kept,
                     seconds,
-                    vmid: guest.and_then(|guest| guest.vmid),
+                    guest_id: guest.and_then(|guest| guest.vmid),
                     address: node.and_then(|node| self.board.address(&node.name)),
                     subject,
                 };

@@ -221,7 +221,7 @@ fn goes_with(task: &Task, parent: &NodePlan, child: &NodePlan, there: &ObservedG
     let found = child.found.as_ref().filter(|_| hidden);
     wanted.is_some_and(|wanted| of(&wanted.uuid))
         || found.is_some_and(|found| {
-            of(&found.guest.uuid) && found.guest.vmid.is_none_or(|vmid| vmid == there.vmid)
+            of(&found.guest.uuid) && found.guest.vmid.is_none_or(|id| id == there.vmid)
         })
 }
 

@@ -213,11 +213,11 @@ impl Task {
             return Ok(());
         }
         let name = &self.node()?.name;
-        let ObservedGuest { vmid, host, .. } = there;
+        let ObservedGuest { vmid: id, host, .. } = there;
         Err(self.refused(
             there,
             format!(
-                "guest {vmid} on {host} carries the identity of `{name}`, but its tags were removed; it is not changed"
+                "guest {id} on {host} carries the identity of `{name}`, but its tags were removed; it is not changed"
             ),
             &format!(
                 "to keep it, homestak manifest resume --from {name}; otherwise restore its tags `homestak*`"
