@@ -272,7 +272,7 @@ fn timeouts(flags: &GlobalArgs) -> Result<Timeouts, DriverError> {
 fn time() -> Result<Time, DriverError> {
     #[cfg(debug_assertions)]
     if let Some(speed) = speed("HOMESTAK_HURRY")? {
-        return Ok(Time::hurried(speed));
+        return Ok(Time::accelerated(speed));
     }
     Ok(Time::wall())
 }

@@ -133,7 +133,7 @@ impl PlanContext for SiteConfigurer {
         }
         for (host, nodes) in others {
             let nodes = nodes.join("`, `");
-            notices.say(&format!(
+            notices.notice(&format!(
                 "notice: `{manifest}` is on `{host}` too, with `{nodes}`; this plan is not for `{host}`"
             ));
         }

@@ -138,7 +138,7 @@ impl Job {
             for run in self.of_others().await? {
                 self.session()
                     .notices
-                    .say(&format!("notice: {}", whose(&run)));
+                    .notice(&format!("notice: {}", whose(&run)));
                 named.extend(run.site);
             }
         }
@@ -152,7 +152,7 @@ impl Job {
         for id in guests.filter_map(|guest| guest.site.as_ref()) {
             if id != own && named.insert(id.clone()) {
                 let notice = lost_id(&plan.manifest, id);
-                self.session().notices.say(&format!("notice: {notice}"));
+                self.session().notices.notice(&format!("notice: {notice}"));
             }
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Job {
                 Ending::Stuck => "got stuck",
                 _ => "failed",
             });
-            self.session().notices.say(&format!(
+            self.session().notices.notice(&format!(
                 "Run {} ({}) {how}; this one takes over from what is there.",
                 run.id, run.verb
             ));
@@ -210,9 +210,9 @@ impl Job {
                 match finding.severity {
                     Severity::Good => {}
                     Severity::Unknown => notices.detail(&format!("unknown: {text}")),
-                    Severity::Warning => notices.say(&format!("warning: {text}")),
+                    Severity::Warning => notices.notice(&format!("warning: {text}")),
                     Severity::Failure => {
-                        notices.say(&format!("failure: {text}"));
+                        notices.notice(&format!("failure: {text}"));
                         failures.push(finding.fix);
                     }
                 }

@@ -12,8 +12,6 @@ pub mod drift;
 mod driver;
 pub mod error;
 pub mod hosts;
-#[cfg(debug_assertions)]
-mod hurry;
 pub mod job;
 pub mod live;
 pub mod nodes;
@@ -36,7 +34,7 @@ pub mod status;
 pub use driver::{Driver, journal};
 pub use error::{DriverError, ErrorKind};
 pub use homestak_engine::events;
-pub use notices::{Notice, Notices};
+pub use notices::Notices;
 pub use off::off;
 pub use session::{Session, require_sound};
 pub use settings::DriverSettings;

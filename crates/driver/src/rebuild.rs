@@ -16,7 +16,7 @@ use homestak_core::resolve::{Request, Resolved, manifest};
 use homestak_engine::journal::{Ending, Entry, Happened, Scope};
 use homestak_engine::look::look;
 use homestak_engine::planning::records;
-use homestak_engine::ports::{Class, Places as _, PortError, Provider, Reach, Sent};
+use homestak_engine::ports::{Class, Places as _, PortError, Provider, Reach};
 
 use crate::driver::Driver;
 use crate::error::DriverError;
@@ -214,7 +214,7 @@ async fn restore(
         require_sound(driver.session.notices.as_ref(), &faults, &catalog.sources)?;
     }
     let Some(resolved) = resolved.filter(|_| faults.errors() == 0) else {
-        driver.session.notices.say(&format!(
+        driver.session.notices.notice(&format!(
             "notice: `{name}` has faults and is left out; homestak manifest validate -M {name} lists them"
         ));
         return Ok(());
@@ -375,9 +375,8 @@ async fn provider(
                     outer.address(&node.guest).await?.address()
                 }
             };
-            let address = address.ok_or_else(|| PortError {
-                class: Class::Unreachable { sent: Sent::No },
-                ..PortError::refused("look inside a node", "its address is not known", "")
+            let address = address.ok_or_else(|| {
+                PortError::unreachable("look inside a node", "its address is not known", "")
             })?;
             driver.hosts.inside(&record.host, parent, address).await
         }

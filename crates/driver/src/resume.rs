@@ -30,7 +30,7 @@ impl<'d> Resume<'d> {
         let (lease, mut run) = take(&head, driver.journal()).await?;
         let session = &driver.session;
         for image in correct_sources(&mut run.plan, &session.catalog) {
-            session.notices.say(&format!(
+            session.notices.notice(&format!(
                 "`images/{image}.yaml` was changed since: its source and checksum count now."
             ));
         }

@@ -106,7 +106,7 @@ impl Session {
                 return failed;
             };
             let sources = &self.catalog.sources;
-            self.notices.faults(&site.faults, sources);
+            self.notices.diagnostics(&site.faults, sources);
             DriverError {
                 diagnostics: Some(Box::new(diagnostics_json(&site.faults, sources))),
                 ..failed
@@ -159,11 +159,11 @@ impl Session {
         let file = file.display();
         match added {
             Added::Nothing => {}
-            Added::Version => self.notices.say(&format!(
+            Added::Version => self.notices.notice(&format!(
                 "notice: {file} has `schema_version: 2` from now on, so that an older homestak, \
                  which knows no ids, refuses the site"
             )),
-            Added::Id => self.notices.say(&format!(
+            Added::Id => self.notices.notice(&format!(
                 "notice: this site has the id `{id}` from now on, written to {file}\n  \
                  Guests carry it, and only guests that carry it are changed or removed. \
                  Keep it with the site."
@@ -246,7 +246,7 @@ pub fn require_sound(
     sources: &Sources,
 ) -> Result<(), DriverError> {
     // The driver has a key of its own; who else can log in is a question for `validate`.
-    notices.faults(&faults.without(Code::NoKeys), sources);
+    notices.diagnostics(&faults.without(Code::NoKeys), sources);
     if faults.errors() == 0 {
         return Ok(());
     }

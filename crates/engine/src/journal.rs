@@ -38,15 +38,20 @@ pub struct Scope {
 }
 
 impl Scope {
+    /// Names a manifest of a site on a host.
+    pub fn new(site: Option<&SiteId>, manifest: &str, host: &str) -> Self {
+        Self {
+            site: site.cloned(),
+            manifest: manifest.to_owned(),
+            host: host.to_owned(),
+        }
+    }
+
     /// Returns the scopes of a manifest, sorted: one for each host of the site.
     pub fn of_manifest(site: &SiteId, resolved: &Resolved) -> Vec<Self> {
         let hosts = resolved.nodes.iter().filter_map(|node| node.host.as_ref());
         let hosts: BTreeSet<&String> = hosts.map(|host| &host.value).collect();
-        let of_host = |host: &String| Self {
-            site: Some(site.clone()),
-            manifest: resolved.name.clone(),
-            host: host.clone(),
-        };
+        let of_host = |host: &String| Self::new(Some(site), &resolved.name, host);
         hosts.into_iter().map(of_host).collect()
     }
 }
@@ -284,11 +289,7 @@ impl RunHead {
 
     /// Returns its scopes.
     pub fn scopes(&self) -> Vec<Scope> {
-        let of_host = |host: &String| Scope {
-            site: self.site.clone(),
-            manifest: self.manifest.clone(),
-            host: host.clone(),
-        };
+        let of_host = |host: &String| Scope::new(self.site.as_ref(), &self.manifest, host);
         self.hosts.iter().map(of_host).collect()
     }
 }
@@ -433,11 +434,8 @@ pub trait Journal: Send + Sync {
             if !run.is_of(site) {
                 continue;
             }
-            let of_run = run.hosts.into_iter().map(|host| Scope {
-                site: Some(site.clone()),
-                manifest: run.manifest.clone(),
-                host,
-            });
+            let of_host = |host: &String| Scope::new(Some(site), &run.manifest, host);
+            let of_run = run.hosts.iter().map(of_host);
             scopes.extend(of_run.filter(|scope| !but.contains(scope)));
         }
         let mut all = Vec::new();

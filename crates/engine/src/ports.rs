@@ -146,6 +146,18 @@ impl PortError {
             next: Next::default(),
         }
     }
+
+    /// Makes the error of something that was not reached, so that nothing was done.
+    pub fn unreachable(
+        doing: &str,
+        detail: impl Into<ForeignText>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self {
+            class: Class::Unreachable { sent: Sent::No },
+            ..Self::refused(doing, detail, hint)
+        }
+    }
 }
 
 /// What a place can do, and how much at once.

@@ -25,11 +25,7 @@ pub fn site() -> SiteId {
 
 /// A manifest on a host.
 pub fn scope(manifest: &str, host: &str) -> Scope {
-    Scope {
-        site: Some(site()),
-        manifest: manifest.into(),
-        host: host.into(),
-    }
+    Scope::new(Some(&site()), manifest, host)
 }
 
 /// The n-th guest.

@@ -20,7 +20,7 @@ use clap::CommandFactory as _;
 use homestak_core::doc::{Faults, Sources};
 use homestak_core::foreign::{escape, escape_but_style, escape_in_json};
 use homestak_driver::error::count;
-use homestak_driver::{DriverError, ErrorKind, Notice, Notices};
+use homestak_driver::{DriverError, ErrorKind, Notices};
 use owo_colors::OwoColorize as _;
 use serde_json::{Value as Json, json};
 
@@ -229,12 +229,16 @@ impl Printer {
 }
 
 impl Notices for Printer {
-    fn notice(&self, notice: Notice<'_>) {
-        match notice {
-            Notice::Detail(text) => self.detail(text),
-            Notice::Say(text) => self.say(text),
-            Notice::Faults(faults, sources) => self.diagnostics(faults, sources),
-        }
+    fn detail(&self, text: &str) {
+        Self::detail(self, text);
+    }
+
+    fn notice(&self, text: &str) {
+        self.say(text);
+    }
+
+    fn diagnostics(&self, faults: &Faults, sources: &Sources) {
+        Self::diagnostics(self, faults, sources);
     }
 }
 

@@ -241,7 +241,11 @@ impl Screen {
         }
         let mut more = self.printer.shape.verbose > 0;
         // Images take minutes; everything else is over in seconds or says what it waits for.
-        if let What::Waiting { subject: Subject::Image { .. }, .. } = &event.what {
+        if let What::Waiting {
+            subject: Subject::Image { .. },
+            ..
+        } = &event.what
+        {
             let last = now.said.replace(event.at);
             let soon = |last| event.at.duration_since(last) < BETWEEN_LINES;
             match last.filter(|last| soon(*last)) {
@@ -269,12 +273,18 @@ fn words(what: &What, more: bool) -> Option<String> {
         What::StepStarted { undo: true, .. } => return None,
         What::StepStarted { subject, step, .. } => format!("{subject}: {}", step.doing()),
         What::Waiting { .. } if !more => return None,
-        What::Waiting { subject: subject @ Subject::Image { .. }, what } => {
+        What::Waiting {
+            subject: subject @ Subject::Image { .. },
+            what,
+        } => {
             format!("{subject}: {what}")
         }
         What::Waiting { subject, what } => format!("{subject}: waits for {what}"),
         What::Doing { subject, what } => format!("{subject}: {what}"),
-        What::Warning { subject: Subject::Run, text } => format!("warning: {text}"),
+        What::Warning {
+            subject: Subject::Run,
+            text,
+        } => format!("warning: {text}"),
         What::Warning { subject, text } => format!("warning: {subject}: {text}"),
         What::StepDone {
             subject,

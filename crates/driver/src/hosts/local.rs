@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{Place, Plan, USER};
 use homestak_engine::context::off;
-use homestak_engine::ports::{Class, Provider, Sent};
+use homestak_engine::ports::Provider;
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::local::{self, FirstBoot, LocalSettings, Realm, Remote};
 use homestak_providers::ssh::Ssh;
@@ -87,10 +87,11 @@ impl HostKind for ThisMachine {
         let outermost = self.host(host).await?;
         let doing = format!("open the host inside `{node}`");
         let Some(uuid) = open(&self.0.settings)?.holder(address) else {
-            return Err(PortError {
-                class: Class::Unreachable { sent: Sent::No },
-                ..PortError::refused(&doing, format!("nobody has {address}"), "")
-            });
+            return Err(PortError::unreachable(
+                &doing,
+                format!("nobody has {address}"),
+                "",
+            ));
         };
         let session = &self.0.session;
         self.0.opened(format!("inside local {uuid}"), || {

@@ -211,7 +211,7 @@ pub fn connect_at(
 /// Makes a client that waits by the site's clock.
 pub(super) fn client(mut settings: PveSettings, session: &Session) -> Result<Pve, PortError> {
     settings.limits = Limits::from(&session.timeouts());
-    Pve::new(session.time.patient(settings), session.time.clock())
+    Pve::new(session.time.scale(settings), session.time.clock())
 }
 
 fn is_another_address(host: &str, found: IpAddr) -> bool {

@@ -15,7 +15,7 @@ use homestak_api::runtime::pause;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::plan::Plan;
 use homestak_engine::context::off;
-use homestak_engine::ports::{Class, PortError, Provider, Sent};
+use homestak_engine::ports::{PortError, Provider};
 use homestak_providers::finding::{Finding, Severity};
 use homestak_providers::pve::{self, ApiToken, Credential, Pve, PveSettings};
 use homestak_sim::kept::{self, Endpoint, Lock};
@@ -115,10 +115,11 @@ impl HostKind for Simulator {
         let mut inside =
             inside.filter(|inside| inside.name == node && inside.address.as_deref() == Some(&text));
         let Some(inside) = inside.next() else {
-            return Err(PortError {
-                class: Class::Unreachable { sent: Sent::No },
-                ..PortError::refused(&doing, format!("nothing answers at {address} yet"), "")
-            });
+            return Err(PortError::unreachable(
+                &doing,
+                format!("nothing answers at {address} yet"),
+                "",
+            ));
         };
         self.site.opened(format!("sim {}", inside.url), || {
             let pve = self.at(&inside.url, &inside.fingerprint, &inside.token)?;

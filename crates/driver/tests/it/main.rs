@@ -6,6 +6,7 @@ mod meadow;
 use std::sync::{Arc, Mutex};
 
 use homestak_core::doc::timeouts::Timeouts;
+use homestak_core::doc::{Faults, Sources};
 use homestak_core::plan::{Options, Plan, Verb};
 use homestak_driver::clock::Time;
 use homestak_driver::events::{Event, Observer};
@@ -14,7 +15,7 @@ use homestak_driver::job::{Job, refusals};
 use homestak_driver::secrets::KeySources;
 use homestak_driver::select::Choice;
 use homestak_driver::settings::{DriverSettings, VmEngine};
-use homestak_driver::{DriverError, Notice, Notices, Session};
+use homestak_driver::{DriverError, Notices, Session};
 use homestak_engine::journal::Ending;
 use homestak_engine::operate::Interrupt;
 use homestak_site::Candidates;
@@ -35,12 +36,16 @@ struct Rig {
 struct Said(Mutex<Vec<String>>);
 
 impl Notices for Said {
-    fn notice(&self, notice: Notice<'_>) {
-        let text = match notice {
-            Notice::Detail(text) | Notice::Say(text) => text.to_owned(),
-            Notice::Faults(faults, _) => format!("{faults:?}"),
-        };
-        self.0.lock().unwrap().push(text);
+    fn detail(&self, text: &str) {
+        self.notice(text);
+    }
+
+    fn notice(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+
+    fn diagnostics(&self, faults: &Faults, _: &Sources) {
+        self.notice(&format!("{faults:?}"));
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use homestak_core::plan::{NodePlan, NodeRecord, Place, Plan};
 
-use crate::ports::{Class, GuestRef, Places, PortError, Power, Provider, Sent};
+use crate::ports::{GuestRef, Places, PortError, Power, Provider};
 use crate::steps::planned;
 
 /// What a run knows so far.
@@ -176,9 +176,8 @@ impl Board {
         let guest = self.guest(name).or_else(|| planned(node));
         let guest = guest
             .ok_or_else(|| PortError::bug("open a node", &format!("`{name}` has no guest")))?;
-        let away = |detail: &str, hint: &str| PortError {
-            class: Class::Unreachable { sent: Sent::No },
-            ..PortError::refused(&format!("open `{name}`"), detail, hint)
+        let away = |detail: &str, hint: &str| {
+            PortError::unreachable(&format!("open `{name}`"), detail, hint)
         };
         let provider = Box::pin(self.open(&node.host, &node.place)).await?;
         let seen = provider.inspect(&guest).await?;

@@ -186,11 +186,7 @@ async fn fences(stage: &Stage, journal: &dyn Journal) -> Result<Vec<Option<Fence
     let plan = &stage.plan;
     let mut of_hosts = BTreeMap::new();
     for host in &plan.hosts {
-        let scope = Scope {
-            site: plan.site.clone(),
-            manifest: plan.manifest.clone(),
-            host: host.clone(),
-        };
+        let scope = Scope::new(plan.site.as_ref(), &plan.manifest, host);
         of_hosts.insert(host, journal.fence(&scope).await?);
     }
     let of_step = |step: &Step| {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use homestak_core::plan::{Action, NodeRecord, NodeStatus, Options, Plan, Verb};
 use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
 use homestak_engine::operate::{Interrupt, UndoEffect};
-use homestak_engine::ports::{Class, Places, PortError, Provider, Sent};
+use homestak_engine::ports::{Places, PortError, Provider};
 use homestak_sim::{Kind, World};
 
 use crate::lab::{Lab, guests, world_in};
@@ -57,11 +57,7 @@ fn refused(plan: &Plan) -> String {
 }
 
 async fn records(lab: &Lab, host: &str) -> Vec<NodeRecord> {
-    let scope = Scope {
-        site: Some(lab.site.clone()),
-        manifest: "m".to_owned(),
-        host: host.to_owned(),
-    };
+    let scope = Scope::new(Some(&lab.site), "m", host);
     lab.journal.records(&scope).await.unwrap()
 }
 
@@ -349,10 +345,11 @@ impl Places for Deaf {
     }
 
     async fn inside(&self, _: &str, node: &str, _: IpAddr) -> Result<Arc<dyn Provider>, PortError> {
-        Err(PortError {
-            class: Class::Unreachable { sent: Sent::No },
-            ..PortError::refused(&format!("open `{node}`"), "no answer", "")
-        })
+        Err(PortError::unreachable(
+            &format!("open `{node}`"),
+            "no answer",
+            "",
+        ))
     }
 
     fn door(&self, name: &str) -> String {

@@ -21,7 +21,7 @@ use homestak_engine::events::{Event, Hub, Observer};
 use homestak_engine::journal::{Ending, Run};
 use homestak_engine::operate::{Interrupt, Limits, Moment, Operator, Watcher};
 use homestak_engine::planning::{PlanError, PlanRequest};
-use homestak_engine::ports::{Class, GuestUuid, Places, PortError, Provider, Seed, Seeds, Sent};
+use homestak_engine::ports::{GuestUuid, Places, PortError, Provider, Seed, Seeds};
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Builder, Timing, World};
 use jiff::Timestamp;
@@ -132,9 +132,8 @@ impl Places for Doors {
         node: &str,
         address: IpAddr,
     ) -> Result<Arc<dyn Provider>, PortError> {
-        let world = world_in(&self.world, node).ok_or_else(|| PortError {
-            class: Class::Unreachable { sent: Sent::No },
-            ..PortError::refused(
+        let world = world_in(&self.world, node).ok_or_else(|| {
+            PortError::unreachable(
                 &format!("open `{node}`"),
                 format!("nothing listens at {address}"),
                 "",

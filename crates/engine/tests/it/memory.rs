@@ -35,11 +35,7 @@ impl Memory {
             return Ok(());
         };
         let lost = || JournalError::Lost {
-            scope: Scope {
-                site: None,
-                manifest: "m".to_owned(),
-                host: "pve1".to_owned(),
-            },
+            scope: Scope::new(None, "m", "pve1"),
             holder: None,
         };
         *entries = entries.checked_sub(1).ok_or_else(lost)?;

@@ -295,11 +295,7 @@ impl Walk {
             })
         };
         self.settle().await;
-        let scope = Scope {
-            site: Some(self.drivers[at].lab.site.clone()),
-            manifest: "m".to_owned(),
-            host: "pve1".to_owned(),
-        };
+        let scope = Scope::new(Some(&self.drivers[at].lab.site), "m", "pve1");
         let records = self.drivers[at].lab.journal.records(&scope).await.unwrap();
         let known: Known = records
             .iter()

@@ -113,11 +113,7 @@ async fn what_a_step_that_panics_created_is_removed_or_the_run_is_stuck() {
 
 /// Returns what is recorded: name, id, identity.
 async fn recorded(lab: &Lab) -> Vec<(String, Option<GuestId>, String)> {
-    let scope = Scope {
-        site: Some(lab.site.clone()),
-        manifest: "m".to_owned(),
-        host: "pve1".to_owned(),
-    };
+    let scope = Scope::new(Some(&lab.site), "m", "pve1");
     let records = lab.journal.records(&scope).await.unwrap().into_iter();
     let known = records.map(|one| (one.name, one.guest.vmid, one.guest.uuid.to_string()));
     known.collect()

@@ -67,11 +67,7 @@ fn manifest(name: &str, vmid: u32) -> String {
 }
 
 fn scope(lab: &Lab, plan: &Plan) -> Scope {
-    Scope {
-        site: Some(lab.site.clone()),
-        manifest: plan.manifest.clone(),
-        host: "pve1".to_owned(),
-    }
+    Scope::new(Some(&lab.site), &plan.manifest, "pve1")
 }
 
 fn subject(event: &Event) -> Option<&Subject> {
@@ -144,7 +140,9 @@ async fn of_two_runs_at_once_each_has_its_events_and_one_that_is_killed_leaves_t
         let n_of_web = || {
             let events = lab.ear.0.lock().unwrap();
             let about = events.iter().filter_map(subject);
-            about.filter(|subject| subject.to_string().starts_with("web")).count()
+            about
+                .filter(|subject| subject.to_string().starts_with("web"))
+                .count()
         };
         while n_of_web() < moment && !killed.is_finished() {
             tokio::time::sleep(std::time::Duration::from_micros(200)).await;

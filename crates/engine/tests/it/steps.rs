@@ -95,11 +95,7 @@ async fn destroying_leaves_a_guest_whose_site_was_replaced_after_a_create_failed
         if plan.refusals.is_empty() {
             assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
         }
-        let scope = Scope {
-            site: Some(lab.site.clone()),
-            manifest: "m".to_owned(),
-            host: "pve1".to_owned(),
-        };
+        let scope = Scope::new(Some(&lab.site), "m", "pve1");
         let records = lab.journal.records(&scope).await.unwrap();
         assert_eq!(
             records[0].guest.vmid,

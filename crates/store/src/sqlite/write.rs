@@ -78,11 +78,7 @@ impl RunScope {
     }
 
     fn scopes(&self) -> Vec<Scope> {
-        let scope = |host: &String| Scope {
-            site: self.site.clone(),
-            manifest: self.manifest.clone(),
-            host: host.clone(),
-        };
+        let scope = |host: &String| Scope::new(self.site.as_ref(), &self.manifest, host);
         self.hosts.iter().map(scope).collect()
     }
 }

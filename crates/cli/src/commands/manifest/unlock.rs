@@ -23,11 +23,7 @@ pub(super) fn run(
 ) -> Outcome {
     let session = settings.session()?;
     let journal = journal(&settings.driver)?;
-    let scope = Scope {
-        site: Some(session.id()?.clone()),
-        manifest,
-        host,
-    };
+    let scope = Scope::new(Some(session.id()?), &manifest, &host);
     let now = settings.driver.time.now();
     block_on(async {
         let held = journal.holding(&scope).await?;
