@@ -417,13 +417,6 @@ pub trait Journal: Send + Sync {
     async fn page(&self, filter: &RunFilter) -> Result<Vec<RunHead>, JournalError>;
     /// Reads a run.
     async fn run(&self, id: RunId) -> Result<Option<Run>, JournalError>;
-    /// Returns the entries of a run that were written after a position, each with its own position,
-    /// so that another process can follow the run; position 0 is before the first.
-    async fn entries_after(
-        &self,
-        run: RunId,
-        position: i64,
-    ) -> Result<Vec<(i64, Entry)>, JournalError>;
     /// Returns the newest record of each node of a scope that is not destroyed, sorted by name.
     /// Records of the first form name no site, and count until one is written with it.
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;

@@ -120,17 +120,6 @@ impl Journal for Memory {
         Ok(runs.iter().find(|run| run.head.id == id).cloned())
     }
 
-    async fn entries_after(
-        &self,
-        run: RunId,
-        position: i64,
-    ) -> Result<Vec<(i64, Entry)>, JournalError> {
-        let run = self.run(run).await?;
-        let entries = run.into_iter().flat_map(|run| run.entries);
-        let later = (1..).zip(entries).filter(|(at, _)| *at > position);
-        Ok(later.collect())
-    }
-
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {
         let runs = self.runs.lock().unwrap();
         let mut records = BTreeMap::new();

@@ -190,17 +190,6 @@ impl Journal for Sqlite {
         .await
     }
 
-    async fn entries_after(
-        &self,
-        run: RunId,
-        position: i64,
-    ) -> Result<Vec<(i64, Entry)>, JournalError> {
-        self.read(format!("follow run {run}"), move |connection| {
-            read::entries(connection, run, position)
-        })
-        .await
-    }
-
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError> {
         let scope = scope.clone();
         self.read(

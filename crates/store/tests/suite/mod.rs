@@ -47,7 +47,6 @@ macro_rules! suite {
                 a_run_of_ten_thousand_nodes_is_read_back,
                 runs_are_listed_newest_first,
                 runs_are_listed_in_pages,
-                a_run_is_followed_from_a_position,
                 what_nobody_began_is_not_there_and_takes_no_entries,
                 everything_that_can_happen_is_read_back,
             }

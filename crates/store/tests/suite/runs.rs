@@ -167,35 +167,3 @@ pub(crate) fn runs_are_listed_in_pages(ground: &impl Ground) {
         assert_eq!(page(of_site).await, [5, 4, 3, 2, 1, 0]);
     });
 }
-
-pub(crate) fn a_run_is_followed_from_a_position(ground: &impl Ground) {
-    run(async {
-        let (driver, follower) = (ground.open(), ground.open());
-        let plan = plan("m", 2);
-        let id = driver.begin("apply", &plan, "run", at(0)).await.unwrap();
-        let other = driver.begin("apply", &plan, "run", at(0)).await.unwrap();
-        assert_eq!(follower.entries_after(id, 0).await.unwrap(), []);
-        let statuses = [NodeStatus::Creating, NodeStatus::Made, NodeStatus::Ready];
-        let (mut position, mut seen, mut written) = (0, Vec::new(), Vec::new());
-        for step in 0..6 {
-            for name in ["web", "mail"] {
-                // Each record is written as what differs from one that was read long ago.
-                let entry = known(step, done(), record(name, statuses[step % 3]));
-                driver.append(id, &entry).await.unwrap();
-                driver.append(other, &entry).await.unwrap();
-                written.push(entry);
-            }
-            let new = follower.entries_after(id, position).await.unwrap();
-            assert_eq!(new.len(), 2);
-            for (at, entry) in new {
-                assert!(at > position);
-                position = at;
-                seen.push(entry);
-            }
-        }
-        assert_eq!(seen, written);
-        assert_eq!(follower.entries_after(id, position).await.unwrap(), []);
-        let nobody = follower.entries_after(RunId(77), 0).await.unwrap();
-        assert_eq!(nobody, []);
-    });
-}

@@ -36,7 +36,7 @@ fn rebuilt(connection: &Connection) -> Nodes {
         .map(Result::unwrap)
         .peekable();
     let mut nodes = Nodes::new();
-    walk(connection, None, 0, |id, run, entry| {
+    walk(connection, None, |id, run, entry| {
         while let Some((_, key)) = forgotten.next_if(|(after, _)| *after < id) {
             nodes.remove(&key);
         }
