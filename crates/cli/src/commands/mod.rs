@@ -38,7 +38,7 @@ use crate::ui::ask::{Answer, ask};
 use crate::ui::progress::Screen;
 
 /// How a command ends.
-type Outcome = Result<ExitCode, DriverError>;
+pub(crate) type Outcome = Result<ExitCode, DriverError>;
 
 /// Runs a command.
 pub(crate) fn run(command: Command, settings: &Settings, printer: &Printer) -> Outcome {

@@ -1,7 +1,7 @@
 //! Manifests are planned, applied and destroyed on a host over TLS.
 
 use homestak_core::plan::FORM;
-use homestak_sim::{Call, Fault, FaultKind, Kind};
+use homestak_sim::Kind;
 use serde_json::Value;
 
 use crate::father::{Father, events, order};

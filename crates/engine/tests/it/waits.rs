@@ -33,7 +33,10 @@ fn stages(address: f64, agent: f64, ssh: f64) -> Stages {
 fn waits(lab: &Lab, node: &str) -> Vec<String> {
     let events = lab.ear.0.lock().unwrap();
     let what = events.iter().filter_map(|event| match &event.what {
-        What::Waiting { subject: Subject::Node(name), what } if name == node => Some(what.clone()),
+        What::Waiting {
+            subject: Subject::Node(name),
+            what,
+        } if name == node => Some(what.clone()),
         _ => None,
     });
     // A machine under load may let its host answer late.

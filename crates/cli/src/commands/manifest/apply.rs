@@ -50,7 +50,12 @@ fn plan_named(args: &ApplyArgs, choice: &mut Choice) -> Option<PathBuf> {
     args.plan.clone().or(named)
 }
 
-async fn apply(context: &CommandContext<'_>, options: &Options, keep: bool, written: Option<&Plan>) -> Outcome {
+async fn apply(
+    context: &CommandContext<'_>,
+    options: &Options,
+    keep: bool,
+    written: Option<&Plan>,
+) -> Outcome {
     if context.carry.dry_run {
         let made = context.job.plan(options).await?;
         return plan::show(&made, context, options);

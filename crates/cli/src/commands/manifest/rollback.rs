@@ -19,7 +19,11 @@ use crate::ui::progress::Screen;
 pub(super) fn run(args: &RollbackArgs, settings: &Settings, printer: &Printer) -> Outcome {
     let (driver, screen) =
         crate::commands::driver(settings.session()?, settings, args.events, printer)?;
-    run_command(rollback(args, (&driver, &screen), printer), &screen, printer)
+    run_command(
+        rollback(args, (&driver, &screen), printer),
+        &screen,
+        printer,
+    )
 }
 
 async fn rollback(

@@ -129,11 +129,12 @@ async fn guard(context: &CommandContext<'_>, plan: &Plan) -> Result<(), DriverEr
     if there.is_empty() || context.carry.yes {
         return Ok(());
     }
-    context.ask(&format!(
-        "The test removes everything at its end, also what is there already: {}. Go on?",
-        there.join(", ")
-    ))
-    .await
+    context
+        .ask(&format!(
+            "The test removes everything at its end, also what is there already: {}. Go on?",
+            there.join(", ")
+        ))
+        .await
 }
 
 async fn create(
@@ -177,9 +178,9 @@ async fn verify_nodes(
             notes.push(text);
         }
         let node = plan.node(&verdict.node);
-        if let Some(notice) = node
-            .and_then(|node| notice_not_applied(&driver.session.catalog, &context.job.resolved, node))
-        {
+        if let Some(notice) = node.and_then(|node| {
+            notice_not_applied(&driver.session.catalog, &context.job.resolved, node)
+        }) {
             let text = format!("{}: {notice}", verdict.node);
             context.printer.say(&format!("notice: {text}"));
             notes.push(text);
