@@ -245,7 +245,7 @@ impl Job {
     pub async fn carry_out(
         &self,
         verb: &str,
-        plan: &Plan,
+        plan: impl Into<Arc<Plan>>,
         interrupt: Interrupt,
     ) -> Result<Ending, DriverError> {
         let session = self.driver.session.clone();

@@ -116,13 +116,20 @@ impl Operator {
         context.looking(resolved, &hosts, &elsewhere);
         let mut looks = look(&self.places, resolved, &records).await?;
         // Again, with the ids that guests have already: a new node must not move the others.
-        let request = Request {
-            recorded: ids(site, resolved, &looks, &records),
-            ..request.clone()
+        let recorded = ids(site, resolved, &looks, &records);
+        let again;
+        let resolved = if recorded == request.recorded {
+            resolved
+        } else {
+            let request = Request {
+                recorded,
+                ..request.clone()
+            };
+            let (sound, faults) = manifest(catalog, &resolved.name, &request);
+            let sound = sound.filter(|_| faults.errors() == 0);
+            again = sound.ok_or(PlanError::Faults(faults))?;
+            &again
         };
-        let (resolved, faults) = manifest(catalog, &resolved.name, &request);
-        let sound = resolved.filter(|_| faults.errors() == 0);
-        let resolved = &sound.ok_or(PlanError::Faults(faults))?;
         let paces = paces(&*self.journal, &hosts).await?;
         let make = |looks: &BTreeMap<Place, Look>, configs: &BTreeMap<String, ConfigPlan>| {
             plan(&Inputs {
@@ -149,7 +156,14 @@ impl Operator {
         let configs = context.configs(resolved, &outside).await;
         let mut configs = configs.map_err(PlanError::Context)?;
         self.ask(&outside, &mut configs).await;
-        let mut plan = make(&looks, &configs);
+        // Plans can be large: without configurations, the one there is serves.
+        let mut plan = match configs.is_empty() {
+            true => outside,
+            false => {
+                drop(outside);
+                make(&looks, &configs)
+            }
+        };
         for node in plan.nodes.iter_mut().filter(|node| node.wanted.is_some()) {
             let notice = context.not_applied(resolved, node);
             node.reasons.extend(notice.map(|text| Reason {

@@ -3,6 +3,8 @@
 //! In: the documents, a spec's name, the node. Out: JSON text, which may hold secrets.
 //! Never: an address that the place gave out; the place sees to that one itself.
 
+use std::borrow::Cow;
+
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
@@ -40,7 +42,11 @@ pub fn spec_text(
 /// that is done later needs the values: the node is asked again, and the spec is made from the
 /// site's documents again and compared with its digest.
 #[must_use]
-pub fn without_values(plan: &Plan) -> Plan {
+pub fn without_values(plan: &Plan) -> Cow<'_, Plan> {
+    let mut configs = plan.nodes.iter().filter_map(|node| node.config.as_ref());
+    if configs.all(|config| config.found.is_none()) {
+        return Cow::Borrowed(plan);
+    }
     let mut plan = plan.clone();
     let configs = plan
         .nodes
@@ -53,7 +59,7 @@ pub fn without_values(plan: &Plan) -> Plan {
         change.expected = ForeignText::default();
         change.found = ForeignText::default();
     }
-    plan
+    Cow::Owned(plan)
 }
 
 /// Returns what a spec adds up to.

@@ -90,10 +90,10 @@ fn node(inputs: &Inputs<'_>, record: &NodeRecord, guest: &ObservedGuest) -> Opti
         wanted: None,
         found: Some(found),
         config: None,
-        reidentified: Some(Reidentified {
+        reidentified: Some(Box::new(Reidentified {
             uuid: new_identity(inputs, record),
             record: record.clone(),
-        }),
+        })),
         recorded: None,
     })
 }

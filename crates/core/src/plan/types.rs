@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -160,6 +161,13 @@ impl Plan {
     }
 }
 
+/// A copy, for whoever keeps the plan itself.
+impl From<&Plan> for Arc<Plan> {
+    fn from(plan: &Plan) -> Self {
+        Self::new(plan.clone())
+    }
+}
+
 /// What is done to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -264,7 +272,7 @@ pub struct NodePlan {
     pub config: Option<ConfigPlan>,
     /// The identity it gets, and what the journal knows of it, for a node that is reidentified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reidentified: Option<Reidentified>,
+    pub reidentified: Option<Box<Reidentified>>,
     /// The name that the journal has for it, where that is not `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,

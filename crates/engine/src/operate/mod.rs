@@ -77,15 +77,15 @@ impl Operator {
     pub async fn carry_out(
         &self,
         verb: &str,
-        plan: &Plan,
+        plan: impl Into<Arc<Plan>>,
         interrupt: Interrupt,
     ) -> Result<(RunId, Ending), JournalError> {
+        let plan = plan.into();
         let mark = (self.mark)();
         let now = self.clock.now();
-        // Not longer than it is written: plans can be large.
         let id = self
             .journal
-            .begin(verb, &without_values(plan), &mark, now)
+            .begin(verb, &without_values(&plan), &mark, now)
             .await?;
         let mut stage = self.stage(id, mark, plan, &[]);
         let ending = self
@@ -209,10 +209,10 @@ impl Operator {
     /// Takes up a run where its entries end. One of the first form has no mark, and so proves nothing.
     fn stage_of(&self, run: &Run, entries: &[Entry]) -> run::Stage {
         let mark = run.head.mark.clone().unwrap_or_default();
-        self.stage(run.head.id, mark, &run.plan, entries)
+        self.stage(run.head.id, mark, Arc::new(run.plan.clone()), entries)
     }
 
-    fn stage(&self, id: RunId, mark: String, plan: &Plan, entries: &[Entry]) -> run::Stage {
+    fn stage(&self, id: RunId, mark: String, plan: Arc<Plan>, entries: &[Entry]) -> run::Stage {
         let replay = replay(&plan.steps, entries);
         let mut names = BTreeMap::new();
         for node in &plan.nodes {
@@ -225,10 +225,9 @@ impl Operator {
         }
         let images = plan.steps.iter().filter_map(|step| {
             let image = plan.images.get(step.image?)?;
-            Some((image.name.clone(), subject(plan, step)))
+            Some((image.name.clone(), subject(&plan, step)))
         });
         let hub = self.hub.of_run(id, names, images.collect());
-        let plan = Arc::new(plan.clone());
         let board = Board::new(plan.clone(), self.places.clone(), replay.records.values());
         run::Stage {
             run: id,
@@ -239,7 +238,7 @@ impl Operator {
             mark,
             board,
             hub,
-            fences: Vec::new(),
+            fences: Arc::default(),
         }
     }
 

@@ -31,8 +31,8 @@ pub(super) struct Stage {
     pub(super) mark: String,
     pub(super) board: Arc<Board>,
     pub(super) hub: Arc<RunHub>,
-    /// The number under which the host of each step is held.
-    pub(super) fences: Vec<Option<Fence>>,
+    /// The numbers under which hosts are held.
+    pub(super) fences: Arc<BTreeMap<String, Fence>>,
 }
 
 /// What came of going through the steps.
@@ -84,7 +84,7 @@ impl Work<'_> {
         let plan = stage.plan.clone();
         let steps = &plan.steps;
         let mut schedule = Schedule::new(steps, todo, self.way);
-        stage.fences = fences(stage, self.operator.journal.as_ref()).await?;
+        stage.fences = fences(&plan, self.operator.journal.as_ref()).await?;
         let worker = Worker::new(self.operator, stage, self.way, interrupt.clone());
         let mut running: JoinSet<(usize, Result<Ended, JournalError>)> = JoinSet::new();
         // Which step each task is about: one that panics cannot say so itself.
@@ -181,22 +181,18 @@ impl Work<'_> {
     }
 }
 
-/// Returns the number under which the host of each step is held.
-async fn fences(stage: &Stage, journal: &dyn Journal) -> Result<Vec<Option<Fence>>, JournalError> {
-    let plan = &stage.plan;
-    let mut of_hosts = BTreeMap::new();
+/// Returns the numbers under which the hosts of a plan are held.
+async fn fences(
+    plan: &Plan,
+    journal: &dyn Journal,
+) -> Result<Arc<BTreeMap<String, Fence>>, JournalError> {
+    let mut fences = BTreeMap::new();
     for host in &plan.hosts {
         let scope = Scope::new(plan.site.as_ref(), &plan.manifest, host);
-        of_hosts.insert(host, journal.fence(&scope).await?);
+        let fence = journal.fence(&scope).await?;
+        fences.extend(fence.map(|fence| (host.clone(), fence)));
     }
-    let of_step = |step: &Step| {
-        let node = step.node.and_then(|node| plan.nodes.get(node));
-        let image = step.image.and_then(|image| plan.images.get(image));
-        let host = node.map(|node| &node.host);
-        let host = host.or_else(|| image.map(|image| &image.site_host))?;
-        of_hosts.get(host).cloned().flatten()
-    };
-    Ok(stage.plan.steps.iter().map(of_step).collect())
+    Ok(Arc::new(fences))
 }
 
 /// Waiting until a node is reached takes no worker.

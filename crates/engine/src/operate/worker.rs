@@ -57,8 +57,8 @@ struct Shared {
     /// What was recorded before the first guest was created or removed.
     known: OnceCell<Known>,
     interrupt: Interrupt,
-    /// The number under which the host of each step is held.
-    fences: Vec<Option<Fence>>,
+    /// The numbers under which hosts are held.
+    fences: Arc<BTreeMap<String, Fence>>,
 }
 
 /// A node by its host and the name under which it is recorded.
@@ -154,7 +154,7 @@ impl Shared {
             began: Arc::default(),
         };
         let begun = self.clock.now();
-        let context = Context::new(&self.hub, task.subject(), self.fences[at].clone());
+        let context = Context::new(&self.hub, task.subject(), self.fence(at));
         let work = within(context, persist(&task, self.way));
         let only_follows = self.way == Way::Forward && task.step.kind == StepKind::Configure;
         let mut interrupt = self.interrupt.clone();
@@ -206,6 +206,16 @@ impl Shared {
             "no longer followed: the node continues by itself; changes that could cut it off are \
              reverted after {seconds} s, unless `homestak manifest resume` reaches it before"
         )
+    }
+
+    /// Returns the number under which the host of a step is held.
+    fn fence(&self, at: usize) -> Option<Fence> {
+        let step = &self.plan.steps[at];
+        let node = step.node.and_then(|node| self.plan.nodes.get(node));
+        let image = step.image.and_then(|image| self.plan.images.get(image));
+        let host = node.map(|node| &node.host);
+        let host = host.or_else(|| image.map(|image| &image.site_host))?;
+        self.fences.get(host).cloned()
     }
 
     fn moment(&self, moment: Moment) {

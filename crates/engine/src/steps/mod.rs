@@ -13,7 +13,9 @@ mod ready;
 mod reidentify;
 mod size;
 
+use std::future::ready;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -46,6 +48,10 @@ pub(crate) struct Task {
     pub(crate) began: Arc<AtomicBool>,
 }
 
+/// What a step does. Boxed, so that a task takes the memory of the kind of step it does and not of
+/// the largest: very many run at once.
+type Work<'t, T> = Pin<Box<dyn Future<Output = Result<T, PortError>> + Send + 't>>;
+
 /// What came of a step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Came {
@@ -70,59 +76,59 @@ impl Came {
 
 impl Task {
     /// Tells whether the step was done already.
-    pub(crate) async fn probe(&self) -> Result<Option<Came>, PortError> {
+    pub(crate) fn probe(&self) -> Work<'_, Option<Came>> {
         match self.step.kind {
-            StepKind::Image => image::probe(self).await,
-            StepKind::Create => create::probe(self).await,
-            StepKind::Start => power::is_running(self).await,
+            StepKind::Image => Box::pin(image::probe(self)),
+            StepKind::Create => Box::pin(create::probe(self)),
+            StepKind::Start => Box::pin(power::is_running(self)),
             // It looks by itself until it is reached.
-            StepKind::Ready => Ok(None),
+            StepKind::Ready => Box::pin(ready(Ok(None))),
             // Taking away what is gone is harmless, and quicker than looking.
-            StepKind::Discard => Ok(None),
-            StepKind::Configure => configure::probe(self).await,
-            StepKind::Reshape => size::is_shaped(self).await,
-            StepKind::Grow => size::is_grown(self).await,
-            StepKind::Stop => power::is_stopped(self).await,
-            StepKind::Destroy => destroy::probe(self).await,
-            StepKind::Reidentify => reidentify::probe(self).await,
+            StepKind::Discard => Box::pin(ready(Ok(None))),
+            StepKind::Configure => Box::pin(configure::probe(self)),
+            StepKind::Reshape => Box::pin(size::is_shaped(self)),
+            StepKind::Grow => Box::pin(size::is_grown(self)),
+            StepKind::Stop => Box::pin(power::is_stopped(self)),
+            StepKind::Destroy => Box::pin(destroy::probe(self)),
+            StepKind::Reidentify => Box::pin(reidentify::probe(self)),
         }
     }
 
     /// Does the step. Safe when it was done before, in part or whole.
-    pub(crate) async fn act(&self) -> Result<Came, PortError> {
+    pub(crate) fn act(&self) -> Work<'_, Came> {
         match self.step.kind {
-            StepKind::Image => image::act(self).await,
-            StepKind::Create => create::act(self).await,
-            StepKind::Start => power::start(self).await,
-            StepKind::Ready => ready::act(self).await,
-            StepKind::Discard => ready::discard(self).await,
-            StepKind::Configure => configure::act(self).await,
-            StepKind::Reshape => size::reshape(self).await,
-            StepKind::Grow => size::grow(self).await,
-            StepKind::Stop => power::stop(self).await,
-            StepKind::Destroy => destroy::act(self).await,
-            StepKind::Reidentify => reidentify::act(self).await,
+            StepKind::Image => Box::pin(image::act(self)),
+            StepKind::Create => Box::pin(create::act(self)),
+            StepKind::Start => Box::pin(power::start(self)),
+            StepKind::Ready => Box::pin(ready::act(self)),
+            StepKind::Discard => Box::pin(ready::discard(self)),
+            StepKind::Configure => Box::pin(configure::act(self)),
+            StepKind::Reshape => Box::pin(size::reshape(self)),
+            StepKind::Grow => Box::pin(size::grow(self)),
+            StepKind::Stop => Box::pin(power::stop(self)),
+            StepKind::Destroy => Box::pin(destroy::act(self)),
+            StepKind::Reidentify => Box::pin(reidentify::act(self)),
         }
     }
 
     /// Undoes the step. Safe when it never ran, half ran or ran, and when it was undone before.
-    pub(crate) async fn undo(&self) -> Result<Came, PortError> {
+    pub(crate) fn undo(&self) -> Work<'_, Came> {
         match self.step.kind {
             // Others use the image too, and the next run does.
-            StepKind::Image => Ok(Came::default()),
-            StepKind::Create => create::undo(self).await,
-            StepKind::Start => power::undo_start(self).await,
+            StepKind::Image => Box::pin(ready(Ok(Came::default()))),
+            StepKind::Create => Box::pin(create::undo(self)),
+            StepKind::Start => Box::pin(power::undo_start(self)),
             // Nothing was changed; first-boot data is of no use to a guest that is up.
-            StepKind::Ready | StepKind::Discard => Ok(Came::default()),
-            StepKind::Configure => configure::undo(self).await,
-            StepKind::Reshape => size::undo_reshape(self).await,
+            StepKind::Ready | StepKind::Discard => Box::pin(ready(Ok(Came::default()))),
+            StepKind::Configure => Box::pin(configure::undo(self)),
+            StepKind::Reshape => Box::pin(size::undo_reshape(self)),
             // Disks are never made smaller.
-            StepKind::Grow => Ok(Came::default()),
-            StepKind::Stop => power::undo_stop(self).await,
+            StepKind::Grow => Box::pin(ready(Ok(Came::default()))),
+            StepKind::Stop => Box::pin(power::undo_stop(self)),
             // What is gone is gone; the plan said so before.
-            StepKind::Destroy => Ok(Came::default()),
+            StepKind::Destroy => Box::pin(ready(Ok(Came::default()))),
             // Both identities are ours, and the new one is what any later run expects.
-            StepKind::Reidentify => Ok(Came::default()),
+            StepKind::Reidentify => Box::pin(ready(Ok(Came::default()))),
         }
     }
 

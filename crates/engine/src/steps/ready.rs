@@ -93,6 +93,8 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
         }
         let looked = Duration::try_from(task.clock.now().duration_since(begun));
         let spent = looked.unwrap_or_default().min(LOOK);
+        // A look that took long was a pause itself.
+        let rest = pause.saturating_sub(spent).max(FIRST);
         match lost {
             Some(error) if away + spent > limits.of(Limit::Api) => {
                 let seconds = limits.of(Limit::Api).as_secs();
@@ -102,17 +104,17 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
                     ..error
                 });
             }
-            Some(_) => away += spent + pause,
+            Some(_) => away += spent + rest,
             None => {
                 away = Duration::ZERO;
                 waited += spent;
                 if waited > patience {
                     return Err(late(node, patience, lacks));
                 }
-                waited += pause;
+                waited += rest;
             }
         }
-        task.clock.sleep(pause).await;
+        task.clock.sleep(rest).await;
         pause = (pause * 3 / 2).min(LONGEST);
     }
 }

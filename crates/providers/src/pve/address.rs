@@ -1,13 +1,13 @@
-//! The address behind a MAC, as the guest's agent or the container's host sees it.
+//! The address of a guest's first network card, as its agent or the container's host reports it.
 //!
-//! In: a guest. Out: its address, or none yet.
-//! Never: waiting; an address of another card, of a bridge inside, or link-local.
+//! Never an address of another card, of a bridge inside the guest, or a link-local one.
 
 use std::net::IpAddr;
 
 use homestak_engine::ports::{GuestKind, GuestRef, Reach};
 use serde_json::Value;
 
+use super::boot::SOON;
 use super::client::{Pve, by_kind};
 use super::fault::{Fault, Reason};
 use super::locate::Found;
@@ -17,21 +17,22 @@ use super::requests::{CT_INTERFACES, VM_INTERFACES};
 impl Pve {
     /// Looks once for the address of a guest's first network card.
     pub(super) async fn look_up(&self, guest: &GuestRef) -> Result<Reach, Fault> {
-        let leave = match guest.kind {
-            GuestKind::Vm => {
-                let now = self.clock.now();
-                let Some(leave) = self.boots.ask(&guest.host, &guest.uuid, now).await else {
-                    return Ok(Reach::NoAgent);
-                };
-                Some(leave)
+        // A container is asked through its host, which answers at once.
+        if guest.kind == GuestKind::Ct {
+            return self.ask_address(guest).await;
+        }
+        let question = loop {
+            let now = self.clock.now();
+            match self.boots.ask(&guest.host, &guest.uuid, now).await {
+                Ok(question) => break question,
+                Err(left) if left <= SOON => self.clock.sleep(left).await,
+                Err(_) => return Ok(Reach::NoAgent),
             }
-            // A container is asked through its host, which answers at once.
-            GuestKind::Ct => None,
         };
         let found = self.ask_address(guest).await;
         // A host that does not answer says nothing about the guest.
-        if let (Some(leave), Ok(found)) = (leave, &found) {
-            leave.came(*found != Reach::NoAgent, self.clock.now());
+        if let Ok(found) = &found {
+            question.record(*found != Reach::NoAgent, self.clock.now());
         }
         found
     }

@@ -1,8 +1,8 @@
-//! When the agent of a guest is asked. A question that is not answered costs the host one of its
-//! few workers for three seconds, so many guests that boot at once must not all be asked.
+//! Decides when the guest agent of a virtual machine is asked.
 //!
-//! In: which guest someone waits for. Out: leave to ask it, when it is likely to answer.
-//! Never: more than one question on its way per host.
+//! A question that an agent does not answer occupies one of the host's few API workers for three
+//! seconds. So a host gets one question at a time, and a guest that boots is asked at the age at
+//! which most guests of its host have booted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,279 +12,178 @@ use homestak_engine::ports::GuestUuid;
 use jiff::Timestamp;
 use tokio::sync::OwnedMutexGuard;
 
-/// The pause after a question that was not answered, while nothing is known yet.
-const PAUSE: Duration = Duration::from_millis(500);
-/// A guest nobody asked about for so long is not waited for any more.
-const FORGOTTEN: Duration = Duration::from_secs(30);
-/// So long after the first question a guest is asked in any case.
-const OVERDUE: Duration = Duration::from_secs(90);
+use super::task::elapsed;
 
-type Lanes = Arc<Mutex<BTreeMap<String, Lane>>>;
+/// The pause before a guest that did not answer is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// A guest that nobody asked about for this long is not waited for any more.
+const FORGET_AFTER: Duration = Duration::from_secs(30);
+/// The age at which a guest is asked while no boot time is known.
+const UNKNOWN_BOOT_TIME: Duration = Duration::from_secs(90);
+/// What the expected boot time is multiplied with when a guest of that age does not answer, and
+/// when one does. The expectation settles where one first question in eleven is not answered.
+const LATER: f64 = 1.03;
+const EARLIER: f64 = 0.997;
+/// A guest that is due within this time is waited for at once, so that it is asked in time.
+pub(super) const SOON: Duration = Duration::from_secs(2);
 
-/// Who boots on which host.
+type Hosts = Arc<Mutex<BTreeMap<String, BootingHost>>>;
+
+/// The guests that are waited for, by host.
 #[derive(Default)]
-pub(super) struct Boots(Lanes);
+pub(super) struct BootSchedule(Hosts);
 
 #[derive(Default)]
-struct Lane {
-    turn: Arc<tokio::sync::Mutex<()>>,
-    not_before: Option<Timestamp>,
-    waiting: BTreeMap<GuestUuid, Waiting>,
-    /// How long guests of this host take from the first question to an answer.
-    usual: Option<Duration>,
-    /// Whether the last guest that was asked answered: what began to boot with it may be up too.
-    hopeful: bool,
+struct BootingHost {
+    /// Held while a question is open.
+    question: Arc<tokio::sync::Mutex<()>>,
+    guests: BTreeMap<GuestUuid, BootingGuest>,
+    /// The age at which a guest is expected to answer; `None` until one has booted.
+    boot_time: Option<Duration>,
+    /// Whether the guest that was asked last had been running before anyone waited for it, so that
+    /// others may run as well.
+    already_up: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Waiting {
+struct BootingGuest {
+    /// When it was first waited for.
     since: Timestamp,
-    seen: Timestamp,
-    asked: bool,
-    /// Whether it answered when it was last asked. Asking it again costs the host nothing, and
-    /// whoever asks still waits for something else of it.
+    last_wait: Timestamp,
+    /// Its age when it was last asked and did not answer.
+    unanswered: Option<Duration>,
+    /// Not asked again before this time.
+    retry_at: Option<Timestamp>,
+    /// Whether it answered when it was last asked. Asking it again costs the host nothing.
     answers: bool,
 }
 
-/// Leave to ask one guest. The next one is asked when it is dropped.
-pub(super) struct Leave {
-    lanes: Lanes,
+/// Permission to ask one guest. The next question to its host is sent when this is dropped.
+pub(super) struct Question {
+    hosts: Hosts,
     host: String,
     guest: GuestUuid,
+    /// The age of the guest when it was found due.
+    age: Duration,
     _turn: OwnedMutexGuard<()>,
 }
 
-fn locked(lanes: &Lanes) -> MutexGuard<'_, BTreeMap<String, Lane>> {
-    lanes.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(hosts: &Hosts) -> MutexGuard<'_, BTreeMap<String, BootingHost>> {
+    hosts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn between(from: Timestamp, to: Timestamp) -> Duration {
-    Duration::try_from(to.duration_since(from)).unwrap_or_default()
-}
-
-impl Lane {
-    /// Tells whether a guest is likely to answer, or must be tried because nothing is known.
-    fn is_due(&mut self, guest: &GuestUuid, now: Timestamp) -> bool {
-        let waiting = self.waiting.entry(guest.clone()).or_insert(Waiting {
+impl BootingHost {
+    /// Returns the age of a guest that is due, or how long it is not.
+    fn due(&mut self, guest: &GuestUuid, now: Timestamp) -> Result<Duration, Duration> {
+        let is_new = !self.guests.contains_key(guest);
+        let own = self.guests.entry(guest.clone()).or_insert(BootingGuest {
             since: now,
-            seen: now,
-            asked: false,
+            last_wait: now,
+            unanswered: None,
+            retry_at: None,
             answers: false,
         });
-        waiting.seen = now;
-        let own = *waiting;
-        waiting.asked = true;
-        self.waiting
-            .retain(|_, waiting| between(waiting.seen, now) < FORGOTTEN);
+        own.last_wait = now;
+        let age = elapsed(own.since, now);
         if own.answers {
-            return true;
+            return Ok(age);
         }
-        let age = between(own.since, now);
-        if age >= self.usual.unwrap_or(OVERDUE) {
-            return true;
+        let retry = own.retry_at.map(|at| elapsed(now, at));
+        if let Some(pause) = retry.filter(|pause| !pause.is_zero()) {
+            return Err(pause);
         }
-        let booting = || self.waiting.iter().filter(|(_, one)| !one.answers);
-        // It may have been up for long before anyone asked.
-        if !own.asked && booting().count() == 1 {
-            return true;
+        let was_asked = own.unanswered.is_some();
+        self.guests
+            .retain(|_, one| elapsed(one.last_wait, now) < FORGET_AFTER);
+        let booting = || self.guests.iter().filter(|(_, one)| !one.answers);
+        // It may have been running for long before anyone waited for it.
+        let may_be_up = is_new && booting().count() == 1 || self.already_up && !was_asked;
+        let rest = |boot_time: Duration| boot_time.saturating_sub(age);
+        let left = self.boot_time.map_or(rest(UNKNOWN_BOOT_TIME), rest);
+        if may_be_up || left.is_zero() {
+            return Ok(age);
         }
-        // The one that began to boot first answers first; the others follow it.
+        if self.boot_time.is_some() {
+            return Err(left);
+        }
+        // While nothing is known, the guest that began to boot first shows how long it takes.
         let by_age = booting().map(|(uuid, one)| (one.since, uuid));
         let is_oldest = by_age.min().is_some_and(|(_, oldest)| oldest == guest);
-        let calm = self.not_before.is_none_or(|from| now >= from);
-        calm && (self.hopeful || is_oldest)
+        if is_oldest { Ok(age) } else { Err(left) }
+    }
+
+    /// Records whether a guest that was asked at an age answered.
+    fn record(&mut self, guest: &GuestUuid, asked: Duration, answered: bool, now: Timestamp) {
+        let Some(guest) = self.guests.get_mut(guest) else {
+            return;
+        };
+        let age = elapsed(guest.since, now);
+        self.already_up = answered && age <= RETRY_PAUSE;
+        let answered_before = std::mem::replace(&mut guest.answers, answered);
+        let unanswered = guest.unanswered;
+        if !answered {
+            guest.unanswered = Some(asked);
+            guest.retry_at = now.checked_add(RETRY_PAUSE).ok();
+        }
+        if answered_before {
+            return;
+        }
+        match &mut self.boot_time {
+            // One that had been running says nothing about booting.
+            None if !answered || self.already_up => {}
+            // It was booting when it did not answer, and has booted since.
+            unknown @ None => *unknown = Some((unanswered.unwrap_or(age) + age) / 2),
+            // Each guest counts once, and only if it was asked when it was expected to answer.
+            Some(expected) if unanswered.is_none() && asked >= *expected => {
+                if !answered {
+                    *expected = expected.mul_f64(LATER);
+                } else if asked <= expected.mul_f64(LATER) {
+                    *expected = expected.mul_f64(EARLIER);
+                }
+            }
+            Some(_) => {}
+        }
     }
 }
 
-impl Boots {
-    /// Returns leave to ask a guest once it is its turn, or `None` when it is too early.
-    pub(super) async fn ask(&self, host: &str, guest: &GuestUuid, now: Timestamp) -> Option<Leave> {
-        let turn = {
-            let mut lanes = locked(&self.0);
-            let lane = lanes.entry(host.to_owned()).or_default();
-            if !lane.is_due(guest, now) {
-                return None;
-            }
-            lane.turn.clone()
+impl BootSchedule {
+    /// Returns permission to ask a guest once no other question to its host is open, or how long
+    /// it is too early for that, as far as is known.
+    pub(super) async fn ask(
+        &self,
+        host: &str,
+        guest: &GuestUuid,
+        now: Timestamp,
+    ) -> Result<Question, Duration> {
+        let (age, turn) = {
+            let mut hosts = locked(&self.0);
+            let on_host = hosts.entry(host.to_owned()).or_default();
+            (on_host.due(guest, now)?, on_host.question.clone())
         };
-        Some(Leave {
-            lanes: self.0.clone(),
+        Ok(Question {
+            hosts: self.0.clone(),
             host: host.to_owned(),
             guest: guest.clone(),
+            age,
             _turn: turn.lock_owned().await,
         })
     }
-}
 
-impl Boots {
-    /// Forgets what is known of a guest: it is started, so its agent is not up.
+    /// Forgets what is known of a guest: it is being started, so its agent does not run.
     pub(super) fn started(&self, host: &str, guest: &GuestUuid) {
-        if let Some(lane) = locked(&self.0).get_mut(host) {
-            lane.waiting.remove(guest);
+        if let Some(on_host) = locked(&self.0).get_mut(host) {
+            on_host.guests.remove(guest);
         }
     }
 }
 
-impl Leave {
-    /// Says whether the guest answered.
-    pub(super) fn came(&self, answered: bool, now: Timestamp) {
-        let mut lanes = locked(&self.lanes);
-        let Some(lane) = lanes.get_mut(&self.host) else {
-            return;
-        };
-        lane.hopeful = answered;
-        let Some(waiting) = lane.waiting.get_mut(&self.guest) else {
-            return;
-        };
-        let age = between(waiting.since, now);
-        let answered_before = std::mem::replace(&mut waiting.answers, answered);
-        if answered {
-            // What was up already says nothing about booting.
-            if age > PAUSE && !answered_before {
-                let quickest = lane.usual.map_or(age, |usual| usual.min(age));
-                lane.usual = Some(quickest);
-            }
-            return;
-        }
-        lane.not_before = now.checked_add(PAUSE).ok();
-        // Asked too early: the next ones are given a little more.
-        if let Some(usual) = lane.usual.filter(|usual| age >= *usual) {
-            lane.usual = Some(usual.mul_f64(1.05));
+impl Question {
+    /// Records whether the guest answered.
+    pub(super) fn record(&self, answered: bool, now: Timestamp) {
+        if let Some(on_host) = locked(&self.hosts).get_mut(&self.host) {
+            on_host.record(&self.guest, self.age, answered, now);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn guest(n: u32) -> GuestUuid {
-        GuestUuid::new(&format!("00000000-0000-4000-8000-{n:012}")).expect("a UUID")
-    }
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + second).expect("a time")
-    }
-
-    #[tokio::test]
-    async fn while_nothing_is_known_only_the_oldest_is_asked() {
-        let boots = Boots::default();
-        let leave = boots
-            .ask("pve1", &guest(1), at(0))
-            .await
-            .expect("the first");
-        assert!(boots.ask("pve1", &guest(2), at(0)).await.is_none());
-        assert!(
-            boots.ask("pve2", &guest(3), at(0)).await.is_some(),
-            "another host"
-        );
-        leave.came(false, at(3));
-        drop(leave);
-        assert!(
-            boots.ask("pve1", &guest(1), at(3)).await.is_none(),
-            "a pause"
-        );
-        assert!(
-            boots.ask("pve1", &guest(2), at(4)).await.is_none(),
-            "not the oldest"
-        );
-        assert!(boots.ask("pve1", &guest(1), at(4)).await.is_some());
-    }
-
-    #[tokio::test]
-    async fn one_that_answered_is_asked_again_at_once_while_others_boot() {
-        let boots = Boots::default();
-        for n in 1..4 {
-            if let Some(leave) = boots.ask("pve1", &guest(n), at(0)).await {
-                leave.came(false, at(3));
-            }
-        }
-        let leave = boots.ask("pve1", &guest(1), at(107)).await.expect("due");
-        leave.came(true, at(107));
-        drop(leave);
-        for second in [108, 110, 112] {
-            let leave = boots.ask("pve1", &guest(1), at(second)).await;
-            leave.expect("still asked").came(true, at(second));
-        }
-    }
-
-    #[tokio::test]
-    async fn one_that_is_started_again_is_waited_for_like_any_other() {
-        let boots = Boots::default();
-        let leave = boots.ask("pve1", &guest(1), at(0)).await.expect("alone");
-        leave.came(true, at(0));
-        drop(leave);
-        boots.started("pve1", &guest(1));
-        let leave = boots.ask("pve1", &guest(1), at(10)).await.expect("alone");
-        leave.came(false, at(13));
-        drop(leave);
-        assert!(
-            boots.ask("pve1", &guest(1), at(13)).await.is_none(),
-            "a pause"
-        );
-        assert!(boots.ask("pve1", &guest(1), at(14)).await.is_some());
-    }
-
-    #[tokio::test]
-    async fn guests_that_boot_at_once_are_all_asked_as_soon_as_the_first_answers() {
-        let boots = Boots::default();
-        for n in 1..21 {
-            if let Some(leave) = boots.ask("pve1", &guest(n), at(0)).await {
-                leave.came(false, at(3));
-            }
-        }
-        for n in 1..21 {
-            let leave = boots.ask("pve1", &guest(n), at(40)).await;
-            leave.expect("due").came(true, at(40));
-        }
-    }
-
-    #[tokio::test]
-    async fn once_one_answered_the_others_are_asked_after_the_same_time() {
-        let boots = Boots::default();
-        let first = boots
-            .ask("pve1", &guest(1), at(0))
-            .await
-            .expect("the first");
-        first.came(false, at(3));
-        drop(first);
-        for n in 2..5 {
-            assert!(boots.ask("pve1", &guest(n), at(20)).await.is_none());
-        }
-        let first = boots
-            .ask("pve1", &guest(1), at(40))
-            .await
-            .expect("the oldest");
-        first.came(true, at(40));
-        drop(first);
-        // They may be up as well; one that is not says enough about the others.
-        let second = boots.ask("pve1", &guest(2), at(45)).await.expect("asked");
-        second.came(false, at(48));
-        drop(second);
-        for n in 3..5 {
-            assert!(
-                boots.ask("pve1", &guest(n), at(49)).await.is_none(),
-                "too early"
-            );
-        }
-        for n in 2..5 {
-            let leave = boots.ask("pve1", &guest(n), at(60)).await.expect("due");
-            leave.came(true, at(60));
-        }
-    }
-
-    #[tokio::test]
-    async fn a_guest_that_never_boots_does_not_hold_up_the_others_for_ever() {
-        let boots = Boots::default();
-        for second in 0..200 {
-            if let Some(leave) = boots.ask("pve1", &guest(1), at(second)).await {
-                leave.came(false, at(second));
-            }
-            if let Some(leave) = boots.ask("pve1", &guest(2), at(second)).await {
-                leave.came(true, at(second));
-                return;
-            }
-        }
-        panic!("the second was never asked");
-    }
-}
+mod tests;

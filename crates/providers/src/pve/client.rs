@@ -11,7 +11,7 @@ use homestak_api::runtime::{LeavableClock, SharedClock};
 use homestak_engine::ports::{Class, GuestId, GuestKind, Listener, PortError};
 use serde_json::Value;
 
-use super::boot::Boots;
+use super::boot::BootSchedule;
 use super::fault::{Fault, Reason};
 use super::guard::Guard;
 use super::http::{Answer, Transport};
@@ -31,7 +31,7 @@ pub struct Pve {
     pub(super) clock: SharedClock,
     pub(super) settings: PveSettings,
     pub(super) guard: Guard,
-    pub(super) boots: Boots,
+    pub(super) boots: BootSchedule,
     pub(super) voice: Voice,
     pub(super) paces: Paces,
     pub(super) version: tokio::sync::OnceCell<Version>,
@@ -78,7 +78,7 @@ impl Pve {
             transport,
             clock,
             guard: Guard::new(settings.limits.per_storage),
-            boots: Boots::default(),
+            boots: BootSchedule::default(),
             voice: Voice::default(),
             paces: Paces::default(),
             settings,

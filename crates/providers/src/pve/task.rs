@@ -25,8 +25,11 @@ const FIRST_PAUSE_LONG: Duration = Duration::from_millis(1500);
 const LONGEST_FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause between looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// A pause is this part of the time since the task started: an end is seen that much later.
+/// A pause is this part of the time since the task started, or since its end was expected: an end
+/// is seen that much later.
 const LATE: u32 = 2;
+/// A pause is at least this part of the expected time once that has passed.
+const NEAR: u32 = 20;
 /// How long a task may be unknown after it was started; its index is written later.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How many looks may find it unknown, however long they take.
@@ -77,32 +80,59 @@ pub struct RunningTask {
     pub upid: Upid,
 }
 
-/// How long tasks of each kind ran at least, so that looks too early to see an end are not sent.
+/// How long tasks of each kind run on each host, so that few requests ask for their state and an
+/// end is seen soon.
 #[derive(Default)]
-pub(super) struct Paces(Mutex<BTreeMap<String, Duration>>);
+pub(super) struct Paces(Mutex<BTreeMap<(String, String), Pace>>);
+
+#[derive(Clone, Copy)]
+struct Pace {
+    /// The longest time after which all of them still ran.
+    least: Duration,
+    /// How long the last one ran.
+    last: Duration,
+}
 
 impl Paces {
-    fn kinds(&self) -> MutexGuard<'_, BTreeMap<String, Duration>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<(String, String), Pace>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when the first look at a task of this kind is worth a request.
-    fn first(&self, kind: &str) -> Duration {
-        let usual = match kind {
+    fn of(&self, task: &Upid) -> Option<Pace> {
+        let key = (task.node.clone(), task.kind.clone());
+        self.known().get(&key).copied()
+    }
+
+    /// Returns when the first look at a task is worth a request.
+    fn first(&self, task: &Upid) -> Duration {
+        let usual = match task.kind.as_str() {
             "vzcreate" | "vzclone" | "vzstart" | "vzreboot" => FIRST_PAUSE_LONG,
             _ => FIRST_PAUSE,
         };
-        let known = self.kinds().get(kind).copied();
+        let known = self.of(task).map(|pace| pace.least);
         known
             .unwrap_or(usual)
             .clamp(FIRST_PAUSE, LONGEST_FIRST_PAUSE)
     }
 
-    /// Notes that a task of this kind, which has ended now, still ran after a time.
-    fn learn(&self, kind: &str, ran: Duration) {
-        let mut kinds = self.kinds();
-        let least = kinds.get(kind).map_or(ran, |known| ran.min(*known));
-        kinds.insert(kind.to_owned(), least);
+    /// Returns the pause after a look that found a task running: long while its end is not
+    /// expected, short when it is, for whoever waits for the task's storage waits for that too.
+    fn pause(&self, task: &Upid, ran: Duration) -> Duration {
+        let pause = match self.of(task).map(|pace| pace.last) {
+            None => ran / LATE,
+            Some(expected) if ran < expected => ran.min(expected - ran),
+            Some(expected) => ((ran - expected) / LATE).max(expected / NEAR),
+        };
+        pause.clamp(FIRST_PAUSE, LONGEST_PAUSE)
+    }
+
+    /// Records that a task still ran after a time, and had ended after another.
+    fn learn(&self, task: &Upid, ran: Duration, ended: Duration) {
+        let mut known = self.known();
+        let key = (task.node.clone(), task.kind.clone());
+        let least = known.get(&key).map_or(ran, |pace| pace.least.min(ran));
+        let last = (ran + ended) / 2;
+        known.insert(key, Pace { least, last });
     }
 }
 
@@ -122,7 +152,7 @@ impl Pve {
         let mut watch = Watch::new(started);
         let mut said = false;
         let mut ran = Duration::ZERO;
-        self.clock.sleep(self.paces.first(&upid.kind)).await;
+        self.clock.sleep(self.paces.first(upid)).await;
         let mut away = false;
         loop {
             let looked = elapsed(started, self.clock.now());
@@ -134,7 +164,7 @@ impl Pve {
                     let standing = standing(&data);
                     match &standing {
                         Some(Standing::Running) => ran = looked,
-                        _ => self.paces.learn(&upid.kind, ran),
+                        _ => self.paces.learn(upid, ran, looked),
                     }
                     match standing {
                         Some(Standing::Running) if said => {}
@@ -174,9 +204,7 @@ impl Pve {
                     .with_log(self.tail(upid).await)
                     .with_hint("it may still end well; look at it on the host before repeating"));
             }
-            // In proportion to how long it has taken: looks are few, and an end is seen soon, for
-            // whoever waits for a turn waits for that too.
-            let pause = (elapsed(started, now) / LATE).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            let pause = self.paces.pause(upid, elapsed(started, now));
             self.clock.sleep(pause).await;
         }
     }

@@ -70,6 +70,14 @@ impl World {
             .collect()
     }
 
+    /// Returns when a virtual machine that runs was started, and how long its agent takes from there
+    /// to its first answer, in seconds.
+    pub fn boot_of(&self, vmid: u32) -> Option<(f64, f64)> {
+        let state = self.state();
+        let running = state.guests.get(&vmid)?.running.as_ref()?;
+        Some((running.since, running.agent_from? - running.since))
+    }
+
     /// Returns the ids of all volumes, with the host for those that are not shared.
     pub fn volumes(&self) -> Vec<(String, String)> {
         let state = self.state();

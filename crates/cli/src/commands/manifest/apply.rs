@@ -1,6 +1,7 @@
 //! `homestak manifest apply`: the world becomes what the manifest says.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use homestak_core::plan::{OnError, Options, Plan};
 use homestak_driver::plan_file;
@@ -70,5 +71,6 @@ async fn apply(
         plan.on_error = OnError::Stop;
     }
     let question = "Carry this out? It removes guests.";
+    let plan = Arc::new(plan);
     context.carry_through(&plan, &earlier, question).await
 }

@@ -86,14 +86,14 @@ impl<'a> CommandContext<'a> {
         }
         let _lease = self.job.hold().await?;
         let earlier = self.job.unfinished().await?;
-        let plan = self.job.plan(options).await?;
+        let plan = Arc::new(self.job.plan(options).await?);
         self.carry_through(&plan, &earlier, question).await
     }
 
     /// Shows a plan, asks when something is removed, and carries it out.
     pub(super) async fn carry_through(
         &self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         earlier: &[RunHead],
         question: &str,
     ) -> Outcome {
@@ -105,7 +105,7 @@ impl<'a> CommandContext<'a> {
         self.confirm(plan, question).await?;
         self.preflight(plan).await?;
         self.job.take_over(earlier).await?;
-        let ended = self.carry_out(plan).await?;
+        let ended = self.carry_out(plan.clone()).await?;
         self.finish(plan, ended).await
     }
 
@@ -162,9 +162,16 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Carries a plan out; `None` when a person left at once.
-    pub(super) async fn carry_out(&self, plan: &Plan) -> Result<Option<Ending>, DriverError> {
-        self.screen.expect(plan);
-        let work = async |interrupt| self.job.carry_out(self.verb, plan, interrupt).await;
+    pub(super) async fn carry_out(
+        &self,
+        plan: impl Into<Arc<Plan>>,
+    ) -> Result<Option<Ending>, DriverError> {
+        let plan = plan.into();
+        self.screen.expect(&plan);
+        let work = async |interrupt| {
+            let job = &self.job;
+            job.carry_out(self.verb, plan.clone(), interrupt).await
+        };
         drive(work, &self.screen, &self.job.driver, self.printer).await
     }
 
