@@ -4,7 +4,7 @@
 //! a real kill the same is tried in the tests of the command line.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use homestak_core::plan::{OnError, Options, Verb};
@@ -20,6 +20,18 @@ use crate::lab::Lab;
 struct Fuse {
     left: AtomicUsize,
     burnt: Notify,
+    /// Whether the operator was dropped.
+    dropped: AtomicBool,
+}
+
+impl Fuse {
+    fn new(nth: usize) -> Arc<Self> {
+        Arc::new(Self {
+            left: AtomicUsize::new(nth),
+            burnt: Notify::new(),
+            dropped: AtomicBool::new(false),
+        })
+    }
 }
 
 impl Watcher for Fuse {
@@ -29,7 +41,9 @@ impl Watcher for Fuse {
             self.burnt.notify_one();
             // Nothing after this moment happens: the thread that would go on waits until the
             // whole operator is dropped.
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            while !self.dropped.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }
@@ -37,10 +51,7 @@ impl Watcher for Fuse {
 /// Carries out a case until the n-th moment. Returns `false` when it ended before.
 async fn until(case: &Case, lab: &mut Lab, nth: usize) -> bool {
     let plan = case.plan(lab).await;
-    let fuse = Arc::new(Fuse {
-        left: AtomicUsize::new(nth),
-        burnt: Notify::new(),
-    });
+    let fuse = Fuse::new(nth);
     lab.watcher = Some(fuse.clone());
     let operator = lab.operator();
     let (_ask, interrupt) = Interrupt::new();
@@ -49,6 +60,7 @@ async fn until(case: &Case, lab: &mut Lab, nth: usize) -> bool {
         () = fuse.burnt.notified() => false,
         _ = operator.carry_out(plan.verb.word(), &plan, interrupt) => true,
     };
+    fuse.dropped.store(true, Ordering::SeqCst);
     lab.watcher = None;
     !ended
 }
@@ -205,10 +217,7 @@ async fn an_undoing_that_died_anywhere_is_finished() {
             let mut lab = case.lab().await;
             let plan = case.plan(&lab).await;
             assert_eq!(lab.carry_out(&plan).await, Ending::Done);
-            let fuse = Arc::new(Fuse {
-                left: AtomicUsize::new(nth),
-                burnt: Notify::new(),
-            });
+            let fuse = Fuse::new(nth);
             lab.watcher = Some(fuse.clone());
             let (operator, run) = (lab.operator(), lab.last_run());
             let (_ask, interrupt) = Interrupt::new();
@@ -217,6 +226,7 @@ async fn an_undoing_that_died_anywhere_is_finished() {
                 () = fuse.burnt.notified() => false,
                 _ = operator.roll_back(&run, interrupt) => true,
             };
+            fuse.dropped.store(true, Ordering::SeqCst);
             if ended {
                 break;
             }
