@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::process::{Pid, Signal, getpgid, kill_process_group};
+use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How often is looked whether the limit is reached, in nanoseconds.
 const TICK: i64 = 100_000_000;
-/// The first and the longest pause between looks whether a program ended whose pipes are closed.
-const ENDING: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+/// The pause between looks whether a program ended whose pipes are closed, on kernels that do not
+/// report it.
+const ENDING: Duration = Duration::from_millis(5);
 
 /// Returns the time that has passed since some point in the past.
 pub fn monotonic() -> Duration {
@@ -149,14 +150,16 @@ impl<'a> Limit<'a> {
 
     /// Waits until a program has ended; `None` when the limit was reached, and it was ended.
     fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
-        let [mut pause, longest] = ENDING;
+        let reported = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
         // First the limit: one that ended because nobody reads any more has not said everything.
         while !self.is_reached() {
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status));
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(longest);
+            match &reported {
+                Ok(reported) => _ = self.ready(reported, PollFlags::IN),
+                Err(_) => std::thread::sleep(ENDING),
+            }
         }
         self.end(child)?;
         Ok(None)

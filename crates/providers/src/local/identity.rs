@@ -16,46 +16,43 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
     let mut text = String::from(
         "set -eu\n\
          umask 022\n\
-         put() { mkdir -p \"${2%/*}\"; printf '%s' \"$3\" >\"$2.new\"; chmod \"$1\" \"$2.new\"; mv -f \"$2.new\" \"$2\"; }\n",
+         put() { [ -d \"${2%/*}\" ] || mkdir -p \"${2%/*}\"; umask \"$1\"; printf '%s' \"$3\" >\"$2.new\"; umask 022; mv -f \"$2.new\" \"$2\"; }\n",
     );
-    let mut put = |mode: &str, path: &str, content: &str| {
-        let _ = writeln!(text, "put {mode} {path} {}", quote(content));
+    // Each with the umask that gives it its mode: none is open to others even for a moment.
+    let mut put = |mask: &str, path: &str, content: &str| {
+        let _ = writeln!(text, "put {mask} {path} {}", quote(content));
     };
     let name = &identity.hostname;
-    put("0644", "/etc/hostname", &format!("{name}\n"));
-    put("0644", "/etc/hosts", &hosts_file(name));
+    put("022", "/etc/hostname", &format!("{name}\n"));
+    put("022", "/etc/hosts", &hosts_file(name));
     for (path, content) in network(identity, hosts) {
-        put("0644", &path, &content);
+        put("022", &path, &content);
     }
     if let Some(key) = &identity.host_key {
+        put("077", "/etc/ssh/ssh_host_ed25519_key", &lined(&key.private));
         put(
-            "0600",
-            "/etc/ssh/ssh_host_ed25519_key",
-            &lined(&key.private),
-        );
-        put(
-            "0644",
+            "022",
             "/etc/ssh/ssh_host_ed25519_key.pub",
             &lined(&key.public),
         );
     }
     let (path, content) = NO_PASSWORDS;
-    put("0600", path, content);
+    put("077", path, content);
     let user = &identity.user;
     put(
-        "0440",
+        "226",
         "/etc/sudoers.d/90-cloud-init-users",
         &format!("{user} ALL=(ALL) NOPASSWD:ALL\n"),
     );
-    put("0644", "/etc/cloud/cloud-init.disabled", "");
+    put("022", "/etc/cloud/cloud-init.disabled", "");
     let who = quote(user);
     let keys: String = identity.keys.iter().map(|key| lined(key)).collect();
     let _ = write!(
         text,
-        "id -u {who} >/dev/null 2>&1 || useradd --create-home --shell /bin/bash {who}\n\
-         usermod --append --groups sudo {who}\n\
+        "if id -u {who} >/dev/null 2>&1; then usermod --append --groups sudo {who}\n\
+         else useradd --create-home --groups sudo --shell /bin/bash {who}; fi\n\
          home=$(getent passwd {who} | cut -d: -f6)\n\
-         put 0600 \"$home/.ssh/authorized_keys\" {}\n\
+         put 077 \"$home/.ssh/authorized_keys\" {}\n\
          chmod 0700 \"$home/.ssh\"\n\
          chown -R {who}: \"$home/.ssh\"\n",
         quote(&keys)

@@ -2,9 +2,8 @@
 hold() {
     unshare --user sleep infinity &
     holder=$!
-    own=$(readlink /proc/self/ns/user)
     # Until it has left ours; one that could not is gone, and has no map to be written.
-    while [ "$(readlink "/proc/$holder/ns/user")" = "$own" ]; do :; done
+    while [ "/proc/$holder/ns/user" -ef /proc/self/ns/user ]; do :; done
     echo "0 $1 65536" >"/proc/$holder/uid_map" && echo "0 $1 65536" >"/proc/$holder/gid_map"
 }
 # Shows directory $1 at $2 with its ids shifted into that namespace. Neither `mount` of every

@@ -16,7 +16,7 @@ for group in $groups; do
 done
 # Groups take memory of the kernel that no limit counts. 64 levels and 4,096 groups are several times
 # what systemd makes, also where nodes run in nodes.
-own=$(awk '/ - cgroup2 / { print $5 }' /proc/self/mountinfo | tail -n 1)$(sed -n 's/^0:://p' /proc/self/cgroup)
+own=$(awk '/ - cgroup2 / { top = $5 } sub(/^0::/, "") { below = $0 } END { print top below }' /proc/self/mountinfo /proc/self/cgroup)
 if [ -e "$own/cgroup.max.depth" ]; then
     echo 64 >"$own/cgroup.max.depth" && echo 4096 >"$own/cgroup.max.descendants" || exit 1
     # Version 1 has no such limit: a node with users of its own is given none of it.

@@ -3,6 +3,10 @@
 //! In: what a node should be. Out: its directory, its processes, and their end.
 //! Never: a second node for one identity; two who change one node at a time.
 
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use homestak_api::limit::monotonic;
 use homestak_engine::ports::{
     DiskSource, Gib, GuestKind, GuestRef, GuestUuid, Halt, NewGuest, NewIdentity, PortError, Remark,
 };
@@ -16,6 +20,8 @@ use super::{
     net, node, saved,
 };
 
+/// How long a network that this process made is taken to be complete.
+const FRESH: Duration = Duration::from_secs(10);
 /// The first id that is given out.
 const FIRST_VMID: u32 = 100;
 
@@ -64,7 +70,7 @@ impl Local {
         };
         let tree = tree
             .ok_or_else(|| fault::missing(&doing, format!("the image `{image}` is not there")))?;
-        let _turn = self.realm.lock()?;
+        let turn = self.realm.lock()?;
         let node = Node {
             uuid: new.uuid.clone(),
             reidentified: None,
@@ -90,6 +96,7 @@ impl Local {
             identity: seed.identity.clone(),
         };
         node::make(&self.realm, &node)?;
+        drop(turn);
         self.tell(&node, new)?;
         Ok(node.reference(HOST))
     }
@@ -293,8 +300,7 @@ impl Local {
         let outer = if self.is_attached() {
             None
         } else {
-            let _turn = self.realm.lock()?;
-            net::up(&self.realm)?;
+            self.network_up()?;
             Some(self.realm.netns())
         };
         if node.engine == Engine::Machine {
@@ -317,6 +323,21 @@ impl Local {
             &group,
             self.hierarchies.systemd,
         )
+    }
+
+    /// Makes the network, as far as it is not there. Nodes that are started together need it once.
+    fn network_up(&self) -> Result<(), PortError> {
+        let _turn = self.realm.lock()?;
+        let mut made = self
+            .networked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = made.is_some_and(|made| monotonic().saturating_sub(made) < FRESH);
+        if !is_fresh || !net::is_linked(&self.realm) {
+            net::up(&self.realm)?;
+            *made = Some(monotonic());
+        }
+        Ok(())
     }
 
     pub(super) fn discard(&self, guest: &GuestRef) -> Result<(), PortError> {

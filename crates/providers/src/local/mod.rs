@@ -32,6 +32,7 @@ mod wire;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use homestak_engine::ports::{
     Bytes, GuestRef, GuestUuid, Leased, Listener, Next, Observed, ObservedGuest, ObservedHost,
@@ -86,6 +87,8 @@ pub struct Local {
     listener: Option<Arc<dyn Listener>>,
     warned: Arc<Mutex<BTreeSet<String>>>,
     isolated: Arc<OnceLock<Result<(), String>>>,
+    /// When this process last made the network, by the monotonic clock.
+    networked: Arc<Mutex<Option<Duration>>>,
 }
 
 impl Local {
@@ -99,6 +102,7 @@ impl Local {
             listener: None,
             warned: Arc::default(),
             isolated: Arc::default(),
+            networked: Arc::default(),
         }
     }
 

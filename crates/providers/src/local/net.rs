@@ -26,6 +26,10 @@ const SERVER: u16 = 44_443;
 const SHARED: &str = "/run/homestak";
 const IPV6: &str = "/proc/sys/net/ipv6/conf";
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+const NEIGHBOURS: &str = "/proc/sys/net/ipv4/neigh";
+/// How often the machine asks for a node's hardware address, in milliseconds. A node that boots is
+/// reached that soon after it has its address; the kernel's own second is for slower networks.
+const ASK: &str = "100";
 
 /// The addresses of the local host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +182,8 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
     if Path::new(&without).exists() {
         fs_err::write(without, "1").map_err(|error| fault::io(doing, &error))?;
     }
+    // Where it cannot be set, nodes are reached later.
+    let _ = fs_err::write(format!("{NEIGHBOURS}/{uplink}/retrans_time_ms"), ASK);
     run(
         "ip",
         &["-n", &netns, "link", "set", "up0", "master", BRIDGE, "up"],
@@ -193,6 +199,11 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
     run_with("nft", &["-f", "-"], &rules).map_err(program)?;
     forward().map_err(|error| fault::io(doing, &error))?;
     Ok(network)
+}
+
+/// Tells whether the links of the network are there; rules and addresses are not looked at.
+pub(super) fn is_linked(realm: &Realm) -> bool {
+    has_namespace(&realm.netns()) && alias(&realm.uplink()) == mark(realm)
 }
 
 /// Takes the network down. What is gone already is no error. The caller holds the realm.
