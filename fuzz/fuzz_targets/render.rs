@@ -1,13 +1,13 @@
 #![no_main]
 //! Diagnostics of arbitrary manifests, rendered as the command line renders them.
 
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 
 #[path = "../../crates/cli/src/ui/diagnostic.rs"]
 mod diagnostic;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    homestak_fuzz::judge(Kind::Manifest, bytes, &|fault, sources| {
+    homestak_fuzz::judge(DocumentKind::Manifest, bytes, &|fault, sources| {
         diagnostic::render(fault, sources);
     });
 });

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::migrate::migrate;
-use homestak_core::doc::{Data, Diagnostic, Faults, Kind, Source, Sources, Span, Value, yaml};
+use homestak_core::doc::{
+    Data, Diagnostic, Diagnostics, DocumentKind, Source, Sources, Span, Value, yaml,
+};
 use homestak_core::draw::{self, Glyphs};
 use homestak_core::resolve::spec::spec;
 use homestak_core::resolve::{self, Request, Resolved, Reveal, Sheet};
@@ -35,9 +37,9 @@ pub fn run(target: &str, bytes: &[u8]) {
         "migrate" => migration(text),
         "token" => token(text),
         // Diagnostics of manifests; the layout itself is tried where the command line is known.
-        "render" => judge(Kind::Manifest, bytes, &|_, _| {}),
+        "render" => judge(DocumentKind::Manifest, bytes, &|_, _| {}),
         word => {
-            let kind = Kind::ALL.iter().find(|kind| kind.word() == word);
+            let kind = DocumentKind::ALL.iter().find(|kind| kind.word() == word);
             let kind = kind.unwrap_or_else(|| panic!("there is no target `{word}`"));
             judge(*kind, bytes, &|_, _| {});
         }
@@ -46,20 +48,26 @@ pub fn run(target: &str, bytes: &[u8]) {
 
 /// Reads one document on top of a small sound site, checks the site, and resolves and draws what
 /// can be. `see` is shown every diagnostic.
-pub fn judge(kind: Kind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Sources)) {
+pub fn judge(kind: DocumentKind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Sources)) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
     let mut inputs = site();
-    let name = if kind == Kind::Manifest { "m" } else { "x" };
+    let name = if kind == DocumentKind::Manifest {
+        "m"
+    } else {
+        "x"
+    };
     // The document takes the place of the sound one, so that others refer to it.
     inputs.retain(|input| input.kind != kind || input.name != name);
-    inputs.retain(|input| input.kind != kind || !matches!(kind, Kind::Site | Kind::Secrets));
+    inputs.retain(|input| {
+        input.kind != kind || !matches!(kind, DocumentKind::Site | DocumentKind::Secrets)
+    });
     inputs.push(input(kind, name, text));
     let catalog = Catalog::read(inputs);
     let faults = resolve::site::validate(&catalog);
     check_places(&faults, &catalog.sources, see);
-    if kind == Kind::Secrets {
+    if kind == DocumentKind::Secrets {
         check_silence(text, &faults);
     }
     export(&catalog);
@@ -74,41 +82,45 @@ pub fn judge(kind: Kind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Sources)) {
 fn site() -> Vec<Input> {
     vec![
         input(
-            Kind::Site,
+            DocumentKind::Site,
             "site",
             "defaults: {image: x, preset: x, template: t, network: lan, domain: a.example}\n\
              networks: {lan: {cidr: 192.0.2.0/24, gateway: 192.0.2.1}}\n",
         ),
         input(
-            Kind::Secrets,
+            DocumentKind::Secrets,
             "secrets",
             "ssh_keys: {ops: ssh-ed25519 AAAA}\napi_tokens: {x: a@pam!b=c}\n",
         ),
-        input(Kind::Posture, "x", "ssh: {port: 22}\n"),
-        input(Kind::Posture, "dev", "{}\n"),
-        input(Kind::Preset, "x", "{cores: 1, memory: 512, disk: 8}\n"),
-        input(Kind::Image, "x", "aliases: [y]\n"),
-        input(Kind::Image, "t", "type: template\n"),
+        input(DocumentKind::Posture, "x", "ssh: {port: 22}\n"),
+        input(DocumentKind::Posture, "dev", "{}\n"),
         input(
-            Kind::Spec,
+            DocumentKind::Preset,
+            "x",
+            "{cores: 1, memory: 512, disk: 8}\n",
+        ),
+        input(DocumentKind::Image, "x", "aliases: [y]\n"),
+        input(DocumentKind::Image, "t", "type: template\n"),
+        input(
+            DocumentKind::Spec,
             "x",
             "access: {posture: x, users: [{name: ops, ssh_keys: [ops]}]}\nconfig: {pve: {}}\n",
         ),
-        input(Kind::Host, "x", "ip: 192.0.2.7\n"),
+        input(DocumentKind::Host, "x", "ip: 192.0.2.7\n"),
         input(
-            Kind::Node,
+            DocumentKind::Node,
             "x",
             "api_endpoint: https://192.0.2.7:8006\nhost: x\n",
         ),
         input(
-            Kind::Manifest,
+            DocumentKind::Manifest,
             "m",
             "schema_version: 2\nname: m\nnodes: [{name: a, spec: x, host: x}, {name: b, type: ct, parent: a}]\n",
         ),
     ]
 }
 
-fn input(kind: Kind, name: &str, text: &str) -> Input {
+fn input(kind: DocumentKind, name: &str, text: &str) -> Input {
     Input {
         kind,
         name: name.into(),
@@ -118,7 +130,7 @@ fn input(kind: Kind, name: &str, text: &str) -> Input {
 }
 
 /// Every place lies inside its text and between characters, and can be located.
-fn check_places(faults: &Faults, sources: &Sources, see: &dyn Fn(&Diagnostic, &Sources)) {
+fn check_places(faults: &Diagnostics, sources: &Sources, see: &dyn Fn(&Diagnostic, &Sources)) {
     for fault in faults.sorted(sources) {
         check_place(fault.span, sources);
         for (span, _) in &fault.labels {
@@ -161,10 +173,10 @@ fn check_place(span: Span, sources: &Sources) {
 }
 
 /// No value of the secrets appears in what is said about them.
-fn check_silence(text: &str, faults: &Faults) {
+fn check_silence(text: &str, faults: &Diagnostics) {
     let source = Source::secret("secrets.yaml", text);
     let file = Sources::default().add(source.clone());
-    let Some(tree) = yaml::parse(file, &source, &mut Faults::default()) else {
+    let Some(tree) = yaml::parse(file, &source, &mut Diagnostics::default()) else {
         return;
     };
     let (mut keys, mut values) = (String::new(), BTreeSet::new());
@@ -254,7 +266,7 @@ fn read(text: &str) -> Option<Value> {
     let source = Source::new("text.yaml", text);
     let mut sources = Sources::default();
     let file = sources.add(source.clone());
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     let value = yaml::parse(file, &source, &mut faults);
     check_places(&faults, &sources, &|_, _| {});
     assert!(
@@ -277,7 +289,7 @@ fn round_trip(text: &str) {
 /// What migration writes can be read.
 fn migration(text: &str) {
     let Some(value) = read(text) else { return };
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     if let Ok(migrated) = migrate(&value, "stem", &mut faults) {
         let emitted = emit(&migrated);
         let again = read(&emitted).unwrap_or_else(|| panic!("does not read back:\n{emitted}"));
@@ -285,7 +297,7 @@ fn migration(text: &str) {
             again == migrated,
             "reads back as something else:\n{emitted}"
         );
-        judge(Kind::Manifest, emitted.as_bytes(), &|_, _| {});
+        judge(DocumentKind::Manifest, emitted.as_bytes(), &|_, _| {});
     }
 }
 

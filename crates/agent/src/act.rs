@@ -19,7 +19,7 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
     match step {
         Step::Packages { .. } | Step::Directory { .. } => Ok(()),
         Step::CreateUser { name, shell } => create_user(step, name, shell),
-        Step::OpenUser { name, shell } => program(
+        Step::EnableLogin { name, shell } => program(
             step,
             &["usermod", "--expiredate", "", "--shell", shell, name],
         ),
@@ -28,7 +28,7 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
         Step::Delete { path } => staged.delete(path),
         Step::Hostname { name } => {
             rustix::system::sethostname(name.as_bytes()).map_err(|error| AgentError::Step {
-                step: step.words(),
+                step: step.description(),
                 said: error.to_string(),
             })
         }
@@ -40,7 +40,7 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
             program(step, &["networkctl", "reload"])?;
             program(step, &["networkctl", "reconfigure", interface])
         }
-        Step::ReadUnits => program(step, &["systemctl", "daemon-reload"]),
+        Step::DaemonReload => program(step, &["systemctl", "daemon-reload"]),
         Step::Stop { unit } => program(step, &["systemctl", "stop", "--", unit]),
         Step::Disable { unit } => program(step, &["systemctl", "--quiet", "disable", "--", unit]),
         Step::Enable { unit, masked } => {
@@ -52,8 +52,10 @@ pub(crate) fn act(step: &Step, staged: &mut Staged) -> Result<(), AgentError> {
         Step::Reload { unit } => program(step, &["systemctl", "try-reload-or-restart", "--", unit]),
         Step::Restart { unit } => program(step, &["systemctl", "try-restart", "--", unit]),
         Step::Start { unit } => program(step, &["systemctl", "start", "--", unit]),
-        Step::LeaveGroup { user, group } => program(step, &["gpasswd", "--delete", user, group]),
-        Step::CloseUser { name } => {
+        Step::RemoveFromGroup { user, group } => {
+            program(step, &["gpasswd", "--delete", user, group])
+        }
+        Step::DisableLogin { name } => {
             let words = ["usermod", "--expiredate", "1", "--shell", NOLOGIN, name];
             program(step, &words)
         }
@@ -97,7 +99,7 @@ fn unused_number(step: &Step) -> Result<Option<String>, AgentError> {
     let settings = fs_err::read_to_string("/etc/login.defs").unwrap_or_default();
     let number = unused(&taken, range(&settings));
     let number = number.ok_or_else(|| AgentError::Step {
-        step: step.words(),
+        step: step.description(),
         said: "no number is left for a user (UID_MAX and GID_MAX in `/etc/login.defs`)".to_owned(),
     })?;
     Ok(Some(number.to_string()))
@@ -131,7 +133,7 @@ fn program(step: &Step, words: &[&str]) -> Result<(), AgentError> {
     match process::must(words) {
         Ok(_) => Ok(()),
         Err(ProcessError::Failed { said, .. }) => Err(AgentError::Step {
-            step: step.words(),
+            step: step.description(),
             said,
         }),
         Err(error) => Err(error.into()),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use homestak_core::converge::{
-    Change, Decision, Facts, Handling, Managed, Resource, Scope, State, Step, WayBack, decide,
+    Change, Decision, FactScope, Facts, Handling, Managed, Resource, State, Step, UndoPlan, decide,
 };
 
 use crate::error::AgentError;
@@ -22,7 +22,7 @@ pub(crate) struct Observation {
 /// Looks at the machine and decides.
 pub(crate) fn look(system: &dyn System, wanted: &[Resource]) -> Result<Observation, AgentError> {
     let last = system.recall()?;
-    let facts = system.facts(&Scope::of(wanted, &last))?;
+    let facts = system.facts(&FactScope::of(wanted, &last))?;
     let mut decision = decide(wanted, &facts, &last);
     let faults = system.faults(&decision.steps)?;
     if !faults.is_empty() {
@@ -110,8 +110,8 @@ pub(crate) fn carry_out(
     if let Some(step @ Step::Packages { .. }) = decision.steps.first() {
         run.change_packages(step, &decision.intent)?;
         // Packages bring files, units and users: everything is looked at again.
-        let done = vec![step.words()];
-        facts = run.system.facts(&Scope::of(wanted, &run.last))?;
+        let done = vec![step.description()];
+        facts = run.system.facts(&FactScope::of(wanted, &run.last))?;
         decision = decide(wanted, &facts, &run.last);
         require(&decision).map_err(|first| AgentError::Halfway {
             first: Box::new(first),
@@ -122,7 +122,7 @@ pub(crate) fn carry_out(
     let steps = &decision.steps;
     run.system.begin()?;
     run.system.keep(wanted, steps, &facts);
-    let back = WayBack::remembered(&before, &run.last);
+    let back = UndoPlan::reverted_state(&before, &run.last);
     run.observer.keeps(&decision, &facts, back)?;
     run.intend(&decision.intent, steps, false)?;
     let walked = run.walk(steps);
@@ -135,8 +135,8 @@ pub(crate) fn carry_out(
         } else {
             AgentError::Halfway {
                 first: Box::new(first),
-                left: left.map(Step::words).collect(),
-                done: done.iter().map(Step::words).collect(),
+                left: left.map(Step::description).collect(),
+                done: done.iter().map(Step::description).collect(),
             }
         });
     }
@@ -199,7 +199,7 @@ impl Run<'_> {
     /// places; all other files are written and checked before the first step.
     fn walk(&mut self, steps: &[Step]) -> Result<(), AgentError> {
         let is_user =
-            |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::OpenUser { .. });
+            |step: &&Step| matches!(step, Step::CreateUser { .. } | Step::EnableLogin { .. });
         let made = steps.iter().filter_map(|step| match step {
             Step::CreateUser { name, .. } => Some(name.as_str()),
             _ => None,
@@ -256,7 +256,7 @@ fn look_again(
     check.pending.clear();
     let mut n_looks = 0;
     loop {
-        let facts = system.facts(&Scope::of(wanted, &check))?;
+        let facts = system.facts(&FactScope::of(wanted, &check))?;
         let mut seen = decide(wanted, &facts, &check);
         require(&seen)?;
         let enforced = |change: &&Change| change.handling == Handling::Enforce;

@@ -17,8 +17,8 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// Returns now, by the time of day and by what nobody can set.
-pub(crate) fn both() -> homestak_core::converge::Now {
-    homestak_core::converge::Now {
+pub(crate) fn both() -> homestak_core::converge::ClockReading {
+    homestak_core::converge::ClockReading {
         time: now(),
         uptime: uptime(),
     }

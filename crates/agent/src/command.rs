@@ -90,7 +90,7 @@ fn check(args: &SpecArgs, json: bool) -> Result<u8, AgentError> {
     let spec = read(args)?;
     require_root()?;
     let (decision, shown) = compare(&spec)?;
-    let settled = decision.is_settled();
+    let settled = decision.is_converged();
     if json {
         let stays = |change: &&Change| change.handling == Handling::Report;
         let left = decision.changes.iter().filter(stays);
@@ -137,7 +137,7 @@ fn show_steps(
     json: bool,
 ) -> Result<u8, AgentError> {
     apply::require(decision)?;
-    let steps: Vec<String> = decision.steps.iter().map(Step::words).collect();
+    let steps: Vec<String> = decision.steps.iter().map(Step::description).collect();
     if json {
         body["dry_run"] = json!(true);
         body["changes"] = json!(decision.changes);
@@ -181,7 +181,7 @@ impl Observer for Talk {
     }
 
     fn step(&mut self, step: &Step) {
-        ui::say(&step.words());
+        ui::say(&step.description());
     }
 }
 
@@ -264,7 +264,7 @@ fn status(json: bool) -> Result<u8, AgentError> {
     if json {
         ui::json(
             "status",
-            json!({ "status": word, "complete": complete, "failed": failed, "fetched": fetched, "watching": watched, "enforcing": watched && drift.trouble.is_none(), "drift": drift }),
+            json!({ "status": word, "complete": complete, "failed": failed, "fetched": fetched, "watching": watched, "enforcing": watched && drift.error.is_none(), "drift": drift }),
         );
     } else {
         let message = failed

@@ -18,7 +18,7 @@ use crate::{clock, state};
 /// after itself. What is none of ours is in neither.
 pub(crate) fn compare(spec: &Spec) -> Result<(Decision, Vec<Change>), AgentError> {
     let Observation { mut decision, .. } = apply::look(&Machine::default(), &spec.wanted)?;
-    let shown = spec.policy.mark(&decision.changes);
+    let shown = spec.policy.annotate(&decision.changes);
     let is_shown = |change: &Change| shown.iter().any(|one| one.id == change.id);
     decision.changes.retain(is_shown);
     Ok((decision, shown))
@@ -64,7 +64,7 @@ pub(crate) fn finish(
     observer: &mut dyn Observer,
 ) -> Result<Done, AgentError> {
     let changes = look.decision.changes.clone();
-    let steps: Vec<String> = look.decision.steps.iter().map(Step::words).collect();
+    let steps: Vec<String> = look.decision.steps.iter().map(Step::description).collect();
     observer.begins(&changes);
     if !steps.is_empty() {
         state::attempt(&spec.text)?;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_core::converge::{Change, Decision, Drift, Handling, Open, Since};
+use homestak_core::converge::{Change, ChangeCause, Decision, DriftState, Handling, OpenDrift};
 use homestak_core::error::chain;
 
 use crate::apply::{self, Observation, Quiet, Refused};
@@ -41,8 +41,8 @@ pub(crate) struct Round {
 }
 
 fn look(spec: &Spec, held: &BTreeSet<String>) -> Result<Observation, AgentError> {
-    let policy = spec.policy.holding(held.iter().cloned());
-    apply::look(&Machine::default(), &policy.put_into(&spec.wanted))
+    let policy = spec.policy.with_held(held.iter().cloned());
+    apply::look(&Machine::default(), &policy.attach_to(&spec.wanted))
 }
 
 fn carry_out(
@@ -50,8 +50,8 @@ fn carry_out(
     held: &BTreeSet<String>,
     look: Observation,
 ) -> Result<Refused, AgentError> {
-    let policy = spec.policy.holding(held.iter().cloned());
-    let wanted = policy.put_into(&spec.wanted);
+    let policy = spec.policy.with_held(held.iter().cloned());
+    let wanted = policy.attach_to(&spec.wanted);
     // Nothing is confirmed: what is mended was confirmed before.
     apply::carry_out(&mut Machine::waiting(LOCK_WAIT), &wanted, look, &mut Quiet)
 }
@@ -78,14 +78,18 @@ pub(crate) struct Charge {
 }
 
 /// Looks, and mends what may be mended. Whoever calls has the turn.
-pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Round, AgentError> {
+pub(crate) fn round(
+    spec: &Spec,
+    drift: &mut DriftState,
+    charge: Charge,
+) -> Result<Round, AgentError> {
     let held = match charge.mends {
         Mends::All => BTreeSet::new(),
-        Mends::Most | Mends::None => drift.held(clock::both()),
+        Mends::Most | Mends::None => drift.held_fields(clock::both()),
     };
     let look = look(spec, &held)?;
     apply::require(&look.decision)?;
-    let new = drift.see(&look.decision.changes, clock::both());
+    let new = drift.record_check(&look.decision.changes, clock::both());
     let new: BTreeSet<String> = new.into_iter().collect();
     drift.refused.clone_from(&look.decision.refused);
     let mut round = Round {
@@ -108,7 +112,12 @@ pub(crate) fn round(spec: &Spec, drift: &mut Drift, charge: Charge) -> Result<Ro
     if !charge.marks {
         return Ok(round);
     }
-    let is_open = |id: &String| drift.again.get(id).is_some_and(|again| again.failed > 0);
+    let is_open = |id: &String| {
+        drift
+            .backoff
+            .get(id)
+            .is_some_and(|field| field.n_failures > 0)
+    };
     let refused = apply::require_all(&drift.refused).err();
     match (&round.error, &refused) {
         (Some(error), _) | (None, Some(error)) => state::fail_in("run", error, &spec.name)?,
@@ -124,7 +133,7 @@ fn mend(
     spec: &Spec,
     held: &BTreeSet<String>,
     look: Observation,
-    drift: &mut Drift,
+    drift: &mut DriftState,
     round: &mut Round,
 ) -> Result<(), AgentError> {
     drift::note_mending(true)?;
@@ -151,7 +160,7 @@ fn mend(
             seen.retain(|change| !known.contains(&change.id));
             if !seen.is_empty() {
                 round.changes.extend(seen.iter().cloned());
-                drift.see(&round.changes, clock::both());
+                drift.record_check(&round.changes, clock::both());
                 wanted.extend(seen);
             }
         }
@@ -160,8 +169,8 @@ fn mend(
     let mended = wanted.iter().filter(|change| !left.contains(&change.id));
     round.mended = mended.clone().map(|change| change.id.clone()).collect();
     tell(mended, "mended");
-    for id in drift.mended(&round.mended, now) {
-        let until = drift.until(&id, now);
+    for id in drift.record_corrected(&round.mended, now) {
+        let until = drift.held_until(&id, now);
         ui::say(&format!(
             "{id} is changed again and again, so it is only reported until {until:.0}"
         ));
@@ -174,8 +183,8 @@ fn mend(
     left.retain(|id| wanted.contains(id));
     for id in &left {
         let why = drift.refused.get(id).unwrap_or(&why).clone();
-        drift.failed(std::slice::from_ref(id), &why, now);
-        let until = drift.until(id, now);
+        drift.record_failed(std::slice::from_ref(id), &why, now);
+        let until = drift.held_until(id, now);
         ui::say(&format!(
             "{id} could not be corrected, next attempt at {until:.0}: {why}"
         ));
@@ -215,9 +224,9 @@ fn one_by_one(
 
 /// Says what was found, with values that fit into a line.
 fn found(change: &Change) -> String {
-    let who = match change.since {
-        Since::Node => "was changed",
-        Since::Spec | Since::First => "differs",
+    let who = match change.cause {
+        ChangeCause::Node => "was changed",
+        ChangeCause::Spec | ChangeCause::FirstRun => "differs",
     };
     let fits = |text: &str| text.len() <= SHORT && !text.contains('\n');
     if change.field.ends_with("content") || !fits(&change.expected) || !fits(&change.found) {
@@ -256,7 +265,7 @@ pub(crate) fn once() -> Result<Once, AgentError> {
     // Whoever asks for the spec would get this as well.
     let (decision, left) = compare(&spec)?;
     Ok(Once {
-        settled: decision.is_settled(),
+        settled: decision.is_converged(),
         spec: spec.name,
         round,
         left,
@@ -287,18 +296,18 @@ fn tell<'a>(changes: impl Iterator<Item = &'a Change>, what: &str) {
 }
 
 /// Tells whether something differs that should not, or that is not corrected.
-pub(crate) fn differs(drift: &Drift) -> bool {
-    let held = drift.held(clock::both());
-    let is_left = |(id, open): (&String, &Open)| {
-        open.handling == Handling::Enforce || open.why.is_some() || held.contains(id)
+pub(crate) fn differs(drift: &DriftState) -> bool {
+    let held = drift.held_fields(clock::both());
+    let is_left = |(id, open): (&String, &OpenDrift)| {
+        open.handling == Handling::Enforce || open.error.is_some() || held.contains(id)
     };
-    drift.trouble.is_some() || !drift.refused.is_empty() || drift.open.iter().any(is_left)
+    drift.error.is_some() || !drift.refused.is_empty() || drift.open.iter().any(is_left)
 }
 
 /// Says in a few lines what is watched and what differs.
-pub(crate) fn summary(drift: &Drift, watched: bool) -> String {
+pub(crate) fn summary(drift: &DriftState, watched: bool) -> String {
     let mut lines = String::new();
-    match (&drift.trouble, watched) {
+    match (&drift.error, watched) {
         (None, true) => lines += "watched\n",
         (Some(trouble), true) => {
             lines += &format!("watched, but not everything is corrected: {trouble}\n");
@@ -307,7 +316,7 @@ pub(crate) fn summary(drift: &Drift, watched: bool) -> String {
         (None, false) => {}
     }
     for (id, open) in &drift.open {
-        let why = open.why.as_ref();
+        let why = open.error.as_ref();
         if let Some(why) = drift.refused.get(id) {
             lines += &format!("{id} is refused: {why}\n");
             continue;
@@ -317,7 +326,7 @@ pub(crate) fn summary(drift: &Drift, watched: bool) -> String {
             (None, Handling::Enforce) => "is to be mended".to_owned(),
             (None, Handling::Report | Handling::Ignore) => "only reported".to_owned(),
         };
-        lines += &format!("{id} differs since {:.0}: {what}\n", open.seen);
+        lines += &format!("{id} differs since {:.0}: {what}\n", open.first_seen);
     }
     lines
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use homestak_core::converge::{Policy, Resource, UNIT, sweep, wanted};
+use homestak_core::converge::{Policy, Resource, UNIT, check_interval, desired_resources};
 use homestak_core::doc::{Severity, Sources, node_spec};
 
 use crate::error::AgentError;
@@ -17,7 +17,7 @@ pub(crate) struct Spec {
     /// What a machine that looks after itself does about differences.
     pub(crate) policy: Policy,
     /// How often it looks, in seconds.
-    pub(crate) sweep: u64,
+    pub(crate) check_interval: u64,
 }
 
 /// Reads the spec at a path, `-` being standard input; without one, the one that was fetched or kept.
@@ -63,8 +63,8 @@ pub(crate) fn parse(shown: &str, text: String) -> Result<Spec, AgentError> {
         name: name.map(ToString::to_string).unwrap_or_default(),
         path: shown.to_owned(),
         policy: Policy::of(&spec),
-        sweep: sweep(&spec),
-        wanted: wanted(&spec),
+        check_interval: check_interval(&spec),
+        wanted: desired_resources(&spec),
         text,
     })
 }

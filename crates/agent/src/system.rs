@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use homestak_core::converge::{Facts, Resource, Scope, State, Step};
+use homestak_core::converge::{FactScope, Facts, Resource, State, Step};
 
 use crate::error::AgentError;
 use crate::files::Staged;
@@ -17,7 +17,7 @@ use crate::{act, clock, gather, path, sound, state};
 /// What a machine can be asked, and what can be done to it.
 pub(crate) trait System {
     /// Looks at the machine.
-    fn facts(&self, scope: &Scope) -> Result<Facts, AgentError>;
+    fn facts(&self, scope: &FactScope) -> Result<Facts, AgentError>;
     /// Returns what is wrong with files that steps would write.
     fn faults(&self, steps: &[Step]) -> Result<Vec<String>, AgentError>;
     /// Tells whether someone else than root can change what is at a path.
@@ -75,7 +75,7 @@ impl Machine {
 }
 
 impl System for Machine {
-    fn facts(&self, scope: &Scope) -> Result<Facts, AgentError> {
+    fn facts(&self, scope: &FactScope) -> Result<Facts, AgentError> {
         gather::gather(scope)
     }
 

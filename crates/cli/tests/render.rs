@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 
 #[path = "../../../fuzz/src/lib.rs"]
 #[expect(
@@ -20,7 +20,7 @@ mod diagnostic;
 #[test]
 fn no_stored_input_makes_a_diagnostic_that_cannot_be_shown() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
-    for kind in Kind::ALL {
+    for kind in DocumentKind::ALL {
         for folder in ["corpus", "regressions"] {
             for target in [kind.word(), "render"] {
                 let Ok(files) = fs_err::read_dir(fuzz.join(folder).join(target)) else {

@@ -16,15 +16,15 @@ use crate::doc::secrets::SecretsFile;
 use crate::doc::site::{Defaults, Site};
 use crate::doc::spec::Spec;
 use crate::doc::{
-    Code, Context, Decode, Diagnostic, Faults, FileId, Kind, Severity, Source, Sources, Span,
-    Spanned, Value, yaml,
+    Code, Context, Decode, Diagnostic, Diagnostics, DocumentKind, FileId, Severity, Source,
+    Sources, Span, Spanned, Value, yaml,
 };
 use crate::kind::{KnownKind, Traits};
 
 /// One document as the loader found it.
 pub struct Input {
     /// What it is.
-    pub kind: Kind,
+    pub kind: DocumentKind,
     /// Its identity: the file's name without `.yaml`.
     pub name: String,
     /// Path as shown to people.
@@ -55,7 +55,7 @@ pub struct Document<T> {
     /// What could be decoded; `None` when nothing could.
     pub value: Option<T>,
     /// What is wrong with it.
-    pub faults: Faults,
+    pub faults: Diagnostics,
 }
 
 impl<T> Document<T> {
@@ -96,7 +96,7 @@ pub struct Catalog {
     /// Other names of images, to their own.
     aliases: BTreeMap<String, String>,
     /// What is wrong with the catalog as a whole, such as an alias used twice.
-    pub faults: Faults,
+    pub faults: Diagnostics,
 }
 
 impl Catalog {
@@ -114,12 +114,12 @@ impl Catalog {
     pub fn add(&mut self, input: Input) {
         let sources = &mut self.sources;
         match input.kind {
-            Kind::Site => {
+            DocumentKind::Site => {
                 let mut document = decode(sources, input);
                 keep_id(&mut document.faults);
                 self.site = Some(document);
             }
-            Kind::Secrets => {
+            DocumentKind::Secrets => {
                 let mut document = decode::<SecretsFile>(sources, input);
                 if let Some(secrets) = &document.value {
                     secrets.check(&mut Context {
@@ -129,11 +129,11 @@ impl Catalog {
                 }
                 self.secrets = Some(document);
             }
-            Kind::Manifest => shelve(&mut self.manifests, decode_manifest(sources, input)),
-            Kind::Spec => shelve(&mut self.specs, decode(sources, input)),
-            Kind::Posture => shelve(&mut self.postures, decode(sources, input)),
-            Kind::Preset => shelve(&mut self.presets, decode(sources, input)),
-            Kind::Image => {
+            DocumentKind::Manifest => shelve(&mut self.manifests, decode_manifest(sources, input)),
+            DocumentKind::Spec => shelve(&mut self.specs, decode(sources, input)),
+            DocumentKind::Posture => shelve(&mut self.postures, decode(sources, input)),
+            DocumentKind::Preset => shelve(&mut self.presets, decode(sources, input)),
+            DocumentKind::Image => {
                 let mut document = decode::<Image>(sources, input);
                 if let Some(image) = &document.value {
                     image.check(&mut Context {
@@ -143,8 +143,8 @@ impl Catalog {
                 }
                 shelve(&mut self.images, document);
             }
-            Kind::Host => shelve(&mut self.hosts, decode(sources, input)),
-            Kind::Node => shelve(&mut self.nodes, decode(sources, input)),
+            DocumentKind::Host => shelve(&mut self.hosts, decode(sources, input)),
+            DocumentKind::Node => shelve(&mut self.nodes, decode(sources, input)),
         }
     }
 
@@ -299,7 +299,7 @@ impl Catalog {
 }
 
 /// An empty `site.yaml` is not to be deleted without a thought: the site's id may have been in it.
-fn keep_id(faults: &mut Faults) {
+fn keep_id(faults: &mut Diagnostics) {
     let found = std::mem::take(faults);
     for mut fault in found.iter().cloned() {
         if fault.code == Code::EmptyDocument {
@@ -317,14 +317,14 @@ fn shelve<T>(shelf: &mut Shelf<T>, document: Document<T>) {
 }
 
 fn decode<T: Decode>(sources: &mut Sources, input: Input) -> Document<T> {
-    let secret = input.kind == Kind::Secrets;
+    let secret = input.kind == DocumentKind::Secrets;
     let kind = input.kind;
     let (name, file, tree, mut faults) = parse(sources, input);
     let mut cx = Context {
         faults: &mut faults,
         secret,
     };
-    if !matches!(kind, Kind::Site | Kind::Secrets) && tree.is_some() {
+    if !matches!(kind, DocumentKind::Site | DocumentKind::Secrets) && tree.is_some() {
         check_name(&name, Span::start_of(file), &mut cx);
     }
     let value = tree.and_then(|tree| T::decode(&tree, &mut cx));
@@ -336,9 +336,9 @@ fn decode<T: Decode>(sources: &mut Sources, input: Input) -> Document<T> {
     }
 }
 
-fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>, Faults) {
-    let mut faults = Faults::default();
-    let secret = input.kind == Kind::Secrets;
+fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>, Diagnostics) {
+    let mut faults = Diagnostics::default();
+    let secret = input.kind == DocumentKind::Secrets;
     let make = if secret { Source::secret } else { Source::new };
     match input.text {
         Ok(text) => {

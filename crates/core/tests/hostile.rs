@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::emit::emit;
-use homestak_core::doc::{Faults, Kind, Source, Sources, Value, yaml};
+use homestak_core::doc::{Diagnostics, DocumentKind, Source, Sources, Value, yaml};
 use homestak_core::draw;
 use homestak_core::resolve::site::validate;
 use homestak_core::resolve::spec::spec;
@@ -16,7 +16,7 @@ use homestak_core::resolve::{Request, Resolved, Reveal, manifest};
 /// A build without optimisation is ten times slower and gets a tenth of the work.
 const SLOWER: usize = if cfg!(debug_assertions) { 10 } else { 1 };
 
-fn input(kind: Kind, name: &str, text: String) -> Input {
+fn input(kind: DocumentKind, name: &str, text: String) -> Input {
     Input {
         kind,
         name: name.into(),
@@ -26,30 +26,34 @@ fn input(kind: Kind, name: &str, text: String) -> Input {
 }
 
 /// Resolves a manifest on a site that has what it needs.
-fn judge(text: String) -> (Option<Resolved>, Faults, Sources) {
+fn judge(text: String) -> (Option<Resolved>, Diagnostics, Sources) {
     let catalog = Catalog::read(vec![
-        input(Kind::Preset, "p", "{cores: 1, memory: 512, disk: 8}".into()),
-        input(Kind::Image, "i", "{}".into()),
         input(
-            Kind::Site,
+            DocumentKind::Preset,
+            "p",
+            "{cores: 1, memory: 512, disk: 8}".into(),
+        ),
+        input(DocumentKind::Image, "i", "{}".into()),
+        input(
+            DocumentKind::Site,
             "site",
             "defaults: {image: i, preset: p}\n".into(),
         ),
-        input(Kind::Manifest, "m", text),
+        input(DocumentKind::Manifest, "m", text),
     ]);
     let (resolved, faults) = manifest(&catalog, "m", &Request::default());
     (resolved, faults, catalog.sources)
 }
 
-fn parse(text: String) -> (Option<Value>, Faults) {
-    let mut faults = Faults::default();
+fn parse(text: String) -> (Option<Value>, Diagnostics) {
+    let mut faults = Diagnostics::default();
     let source = Source::new("hostile.yaml", text);
     let file = Sources::default().add(source.clone());
     let value = yaml::parse(file, &source, &mut faults);
     (value, faults)
 }
 
-fn codes(faults: &Faults) -> Vec<&'static str> {
+fn codes(faults: &Diagnostics) -> Vec<&'static str> {
     let mut codes: Vec<_> = faults.iter().map(|fault| fault.code.id()).collect();
     codes.sort_unstable();
     codes.dedup();
@@ -346,7 +350,7 @@ fn a_spec_of_a_hundred_thousand_packages_and_units_is_resolved() {
         list("on"),
         list("off")
     );
-    let catalog = Catalog::read(vec![input(Kind::Spec, "s", text)]);
+    let catalog = Catalog::read(vec![input(DocumentKind::Spec, "s", text)]);
     let faults = validate(&catalog);
     assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
     let sheet = spec(&catalog, "s", None, Reveal::Masked).unwrap();

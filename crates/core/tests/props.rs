@@ -4,7 +4,7 @@ use homestak_core::catalog::{Catalog, Input};
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::manifest::Mode;
 use homestak_core::doc::tree::{Data, Entry, Key, NOWHERE, Scalar, Style};
-use homestak_core::doc::{Faults, FileId, Kind, Source, Value, yaml};
+use homestak_core::doc::{Diagnostics, DocumentKind, FileId, Source, Value, yaml};
 use homestak_core::foreign::{ForeignText, escape, escape_but_style};
 use homestak_core::graph::Graph;
 use homestak_core::resolve::spec::spec;
@@ -16,11 +16,11 @@ fn parse(text: &str) -> Option<Value> {
     yaml::parse(
         FileId(0),
         &Source::new("x.yaml", text),
-        &mut Faults::default(),
+        &mut Diagnostics::default(),
     )
 }
 
-fn input(kind: Kind, name: &str, text: impl Into<String>) -> Input {
+fn input(kind: DocumentKind, name: &str, text: impl Into<String>) -> Input {
     let path = format!("{}/{name}.yaml", kind.directory().unwrap_or("."));
     Input {
         kind,
@@ -151,32 +151,44 @@ fn inputs(nodes: &[String]) -> Vec<Input> {
     let head = "schema_version: 2\nname: m\nsettings: {vmid_base: 200}\nnodes:\n";
     let network = "networks:\n  lan: {cidr: 192.0.2.0/24, gateway: 192.0.2.1}\n";
     vec![
-        input(Kind::Manifest, "m", format!("{head}{}", nodes.concat())),
         input(
-            Kind::Spec,
+            DocumentKind::Manifest,
+            "m",
+            format!("{head}{}", nodes.concat()),
+        ),
+        input(
+            DocumentKind::Spec,
             "base",
             "schema_version: 1\naccess: {users: [{name: ops}]}\nconfig: {x-b: 1, x-a: 2}\n",
         ),
-        input(Kind::Spec, "pve", "schema_version: 1\nconfig: {pve: {}}\n"),
         input(
-            Kind::Spec,
+            DocumentKind::Spec,
+            "pve",
+            "schema_version: 1\nconfig: {pve: {}}\n",
+        ),
+        input(
+            DocumentKind::Spec,
             "fixed",
             "schema_version: 1\nnetwork: {ip: 192.0.2.77, gateway: 192.0.2.1}\n",
         ),
-        input(Kind::Posture, "dev", "ssh: {port: 22}\npackages: [jq]\n"),
         input(
-            Kind::Preset,
+            DocumentKind::Posture,
+            "dev",
+            "ssh: {port: 22}\npackages: [jq]\n",
+        ),
+        input(
+            DocumentKind::Preset,
             "vm-small",
             "cores: 2\nmemory: 2048\ndisk: 10\n",
         ),
-        input(Kind::Image, "debian-12", "aliases: [bookworm]\n"),
+        input(DocumentKind::Image, "debian-12", "aliases: [bookworm]\n"),
         input(
-            Kind::Site,
+            DocumentKind::Site,
             "site",
             format!("defaults: {{preset: vm-small, image: bookworm}}\n{network}"),
         ),
         input(
-            Kind::Secrets,
+            DocumentKind::Secrets,
             "secrets",
             "ssh_keys: {b@x: 'ssh-ed25519 BBBB', a@x: 'ssh-ed25519 AAAA'}\n",
         ),
@@ -258,7 +270,7 @@ proptest! {
 
     #[test]
     fn no_document_makes_checking_panic(text in "[-a-z0-9:?\\[\\]{},&*!|>'\"%@` \n#.~]{0,200}", kind in 0..9usize) {
-        let kind = Kind::ALL[kind];
+        let kind = DocumentKind::ALL[kind];
         let catalog = Catalog::read(vec![input(kind, "x", text)]);
         let faults = site::validate(&catalog);
         for fault in faults.iter() {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::scalar::{NodeName, Vmid};
-use homestak_core::doc::{Code, Kind, Severity};
+use homestak_core::doc::{Code, DocumentKind, Severity};
 use homestak_core::kind::{KnownKind, Traits};
 use homestak_core::resolve::site::unknown_keys;
 use homestak_core::resolve::{Origin, Request, Resolved, ResolvedNode, Reveal, manifest};
 
-fn document(kind: Kind, name: &str, text: String) -> Input {
+fn document(kind: DocumentKind, name: &str, text: String) -> Input {
     Input {
         kind,
         name: name.into(),
@@ -22,36 +22,36 @@ fn document(kind: Kind, name: &str, text: String) -> Input {
 fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'static str>) {
     let mut catalog = Catalog::read(vec![
         document(
-            Kind::Manifest,
+            DocumentKind::Manifest,
             "m",
             format!("schema_version: 2\nname: m\n{nodes}"),
         ),
-        document(Kind::Spec, "base", "access: {posture: dev}\n".into()),
+        document(DocumentKind::Spec, "base", "access: {posture: dev}\n".into()),
         document(
-            Kind::Spec,
+            DocumentKind::Spec,
             "fixed",
             "access: {posture: dev}\nnetwork: {ip: 192.0.2.9, gateway: 192.0.2.1, dns: [192.0.2.9]}\n"
                 .into(),
         ),
-        document(Kind::Posture, "dev", "sudo: {nopasswd: true}\n".into()),
+        document(DocumentKind::Posture, "dev", "sudo: {nopasswd: true}\n".into()),
         document(
-            Kind::Preset,
+            DocumentKind::Preset,
             "vm-small",
             "cores: 2\nmemory: 2048\ndisk: 10\n".into(),
         ),
         document(
-            Kind::Preset,
+            DocumentKind::Preset,
             "vm-large",
             "cores: 4\nmemory: 8192\ndisk: 40\n".into(),
         ),
-        document(Kind::Image, "debian-12", "aliases: [bookworm]\n".into()),
-        document(Kind::Image, "debian-ct", "type: template\n".into()),
+        document(DocumentKind::Image, "debian-12", "aliases: [bookworm]\n".into()),
+        document(DocumentKind::Image, "debian-ct", "type: template\n".into()),
         document(
-            Kind::Node,
+            DocumentKind::Node,
             "father",
             "api_endpoint: https://192.0.2.61:8006\n".into(),
         ),
-        document(Kind::Site, "site", site.into()),
+        document(DocumentKind::Site, "site", site.into()),
     ]);
     let kind = |word, numbers_guests| KnownKind {
         word,
@@ -349,8 +349,8 @@ fn patterns_are_derived_from_the_graph() {
 fn a_spec_without_a_posture_lets_nobody_in_with_a_password_and_root_not_at_all() {
     let open = "ssh: {permit_root_login: \"yes\", password_authentication: \"yes\"}\nsudo: {nopasswd: true}\n";
     let catalog = Catalog::read(vec![
-        document(Kind::Spec, "base", "schema_version: 1\n".into()),
-        document(Kind::Posture, "dev", open.into()),
+        document(DocumentKind::Spec, "base", "schema_version: 1\n".into()),
+        document(DocumentKind::Posture, "dev", open.into()),
     ]);
     let sheet = homestak_core::resolve::spec::spec(&catalog, "base", None, Reveal::Masked);
     let access = sheet.expect("a spec").json()["access"].clone();
@@ -366,22 +366,22 @@ fn with_secrets(users: &str, secrets: Option<Result<String, Problem>>) -> Catalo
     let mut inputs =
         vec![
         document(
-            Kind::Manifest,
+            DocumentKind::Manifest,
             "m",
             "schema_version: 2\nname: m\nnodes: [{name: a, spec: web, preset: small, image: i}]\n"
                 .into(),
         ),
         document(
-            Kind::Spec,
+            DocumentKind::Spec,
             "web",
             format!("access: {{posture: dev, users: {users}}}\n"),
         ),
-        document(Kind::Posture, "dev", "sudo: {nopasswd: true}\n".into()),
-        document(Kind::Preset, "small", "cores: 1\nmemory: 512\ndisk: 2\n".into()),
-        document(Kind::Image, "i", String::from("aliases: [j]\n")),
+        document(DocumentKind::Posture, "dev", "sudo: {nopasswd: true}\n".into()),
+        document(DocumentKind::Preset, "small", "cores: 1\nmemory: 512\ndisk: 2\n".into()),
+        document(DocumentKind::Image, "i", String::from("aliases: [j]\n")),
     ];
     inputs.extend(secrets.map(|text| Input {
-        kind: Kind::Secrets,
+        kind: DocumentKind::Secrets,
         name: "secrets".into(),
         path: "secrets.yaml.enc".into(),
         text,

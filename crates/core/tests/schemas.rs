@@ -5,20 +5,24 @@
 )]
 
 use homestak_core::catalog::{Catalog, Input};
-use homestak_core::doc::{Faults, FileId, Kind, Source, yaml};
+use homestak_core::doc::{Diagnostics, DocumentKind, FileId, Source, yaml};
 
 fn json(text: &str) -> serde_json::Value {
-    yaml::parse(FileId(0), &Source::new("x", text), &mut Faults::default())
-        .expect("the example is YAML")
-        .to_json()
+    yaml::parse(
+        FileId(0),
+        &Source::new("x", text),
+        &mut Diagnostics::default(),
+    )
+    .expect("the example is YAML")
+    .to_json()
 }
 
-fn schema_accepts(kind: Kind, text: &str) -> bool {
+fn schema_accepts(kind: DocumentKind, text: &str) -> bool {
     let validator = jsonschema::validator_for(&kind.schema()).expect("the schema is a schema");
     validator.is_valid(&json(text))
 }
 
-fn decoder_accepts(kind: Kind, text: &str) -> bool {
+fn decoder_accepts(kind: DocumentKind, text: &str) -> bool {
     let input = Input {
         kind,
         name: "x".into(),
@@ -68,75 +72,111 @@ fn decoder_accepts(kind: Kind, text: &str) -> bool {
 }
 
 /// Documents whose structure alone decides; references are not the schema's affair.
-const CASES: &[(Kind, bool, &str)] = &[
+const CASES: &[(DocumentKind, bool, &str)] = &[
     (
-        Kind::Manifest,
+        DocumentKind::Manifest,
         true,
         "schema_version: 2\nname: a\nnodes: [{name: a}]",
     ),
     (
-        Kind::Manifest,
+        DocumentKind::Manifest,
         true,
         "nodes: [{name: a, parent: null, ip: dhcp, execution: {mode: hybrid}}]",
     ),
     (
-        Kind::Manifest,
+        DocumentKind::Manifest,
         true,
         "nodes: [{name: a, ip: 192.0.2.7/24, gateway: 192.0.2.1, dns: ['2001:db8::1']}]",
     ),
     (
-        Kind::Manifest,
+        DocumentKind::Manifest,
         false,
         "schema_version: 3\nnodes: [{name: a}]",
     ),
-    (Kind::Manifest, false, "name: a"),
-    (Kind::Manifest, false, "nodes: [{type: vm}]"),
-    (Kind::Manifest, false, "nodes: [{name: a, type: vmm}]"),
-    (Kind::Manifest, false, "nodes: [{name: A}]"),
-    (Kind::Manifest, false, "nodes: [{name: a, vmid: 99}]"),
-    (Kind::Manifest, false, "nodes: [{name: a, colour: red}]"),
-    (Kind::Manifest, false, "nodes: [{name: a, ip: 300.1.1.1}]"),
-    (Kind::Manifest, false, "nodes: {name: a}"),
+    (DocumentKind::Manifest, false, "name: a"),
+    (DocumentKind::Manifest, false, "nodes: [{type: vm}]"),
     (
-        Kind::Spec,
+        DocumentKind::Manifest,
+        false,
+        "nodes: [{name: a, type: vmm}]",
+    ),
+    (DocumentKind::Manifest, false, "nodes: [{name: A}]"),
+    (
+        DocumentKind::Manifest,
+        false,
+        "nodes: [{name: a, vmid: 99}]",
+    ),
+    (
+        DocumentKind::Manifest,
+        false,
+        "nodes: [{name: a, colour: red}]",
+    ),
+    (
+        DocumentKind::Manifest,
+        false,
+        "nodes: [{name: a, ip: 300.1.1.1}]",
+    ),
+    (DocumentKind::Manifest, false, "nodes: {name: a}"),
+    (
+        DocumentKind::Spec,
         true,
         "schema_version: 1\nconfig: {timezone: UTC, x-anything: {at: [all]}}",
     ),
-    (Kind::Spec, false, "config: {anything: {at: [all]}}"),
-    (Kind::Spec, true, "run: {trigger: schedule, interval: 1h}"),
+    (DocumentKind::Spec, false, "config: {anything: {at: [all]}}"),
     (
-        Kind::Spec,
+        DocumentKind::Spec,
+        true,
+        "run: {trigger: schedule, interval: 1h}",
+    ),
+    (
+        DocumentKind::Spec,
         false,
         "run: {trigger: schedule, interval: 1 hour}",
     ),
-    (Kind::Spec, false, "network: {ip: 192.0.2.7}"),
-    (Kind::Spec, false, "platform: {packages: [Nginx]}"),
-    (Kind::Posture, true, "ssh: {permit_root_login: \"no\"}"),
-    (Kind::Posture, false, "ssh: {port: 70000}"),
-    (Kind::Preset, true, "cores: 1\nmemory: 512\ndisk: 4"),
-    (Kind::Preset, false, "cores: 1\nmemory: 512"),
-    (Kind::Preset, false, "cores: one\nmemory: 512\ndisk: 4"),
+    (DocumentKind::Spec, false, "network: {ip: 192.0.2.7}"),
+    (DocumentKind::Spec, false, "platform: {packages: [Nginx]}"),
     (
-        Kind::Site,
+        DocumentKind::Posture,
+        true,
+        "ssh: {permit_root_login: \"no\"}",
+    ),
+    (DocumentKind::Posture, false, "ssh: {port: 70000}"),
+    (DocumentKind::Preset, true, "cores: 1\nmemory: 512\ndisk: 4"),
+    (DocumentKind::Preset, false, "cores: 1\nmemory: 512"),
+    (
+        DocumentKind::Preset,
+        false,
+        "cores: one\nmemory: 512\ndisk: 4",
+    ),
+    (
+        DocumentKind::Site,
         true,
         "defaults: {spec_server: '', ssh_user: root}",
     ),
-    (Kind::Site, false, "networks: {lan: {gateway: 192.0.2.1}}"),
-    (Kind::Site, false, "default: {}"),
-    (Kind::Host, true, "network: {interfaces: {}}"),
-    (Kind::Host, true, "network:\n  interfaces:"),
-    (Kind::Host, false, "access: {ssh_port: '22'}"),
-    (Kind::Node, true, "api_endpoint: https://[2001:db8::1]:8006"),
-    (Kind::Node, false, "api_endpoint: father:8006"),
-    (Kind::Node, false, "datastore: local"),
     (
-        Kind::Image,
+        DocumentKind::Site,
+        false,
+        "networks: {lan: {gateway: 192.0.2.1}}",
+    ),
+    (DocumentKind::Site, false, "default: {}"),
+    (DocumentKind::Host, true, "network: {interfaces: {}}"),
+    (DocumentKind::Host, true, "network:\n  interfaces:"),
+    (DocumentKind::Host, false, "access: {ssh_port: '22'}"),
+    (
+        DocumentKind::Node,
+        true,
+        "api_endpoint: https://[2001:db8::1]:8006",
+    ),
+    (DocumentKind::Node, false, "api_endpoint: father:8006"),
+    (DocumentKind::Node, false, "datastore: local"),
+    (
+        DocumentKind::Image,
         true,
         "source: https://a.example/x.qcow2\nrecipe: {suite: bookworm}",
     ),
-    (Kind::Image, false, "checksum: md5:00"),
-    (Kind::Secrets, true, "passwords: {vm_root: ''}"),
-    (Kind::Secrets, false, "ssh_keys: [a]"),
+    (DocumentKind::Image, false, "checksum: md5:00"),
+    (DocumentKind::Secrets, true, "passwords: {vm_root: ''}"),
+    (DocumentKind::Secrets, false, "ssh_keys: [a]"),
 ];
 
 #[test]
@@ -161,7 +201,7 @@ fn schema_and_decoder_agree_on_structure() {
 fn the_schemas_accept_the_stock_site() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../stock-site");
     let mut seen = 0;
-    for kind in Kind::ALL {
+    for kind in DocumentKind::ALL {
         let files: Vec<_> = match kind.directory() {
             None => vec![root.join(format!("{}.yaml", kind.word()))],
             Some(directory) => std::fs::read_dir(root.join(directory))

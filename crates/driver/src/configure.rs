@@ -361,10 +361,12 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
                 }
             }
         }
-        Event::Step { words } => hear(Remark::Doing(words.to_string())),
+        Event::Step { description } => hear(Remark::Doing(description.to_string())),
         Event::Confirm { .. } => hear(Remark::Waiting("a new connection to it".to_owned())),
-        Event::Reverted { why } => hear(Remark::Warning(format!("it was taken back: {why}"))),
-        Event::Alive | Event::End { .. } => {}
+        Event::Reverted { reason } => {
+            hear(Remark::Warning(format!("changes were reverted: {reason}")))
+        }
+        Event::Heartbeat | Event::End { .. } => {}
     }
 }
 
@@ -373,7 +375,7 @@ mod tests {
     use std::net::IpAddr;
 
     use homestak_core::catalog::{Catalog, Input};
-    use homestak_core::doc::Kind;
+    use homestak_core::doc::DocumentKind;
     use homestak_core::plan::Comparison;
     use homestak_core::resolve::{Request, manifest};
     use serde_json::json;
@@ -420,20 +422,24 @@ mod tests {
         let notice = |host: &str, settings: &str, node: &str| {
             let text = format!("{settings}nodes:\n  - {{name: web, preset: small, {node}}}\n");
             let mut catalog = Catalog::read(vec![
-                input(Kind::Manifest, "m", &text),
-                input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n"),
+                input(DocumentKind::Manifest, "m", &text),
                 input(
-                    Kind::Image,
+                    DocumentKind::Preset,
+                    "small",
+                    "cores: 1\nmemory: 1024\ndisk: 10\n",
+                ),
+                input(
+                    DocumentKind::Image,
                     "debian-12",
                     "source: https://example.org/d.qcow2\n",
                 ),
-                input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
+                input(DocumentKind::Image, "pve-9", "recipe: {suite: trixie}\n"),
                 input(
-                    Kind::Node,
+                    DocumentKind::Node,
                     "father",
                     "api_endpoint: https://127.0.0.1:8006\n",
                 ),
-                input(Kind::Spec, "web", "schema_version: 1\n"),
+                input(DocumentKind::Spec, "web", "schema_version: 1\n"),
             ]);
             catalog.kinds = hosts::known(hosts::KINDS);
             let request = Request {

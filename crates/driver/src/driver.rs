@@ -118,7 +118,7 @@ impl Driver {
                 let scopes = Scope::of_manifest(site, resolved);
                 DriverError::of_host(scopes.first().map_or("", |scope| &scope.host), &error)
             }
-            PlanError::Faults(faults) => {
+            PlanError::Diagnostics(faults) => {
                 // Notices were shown when it was resolved first.
                 let sound = require_sound(self.session.notices.as_ref(), &faults, &catalog.sources);
                 let unread = || DriverError::failed("The manifest could not be read.");

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use homestak_core::doc::decode::closest;
-use homestak_core::doc::{Code, Diagnostic, Faults, Severity, Sources};
+use homestak_core::doc::{Code, Diagnostic, Diagnostics, Severity, Sources};
 use homestak_core::error::chain;
 use homestak_engine::ports::{Class, Next, PortError};
 use serde_json::{Value as Json, json};
@@ -209,7 +209,7 @@ pub fn count(number: usize, noun: &str) -> String {
 }
 
 /// Turns diagnostics into JSON, sorted by place.
-pub fn diagnostics_json(faults: &Faults, sources: &Sources) -> Json {
+pub fn diagnostics_json(faults: &Diagnostics, sources: &Sources) -> Json {
     let place = |span| {
         let location = sources.locate(span);
         json!({ "path": location.path, "line": location.line, "column": location.column })
@@ -306,7 +306,7 @@ impl From<&homestak_site::id::IdError> for DriverError {
         let failed = Self::failed(format!("The site's id: {}.", chain(error)));
         let carried = "guests carry the id, and only guests that carry it are the site's";
         match error {
-            IdError::Form {
+            IdError::NotEditable {
                 path,
                 instead: Some(id),
                 ..
@@ -314,7 +314,7 @@ impl From<&homestak_site::id::IdError> for DriverError {
                 "in {}, replace the value of `id` with {id}, and that of `schema_version` with 2",
                 path.display()
             )),
-            IdError::Write { path, lines, .. } | IdError::Form { path, lines, .. } => {
+            IdError::Write { path, lines, .. } | IdError::NotEditable { path, lines, .. } => {
                 let (path, lines) = (path.display(), lines.trim_end());
                 failed.hint(if lines.starts_with("schema_version") {
                     format!("in {path}, replace the line `schema_version`, or add both:\n{lines}")
@@ -322,12 +322,12 @@ impl From<&homestak_site::id::IdError> for DriverError {
                     format!("write to {path}:\n{lines}")
                 })
             }
-            IdError::Other(_) => Self {
+            IdError::Conflict(_) => Self {
                 kind: ErrorKind::Refused,
                 ..failed
             }
             .hint("another command gave it one; repeat this one"),
-            IdError::Garbled { path, holds } => failed
+            IdError::InvalidStock { path, holds } => failed
                 .hint(format!("it holds {holds:?}, and should hold the site's id"))
                 .hint(format!(
                     "guests carry it in the tag `homestak-s-ID`; once {} is moved away, \
@@ -335,7 +335,7 @@ impl From<&homestak_site::id::IdError> for DriverError {
                     path.display()
                 ))
                 .hint("homestak site new-id --id ID writes it"),
-            IdError::Read { .. } | IdError::Faulty { .. } => {
+            IdError::Read { .. } | IdError::Invalid { .. } => {
                 failed.hint(format!("correct it: {carried}"))
             }
             IdError::Random(_) => failed,

@@ -15,7 +15,7 @@ use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
 use homestak_engine::operate::Interrupt;
 use homestak_engine::planning::records;
 use homestak_engine::verify::{Verdict, verify};
-use homestak_site::Chosen;
+use homestak_site::SiteSource;
 use serde_json::json;
 
 use crate::driver::Driver;
@@ -79,7 +79,7 @@ impl Job {
             return Ok(lease);
         }
         let mut others = self.of_others().await?;
-        if others.is_empty() && matches!(session.find.chosen, Chosen::Directory(_)) {
+        if others.is_empty() && matches!(session.search.source, SiteSource::Directory(_)) {
             others = self.of_any_manifest().await?;
         }
         if others.is_empty() {

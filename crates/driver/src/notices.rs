@@ -1,6 +1,6 @@
 //! Messages of the driver beside its results and the events of runs.
 
-use homestak_core::doc::{Faults, Sources};
+use homestak_core::doc::{Diagnostics, Sources};
 
 /// Receives messages for the user. Nothing that a caller needs to continue is reported here only.
 pub trait Notices: Send + Sync {
@@ -9,5 +9,5 @@ pub trait Notices: Send + Sync {
     /// Reports what the user should know.
     fn notice(&self, text: &str);
     /// Reports errors and notices in documents.
-    fn diagnostics(&self, faults: &Faults, sources: &Sources);
+    fn diagnostics(&self, faults: &Diagnostics, sources: &Sources);
 }

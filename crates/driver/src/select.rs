@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use homestak_core::catalog::Input;
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::manifest::Mode;
 use homestak_core::resolve::{Request, Resolved, manifest};
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ pub fn pick(choice: &Choice, session: &mut Session) -> Result<Option<String>, Dr
         }
         let name = inline_name(json);
         let input = Input {
-            kind: Kind::Manifest,
+            kind: DocumentKind::Manifest,
             name: name.clone(),
             path: "--manifest-json".into(),
             text: Ok(json.clone()),
@@ -81,7 +81,7 @@ pub fn pick(choice: &Choice, session: &mut Session) -> Result<Option<String>, Dr
         return Ok(Some(name));
     }
     if let Some(path) = &choice.file {
-        return Ok(Some(session.add_file(Kind::Manifest, path)?));
+        return Ok(Some(session.add_file(DocumentKind::Manifest, path)?));
     }
     let Some(name) = &choice.name else {
         return Ok(None);

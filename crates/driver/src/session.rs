@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
-use homestak_core::doc::{Code, Faults, Kind, Severity, Sources};
-use homestak_site::id::{self, Added, IdError};
-use homestak_site::{Chosen, Find, find, load, load_stock};
+use homestak_core::doc::{Code, Diagnostics, DocumentKind, Severity, Sources};
+use homestak_site::id::{self, IdChange, IdError};
+use homestak_site::{SiteSearch, SiteSource, find, load, load_stock};
 
 use crate::clock::Time;
 use crate::error::{DriverError, count, diagnostics_json};
@@ -25,7 +25,7 @@ pub struct Session {
     /// Its documents.
     pub catalog: Catalog,
     /// Which site it is, and why.
-    pub find: Find,
+    pub search: SiteSearch,
     /// Files of the site that hold unsealed secrets.
     pub plaintext: Vec<String>,
     /// Its id; a new one that is not written anywhere yet for a site without. Unknown when the
@@ -50,29 +50,31 @@ impl Session {
     /// Finds, loads and decodes the site. Reads files, so that asynchronous code calls it through
     /// [`off`](crate::off()).
     pub fn open(settings: &DriverSettings, notices: Arc<dyn Notices>) -> Result<Self, DriverError> {
-        let find = find(&settings.candidates)?;
-        let mut loaded = match &find.chosen {
-            Chosen::Stock => load_stock(),
-            Chosen::Directory(directory) => load(directory, &|text| unseal(text, &settings.keys)),
+        let search = find(&settings.candidates)?;
+        let mut loaded = match &search.source {
+            SiteSource::Stock => load_stock(),
+            SiteSource::Directory(directory) => {
+                load(directory, &|text| unseal(text, &settings.keys))
+            }
         };
         let plaintext = std::mem::take(&mut loaded.plaintext);
         let sealed = loaded.sealed;
-        let by = find.looks.last().map_or("", |look| look.by);
+        let by = search.searched.last().map_or("", |look| look.by);
         let documents = count(loaded.inputs.len(), "document");
-        notices.detail(&match &find.chosen {
-            Chosen::Stock => format!("site: stock, {documents}"),
-            Chosen::Directory(directory) => {
+        notices.detail(&match &search.source {
+            SiteSource::Stock => format!("site: stock, {documents}"),
+            SiteSource::Directory(directory) => {
                 format!("site: {} ({by}), {documents}", directory.display())
             }
         });
         let mut catalog = loaded.catalog();
         catalog.kinds = known(&settings.kinds);
-        let known = read_id(&find.chosen, &settings.state);
+        let known = read_id(&search.source, &settings.state);
         let has_id = matches!(known, Ok(Some(_)));
         let id = known.and_then(|known| known.map_or_else(id::random, Ok));
         Ok(Self {
             catalog,
-            find,
+            search,
             plaintext,
             sealed,
             id,
@@ -102,7 +104,7 @@ impl Session {
         self.id.as_ref().map_err(|error| {
             let failed = DriverError::from(error);
             let site = self.catalog.site.as_ref();
-            let Some(site) = site.filter(|_| matches!(error, IdError::Faulty { .. })) else {
+            let Some(site) = site.filter(|_| matches!(error, IdError::Invalid { .. })) else {
                 return failed;
             };
             let sources = &self.catalog.sources;
@@ -121,8 +123,8 @@ impl Session {
 
     /// Makes sure that a site without an id has not got one meanwhile.
     pub fn require_none_yet(&self) -> Result<(), DriverError> {
-        match read_id(&self.find.chosen, &self.state)? {
-            Some(other) => Err(IdError::Other(other).into()),
+        match read_id(&self.search.source, &self.state)? {
+            Some(other) => Err(IdError::Conflict(other).into()),
             None => Ok(()),
         }
     }
@@ -151,19 +153,21 @@ impl Session {
     /// Makes sure that the site has the id that guests are about to get; one without an id gets it.
     pub fn keep_id(&self) -> Result<(), DriverError> {
         let id = self.id()?;
-        let (added, file) = match &self.find.chosen {
-            Chosen::Stock => (id::add_stock(&self.state, id), id::stock_file(&self.state)),
-            Chosen::Directory(directory) => (id::add(directory, id), directory.join("site.yaml")),
+        let (added, file) = match &self.search.source {
+            SiteSource::Stock => (id::add_stock(&self.state, id), id::stock_file(&self.state)),
+            SiteSource::Directory(directory) => {
+                (id::add(directory, id), directory.join("site.yaml"))
+            }
         };
         let added = added.map_err(|error| DriverError::from(error).hint("nothing was created"))?;
         let file = file.display();
         match added {
-            Added::Nothing => {}
-            Added::Version => self.notices.notice(&format!(
+            IdChange::Nothing => {}
+            IdChange::Version => self.notices.notice(&format!(
                 "notice: {file} has `schema_version: 2` from now on, so that an older homestak, \
                  which knows no ids, refuses the site"
             )),
-            Added::Id => self.notices.notice(&format!(
+            IdChange::Id => self.notices.notice(&format!(
                 "notice: this site has the id `{id}` from now on, written to {file}\n  \
                  Guests carry it, and only guests that carry it are changed or removed. \
                  Keep it with the site."
@@ -174,9 +178,9 @@ impl Session {
 
     /// Gives the site another id, and returns where it is written.
     pub fn replace_id(&self, new: &SiteId) -> Result<PathBuf, DriverError> {
-        Ok(match &self.find.chosen {
-            Chosen::Stock => id::replace_stock(&self.state, new)?,
-            Chosen::Directory(directory) => id::replace(directory, new)?,
+        Ok(match &self.search.source {
+            SiteSource::Stock => id::replace_stock(&self.state, new)?,
+            SiteSource::Directory(directory) => id::replace(directory, new)?,
         })
     }
 }
@@ -184,7 +188,7 @@ impl Session {
 impl Session {
     /// Adds a document from a file, in place of the site's of that name, and returns its name: the
     /// one that a manifest gives itself, else the file's.
-    pub fn add_file(&mut self, kind: Kind, path: &Path) -> Result<String, DriverError> {
+    pub fn add_file(&mut self, kind: DocumentKind, path: &Path) -> Result<String, DriverError> {
         let bytes = fs_err::read(path).map_err(|error| DriverError::file("read", path, &error))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let (name, shown) = (stem.into_owned(), path.display().to_string());
@@ -196,12 +200,12 @@ impl Session {
             text: text.clone(),
         };
         let of_site = match kind {
-            Kind::Manifest => self.catalog.manifests.remove(&name),
+            DocumentKind::Manifest => self.catalog.manifests.remove(&name),
             _ => None,
         };
         self.catalog.add(input(&name));
         let added = match kind {
-            Kind::Manifest => self.catalog.manifests.get(&name),
+            DocumentKind::Manifest => self.catalog.manifests.get(&name),
             _ => None,
         };
         let written = added.and_then(|document| document.value.as_ref()?.name.as_ref());
@@ -217,10 +221,10 @@ impl Session {
     }
 }
 
-fn read_id(chosen: &Chosen, state: &Path) -> Result<Option<SiteId>, IdError> {
+fn read_id(chosen: &SiteSource, state: &Path) -> Result<Option<SiteId>, IdError> {
     match chosen {
-        Chosen::Stock => id::read_stock(state),
-        Chosen::Directory(directory) => id::read(directory),
+        SiteSource::Stock => id::read_stock(state),
+        SiteSource::Directory(directory) => id::read(directory),
     }
 }
 
@@ -242,7 +246,7 @@ fn unseal(text: &str, keys: &KeySources) -> Result<String, Problem> {
 /// Stops when documents have faults, after handing them over.
 pub fn require_sound(
     notices: &dyn Notices,
-    faults: &Faults,
+    faults: &Diagnostics,
     sources: &Sources,
 ) -> Result<(), DriverError> {
     // The driver has a key of its own; who else can log in is a question for `validate`.

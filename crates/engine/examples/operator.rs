@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use homestak_api::runtime::{Clock as _, SharedClock, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::firstboot::Identity;
 use homestak_core::plan::{
@@ -177,21 +177,21 @@ fn documents(guests: usize, hosts: usize) -> Result<(Catalog, Resolved), Failure
         );
     }
     let mut inputs = vec![
-        input(Kind::Manifest, "m", text),
+        input(DocumentKind::Manifest, "m", text),
         input(
-            Kind::Preset,
+            DocumentKind::Preset,
             "small",
             "cores: 1\nmemory: 1024\ndisk: 10\n".to_owned(),
         ),
         input(
-            Kind::Image,
+            DocumentKind::Image,
             "debian-12",
             "source: https://example.org/d.qcow2\n".to_owned(),
         ),
     ];
     for host in 1..=hosts {
         let node = "api_endpoint: https://127.0.0.1:8006\n".to_owned();
-        inputs.push(input(Kind::Node, &format!("pve{host}"), node));
+        inputs.push(input(DocumentKind::Node, &format!("pve{host}"), node));
     }
     let catalog = Catalog::read(inputs);
     let (resolved, faults) = manifest(&catalog, "m", &Request::default());

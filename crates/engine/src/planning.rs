@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use homestak_core::catalog::Catalog;
-use homestak_core::doc::Faults;
+use homestak_core::doc::Diagnostics;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
     Action, ConfigPlan, Elsewhere, Inputs, Look, NodePlan, Options, Place, Plan, Reason, Records,
@@ -69,7 +69,7 @@ pub enum PlanError<E> {
     /// A host cannot be looked at.
     Host(PortError),
     /// The manifest has faults when its nodes keep the ids that they have.
-    Faults(Faults),
+    Diagnostics(Diagnostics),
     /// Nodes cannot be configured.
     Context(E),
 }
@@ -127,7 +127,7 @@ impl Operator {
             };
             let (sound, faults) = manifest(catalog, &resolved.name, &request);
             let sound = sound.filter(|_| faults.errors() == 0);
-            again = sound.ok_or(PlanError::Faults(faults))?;
+            again = sound.ok_or(PlanError::Diagnostics(faults))?;
             &again
         };
         let paces = paces(&*self.journal, &hosts).await?;

@@ -5,7 +5,7 @@
 
 use homestak_core::doc::tree::Meaning;
 use homestak_core::doc::{
-    Data, Entry, Faults, FileId, Scalar, Severity, Source, Style, Value, yaml,
+    Data, Diagnostics, Entry, FileId, Scalar, Severity, Source, Style, Value, yaml,
 };
 
 /// Why a text is not a document that can be sealed or opened.
@@ -29,7 +29,7 @@ pub enum DocumentError {
 /// Reads a text as one mapping.
 pub(crate) fn parse(text: &str) -> Result<Value, DocumentError> {
     let source = Source::secret("", text);
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     let root = yaml::parse(FileId(0), &source, &mut faults);
     let first = faults
         .iter()

@@ -23,14 +23,14 @@ assert_eq!(plain.expose(), \"root_password: hunter2 # ours\\n\");
 "]
 
 mod cipher;
-mod creation;
+mod creation_rule;
 mod document;
+mod key_source;
 mod keys;
 mod layout;
 mod mac;
 mod metadata;
 mod open;
-mod place;
 mod plain_text;
 mod previous;
 mod rules;
@@ -40,13 +40,13 @@ mod shamir;
 mod timestamp;
 
 pub use cipher::CipherError;
-pub use creation::{Creation, CreationError, creation_for};
+pub use creation_rule::{CreationError, CreationRule, creation_rule_for};
 pub use document::DocumentError;
+pub use key_source::{KeySource, key_sources};
 pub use keys::{Identities, KeyError, KeyPair, Recipient, keygen};
 pub use layout::LayoutError;
 pub use metadata::{MetadataError, is_sealed};
 pub use open::{OpenError, open};
-pub use place::{Place, key_places};
 pub use plain_text::PlainText;
 pub use rules::{DEFAULT_SUFFIX, Pattern, PatternError, Rules, Selection};
 pub use seal::{Previous, SealError, Sealing, seal};

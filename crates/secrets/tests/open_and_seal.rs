@@ -392,14 +392,14 @@ fn lines_may_end_as_on_windows() {
 
 #[test]
 fn the_sops_block_may_stand_first_and_the_document_may_be_json() {
-    use homestak_core::doc::{Faults, FileId, Source, yaml};
+    use homestak_core::doc::{Diagnostics, FileId, Source, yaml};
     let (identities, recipient) = keys();
     let rules = Rules::default();
     let sealed = seal("a: 1\nb: [x, z]\n", &sealing(&[recipient], &rules)).unwrap();
     let (data, block) = sealed.split_at(sealed.find("sops:").unwrap());
     let opened = open(&format!("{block}# end\n{data}"), &identities).unwrap();
     assert_eq!(opened.expose(), "# end\na: 1\nb: [x, z]\n");
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     let tree = yaml::parse(FileId(0), &Source::new("x", &sealed), &mut faults).unwrap();
     assert!(is_sealed(&tree));
     let json = tree.to_json().to_string();

@@ -1,6 +1,6 @@
 //! Which site is used, and why.
 //!
-//! In: what the command line and the environment say. Out: [`Find`]: the choice and what was
+//! In: what the command line and the environment say. Out: [`SiteSearch`]: the choice and what was
 //! looked at before it.
 //! Never: falling back silently when a person named a place; a place that somebody else could have
 //! put there.
@@ -9,7 +9,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 
 /// Where a site may be, in order of precedence.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ pub struct Candidates {
 
 /// The site that is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Chosen {
+pub enum SiteSource {
     /// A directory.
     Directory(PathBuf),
     /// The one built into the program.
@@ -39,18 +39,18 @@ pub enum Chosen {
 
 /// One place that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct SearchedPath {
     /// What named the place, such as `$HOMESTAK_SITE_CONFIG`.
     pub by: &'static str,
     /// The place, when there was one.
     pub path: Option<PathBuf>,
     /// What was found there.
-    pub outcome: Outcome,
+    pub outcome: SearchOutcome,
 }
 
 /// What was found at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SearchOutcome {
     /// Nothing named a place.
     NotSet,
     /// There is no such directory.
@@ -63,11 +63,11 @@ pub enum Outcome {
 
 /// The choice and how it came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Find {
+pub struct SiteSearch {
     /// The site that is used.
-    pub chosen: Chosen,
+    pub source: SiteSource,
     /// What was looked at, in order; the last one is used.
-    pub looks: Vec<Look>,
+    pub searched: Vec<SearchedPath>,
 }
 
 /// Why there is no site.
@@ -147,18 +147,18 @@ const MARKS: &[&str] = &[
 const RULES: &str = ".sops.yaml";
 
 /// Finds the site.
-pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
-    let mut looks = Vec::new();
+pub fn find(candidates: &Candidates) -> Result<SiteSearch, FindError> {
+    let mut searched = Vec::new();
     // A place that a person named must be there: using another one instead would surprise.
     for (by, path) in [
         ("--site", &candidates.flag),
         ("$HOMESTAK_SITE_CONFIG", &candidates.site_config),
     ] {
         let Some(path) = path else {
-            looks.push(Look {
+            searched.push(SearchedPath {
                 by,
                 path: None,
-                outcome: Outcome::NotSet,
+                outcome: SearchOutcome::NotSet,
             });
             continue;
         };
@@ -169,14 +169,14 @@ pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
             });
         }
         check(path, None)?;
-        looks.push(Look {
+        searched.push(SearchedPath {
             by,
             path: Some(path.clone()),
-            outcome: Outcome::Used,
+            outcome: SearchOutcome::Used,
         });
-        return Ok(Find {
-            chosen: Chosen::Directory(path.clone()),
-            looks,
+        return Ok(SiteSearch {
+            source: SiteSource::Directory(path.clone()),
+            searched,
         });
     }
     let here = &candidates.working_directory;
@@ -206,38 +206,38 @@ pub fn find(candidates: &Candidates) -> Result<Find, FindError> {
         ),
     ];
     for (named, by, path) in places {
-        let outcome = path.as_deref().map_or(Outcome::NotSet, look);
-        looks.push(Look {
+        let outcome = path.as_deref().map_or(SearchOutcome::NotSet, look);
+        searched.push(SearchedPath {
             by,
             path: path.clone(),
             outcome,
         });
-        if let (Outcome::Used, Some(path)) = (outcome, path) {
+        if let (SearchOutcome::Used, Some(path)) = (outcome, path) {
             check(&path, (!named).then_some(&candidates.owners))?;
-            return Ok(Find {
-                chosen: Chosen::Directory(path),
-                looks,
+            return Ok(SiteSearch {
+                source: SiteSource::Directory(path),
+                searched,
             });
         }
     }
-    looks.push(Look {
+    searched.push(SearchedPath {
         by: "the stock site",
         path: None,
-        outcome: Outcome::Used,
+        outcome: SearchOutcome::Used,
     });
-    Ok(Find {
-        chosen: Chosen::Stock,
-        looks,
+    Ok(SiteSearch {
+        source: SiteSource::Stock,
+        searched,
     })
 }
 
-fn look(path: &Path) -> Outcome {
+fn look(path: &Path) -> SearchOutcome {
     if !path.is_dir() {
-        Outcome::Missing
+        SearchOutcome::Missing
     } else if MARKS.iter().any(|mark| path.join(mark).exists()) {
-        Outcome::Used
+        SearchOutcome::Used
     } else {
-        Outcome::Empty
+        SearchOutcome::Empty
     }
 }
 
@@ -271,7 +271,7 @@ fn check(site: &Path, owners: Option<&Vec<u32>>) -> Result<(), FindError> {
 fn read_of(site: &Path) -> Vec<PathBuf> {
     let mut parts = vec![site.to_owned()];
     parts.extend(MARKS.iter().chain([&RULES]).map(|mark| site.join(mark)));
-    let folders = Kind::ALL.iter().filter_map(|kind| kind.directory());
+    let folders = DocumentKind::ALL.iter().filter_map(|kind| kind.directory());
     for folder in folders {
         let older = site.join("v2").join(folder);
         for directory in [&site.join(folder), &older] {

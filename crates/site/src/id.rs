@@ -11,7 +11,7 @@ use std::time::Duration;
 use homestak_api::durable::{self, Access};
 use homestak_api::lock;
 use homestak_core::catalog::{Catalog, Input};
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 
 /// The file of the built-in site's id, in the state directory.
@@ -35,7 +35,7 @@ pub enum IdError {
     },
     /// The file is written in a way that no line can be added to.
     #[error("`{path}` cannot be changed line by line")]
-    Form {
+    NotEditable {
         /// The file.
         path: PathBuf,
         /// The lines that a person can add.
@@ -54,13 +54,13 @@ pub enum IdError {
     },
     /// The file is not valid, so nobody knows whether there is an id in it.
     #[error("`{path}` is not valid")]
-    Faulty {
+    Invalid {
         /// The file.
         path: PathBuf,
     },
     /// The file of the built-in site's id holds something else.
     #[error("`{path}` is not valid")]
-    Garbled {
+    InvalidStock {
         /// The file.
         path: PathBuf,
         /// What it holds.
@@ -68,7 +68,7 @@ pub enum IdError {
     },
     /// Someone else gave the site an id meanwhile.
     #[error("the site has the id `{0}` now")]
-    Other(SiteId),
+    Conflict(SiteId),
     /// The system gave no random bytes.
     #[error("make a random id: {0}")]
     Random(getrandom::Error),
@@ -76,7 +76,7 @@ pub enum IdError {
 
 /// What was written to give a site its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum IdChange {
     /// Nothing: the site has it.
     Nothing,
     /// The schema version that goes with an id.
@@ -108,7 +108,7 @@ pub fn read(directory: &Path) -> Result<Option<SiteId>, IdError> {
 fn known(directory: &Path) -> Result<Known, IdError> {
     let path = directory.join("site.yaml");
     match read_text(&path)? {
-        Some(text) => known_in(text).ok_or(IdError::Faulty { path }),
+        Some(text) => known_in(text).ok_or(IdError::Invalid { path }),
         None => Ok(Known::default()),
     }
 }
@@ -126,24 +126,26 @@ pub fn read_stock(state: &Path) -> Result<Option<SiteId>, IdError> {
     };
     let text = String::from_utf8_lossy(&bytes);
     let text = text.trim();
-    SiteId::new(text).map(Some).ok_or_else(|| IdError::Garbled {
-        path,
-        holds: text.chars().take(64).collect(),
-    })
+    SiteId::new(text)
+        .map(Some)
+        .ok_or_else(|| IdError::InvalidStock {
+            path,
+            holds: text.chars().take(64).collect(),
+        })
 }
 
 /// Gives the built-in site an id. One that it has stays.
-pub fn add_stock(state: &Path, id: &SiteId) -> Result<Added, IdError> {
+pub fn add_stock(state: &Path, id: &SiteId) -> Result<IdChange, IdError> {
     if is_there(read_stock(state)?, id)? {
-        return Ok(Added::Nothing);
+        return Ok(IdChange::Nothing);
     }
     let failed = |source| not_written(&stock_file(state), format!("{id}\n"), source);
     durable::create_private(state).map_err(failed)?;
     let _turn = turn(state)?;
     if is_there(read_stock(state)?, id)? {
-        return Ok(Added::Nothing);
+        return Ok(IdChange::Nothing);
     }
-    replace_stock(state, id).map(|_| Added::Id)
+    replace_stock(state, id).map(|_| IdChange::Id)
 }
 
 /// Gives the built-in site another id, and returns the file.
@@ -158,21 +160,21 @@ pub fn replace_stock(state: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
 
 /// Gives the site in a directory an id and the schema version that goes with it. An id that it has
 /// stays.
-pub fn add(directory: &Path, id: &SiteId) -> Result<Added, IdError> {
+pub fn add(directory: &Path, id: &SiteId) -> Result<IdChange, IdError> {
     let missing = || {
         let Known { id: known, raised } = known(directory)?;
         Ok(match (is_there(known, id)?, raised) {
-            (true, true) => Added::Nothing,
-            (true, false) => Added::Version,
-            (false, _) => Added::Id,
+            (true, true) => IdChange::Nothing,
+            (true, false) => IdChange::Version,
+            (false, _) => IdChange::Id,
         })
     };
-    if missing()? == Added::Nothing {
-        return Ok(Added::Nothing);
+    if missing()? == IdChange::Nothing {
+        return Ok(IdChange::Nothing);
     }
     let _turn = turn(directory)?;
     let missing = missing()?;
-    if missing != Added::Nothing {
+    if missing != IdChange::Nothing {
         replace(directory, id)?;
     }
     Ok(missing)
@@ -207,7 +209,7 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
     };
     if known_in(changed.clone()) != Some(wanted) {
         let before = known_in(text).and_then(|known| known.id);
-        return Err(IdError::Form {
+        return Err(IdError::NotEditable {
             path,
             lines: lines(id),
             instead: before.map(|_| id.clone()),
@@ -221,7 +223,7 @@ pub fn replace(directory: &Path, id: &SiteId) -> Result<PathBuf, IdError> {
 fn is_there(known: Option<SiteId>, id: &SiteId) -> Result<bool, IdError> {
     match known {
         Some(known) if known == *id => Ok(true),
-        Some(other) => Err(IdError::Other(other)),
+        Some(other) => Err(IdError::Conflict(other)),
         None => Ok(false),
     }
 }
@@ -265,7 +267,7 @@ fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>, IdError> {
 /// Reads a text that may be missing.
 fn read_text(path: &Path) -> Result<Option<String>, IdError> {
     let text = read_bytes(path)?.map(String::from_utf8).transpose();
-    text.map_err(|_| IdError::Faulty {
+    text.map_err(|_| IdError::Invalid {
         path: path.to_owned(),
     })
 }
@@ -307,7 +309,7 @@ fn with_id(text: &str, id: &SiteId) -> String {
 /// Returns what a text says; `None` when it is not that of a valid site.
 fn known_in(text: String) -> Option<Known> {
     let catalog = Catalog::read(vec![Input {
-        kind: Kind::Site,
+        kind: DocumentKind::Site,
         name: "site".into(),
         path: "site.yaml".into(),
         text: Ok(text),
@@ -324,7 +326,7 @@ fn known_in(text: String) -> Option<Known> {
 #[cfg(test)]
 mod tests {
     use super::{
-        Added, IdError, Known, add, add_stock, known_in, read, read_stock, replace, with_id,
+        IdChange, IdError, Known, add, add_stock, known_in, read, read_stock, replace, with_id,
     };
     use homestak_core::doc::scalar::SiteId;
 
@@ -380,11 +382,11 @@ mod tests {
         let site = tempfile::tempdir().unwrap();
         let (one, other) = (id("kq7f2mzx4vbt3npw"), id("aq7f2mzx4vbt3npw"));
         assert_eq!(read(site.path()).unwrap(), None);
-        assert_eq!(add(site.path(), &one).unwrap(), Added::Id);
-        assert_eq!(add(site.path(), &one).unwrap(), Added::Nothing);
+        assert_eq!(add(site.path(), &one).unwrap(), IdChange::Id);
+        assert_eq!(add(site.path(), &one).unwrap(), IdChange::Nothing);
         assert!(matches!(
             add(site.path(), &other),
-            Err(IdError::Other(known)) if known == one
+            Err(IdError::Conflict(known)) if known == one
         ));
         replace(site.path(), &other).unwrap();
         assert_eq!(read(site.path()).unwrap(), Some(other));
@@ -397,7 +399,7 @@ mod tests {
         let text = "{defaults: {timezone: UTC}}\n";
         fs_err::write(&file, text).unwrap();
         let error = add(site.path(), &id("kq7f2mzx4vbt3npw")).unwrap_err();
-        let IdError::Form { lines, .. } = error else {
+        let IdError::NotEditable { lines, .. } = error else {
             panic!("{error}");
         };
         assert!(lines.contains("id: kq7f2mzx4vbt3npw"), "{lines}");
@@ -417,15 +419,15 @@ mod tests {
         ] {
             fs_err::write(&file, text).unwrap();
             let error = add(site.path(), &id("kq7f2mzx4vbt3npw")).unwrap_err();
-            assert!(matches!(error, IdError::Faulty { .. }), "{text}: {error}");
+            assert!(matches!(error, IdError::Invalid { .. }), "{text}: {error}");
             assert_eq!(fs_err::read_to_string(&file).unwrap(), text);
         }
         for text in [&b"nonsense!\n"[..], b"", b"\xff\xfe"] {
             fs_err::write(site.path().join("site-id"), text).unwrap();
             let error = add_stock(site.path(), &id("kq7f2mzx4vbt3npw")).unwrap_err();
-            assert!(matches!(error, IdError::Garbled { .. }), "{error}");
+            assert!(matches!(error, IdError::InvalidStock { .. }), "{error}");
             let error = read_stock(site.path()).unwrap_err();
-            assert!(matches!(error, IdError::Garbled { .. }), "{error}");
+            assert!(matches!(error, IdError::InvalidStock { .. }), "{error}");
         }
     }
 
@@ -436,10 +438,10 @@ mod tests {
         let ours = id("kq7f2mzx4vbt3npw");
         for version in ["schema_version: 1\n", ""] {
             fs_err::write(&file, format!("# Ours.\n{version}id: {ours}\n")).unwrap();
-            assert_eq!(add(site.path(), &ours).unwrap(), Added::Version);
+            assert_eq!(add(site.path(), &ours).unwrap(), IdChange::Version);
             let text = fs_err::read_to_string(&file).unwrap();
             assert_eq!(text, format!("# Ours.\nschema_version: 2\nid: {ours}\n"));
-            assert_eq!(add(site.path(), &ours).unwrap(), Added::Nothing);
+            assert_eq!(add(site.path(), &ours).unwrap(), IdChange::Nothing);
         }
     }
 }

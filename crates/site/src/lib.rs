@@ -12,6 +12,6 @@ mod process;
 pub mod secrets;
 pub mod stock;
 
-pub use find::{Candidates, Chosen, Find, find};
+pub use find::{Candidates, SiteSearch, SiteSource, find};
 pub use init::{InitError, init};
-pub use load::{Loaded, Unseal, load, load_stock};
+pub use load::{LoadedSite, Unseal, load, load_stock};

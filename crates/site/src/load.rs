@@ -1,6 +1,6 @@
 //! Reads every document of a site, in the flat layout and in the older `v2/` one.
 //!
-//! In: a directory, and how to unseal secrets. Out: [`Loaded`]: texts, or why there is none.
+//! In: a directory, and how to unseal secrets. Out: [`LoadedSite`]: texts, or why there is none.
 //! Never: more than a bounded part of a file; anything but regular files.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use homestak_core::catalog::{Catalog, Input, Problem};
 use homestak_core::doc::yaml::MAX_BYTES;
-use homestak_core::doc::{Code, Kind, Severity};
+use homestak_core::doc::{Code, DocumentKind, Severity};
 
 use crate::secrets::{self, Choice, SecretsFile};
 use crate::stock;
@@ -21,7 +21,7 @@ pub type Unseal<'a> = &'a dyn Fn(&str) -> Result<String, Problem>;
 
 /// A site as read.
 #[derive(Default)]
-pub struct Loaded {
+pub struct LoadedSite {
     /// Its documents.
     pub inputs: Vec<Input>,
     /// What was noticed beside them: display path and problem.
@@ -32,7 +32,7 @@ pub struct Loaded {
     pub sealed: bool,
 }
 
-impl Loaded {
+impl LoadedSite {
     /// Decodes the documents.
     pub fn catalog(self) -> Catalog {
         let mut catalog = Catalog::read(self.inputs);
@@ -44,16 +44,16 @@ impl Loaded {
 }
 
 /// Reads the stock site.
-pub fn load_stock() -> Loaded {
-    let mut loaded = Loaded::default();
+pub fn load_stock() -> LoadedSite {
+    let mut loaded = LoadedSite::default();
     for (path, text) in stock::FILES {
         let Some(stem) = path.strip_suffix(".yaml") else {
             continue;
         };
         let (directory, name) = stem.split_once('/').unwrap_or(("", stem));
         let kind = match (directory, name) {
-            ("", "site") => Some(Kind::Site),
-            _ => Kind::ALL
+            ("", "site") => Some(DocumentKind::Site),
+            _ => DocumentKind::ALL
                 .iter()
                 .copied()
                 .find(|kind| kind.directory() == Some(directory)),
@@ -72,24 +72,24 @@ pub fn load_stock() -> Loaded {
 }
 
 /// Reads the site in `directory`.
-pub fn load(directory: &Path, unseal: Unseal<'_>) -> Loaded {
-    let mut loaded = Loaded::default();
+pub fn load(directory: &Path, unseal: Unseal<'_>) -> LoadedSite {
+    let mut loaded = LoadedSite::default();
     let site = directory.join("site.yaml");
     if site.exists() {
-        loaded.add(Kind::Site, "site", &site);
+        loaded.add(DocumentKind::Site, "site", &site);
     }
     loaded.secrets(directory, unseal);
-    for kind in Kind::ALL.iter().copied() {
+    for kind in DocumentKind::ALL.iter().copied() {
         let Some(folder) = kind.directory() else {
             continue;
         };
         let mut names = BTreeSet::new();
         loaded.folder(kind, &directory.join(folder), &mut names);
         // `v2/nodes` held something else: node templates, which manifests have replaced.
-        if !matches!(kind, Kind::Node) {
+        if !matches!(kind, DocumentKind::Node) {
             loaded.folder(kind, &directory.join("v2").join(folder), &mut names);
         }
-        if kind == Kind::Image {
+        if kind == DocumentKind::Image {
             loaded.stock_images(&names);
         }
     }
@@ -107,8 +107,8 @@ pub fn load(directory: &Path, unseal: Unseal<'_>) -> Loaded {
     loaded
 }
 
-impl Loaded {
-    fn add(&mut self, kind: Kind, name: &str, path: &Path) {
+impl LoadedSite {
+    fn add(&mut self, kind: DocumentKind, name: &str, path: &Path) {
         let text = read(path);
         self.inputs.push(Input {
             kind,
@@ -128,7 +128,7 @@ impl Loaded {
         self.notes.push((path.display().to_string(), problem));
     }
 
-    fn folder(&mut self, kind: Kind, folder: &Path, names: &mut BTreeSet<String>) {
+    fn folder(&mut self, kind: DocumentKind, folder: &Path, names: &mut BTreeSet<String>) {
         let Ok(entries) = fs_err::read_dir(folder) else {
             if folder.exists() {
                 let hint = "check its owner and mode";
@@ -191,8 +191,9 @@ impl Loaded {
     /// Images that every site has, unless it writes its own of that name.
     fn stock_images(&mut self, own: &BTreeSet<String>) {
         let stock = load_stock().inputs.into_iter();
-        self.inputs
-            .extend(stock.filter(|input| input.kind == Kind::Image && !own.contains(&input.name)));
+        self.inputs.extend(
+            stock.filter(|input| input.kind == DocumentKind::Image && !own.contains(&input.name)),
+        );
     }
 
     /// `secrets.yaml.enc`, which must be sealed, or else `secrets.yaml`, plain or sealed.
@@ -217,7 +218,7 @@ impl Loaded {
         self.notes
             .extend(notice.map(|(path, problem)| (path.display().to_string(), problem)));
         self.inputs.push(Input {
-            kind: Kind::Secrets,
+            kind: DocumentKind::Secrets,
             name: "secrets".into(),
             path: file.path.display().to_string(),
             text: file.text,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use homestak_core::catalog::Problem;
-use homestak_core::doc::{Code, Faults, FileId, Severity, Source, Value, yaml};
+use homestak_core::doc::{Code, Diagnostics, FileId, Severity, Source, Value, yaml};
 
 use crate::load::Unseal;
 
@@ -139,7 +139,7 @@ fn differences(sealed: &str, plain: &str) -> Option<String> {
     }
     let tree = |name, text| {
         let source = Source::secret(name, text);
-        let mut faults = Faults::default();
+        let mut faults = Diagnostics::default();
         let tree = yaml::parse(FileId(0), &source, &mut faults);
         let fault = faults
             .iter()

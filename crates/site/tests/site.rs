@@ -8,10 +8,10 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use homestak_core::doc::{Code, Kind};
+use homestak_core::doc::{Code, DocumentKind};
 use homestak_core::resolve::site::validate;
-use homestak_site::find::{FindError, Outcome};
-use homestak_site::{Candidates, Chosen, InitError, find, git, init, load, load_stock, stock};
+use homestak_site::find::{FindError, SearchOutcome};
+use homestak_site::{Candidates, InitError, SiteSource, find, git, init, load, load_stock, stock};
 
 fn site_at(path: &Path) -> PathBuf {
     std::fs::create_dir_all(path.join("manifests")).unwrap();
@@ -37,7 +37,7 @@ fn places_are_looked_at_in_order_and_the_first_that_is_there_wins() {
     let root = root.path();
     std::fs::create_dir_all(root.join("work/here")).unwrap();
     let mut candidates = candidates(root);
-    assert_eq!(find(&candidates).unwrap().chosen, Chosen::Stock);
+    assert_eq!(find(&candidates).unwrap().source, SiteSource::Stock);
     let steps = [
         "system/opt/homestak/site-config",
         "system/usr/local/etc/homestak",
@@ -47,26 +47,29 @@ fn places_are_looked_at_in_order_and_the_first_that_is_there_wins() {
     for step in steps {
         let place = site_at(&root.join(step));
         assert_eq!(
-            find(&candidates).unwrap().chosen,
-            Chosen::Directory(place),
+            find(&candidates).unwrap().source,
+            SiteSource::Directory(place),
             "{step}"
         );
     }
     let anchor = root.join("anchor");
     let place = site_at(&anchor.join("config"));
     candidates.root = Some(anchor);
-    assert_eq!(find(&candidates).unwrap().chosen, Chosen::Directory(place));
+    assert_eq!(
+        find(&candidates).unwrap().source,
+        SiteSource::Directory(place)
+    );
     candidates.site_config = Some(site_at(&root.join("variable")));
     assert_eq!(
-        find(&candidates).unwrap().chosen,
-        Chosen::Directory(root.join("variable"))
+        find(&candidates).unwrap().source,
+        SiteSource::Directory(root.join("variable"))
     );
     candidates.flag = Some(site_at(&root.join("flag")));
     let found = find(&candidates).unwrap();
-    assert_eq!(found.chosen, Chosen::Directory(root.join("flag")));
+    assert_eq!(found.source, SiteSource::Directory(root.join("flag")));
     assert_eq!(
-        found.looks.last().map(|look| (look.by, look.outcome)),
-        Some(("--site", Outcome::Used))
+        found.searched.last().map(|look| (look.by, look.outcome)),
+        Some(("--site", SearchOutcome::Used))
     );
 }
 
@@ -107,7 +110,7 @@ fn a_site_that_belongs_to_somebody_else_is_not_taken_unless_it_is_named() {
         site_config: Some(place.clone()),
         ..stranger
     };
-    assert_eq!(find(&named).unwrap().chosen, Chosen::Directory(place));
+    assert_eq!(find(&named).unwrap().source, SiteSource::Directory(place));
 }
 
 #[test]
@@ -243,12 +246,12 @@ fn a_directory_with_nothing_of_a_site_in_it_is_passed_over() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(root.path().join("work/here/site-config")).unwrap();
     let found = find(&candidates(root.path())).unwrap();
-    assert_eq!(found.chosen, Chosen::Stock);
+    assert_eq!(found.source, SiteSource::Stock);
     assert!(
         found
-            .looks
+            .searched
             .iter()
-            .any(|look| look.by == "./site-config" && look.outcome == Outcome::Empty)
+            .any(|look| look.by == "./site-config" && look.outcome == SearchOutcome::Empty)
     );
 }
 
@@ -393,7 +396,7 @@ fn pipes_and_binary_files_are_reported_and_nothing_waits() {
     let specs = loaded
         .inputs
         .iter()
-        .filter(|input| input.kind == Kind::Spec);
+        .filter(|input| input.kind == DocumentKind::Spec);
     let codes: Vec<&str> = specs
         .map(|input| input.text.as_ref().unwrap_err().code.id())
         .collect();

@@ -4,7 +4,7 @@
 //! Never: exact forms of values; the schemas have those, and the program checks them.
 
 use anyhow::{Context as _, Result, bail};
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 use serde_json::Value as Json;
 
 use super::markdown::Page;
@@ -19,7 +19,7 @@ pub(super) fn page() -> Result<String> {
          A key with nothing behind it counts as absent. \
          Editors check documents with the JSON Schemas in [`schema/`](../../schema).",
     );
-    for kind in Kind::ALL {
+    for kind in DocumentKind::ALL {
         let schema = kind.schema();
         let keys = keys(&schema).with_context(|| format!("describe the kind {}", kind.word()))?;
         page.heading(2, &title(kind.word()));

@@ -14,7 +14,7 @@ mod timeouts;
 use std::path::Path;
 
 use anyhow::Result;
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 
 use crate::tree::File;
 
@@ -56,7 +56,7 @@ pub fn run(root: &Path, goal: Goal) -> Result<Vec<String>> {
 
 /// Makes every generated file.
 fn files() -> Result<Vec<File>> {
-    let mut files: Vec<File> = Kind::ALL
+    let mut files: Vec<File> = DocumentKind::ALL
         .iter()
         .map(|kind| File::new(&schema_path(*kind), &format!("{:#}\n", kind.schema())))
         .collect();
@@ -73,7 +73,7 @@ fn files() -> Result<Vec<File>> {
     Ok(files)
 }
 
-fn schema_path(kind: Kind) -> String {
+fn schema_path(kind: DocumentKind) -> String {
     format!("schema/{}.v{}.json", kind.word(), kind.version())
 }
 

@@ -73,7 +73,7 @@ impl Model {
 }
 
 impl System for Model {
-    fn facts(&self, _: &Scope) -> Result<Facts, AgentError> {
+    fn facts(&self, _: &FactScope) -> Result<Facts, AgentError> {
         Ok(self.facts.clone())
     }
 
@@ -113,14 +113,14 @@ impl System for Model {
     ) -> Result<(), AgentError> {
         if cut_off {
             self.call("finish packages")?;
-            self.facts.dpkg_faults.clear();
+            self.facts.dpkg_errors.clear();
         }
         Ok(())
     }
 
     fn change_packages(&mut self, install: &[String], _: &[String]) -> Result<(), Fault> {
         if let Some(begun) = self.packages_fail.take() {
-            self.facts.dpkg_faults = if begun { "web is half installed" } else { "" }.to_owned();
+            self.facts.dpkg_errors = if begun { "web is half installed" } else { "" }.to_owned();
             let error = AgentError::Packages("no".to_owned());
             return Err(Fault { error, begun });
         }
@@ -157,7 +157,7 @@ impl System for Model {
     }
 
     fn act(&mut self, step: &Step) -> Result<(), AgentError> {
-        self.call(&step.words())?;
+        self.call(&step.description())?;
         match step.clone() {
             Step::CreateUser { name, shell } => {
                 let user = UserFact {
@@ -294,7 +294,7 @@ fn a_step_that_fails_names_what_was_done_and_what_is_left() {
     };
     assert_eq!(first.to_string(), "enable web.service: no");
     let files = ["write /etc/web.conf", "write /srv/alice"];
-    assert_eq!(done, [&["make the user alice"], &files[..]].concat());
+    assert_eq!(done, [&["create user alice"], &files[..]].concat());
     assert_eq!(left, ["enable web.service", "start web.service"]);
 }
 

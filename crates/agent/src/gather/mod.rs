@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread::{Builder, ScopedJoinHandle};
 
 use homestak_core::converge::{
-    Danger, Facts, FileFact, KEY_FILES, NetworkManager, Scope, UnitFact,
+    Danger, FactScope, Facts, FileFact, KEY_FILES, NetworkManager, UnitFact,
 };
 
 pub(crate) use self::network::network;
@@ -27,7 +27,7 @@ const LARGEST_KEYS: u64 = 256 << 10;
 const NETWORKD: &str = "systemd-networkd.service";
 
 /// Looks at the machine. Programs run beside each other: most of their time is waiting.
-pub(crate) fn gather(scope: &Scope) -> Result<Facts, AgentError> {
+pub(crate) fn gather(scope: &FactScope) -> Result<Facts, AgentError> {
     let mut names = scope.units.clone();
     if scope.network {
         names.insert(NETWORKD.to_owned());
@@ -44,7 +44,7 @@ pub(crate) fn gather(scope: &Scope) -> Result<Facts, AgentError> {
         let cards = beside(threads, Builder::new(), &cards);
         let mut facts = files_and_accounts(scope)?;
         facts.units = units.joined()?;
-        (facts.sshd, facts.sshd_fault) = sshd.joined()?;
+        (facts.sshd, facts.sshd_error) = sshd.joined()?;
         if let Some(network) = cards.joined()? {
             facts.network = network;
             let networkd = facts.units.get(NETWORKD);
@@ -87,7 +87,7 @@ impl<T> Beside<'_, T> {
 }
 
 /// Looks at what no program is needed for.
-fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
+fn files_and_accounts(scope: &FactScope) -> Result<Facts, AgentError> {
     let accounts = system::Accounts::read()?;
     let mut facts = Facts {
         system: system::release(),
@@ -96,7 +96,7 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
     };
     let (packages, faults) = system::packages(&scope.packages)?;
     facts.packages = packages;
-    facts.dpkg_faults = faults;
+    facts.dpkg_errors = faults;
     let mut paths = scope.files.clone();
     for name in &scope.users {
         if let Some(user) = accounts.user(name) {
@@ -109,7 +109,7 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
         paths.extend(inside);
         let why = || "its name is not a text".to_owned();
         facts
-            .refused
+            .refused_paths
             .extend(unnamed.into_iter().map(|path| (path, why())));
     }
     for (owner, group) in &scope.owners {
@@ -119,16 +119,16 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
         match file(&path, &accounts) {
             Ok(looked) => {
                 if !looked.open {
-                    facts.closed.insert(path.clone());
+                    facts.private_paths.insert(path.clone());
                 }
                 if looked.listed {
-                    facts.listed.insert(path.clone());
+                    facts.acl_paths.insert(path.clone());
                 }
                 facts.files.extend(looked.found.map(|found| (path, found)));
             }
             // One path that cannot be looked at does not keep us from all others.
             Err(fault) => {
-                facts.refused.insert(path, fault.source.to_string());
+                facts.refused_paths.insert(path, fault.source.to_string());
             }
         }
     }
@@ -136,8 +136,8 @@ fn files_and_accounts(scope: &Scope) -> Result<Facts, AgentError> {
         if let Some(value) = system::sysctl(key) {
             facts.sysctl.insert(key.clone(), value);
         }
-        if let Some(why) = system::fixed_sysctl(key) {
-            facts.fixed_sysctl.insert(key.clone(), why);
+        if let Some(why) = system::readonly_sysctl(key) {
+            facts.readonly_sysctl.insert(key.clone(), why);
         }
     }
     Ok(facts)

@@ -231,7 +231,7 @@ pub(super) fn sysctl(key: &str) -> Option<String> {
 }
 
 /// Returns why a kernel setting cannot be changed here, if so. It is opened and not written.
-pub(super) fn fixed_sysctl(key: &str) -> Option<String> {
+pub(super) fn readonly_sysctl(key: &str) -> Option<String> {
     let path = sysctl_path(key)?;
     let opened = fs_err::OpenOptions::new().write(true).open(path);
     let why = match opened.err()?.kind() {

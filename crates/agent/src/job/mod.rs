@@ -5,7 +5,7 @@ mod worker;
 
 use std::path::Path;
 
-use homestak_core::converge::{Event, Numbered, render};
+use homestak_core::converge::{Event, NumberedEvent, render};
 use serde_json::{Value, json};
 
 use crate::args::{JobCommand, Terms};
@@ -74,7 +74,7 @@ pub(crate) fn confirm(id: Option<String>) -> Result<u8, AgentError> {
     if !job.is_known() {
         return Err(AgentError::NoJob(id));
     }
-    let verdict = match (job.verdict(), job.asked()) {
+    let verdict = match (job.verdict(), job.enforced()) {
         (Some(verdict), _) => verdict,
         (None, None) => return Err(nothing(&id, "it did not ask for that")),
         (None, Some(asked)) if asked.is_over() => Verdict::Reverted,
@@ -98,7 +98,7 @@ fn run_job(job: &Job, terms: &Terms, read: impl FnOnce() -> Result<Spec, AgentEr
             success: false,
             result: result.clone(),
         };
-        print(&Numbered { n: 1, event: end });
+        print(&NumberedEvent { n: 1, event: end });
         ui::say(&format!("error: {}", error.message()));
         result
     });
@@ -230,7 +230,7 @@ fn follow(job: &Job, after: u64, listener: Listener) -> Result<Value, AgentError
         let news = text.get(n_read..).unwrap_or_default();
         let whole = news.rfind('\n').map_or(0, |end| end + 1);
         for line in news[..whole].lines() {
-            let Ok(event) = serde_json::from_str::<Numbered>(line) else {
+            let Ok(event) = serde_json::from_str::<NumberedEvent>(line) else {
                 continue;
             };
             let heard = event.n <= after || listener(&event);
@@ -288,9 +288,9 @@ fn code_of(result: &Value) -> u8 {
 fn stay_alive() {
     // Where there is no room for a thread, the driver waits longer.
     _ = std::thread::Builder::new().spawn(|| {
-        let alive = Numbered {
+        let alive = NumberedEvent {
             n: 0,
-            event: Event::Alive,
+            event: Event::Heartbeat,
         };
         while print(&alive) {
             clock::moment(ALIVE);
@@ -298,25 +298,25 @@ fn stay_alive() {
     });
 }
 
-fn print(event: &Numbered) -> bool {
+fn print(event: &NumberedEvent) -> bool {
     serde_json::to_string(event).is_ok_and(|line| ui::line(&line))
 }
 
-fn tell(event: &Numbered) -> bool {
+fn tell(event: &NumberedEvent) -> bool {
     if let Event::Changes { changes } = &event.event {
         ui::data(&render(changes));
     }
     tell_progress(event)
 }
 
-fn tell_progress(event: &Numbered) -> bool {
+fn tell_progress(event: &NumberedEvent) -> bool {
     match &event.event {
-        Event::Step { words } => ui::say(words),
+        Event::Step { description } => ui::say(description),
         Event::Confirm { within } => ui::say(&format!(
             "Connect anew and run `homestak-agent config confirm` within {within} s, or everything is taken back."
         )),
-        Event::Reverted { why } => ui::say(&format!("taken back: {why}")),
-        Event::Alive | Event::Changes { .. } | Event::End { .. } => {}
+        Event::Reverted { reason } => ui::say(&format!("reverted: {reason}")),
+        Event::Heartbeat | Event::Changes { .. } | Event::End { .. } => {}
     }
     true
 }

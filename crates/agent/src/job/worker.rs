@@ -77,12 +77,12 @@ impl Observer for Worker<'_> {
     }
 
     fn step(&mut self, step: &Step) {
-        let words = step.words().into();
-        self.log.say(Event::Step { words });
+        let description = step.description().into();
+        self.log.say(Event::Step { description });
     }
 
     fn keeps(&mut self, decision: &Decision, facts: &Facts, back: State) -> Result<(), AgentError> {
-        if self.terms.confirm.is_some() && decision.could_cut_off(&self.terms.caller) {
+        if self.terms.confirm.is_some() && decision.could_lock_out(&self.terms.caller) {
             self.kept = Some(undo::keep(self.job, decision, facts, back)?);
         }
         Ok(())

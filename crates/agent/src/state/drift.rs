@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 
-use homestak_core::converge::Drift;
+use homestak_core::converge::DriftState;
 
 use super::{LOCK, failed, place, remove, take, unconfirmed, write};
 use crate::clock;
@@ -43,15 +43,15 @@ pub(crate) fn note_mending(begun: bool) -> Result<(), AgentError> {
 }
 
 /// Reads what was seen and done about drift. What cannot be read is forgotten.
-pub(crate) fn load() -> Drift {
+pub(crate) fn load() -> DriftState {
     let text = fs_err::read_to_string(place(DRIFT)).unwrap_or_default();
-    let mut drift: Drift = serde_json::from_str(&text).unwrap_or_default();
-    drift.begin(&clock::boot());
+    let mut drift: DriftState = serde_json::from_str(&text).unwrap_or_default();
+    drift.set_boot(&clock::boot());
     drift
 }
 
 /// Keeps what was seen and done about drift: for root only, since it shows values.
-pub(crate) fn save(drift: &Drift) -> Result<(), AgentError> {
+pub(crate) fn save(drift: &DriftState) -> Result<(), AgentError> {
     let text = serde_json::to_string_pretty(drift).map_err(|error| failed(DRIFT)(error.into()))?;
     write(DRIFT, &format!("{text}\n"))
 }

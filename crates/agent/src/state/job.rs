@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-use homestak_core::converge::{Event, Numbered};
+use homestak_core::converge::{Event, NumberedEvent};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -172,7 +172,7 @@ impl Job {
         Ok(asked)
     }
 
-    pub(crate) fn asked(&self) -> Option<Asked> {
+    pub(crate) fn enforced(&self) -> Option<Asked> {
         self.read(ASKED).ok()
     }
 
@@ -246,7 +246,7 @@ pub(crate) enum Wait {
 }
 
 /// Hears of events; tells whether it is still there.
-pub(crate) type Listener = fn(&Numbered) -> bool;
+pub(crate) type Listener = fn(&NumberedEvent) -> bool;
 
 /// Where a job's events are written.
 pub(crate) struct Log {
@@ -272,7 +272,7 @@ impl Log {
     /// Says what happened. What cannot be written down is no reason to stop.
     pub(crate) fn say(&mut self, event: Event) {
         self.n += 1;
-        let event = Numbered { n: self.n, event };
+        let event = NumberedEvent { n: self.n, event };
         if let Some(file) = &mut self.file
             && let Ok(line) = serde_json::to_string(&event)
         {

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Result};
 use std::path::Path;
 
 use homestak_api::durable::Access;
-use homestak_core::converge::{NetworkFact, Step, WayBack};
+use homestak_core::converge::{NetworkFact, Step, UndoPlan};
 use serde::{Deserialize, Serialize};
 
 use super::{Kept, processes};
@@ -42,7 +42,7 @@ pub(super) enum Found {
 }
 
 /// Copies what is at the paths of a way back, and reaches the disk with it.
-pub(super) fn copy(way: &WayBack, copies: &Path) -> Result<BTreeMap<String, Found>> {
+pub(super) fn copy(way: &UndoPlan, copies: &Path) -> Result<BTreeMap<String, Found>> {
     let copies = path::directory(copies)?;
     let mut found = BTreeMap::new();
     for path in &way.paths {
@@ -213,7 +213,7 @@ impl<'a> Reversal<'a> {
 }
 
 /// Returns the numbers of the users that the steps made, and of their groups.
-fn made(way: &WayBack) -> Vec<(u32, u32)> {
+fn made(way: &UndoPlan) -> Vec<(u32, u32)> {
     let Ok(accounts) = Accounts::read() else {
         return Vec::new();
     };
@@ -223,7 +223,7 @@ fn made(way: &WayBack) -> Vec<(u32, u32)> {
     numbers.filter(|(user, _)| *user != 0).collect()
 }
 
-fn put(path: &str, found: &Found, way: &WayBack, copies: &Path) -> Result<()> {
+fn put(path: &str, found: &Found, way: &UndoPlan, copies: &Path) -> Result<()> {
     let place = Path::new(path);
     match found {
         Found::Nothing => remove(place, way.homes.contains(path)),
@@ -277,7 +277,7 @@ fn at_boot(step: &Step) -> std::result::Result<(), AgentError> {
     match step {
         Step::Start { unit } => without_waiting("start", unit),
         Step::Stop { unit } => without_waiting("stop", unit),
-        Step::ReadUnits => act(step, &mut Staged::default()),
+        Step::DaemonReload => act(step, &mut Staged::default()),
         step if step.follows_files() => Ok(()),
         step => act(step, &mut Staged::default()),
     }
@@ -345,7 +345,7 @@ fn set_network(was: &NetworkFact) -> std::result::Result<(), AgentError> {
 
 #[cfg(test)]
 mod tests {
-    use homestak_core::converge::WayBack;
+    use homestak_core::converge::UndoPlan;
 
     use super::{BTreeSet, copy, put};
 
@@ -360,9 +360,9 @@ mod tests {
         let file = fs_err::File::create(&path).unwrap();
         file.set_len((4 << 20) + 1).unwrap();
         let name = path.to_str().unwrap().to_owned();
-        let way = WayBack {
+        let way = UndoPlan {
             paths: BTreeSet::from([name.clone()]),
-            ..WayBack::default()
+            ..UndoPlan::default()
         };
         let found = copy(&way, copies.path()).unwrap();
         put(&name, &found[&name], &way, copies.path()).unwrap();

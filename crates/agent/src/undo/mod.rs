@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::Duration;
 
-use homestak_core::converge::{Decision, Event, Facts, State, Step, WayBack};
+use homestak_core::converge::{Decision, Event, Facts, State, Step, UndoPlan};
 use serde::{Deserialize, Serialize};
 
 use self::back::Found;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(crate) struct Kept {
     /// What was remembered.
     state: State,
-    way: WayBack,
+    way: UndoPlan,
     found: BTreeMap<String, Found>,
     /// What is done, in words.
     words: Vec<String>,
@@ -53,7 +53,7 @@ pub(crate) fn keep(
     facts: &Facts,
     state: State,
 ) -> Result<Kept, AgentError> {
-    let way = WayBack::of(&decision.steps, facts);
+    let way = UndoPlan::new(&decision.steps, facts);
     let copies = job.path(BEFORE);
     state::make_directory(&copies).map_err(job.failed(BEFORE))?;
     let found = back::copy(&way, &copies).map_err(job.failed(BEFORE))?;
@@ -63,8 +63,15 @@ pub(crate) fn keep(
         state,
         way,
         found,
-        words: decision.steps.iter().filter(own).map(Step::words).collect(),
-        dangers: dangers.map(|danger| danger.words().to_owned()).collect(),
+        words: decision
+            .steps
+            .iter()
+            .filter(own)
+            .map(Step::description)
+            .collect(),
+        dangers: dangers
+            .map(|danger| danger.description().to_owned())
+            .collect(),
         boot: clock::boot(),
     };
     job.write(UNDO, &kept)?;
@@ -102,7 +109,7 @@ pub(crate) fn take_back(job: &Job, kept: &Kept, first: AgentError, log: &mut Log
     };
     let about = kept.dangers.join(", ");
     log.say(Event::Reverted {
-        why: format!("{}; this was about {about}", first.message()).into(),
+        reason: format!("{}; this was about {about}", first.message()).into(),
     });
     let copies = job.path(BEFORE);
     let mut reversal = back::Reversal::new(kept, &copies);
@@ -185,7 +192,7 @@ fn resume(job: &Job) -> Result<(), AgentError> {
         }
     };
     let same_boot = kept.boot == clock::boot();
-    let asked = job.asked();
+    let asked = job.enforced();
     let verdict = match (job.verdict(), &asked) {
         (Some(verdict), _) => verdict,
         (None, Some(asked)) if same_boot => job.await_verdict(asked)?,

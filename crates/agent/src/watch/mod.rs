@@ -10,7 +10,7 @@ mod sources;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use homestak_core::converge::Drift;
+use homestak_core::converge::DriftState;
 use homestak_core::error::chain;
 
 use self::notify::Notify;
@@ -137,20 +137,20 @@ impl Watch {
             ui::say(trouble.as_deref().unwrap_or("all is well again"));
             self.trouble.clone_from(&trouble);
         }
-        drift.trouble = trouble;
+        drift.error = trouble;
         if let Err(error) = drift::save(&drift) {
             // A disk that is full is no reason to end.
             ui::say(&chain(&error));
             return Ok(LONGEST_RETRY);
         }
-        let next = drift.next(clock::both()).map(Duration::from_millis);
+        let next = drift.next_retry(clock::both()).map(Duration::from_millis);
         Ok(next.map_or(wait, |next| next.min(wait)))
     }
 
     /// Also returns why nothing is mended, when nothing is.
     fn look_and_mend(
         &mut self,
-        drift: &mut Drift,
+        drift: &mut DriftState,
         cut_off: bool,
     ) -> Result<(Duration, Option<String>), AgentError> {
         let mut spec = match spec::kept() {
@@ -169,7 +169,7 @@ impl Watch {
             allowed(&mut spec, cut_off)
         };
         run::round(&spec, drift, charge)?;
-        let sweep = Duration::from_secs(spec.sweep);
+        let sweep = Duration::from_secs(spec.check_interval);
         let wait = if fresh {
             // Something may have happened before it was watched.
             Duration::ZERO
@@ -259,7 +259,7 @@ fn allowed(spec: &mut Spec, cut_off: bool) -> (Charge, Option<String>) {
     let Ok(other) = spec::parse("-", text) else {
         return (NOTHING, Some(format!("the last `config apply` {what}")));
     };
-    spec.policy = spec.policy.freezing(&spec.wanted, &other.wanted);
+    spec.policy = spec.policy.with_frozen(&spec.wanted, &other.wanted);
     let frozen: Vec<&str> = spec.policy.frozen.iter().map(String::as_str).collect();
     let why = format!(
         "the last `config apply` {what}; until one succeeds this is left as it is: {}",

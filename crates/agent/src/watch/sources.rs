@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use homestak_core::converge::{AGENT, KEY_FILES, Resource, Scope, State, UNIT};
+use homestak_core::converge::{AGENT, FactScope, KEY_FILES, Resource, State, UNIT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -60,7 +60,7 @@ impl Sources {
     /// Watches what these resources are about. Tells whether anything was not watched before, and
     /// why something is not.
     pub(super) fn aim(&mut self, wanted: &[Resource], last: &State) -> Aimed {
-        let scope = Scope::of(wanted, last);
+        let scope = FactScope::of(wanted, last);
         let mut files = own();
         files.extend(scope.files.iter().cloned());
         files.extend(BOOKS.iter().map(|path| (*path).to_owned()));

@@ -64,7 +64,7 @@ fn what_is_confirmed_stays_and_what_is_not_goes() {
         .end();
     let said = taken_back(&lab, "early", &untouched, &early);
     assert!(said.contains("nobody confirmed within 1 s"), "{said}");
-    assert!(said.contains("make the user alice"), "{said}");
+    assert!(said.contains("create user alice"), "{said}");
     lab.apply(&first);
     // What was left of the user is nobody's, so the number is not given again.
     let retired = lab.root(&format!("cat {STATE}/retired-user")).good();

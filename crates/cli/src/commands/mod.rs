@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use homestak_api::durable::{self, Access};
-use homestak_core::doc::{Faults, Sources};
+use homestak_core::doc::{Diagnostics, Sources};
 use homestak_driver::error::diagnostics_json;
 use homestak_driver::{Driver, DriverError, Session};
 use serde_json::Value as Json;
@@ -95,7 +95,7 @@ fn own_machine(command: &[&str], own: OwnArgs, printer: &Printer) -> ExitCode {
 fn verdict(
     printer: &Printer,
     kind: &str,
-    faults: &Faults,
+    faults: &Diagnostics,
     sources: &Sources,
     mut body: Json,
     good: &str,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use homestak_core::doc::Faults;
+use homestak_core::doc::Diagnostics;
 use homestak_core::resolve::ansible::{self, Compat};
 use homestak_core::resolve::tofu::{self, Target};
 use homestak_core::resolve::{Reveal, site};
@@ -122,7 +122,7 @@ fn ansible_variables(
             catalog.postures.keys().map(String::as_str),
         )
     })?;
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     site::check_site(catalog, &mut faults);
     faults.extend(document.faults.clone());
     require_sound(printer, &faults, &catalog.sources)?;

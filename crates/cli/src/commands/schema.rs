@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 use homestak_driver::DriverError;
 use serde_json::{Map, json};
 
@@ -12,11 +12,14 @@ use crate::ui::Printer;
 
 /// Prints or writes schemas.
 pub(super) fn run(wanted: Option<&str>, out: Option<&Path>, printer: &Printer) -> Outcome {
-    let kinds: Vec<Kind> = match wanted {
-        None => Kind::ALL.to_vec(),
+    let kinds: Vec<DocumentKind> = match wanted {
+        None => DocumentKind::ALL.to_vec(),
         Some(word) => {
-            let found = Kind::ALL.iter().copied().find(|kind| kind.word() == word);
-            let known = || Kind::ALL.iter().map(|kind| kind.word());
+            let found = DocumentKind::ALL
+                .iter()
+                .copied()
+                .find(|kind| kind.word() == word);
+            let known = || DocumentKind::ALL.iter().map(|kind| kind.word());
             vec![found.ok_or_else(|| DriverError::unknown("kind of document", word, known()))?]
         }
     };

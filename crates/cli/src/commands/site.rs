@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use homestak_core::catalog::Problem;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::doc::{Code, Kind, Severity};
+use homestak_core::doc::{Code, DocumentKind, Severity};
 use homestak_core::resolve::site::validate;
 use homestak_driver::error::count;
 use homestak_driver::runs::{is_unfinished, newest, of_others, whose};
 use homestak_driver::{DriverError, journal};
-use homestak_site::find::{Look, Outcome as Found};
+use homestak_site::find::{SearchOutcome, SearchedPath};
 use homestak_site::id::{self, IdError};
-use homestak_site::{Chosen, git, init};
+use homestak_site::{SiteSource, git, init};
 use serde_json::json;
 
 use super::{Outcome, agree, verdict};
@@ -45,10 +45,10 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
     let known = match session.known_id() {
         Ok(known) => known.cloned(),
         // What the file holds is no id, so nothing is lost with it.
-        Err(IdError::Garbled { .. }) if wanted.is_some() => None,
+        Err(IdError::InvalidStock { .. }) if wanted.is_some() => None,
         Err(error) => {
             let failed = session.id().err().unwrap_or_else(|| error.into());
-            if !matches!(error, IdError::Garbled { .. }) {
+            if !matches!(error, IdError::InvalidStock { .. }) {
                 return Err(failed);
             }
             let others = block_on(of_others(None, &[], journal.as_ref(), None))??;
@@ -101,9 +101,12 @@ fn new_id(wanted: Option<&str>, yes: bool, settings: &Settings, printer: &Printe
 /// Says in a few words why the id is unknown.
 fn unknown(error: &IdError) -> String {
     let (path, why) = match error {
-        IdError::Faulty { path } | IdError::Garbled { path, .. } => (path, "is not valid"),
+        IdError::Invalid { path } | IdError::InvalidStock { path, .. } => (path, "is not valid"),
         IdError::Read { path, .. } => (path, "cannot be read"),
-        IdError::Write { .. } | IdError::Form { .. } | IdError::Other(_) | IdError::Random(_) => {
+        IdError::Write { .. }
+        | IdError::NotEditable { .. }
+        | IdError::Conflict(_)
+        | IdError::Random(_) => {
             return error.to_string();
         }
     };
@@ -114,32 +117,32 @@ fn unknown(error: &IdError) -> String {
 fn show(settings: &Settings, printer: &Printer) -> Outcome {
     let session = settings.session()?;
     let catalog = &session.catalog;
-    let chosen = match &session.find.chosen {
-        Chosen::Directory(directory) => directory.display().to_string(),
-        Chosen::Stock => "stock".to_owned(),
+    let chosen = match &session.search.source {
+        SiteSource::Directory(directory) => directory.display().to_string(),
+        SiteSource::Stock => "stock".to_owned(),
     };
     let id = session.known_id().map_err(unknown);
-    let by = session.find.looks.last().map_or("", |look| look.by);
+    let by = session.search.searched.last().map_or("", |look| look.by);
     let secrets = match &catalog.secrets {
         None => "none",
         Some(secrets) if secrets.value.is_none() => "cannot be opened",
         Some(_) if session.sealed => "sealed",
         Some(_) => "plain",
     };
-    let counts: Vec<(Kind, usize)> = [
-        (Kind::Manifest, catalog.manifests.len()),
-        (Kind::Spec, catalog.specs.len()),
-        (Kind::Posture, catalog.postures.len()),
-        (Kind::Preset, catalog.presets.len()),
-        (Kind::Image, catalog.images.len()),
-        (Kind::Host, catalog.hosts.len()),
-        (Kind::Node, catalog.nodes.len()),
+    let counts: Vec<(DocumentKind, usize)> = [
+        (DocumentKind::Manifest, catalog.manifests.len()),
+        (DocumentKind::Spec, catalog.specs.len()),
+        (DocumentKind::Posture, catalog.postures.len()),
+        (DocumentKind::Preset, catalog.presets.len()),
+        (DocumentKind::Image, catalog.images.len()),
+        (DocumentKind::Host, catalog.hosts.len()),
+        (DocumentKind::Node, catalog.nodes.len()),
     ]
     .to_vec();
     if printer.shape.json {
         let looks: Vec<_> = session
-            .find
-            .looks
+            .search
+            .searched
             .iter()
             .map(|look| json!({ "by": look.by, "path": look.path, "outcome": outcome(look) }))
             .collect();
@@ -161,8 +164,8 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
         .map(|(kind, number)| count(*number, kind.word()))
         .collect();
     let rows = session
-        .find
-        .looks
+        .search
+        .searched
         .iter()
         .map(|look| {
             let path = look
@@ -187,12 +190,12 @@ fn show(settings: &Settings, printer: &Printer) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn outcome(look: &Look) -> &'static str {
+fn outcome(look: &SearchedPath) -> &'static str {
     match look.outcome {
-        Found::NotSet => "not set",
-        Found::Missing => "not there",
-        Found::Empty => "nothing of a site in it",
-        Found::Used => "used",
+        SearchOutcome::NotSet => "not set",
+        SearchOutcome::Missing => "not there",
+        SearchOutcome::Empty => "nothing of a site in it",
+        SearchOutcome::Used => "used",
     }
 }
 
@@ -218,7 +221,7 @@ fn start(directory: &Path, printer: &Printer) -> Outcome {
 
 fn check(settings: &Settings, printer: &Printer) -> Outcome {
     let mut session = settings.session()?;
-    if let Chosen::Directory(directory) = &session.find.chosen {
+    if let SiteSource::Directory(directory) = &session.search.source {
         for file in git::tracked(directory, &session.plaintext) {
             let path = directory.join(&file).display().to_string();
             session.catalog.note(path, &plaintext_in_git(&file));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::doc::{Faults, Kind};
+use homestak_core::doc::{Diagnostics, DocumentKind};
 use homestak_core::resolve::spec::{DEFAULT_POSTURE, check, spec};
 use homestak_driver::error::count;
 use homestak_driver::{DriverError, Session, require_sound};
@@ -73,7 +73,7 @@ fn show(
             catalog.specs.keys().map(String::as_str),
         ));
     }
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     check(catalog, name, &mut faults);
     require_sound(printer, &faults, &catalog.sources)?;
     let sheet = spec(catalog, name, None, reveal(show_secrets))
@@ -102,7 +102,7 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
     for word in wanted {
         // A path is read in place of the site's spec of that name.
         if word.contains('/') || Path::new(word).is_file() {
-            names.push(session.add_file(Kind::Spec, Path::new(word))?);
+            names.push(session.add_file(DocumentKind::Spec, Path::new(word))?);
         } else if session.catalog.specs.contains_key(word) {
             names.push(word.clone());
         } else {
@@ -113,7 +113,7 @@ fn validate(mut session: Session, wanted: &[String], printer: &Printer) -> Outco
     if wanted.is_empty() {
         names = session.catalog.specs.keys().cloned().collect();
     }
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     for name in &names {
         check(&session.catalog, name, &mut faults);
     }

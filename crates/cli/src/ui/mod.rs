@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use anstream::ColorChoice;
 use clap::CommandFactory as _;
-use homestak_core::doc::{Faults, Sources};
+use homestak_core::doc::{Diagnostics, Sources};
 use homestak_core::foreign::{escape, escape_but_style, escape_in_json};
 use homestak_driver::error::count;
 use homestak_driver::{DriverError, ErrorKind, Notices};
@@ -176,7 +176,7 @@ impl Printer {
     }
 
     /// Prints diagnostics on stderr, sorted by place, and a line that counts them.
-    pub(crate) fn diagnostics(&self, faults: &Faults, sources: &Sources) {
+    pub(crate) fn diagnostics(&self, faults: &Diagnostics, sources: &Sources) {
         let sorted = faults.sorted(sources);
         for fault in &sorted {
             self.say(&diagnostic::render(fault, sources));
@@ -237,7 +237,7 @@ impl Notices for Printer {
         self.say(text);
     }
 
-    fn diagnostics(&self, faults: &Faults, sources: &Sources) {
+    fn diagnostics(&self, faults: &Diagnostics, sources: &Sources) {
         Self::diagnostics(self, faults, sources);
     }
 }

@@ -29,10 +29,10 @@ fn a_plan_reports_what_a_node_cannot_become_and_records_come_back_from_the_machi
     assert_eq!(plan.code, 3, "{}{}", plan.out, plan.err);
     let said = format!("{}{}", plan.out, plan.err);
     for part in [
-        "there is no time zone `Europe/Nowhere`",
+        "time zone `Europe/Nowhere` does not exist",
         "no setting `vm.swappines`",
         "`kernel.panic` cannot be changed on this node",
-        "there is no user `nobody-here` to own `/etc/app`",
+        "user `nobody-here` does not exist (owner of `/etc/app`)",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -1,64 +1,64 @@
-//! One difference between what should be and what is.
-//!
-//! In: what was compared. Out: [`Change`], with an id that stays the same from run to run.
-//! Never: how it is mended; steps say that.
+//! One difference between a node and its spec, with an id that is the same in every run.
 
 use serde::{Deserialize, Serialize};
 
 use super::access::KEY_FILES;
 use crate::foreign::{ForeignText, read_line};
 
-/// One field of one resource that is not as it should be.
+/// A field of a resource whose value differs from the spec.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Change {
     /// Resource and field: the same in every run and on every node.
     #[serde(deserialize_with = "read_line")]
     pub id: String,
-    /// What it belongs to, such as `user:ops`.
+    /// The resource, such as `user:ops`.
     #[serde(deserialize_with = "read_line")]
     pub resource: String,
-    /// Which of its properties differs.
+    /// The property that differs.
     #[serde(deserialize_with = "read_line")]
     pub field: String,
-    /// What should be. The same as `found` where neither is shown.
+    /// The value of the spec. Equal to `found` where neither is shown.
     #[serde(deserialize_with = "ForeignText::read_lines")]
     pub expected: ForeignText,
-    /// What is.
+    /// The value on the node.
     #[serde(deserialize_with = "ForeignText::read_lines")]
     pub found: ForeignText,
-    /// What has changed since the node last converged.
-    pub since: Since,
-    /// Whether a mistake here could cut the node off.
+    /// What caused the difference.
+    #[serde(rename = "since")]
+    pub cause: ChangeCause,
+    /// Whether a mistake here could lock the operator out of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub danger: Option<Danger>,
-    /// Whether it is mended.
+    /// Whether it is corrected.
     pub handling: Handling,
 }
 
 impl Change {
-    /// Tells whether correcting it takes an account, a key, a package or a file away.
+    /// Tells whether correcting it removes an account, a key, a package or a file.
     pub fn is_removal(&self) -> bool {
         let kind = self.resource.split(':').next().unwrap_or_default();
         let is_data = matches!(kind, "user" | "keys" | "package" | "file");
-        let goes = &*self.expected == "absent" && &*self.found != "absent";
-        let closes = self.field == "login" && &*self.expected == "closed";
-        self.handling == Handling::Enforce && is_data && (goes || closes)
+        let is_deleted = &*self.expected == "absent" && &*self.found != "absent";
+        let is_disabled = self.field == "login" && &*self.expected == "closed";
+        self.handling == Handling::Enforce && is_data && (is_deleted || is_disabled)
     }
 }
 
-/// What has changed since the node last converged.
+/// What caused a difference: what has changed since the node last converged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Since {
-    /// Nothing is known of an earlier time.
-    First,
-    /// The spec.
+pub enum ChangeCause {
+    /// Unknown: the node has not converged before.
+    #[serde(rename = "first")]
+    FirstRun,
+    /// The spec was changed.
     Spec,
-    /// The node: someone or something changed it.
+    /// The node was changed.
     Node,
 }
 
-/// How a node could be cut off. Such changes are confirmed by whoever can still reach it.
+/// How a change could lock the operator out of a node. Such changes must be confirmed over a new
+/// connection, or they are reverted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Danger {
@@ -66,15 +66,15 @@ pub enum Danger {
     Network,
     /// The SSH server.
     Sshd,
-    /// Becoming root.
+    /// sudo.
     Sudo,
-    /// Who may log in.
+    /// User accounts and keys.
     Users,
 }
 
 impl Danger {
-    /// Tells whether a difference is corrected however often it comes back: whoever changes it
-    /// again and again may want just that it stays.
+    /// Tells whether a difference is corrected however often it recurs. Otherwise an attacker could
+    /// keep it by changing it often.
     pub fn is_protected(self) -> bool {
         match self {
             Self::Sshd | Self::Sudo | Self::Users => true,
@@ -82,13 +82,13 @@ impl Danger {
         }
     }
 
-    /// Returns what it is about, in words.
-    pub fn words(self) -> &'static str {
+    /// Describes it for messages.
+    pub fn description(self) -> &'static str {
         match self {
             Self::Network => "the network",
             Self::Sshd => "the SSH server",
-            Self::Sudo => "who may become root",
-            Self::Users => "who may log in",
+            Self::Sudo => "sudo rules",
+            Self::Users => "user accounts and keys",
         }
     }
 
@@ -115,31 +115,31 @@ impl Danger {
     }
 }
 
-/// Whether a difference is mended.
+/// What is done about a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Handling {
-    /// It is mended.
+    /// It is corrected.
     Enforce,
-    /// It is only named.
+    /// It is only reported.
     Report,
-    /// It is not looked at, and not among changes.
+    /// It is not checked.
     Ignore,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Handling, Since};
+    use super::{Change, ChangeCause, Handling};
 
     #[test]
-    fn accounts_packages_and_files_that_go_are_removals() {
+    fn closing_accounts_and_deleting_files_or_packages_is_a_removal() {
         let change = |resource: &str, field: &str, expected: &str, found: &str| Change {
             id: format!("{resource}/{field}"),
             resource: resource.to_owned(),
             field: field.to_owned(),
             expected: expected.into(),
             found: found.into(),
-            since: Since::Spec,
+            cause: ChangeCause::Spec,
             danger: None,
             handling: Handling::Enforce,
         };
@@ -159,11 +159,11 @@ mod tests {
         ] {
             let one = change(resource, field, expected, found);
             assert_eq!(one.is_removal(), is_removal, "{one:?}");
-            let left = Change {
+            let reported = Change {
                 handling: Handling::Report,
                 ..one
             };
-            assert!(!left.is_removal());
+            assert!(!reported.is_removal());
         }
     }
 }

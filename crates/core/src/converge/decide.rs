@@ -1,67 +1,66 @@
-//! The decision: what differs, what is done, what is refused.
-//!
-//! In: resources, facts, what is remembered. Out: a [`Decision`], the same bytes every time.
-//! Never: steps when anything is refused: a node is not half converged on purpose.
+//! The decision: which fields differ, which steps run, and what is refused. If the spec as a whole is
+//! refused, there are no steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::change::{Change, Danger, Handling};
+use super::decision_builder::DecisionBuilder;
 use super::facts::Facts;
-use super::ledger::Ledger;
 use super::policy::Policy;
 use super::resource::Resource;
 use super::state::{Managed, State};
 use super::step::Step;
 use super::{access, keys, platform, sshd, system};
 
-/// Debian releases that nodes may have.
+/// Supported Debian releases.
 const RELEASES: &[&str] = &["11", "12", "13"];
 
-/// What differs on a node, and what is done about it.
+/// The differences of a node, and what is done about them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Decision {
     /// Differences, by id.
     pub changes: Vec<Change>,
-    /// What is done, in order.
+    /// Steps, in order.
     pub steps: Vec<Step>,
-    /// Why nothing is done.
+    /// Why the spec is refused as a whole.
     pub refusals: Vec<String>,
-    /// What is not done while everything else is: why, by the id of a change.
+    /// Fields that are refused while the others are applied: the reason, by id of the change.
     pub refused: BTreeMap<String, String>,
-    /// What is remembered once all is done.
+    /// The state to store after the last step.
     #[serde(skip)]
     pub next: State,
-    /// What is remembered before the first step: whatever happens, it can be taken away.
+    /// What to store as managed before the first step, so that it can be removed even if the run is
+    /// interrupted.
     #[serde(skip)]
     pub intent: Managed,
 }
 
 impl Decision {
-    /// Tells whether the node is as it should be, but for what is only named.
-    pub fn is_settled(&self) -> bool {
+    /// Tells whether the node matches its spec, apart from fields that are only reported.
+    pub fn is_converged(&self) -> bool {
         self.refused.is_empty() && self.is_done()
     }
 
-    /// Tells whether nothing is left to do: what is only named, or refused, may differ.
+    /// Tells whether nothing is left to apply: fields that are only reported or refused may differ.
     pub fn is_done(&self) -> bool {
         self.changes
             .iter()
             .all(|change| change.handling == Handling::Report)
     }
 
-    /// Returns how what is done could cut the node off, if at all.
+    /// Returns how the changes could lock the operator out.
     pub fn dangers(&self) -> BTreeSet<Danger> {
         let done = |change: &&Change| change.handling == Handling::Enforce;
         let changes = self.changes.iter().filter(done);
         changes.filter_map(|change| change.danger).collect()
     }
 
-    /// Tells whether what is done could keep a user from logging in and becoming root. What becomes
-    /// of other users cannot, and need not be confirmed: one of them could prevent that. Without a
-    /// name, every user counts.
-    pub fn could_cut_off(&self, user: &str) -> bool {
+    /// Tells whether the changes could keep a user from logging in and using sudo. Changes to other
+    /// users' accounts cannot, and must not need confirmation: such a user could prevent it. An empty
+    /// name means any user.
+    pub fn could_lock_out(&self, user: &str) -> bool {
         let concerns = |change: &Change| match (change.danger, change.resource.split_once(':')) {
             (Some(Danger::Users), Some(("user" | "keys", name))) => user.is_empty() || name == user,
             (danger, _) => danger.is_some(),
@@ -71,39 +70,39 @@ impl Decision {
     }
 }
 
-/// Decides about a node.
-pub fn decide(wanted: &[Resource], facts: &Facts, last: &State) -> Decision {
-    let policy = Policy::among(wanted);
-    let mut ledger = Ledger::new(facts, last, &policy);
-    supported(&mut ledger);
-    contradictions(wanted, &mut ledger);
-    for resource in wanted {
-        one(resource, &mut ledger);
+/// Compares a node with its desired resources.
+pub fn decide(desired: &[Resource], facts: &Facts, last: &State) -> Decision {
+    let policy = Policy::from_resources(desired);
+    let mut builder = DecisionBuilder::new(facts, last, &policy);
+    check_platform(&mut builder);
+    check_conflicts(desired, &mut builder);
+    for resource in desired {
+        compare(resource, &mut builder);
     }
-    platform::files(wanted, &mut ledger);
-    access::take_away(wanted, &mut ledger);
-    platform::take_away(wanted, &mut ledger);
-    ledger.settle();
-    pending(&mut ledger);
-    packages(&mut ledger);
-    single_restarts(&mut ledger.steps);
-    let intent = last.managed.with(&ledger.managed);
-    ledger.changes.sort();
-    ledger.changes.dedup();
-    let refusals: Vec<String> = ledger.refusals.into_iter().collect();
+    platform::check_files(desired, &mut builder);
+    access::remove_unlisted_users(desired, &mut builder);
+    platform::remove_unlisted(desired, &mut builder);
+    builder.plan_files();
+    add_pending(&mut builder);
+    add_package_step(&mut builder);
+    dedup_restarts(&mut builder.steps);
+    let intent = last.managed.with(&builder.managed);
+    builder.changes.sort();
+    builder.changes.dedup();
+    let refusals: Vec<String> = builder.refusals.into_iter().collect();
     let steps = if refusals.is_empty() {
-        ledger.steps.into_iter().collect()
+        builder.steps.into_iter().collect()
     } else {
         Vec::new()
     };
     Decision {
-        changes: ledger.changes,
+        changes: builder.changes,
         steps,
         refusals,
-        refused: ledger.refused,
+        refused: builder.refused,
         next: State {
-            fields: ledger.fields,
-            managed: ledger.managed,
+            fields: builder.fields,
+            managed: builder.managed,
             pending: BTreeSet::new(),
             in_packages: false,
         },
@@ -111,85 +110,85 @@ pub fn decide(wanted: &[Resource], facts: &Facts, last: &State) -> Decision {
     }
 }
 
-fn one(resource: &Resource, ledger: &mut Ledger<'_>) {
+fn compare(resource: &Resource, builder: &mut DecisionBuilder<'_>) {
     let id = resource.id();
     match resource {
         Resource::Package { name, version } => {
-            platform::package(&id, name, version.as_deref(), ledger);
+            platform::package(&id, name, version.as_deref(), builder);
         }
-        Resource::Hostname { name } => system::hostname(&id, name, ledger),
-        Resource::Hosts { address, names } => system::hosts(&id, address, names, ledger),
-        Resource::Timezone { zone } => system::timezone(&id, zone, ledger),
+        Resource::Hostname { name } => system::hostname(&id, name, builder),
+        Resource::Hosts { address, names } => system::hosts(&id, address, names, builder),
+        Resource::Timezone { zone } => system::timezone(&id, zone, builder),
         Resource::Network {
             address,
             gateway,
             dns,
             domain,
         } => {
-            let wanted = system::WantedNetwork {
+            let desired = system::DesiredNetwork {
                 address,
                 gateway: gateway.as_deref(),
                 dns,
                 domain: domain.as_deref(),
             };
-            system::network(&id, &wanted, ledger);
+            system::network(&id, &desired, builder);
         }
-        Resource::User { name } => access::user(&id, name, ledger),
+        Resource::User { name } => access::user(&id, name, builder),
         Resource::Keys {
             user,
-            keys: wanted,
+            keys: desired,
             foreign,
-        } => keys::keys(&id, user, wanted, *foreign, ledger),
-        Resource::Sudo { user, rule } => access::sudo(&id, user, *rule, ledger),
-        Resource::SudoGroups { allowed } => access::sudo_groups(&id, *allowed, ledger),
-        Resource::Sshd { settings } => sshd::sshd(&id, settings, ledger),
-        Resource::Fail2ban { enabled, port } => platform::fail2ban(&id, *enabled, *port, ledger),
-        Resource::Service { unit, enabled } => platform::service(&id, unit, *enabled, ledger),
-        Resource::File { .. } => platform::file(&id, resource, ledger),
-        Resource::Sysctl { settings } => platform::sysctl(&id, settings, ledger),
-        Resource::SubscriptionNotice { removed } => system::notice(&id, *removed, ledger),
+        } => keys::keys(&id, user, desired, *foreign, builder),
+        Resource::Sudo { user, rule } => access::sudo(&id, user, *rule, builder),
+        Resource::SudoGroups { allowed } => access::sudo_groups(&id, *allowed, builder),
+        Resource::Sshd { settings } => sshd::sshd(&id, settings, builder),
+        Resource::Fail2ban { enabled, port } => platform::fail2ban(&id, *enabled, *port, builder),
+        Resource::Service { unit, enabled } => platform::service(&id, unit, *enabled, builder),
+        Resource::File { .. } => platform::file(&id, resource, builder),
+        Resource::Sysctl { settings } => platform::sysctl(&id, settings, builder),
+        Resource::SubscriptionNotice { removed } => system::notice(&id, *removed, builder),
         Resource::Drift { .. } => {}
         Resource::Data { value, .. } => {
-            ledger
+            builder
                 .fields
                 .insert(format!("{id}/value"), value.to_string());
         }
     }
 }
 
-fn supported(ledger: &mut Ledger<'_>) {
-    let system = &ledger.facts.system;
+fn check_platform(builder: &mut DecisionBuilder<'_>) {
+    let system = &builder.facts.system;
     if system.id != "debian" || !RELEASES.contains(&system.version.as_str()) {
-        ledger.refuse(format!(
-            "this is `{} {}`; nodes are Debian {}",
+        builder.refuse(format!(
+            "unsupported operating system `{} {}`; supported: Debian {}",
             system.id,
             system.version,
             RELEASES.join(", ")
         ));
     }
     if !system.systemd {
-        ledger.refuse("systemd does not run this machine");
+        builder.refuse("this machine was not booted with systemd");
     }
-    // After a run of ours that was cut off in its transaction, putting it right is ours as well.
-    if !ledger.facts.dpkg_faults.is_empty() && !ledger.last.in_packages {
-        let first = ledger.facts.dpkg_faults.lines().next().unwrap_or_default();
-        ledger.refuse(format!(
+    // If an earlier run was interrupted during its own transaction, it is completed below.
+    if !builder.facts.dpkg_errors.is_empty() && !builder.last.in_packages {
+        let first = builder.facts.dpkg_errors.lines().next().unwrap_or_default();
+        builder.refuse(format!(
             "packages are in a bad state ({first}); run `dpkg --configure -a` and `apt-get -f install` first"
         ));
     }
 }
 
-/// Finds resources that cannot both be had.
-fn contradictions(wanted: &[Resource], ledger: &mut Ledger<'_>) {
-    let banning = wanted
+/// Refuses resources that contradict each other.
+fn check_conflicts(desired: &[Resource], builder: &mut DecisionBuilder<'_>) {
+    let banning = desired
         .iter()
         .any(|resource| matches!(resource, Resource::Fail2ban { enabled: true, .. }));
-    for resource in wanted {
+    for resource in desired {
         if let Resource::Service { unit, enabled } = resource
             && unit == platform::FAIL2BAN
             && *enabled != banning
         {
-            ledger.refuse("the spec's services and its posture disagree about fail2ban");
+            builder.refuse("the spec's services and its posture disagree about fail2ban");
         }
         if let Resource::Service {
             unit,
@@ -197,30 +196,28 @@ fn contradictions(wanted: &[Resource], ledger: &mut Ledger<'_>) {
         } = resource
             && matches!(unit.as_str(), "ssh.service" | "dbus.service")
         {
-            ledger.refuse(format!(
-                "without {unit} the node would not be reached again"
-            ));
+            builder.refuse(format!("disabling {unit} would make the node unreachable"));
         }
     }
 }
 
-/// What an earlier run left undone after it had written the files.
-fn pending(ledger: &mut Ledger<'_>) {
-    for step in &ledger.last.pending {
-        if !ledger.steps.contains(step) {
-            ledger.note(
+/// Adds steps that an interrupted run did not complete.
+fn add_pending(builder: &mut DecisionBuilder<'_>) {
+    for step in &builder.last.pending {
+        if !builder.steps.contains(step) {
+            builder.report(
                 "unfinished",
-                &step.words(),
+                &step.description(),
                 "done",
                 "not done",
                 None,
                 Handling::Enforce,
             );
-            ledger.steps.insert(step.clone());
+            builder.steps.insert(step.clone());
         }
     }
-    if ledger.last.in_packages && !ledger.facts.dpkg_faults.is_empty() {
-        ledger.note(
+    if builder.last.in_packages && !builder.facts.dpkg_errors.is_empty() {
+        builder.report(
             "unfinished",
             "packages",
             "configured",
@@ -228,33 +225,32 @@ fn pending(ledger: &mut Ledger<'_>) {
             None,
             Handling::Enforce,
         );
-        ledger.steps.insert(Step::Packages {
+        builder.steps.insert(Step::Packages {
             install: Vec::new(),
             remove: Vec::new(),
         });
     }
 }
 
-fn packages(ledger: &mut Ledger<'_>) {
-    if ledger.install.is_empty() && ledger.remove.is_empty() {
+fn add_package_step(builder: &mut DecisionBuilder<'_>) {
+    if builder.install.is_empty() && builder.remove.is_empty() {
         return;
     }
-    ledger
+    builder
         .steps
         .retain(|step| !matches!(step, Step::Packages { .. }));
-    let install = std::mem::take(&mut ledger.install).into_iter().collect();
-    let remove = std::mem::take(&mut ledger.remove).into_iter().collect();
-    ledger.steps.insert(Step::Packages { install, remove });
+    let install = std::mem::take(&mut builder.install).into_iter().collect();
+    let remove = std::mem::take(&mut builder.remove).into_iter().collect();
+    builder.steps.insert(Step::Packages { install, remove });
 }
 
-/// A unit that is started or stopped need not be restarted as well, and one that is restarted need
-/// not be reloaded.
-pub(super) fn single_restarts(steps: &mut BTreeSet<Step>) {
-    let mut moved = BTreeSet::new();
+/// Removes restarts of units that are started or stopped, and reloads of units that are restarted.
+pub(super) fn dedup_restarts(steps: &mut BTreeSet<Step>) {
+    let mut switched = BTreeSet::new();
     let mut restarted = BTreeSet::new();
     for step in steps.iter() {
         if let Step::Start { unit } | Step::Stop { unit } = step {
-            moved.insert(unit.clone());
+            switched.insert(unit.clone());
         }
         if let Step::Restart { unit } = step {
             restarted.insert(unit.clone());
@@ -262,10 +258,10 @@ pub(super) fn single_restarts(steps: &mut BTreeSet<Step>) {
     }
     steps.retain(|step| {
         if let Step::Restart { unit } = step {
-            return !moved.contains(unit);
+            return !switched.contains(unit);
         }
         if let Step::Reload { unit } = step {
-            return !moved.contains(unit) && !restarted.contains(unit);
+            return !switched.contains(unit) && !restarted.contains(unit);
         }
         true
     });

@@ -1,11 +1,9 @@
-//! Texts of files that others write into too, as they should be.
-//!
-//! In: a text. Out: the text with our part put right, every other line kept.
-//! Never: a change to a text that is right already.
+//! Edits the text of files that are managed in part. Lines that are not managed stay, and a text that
+//! already matches is returned unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Gives `/etc/hosts` one line for the machine's own names.
+/// Sets the one line of `/etc/hosts` for the machine's own names.
 pub(super) fn hosts(text: &str, address: &str, names: &[String]) -> String {
     let line = format!("{address} {}", names.join(" "));
     let own: BTreeSet<&str> = names.iter().map(String::as_str).collect();
@@ -16,10 +14,10 @@ pub(super) fn hosts(text: &str, address: &str, names: &[String]) -> String {
         };
         *first == "127.0.1.1" || *first == address || rest.iter().any(|name| own.contains(name))
     };
-    let is_right = |text: &str| text.split_whitespace().eq(line.split_whitespace());
+    let matches = |text: &str| text.split_whitespace().eq(line.split_whitespace());
     let found: Vec<&str> = text.lines().filter(|line| is_own(line)).collect();
     if let [only] = found.as_slice()
-        && is_right(only)
+        && matches(only)
     {
         return text.to_owned();
     }
@@ -49,7 +47,7 @@ pub(super) fn hosts(text: &str, address: &str, names: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Gives `/etc/resolv.conf` exactly these name servers, and a domain to search.
+/// Sets the name servers and the search domain of `/etc/resolv.conf`.
 pub(super) fn resolv(text: &str, dns: &[String], domain: Option<&str>) -> String {
     let mut lines: Vec<String> = text
         .lines()
@@ -66,19 +64,19 @@ pub(super) fn resolv(text: &str, dns: &[String], domain: Option<&str>) -> String
     lines.join("\n") + "\n"
 }
 
-/// A rule of a sudoers file: for whom, and whether it asks for no password.
+/// A rule of a sudoers file: its subjects, and whether it has `NOPASSWD`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) subjects: Vec<String>,
     pub(super) nopasswd: bool,
 }
 
-/// Reads a logical line of a sudoers file. `None` for anything but a rule.
+/// Parses a logical line of a sudoers file; `None` for anything but a rule.
 pub(super) fn rule(line: &str) -> Option<Rule> {
     let line = line.trim();
     let (subjects, rest) = line.split_once('=')?;
     let first = subjects.split_whitespace().next()?;
-    // A number stands for a user; anything else behind this sign is a comment or an include.
+    // `#` with a number is a user id; otherwise it is a comment or an include.
     if first.starts_with('#') && !is_number(first) {
         return None;
     }
@@ -93,7 +91,7 @@ pub(super) fn rule(line: &str) -> Option<Rule> {
     if other.iter().any(|start| first.starts_with(start)) {
         return None;
     }
-    // The list of subjects ends where the host begins; commas may have spaces around them.
+    // The last word before `=` is the host; commas may have spaces around them.
     let mut words: Vec<&str> = subjects.split_whitespace().collect();
     if words.len() > 1 {
         words.pop();
@@ -108,9 +106,8 @@ pub(super) fn rule(line: &str) -> Option<Rule> {
     })
 }
 
-/// Returns a name of a rule as sudo reads it: without quotes and escapes, and numbers without zeros
-/// in front.
-pub(super) fn plain(subject: &str) -> String {
+/// Returns a subject as sudo reads it: without quotes and escapes, and ids without leading zeros.
+pub(super) fn normalized_subject(subject: &str) -> String {
     let mut name = String::new();
     let mut rest = subject;
     while let Some(c) = rest.chars().next() {
@@ -140,15 +137,15 @@ pub(super) fn plain(subject: &str) -> String {
     name
 }
 
-/// Takes lines out of a sudoers file that read other files than those of its directory, or that make
-/// sudo ask for no password. `None` when there are none.
-pub(super) fn without_loose_lines(text: &str) -> Option<String> {
+/// Removes lines of a sudoers file that include files other than its directory, or that disable
+/// authentication. `None` if there are none.
+pub(super) fn without_unsafe_lines(text: &str) -> Option<String> {
     let lines = logical_lines(text);
-    let is_loose = |line: &&String| {
+    let is_unsafe = |line: &&String| {
         let line = line.replace("\\\n", " ");
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            [word, path, ..] if is_include(word) => !is_usual(word, path),
+            [word, path, ..] if is_include(word) => !is_default_includedir(word, path),
             [word, rest @ ..] if word.starts_with("Defaults") => {
                 let rest: String = rest.concat();
                 rest.contains("!authenticate") || rest.contains("exempt_group")
@@ -156,8 +153,8 @@ pub(super) fn without_loose_lines(text: &str) -> Option<String> {
             _ => false,
         }
     };
-    let is_any = lines.iter().any(|line| is_loose(&line));
-    let left = lines.iter().filter(|line| !is_loose(line));
+    let is_any = lines.iter().any(|line| is_unsafe(&line));
+    let left = lines.iter().filter(|line| !is_unsafe(line));
     is_any.then(|| left.map(|line| format!("{line}\n")).collect())
 }
 
@@ -166,8 +163,8 @@ fn is_include(word: &str) -> bool {
     word.is_some_and(|word| word == "include" || word == "includedir")
 }
 
-/// Tells whether a line is the one with which Debian reads the directory.
-fn is_usual(word: &str, path: &str) -> bool {
+/// Tells whether an include is the default one of Debian.
+fn is_default_includedir(word: &str, path: &str) -> bool {
     word.ends_with("includedir") && path.trim_matches('"').trim_end_matches('/') == "/etc/sudoers.d"
 }
 
@@ -178,12 +175,12 @@ fn is_number(word: &str) -> bool {
 
 type Alias = (String, Vec<String>);
 
-/// Reads the names for users that a logical line gives. `None` when it is about something else.
+/// Parses the user aliases of a logical line; `None` if it defines none.
 fn aliases(line: &str) -> Option<Vec<Alias>> {
     let rest = line.trim().strip_prefix("User_Alias")?;
     let mut words = rest.strip_prefix(char::is_whitespace)?.split(" #");
     let list = words.next().unwrap_or_default();
-    // Numbers of users begin like a comment.
+    // User ids look like comments.
     let numbers: String = words
         .take_while(|word| word.starts_with(|c: char| c.is_ascii_digit()))
         .map(|word| format!(" #{word}"))
@@ -197,7 +194,7 @@ fn aliases(line: &str) -> Option<Vec<Alias>> {
     Some(named.collect())
 }
 
-/// Returns the names for users that a sudoers file gives, each with whom it stands for.
+/// Returns the user aliases of a sudoers file with their members.
 pub(super) fn user_aliases(text: &str) -> Vec<Alias> {
     let lines = logical_lines(text).into_iter();
     lines
@@ -206,8 +203,8 @@ pub(super) fn user_aliases(text: &str) -> Vec<Alias> {
         .collect()
 }
 
-/// Takes members out of the names for users of a sudoers file; a name for nobody goes. `None` when
-/// there is nothing to take out.
+/// Removes members of the user aliases of a sudoers file, and aliases without members. `None` if
+/// nothing changes.
 pub(super) fn without_members(text: &str, unwanted: impl Fn(&str) -> bool) -> Option<String> {
     let mut changed = false;
     let mut lines = Vec::new();
@@ -255,7 +252,7 @@ pub(super) fn logical_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// Takes rules out of a sudoers file. `None` when there is nothing to take out.
+/// Removes rules of a sudoers file. `None` if nothing changes.
 pub(super) fn without_rules(text: &str, unwanted: impl Fn(&str, bool) -> bool) -> Option<String> {
     let mut changed = false;
     let mut lines = Vec::new();
@@ -264,11 +261,11 @@ pub(super) fn without_rules(text: &str, unwanted: impl Fn(&str, bool) -> bool) -
             lines.push(line);
             continue;
         };
-        let (out, kept): (Vec<_>, Vec<_>) = rule
+        let (removed, kept): (Vec<_>, Vec<_>) = rule
             .subjects
             .iter()
             .partition(|subject| unwanted(subject, rule.nopasswd));
-        if out.is_empty() {
+        if removed.is_empty() {
             lines.push(line);
             continue;
         }
@@ -284,16 +281,16 @@ pub(super) fn without_rules(text: &str, unwanted: impl Fn(&str, bool) -> bool) -
     changed.then(|| lines.iter().map(|line| format!("{line}\n")).collect())
 }
 
-/// Tells whether a file has nothing but comments and empty lines.
-pub(super) fn is_idle(text: &str) -> bool {
+/// Tells whether a text has only comments and empty lines.
+pub(super) fn is_blank(text: &str) -> bool {
     text.lines().map(str::trim).all(|line| {
         line.is_empty()
             || line.starts_with('#') && !is_number(line) && !line.starts_with("#include")
     })
 }
 
-/// Comments settings out of a part of the SSH server's configuration that say otherwise. Settings
-/// for some users or addresses (`Match`) are looked at by themselves.
+/// Comments out settings of an sshd configuration file that differ. `Match` blocks are handled by
+/// [`sshd_exceptions`].
 pub(super) fn sshd(text: &str, settings: &BTreeMap<String, String>) -> String {
     let mut lines = Vec::new();
     let mut general = true;
@@ -305,8 +302,8 @@ pub(super) fn sshd(text: &str, settings: &BTreeMap<String, String>) -> String {
             general = false;
         }
         let value = words.next().unwrap_or_default().trim_matches('"');
-        let differs = settings.iter().any(|(setting, wanted)| {
-            name.eq_ignore_ascii_case(setting) && !same_setting(value, wanted)
+        let differs = settings.iter().any(|(setting, desired)| {
+            name.eq_ignore_ascii_case(setting) && !same_setting(value, desired)
         });
         lines.push(if general && differs {
             format!("#homestak: {line}")
@@ -322,22 +319,22 @@ pub(super) fn sshd(text: &str, settings: &BTreeMap<String, String>) -> String {
     }
 }
 
-/// Where the server finds keys of users unless it is configured otherwise.
-const USUAL_KEYS: &[&str] = &[
+/// Default values of `AuthorizedKeysFile`.
+const DEFAULT_KEY_FILES: &[&str] = &[
     ".ssh/authorized_keys",
     ".ssh/authorized_keys2",
     "%h/.ssh/authorized_keys",
     "%h/.ssh/authorized_keys2",
 ];
 
-/// Comments lines out of a part of the SSH server's configuration that let others in than the
-/// settings say: exceptions from settings for some users or addresses (`Match`), other sources of
-/// keys, and files in other places. Returns what is left, and those lines.
+/// Comments out lines of an sshd configuration file that grant more access than the settings:
+/// exceptions in `Match` blocks, other sources of keys, and includes of other files. Returns the new
+/// text and those lines.
 pub(super) fn sshd_exceptions(
     text: &str,
     settings: &BTreeMap<String, String>,
 ) -> (String, Vec<String>) {
-    let (mut left, mut out) = (String::new(), Vec::new());
+    let (mut left, mut exceptions) = (String::new(), Vec::new());
     let mut general = true;
     for line in text.lines() {
         let bare = line.trim().replacen('=', " ", 1);
@@ -351,25 +348,26 @@ pub(super) fn sshd_exceptions(
         let value = values.first().copied().unwrap_or_default();
         let differs = settings
             .iter()
-            .any(|(setting, wanted)| is(setting) && !same_setting(value, wanted));
+            .any(|(setting, desired)| is(setting) && !same_setting(value, desired));
         let is_command = is("AuthorizedKeysCommand") || is("TrustedUserCAKeys");
-        let is_out = !general && differs
+        let is_exception = !general && differs
             || is_command && !value.eq_ignore_ascii_case("none")
-            || is("AuthorizedKeysFile") && values.iter().any(|path| !USUAL_KEYS.contains(path))
+            || is("AuthorizedKeysFile")
+                && values.iter().any(|path| !DEFAULT_KEY_FILES.contains(path))
             || is("Include") && values != ["/etc/ssh/sshd_config.d/*.conf"];
-        if is_out {
+        if is_exception {
             left += "#homestak: ";
-            out.push(line.trim().to_owned());
+            exceptions.push(line.trim().to_owned());
         }
         left += &format!("{line}\n");
     }
     if !text.ends_with('\n') {
         left.pop();
     }
-    (left, out)
+    (left, exceptions)
 }
 
-/// Puts the line in front that makes the server read its directory.
+/// Adds the line that includes the configuration directory.
 pub(super) fn sshd_include(text: &str) -> String {
     let line = "Include /etc/ssh/sshd_config.d/*.conf";
     let mut general = text
@@ -388,20 +386,20 @@ pub(super) fn sshd_include(text: &str) -> String {
     }
 }
 
-/// Compares two values of a setting: one of them has two names.
-pub(super) fn same_setting(found: &str, wanted: &str) -> bool {
+/// Compares two values of a setting; `prohibit-password` has an older name.
+pub(super) fn same_setting(found: &str, desired: &str) -> bool {
     let plain = |value: &str| match value.to_ascii_lowercase().as_str() {
         "without-password" => "prohibit-password".to_owned(),
         other => other.to_owned(),
     };
-    plain(found) == plain(wanted)
+    plain(found) == plain(desired)
 }
 
-/// A line of authorised keys: what makes it the same key, whatever its comment. Read as sshd does:
-/// a first word that is no type of key is options, in which quotes may enclose anything.
+/// Returns type and body of a key in a line of `authorized_keys`, without options and comment. Parsed
+/// as sshd does: a first word that is not a key type is options, which may contain quoted text.
 pub(super) fn key_body(line: &str) -> Option<String> {
     const BLANK: [char; 2] = [' ', '\t'];
-    // Nothing behind a zero byte counts.
+    // sshd ignores everything after a zero byte.
     let line = line.split('\0').next().unwrap_or_default();
     let mut line = line.trim_start_matches(BLANK);
     if line.starts_with('#') {
@@ -412,12 +410,12 @@ pub(super) fn key_body(line: &str) -> Option<String> {
     }
     let (kind, rest) = line.split_once(BLANK).filter(|_| is_key_type(line))?;
     let body = rest.trim_start_matches(BLANK).split(BLANK).next()?;
-    // Other white space within is skipped.
+    // Other white space in the body is ignored.
     let body: String = body
         .chars()
         .filter(|c| !c.is_ascii_whitespace() && *c != '\u{b}')
         .collect();
-    // Names of signatures stand for the type of key that makes them.
+    // Signature algorithm names mean the key type.
     let kind = kind.strip_prefix("webauthn-").unwrap_or(kind);
     let rsa = ["rsa-sha2-256", "rsa-sha2-512"];
     let kind = match rsa.iter().find_map(|name| kind.strip_prefix(name)) {
@@ -427,8 +425,7 @@ pub(super) fn key_body(line: &str) -> Option<String> {
     (!body.is_empty()).then(|| format!("{kind} {body}"))
 }
 
-/// Tells whether options come before a key: a command that is run instead of a shell, or that whoever
-/// has the key decides about others.
+/// Tells whether a key has options, such as a forced command or `cert-authority`.
 pub(super) fn has_options(line: &str) -> bool {
     !is_key_type(line.trim_start_matches([' ', '\t']))
 }
@@ -439,7 +436,7 @@ fn is_key_type(line: &str) -> bool {
         .any(|start| line.starts_with(start))
 }
 
-/// Returns what follows options; `None` where a quote does not end, which sshd does not read either.
+/// Returns the text after options; `None` if a quote is not closed, which sshd rejects too.
 fn without_options(line: &str) -> Option<&str> {
     let (mut quoted, mut escaped) = (false, false);
     for (at, c) in line.char_indices() {
@@ -453,15 +450,15 @@ fn without_options(line: &str) -> Option<&str> {
     None
 }
 
-/// Takes the notice about a missing subscription out of the pages of Proxmox VE.
-pub(super) fn notice(text: &str) -> String {
-    text.replace(NOTICE_ASKED, NOTICE_NEVER)
+/// Removes the subscription notice from the script of Proxmox VE.
+pub(super) fn without_subscription_notice(text: &str) -> String {
+    text.replace(NOTICE_CONDITION, NEVER_CONDITION)
 }
 
-/// How the pages ask whether there is a subscription.
-const NOTICE_ASKED: &str = ".data.status.toLowerCase() !== 'active'";
-/// A question whose answer is always no.
-const NOTICE_NEVER: &str = ".data.status.toLowerCase() === 'never'";
+/// The condition that shows the notice.
+const NOTICE_CONDITION: &str = ".data.status.toLowerCase() !== 'active'";
+/// A condition that is never true.
+const NEVER_CONDITION: &str = ".data.status.toLowerCase() === 'never'";
 
 fn before_comment(line: &str) -> &str {
     line.split('#').next().unwrap_or_default()

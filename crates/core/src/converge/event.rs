@@ -1,8 +1,5 @@
-//! What a node says while it converges, one line of JSON each.
-//!
-//! In: changes, steps, results. Out: [`Event`]s, numbered, so that a driver that lost its
-//! connection goes on where it was.
-//! Never: content of files or secrets beyond what changes show.
+//! Events of a node that converges, one JSON object per line. They are numbered, so that a driver
+//! that lost its connection can continue where it was.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,12 +7,12 @@ use serde_json::Value;
 use super::change::Change;
 use crate::foreign::ForeignText;
 
-/// A numbered event.
+/// An event with its number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Numbered {
-    /// Counts from 1.
+pub struct NumberedEvent {
+    /// Starts at 1.
     pub n: u64,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
@@ -24,34 +21,36 @@ pub struct Numbered {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// Whoever follows a job is still there, and so is the node. It is not part of the job, and its
-    /// number is 0.
-    Alive,
-    /// What differs, before anything is done.
+    /// The connection still works. Not part of the job; its number is 0.
+    #[serde(rename = "alive")]
+    Heartbeat,
+    /// The differences, before the first step.
     Changes {
         /// By id.
         changes: Vec<Change>,
     },
     /// A step begins.
     Step {
-        /// What is done, for a person.
-        words: ForeignText,
+        /// Description of the step, for display.
+        #[serde(rename = "words")]
+        description: ForeignText,
     },
-    /// Someone must reach the node anew and say so, or everything is taken back.
+    /// The changes must be confirmed over a new connection, or they are reverted.
     Confirm {
-        /// How long that may take, in seconds.
+        /// Time limit, in seconds.
         within: u64,
     },
-    /// It was taken back.
+    /// The changes were reverted.
     Reverted {
         /// Why.
-        why: ForeignText,
+        #[serde(rename = "why")]
+        reason: ForeignText,
     },
-    /// It is over.
+    /// The job has ended.
     End {
-        /// Whether the node is as its spec says.
+        /// Whether the node matches its spec.
         success: bool,
-        /// What `config apply --json-output` says: counts and times, or `error` and `message`.
+        /// The output of `config apply --json-output`: counts and times, or `error` and `message`.
         result: Value,
     },
 }

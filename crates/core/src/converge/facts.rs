@@ -1,51 +1,49 @@
-//! What a node is like at one moment.
-//!
-//! In: what was gathered on it. Out: [`Facts`], which can be written down and carried.
-//! Never: anything that was not asked for by a `Scope`.
+//! The observed state of a node: what a [`FactScope`](super::FactScope) asks for, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// What a node is like. Everything is by name or path; what is not in a map is not on the node.
+/// The observed state of a node. Maps are by name or path; what is not in a map does not exist on the
+/// node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// The operating system.
     pub system: SystemFact,
-    /// What `dpkg --audit` complains of.
-    pub dpkg_faults: String,
+    /// Output of `dpkg --audit`.
+    #[serde(rename = "dpkg_faults")]
+    pub dpkg_errors: String,
     /// Installed packages.
     pub packages: BTreeMap<String, PackageFact>,
-    /// The host name that the kernel has.
+    /// The host name of the kernel.
     pub hostname: String,
     /// Users.
     pub users: BTreeMap<String, UserFact>,
     /// Files, directories and links.
     pub files: BTreeMap<String, FileFact>,
-    /// Paths that were not looked at, and why: an unprivileged user can change where they lead, or
-    /// they cannot be read.
-    #[serde(default)]
-    pub refused: BTreeMap<String, String>,
-    /// Paths in directories that not everyone may enter.
-    #[serde(default)]
-    pub closed: BTreeSet<String>,
-    /// Files in directories of users that an access control list opens to others than their mode
-    /// names.
-    #[serde(default)]
-    pub listed: BTreeSet<String>,
-    /// systemd units that exist.
+    /// Paths that were not read, and why: an unprivileged user can redirect them, or they are not
+    /// readable.
+    #[serde(default, rename = "refused")]
+    pub refused_paths: BTreeMap<String, String>,
+    /// Paths in directories that not every user may enter.
+    #[serde(default, rename = "closed")]
+    pub private_paths: BTreeSet<String>,
+    /// Files below home directories whose access control list grants more than their mode.
+    #[serde(default, rename = "listed")]
+    pub acl_paths: BTreeSet<String>,
+    /// systemd units.
     pub units: BTreeMap<String, UnitFact>,
-    /// Settings of the SSH server that are in effect, by lower-case name; `None` without a server.
+    /// Effective settings of the SSH server, by lower-case name; `None` if it is not installed.
     pub sshd: Option<BTreeMap<String, Vec<String>>>,
-    /// What the SSH server says about a configuration that it cannot read.
-    #[serde(default)]
-    pub sshd_fault: String,
-    /// Settings of the kernel.
+    /// The error message of the SSH server about an invalid configuration.
+    #[serde(default, rename = "sshd_fault")]
+    pub sshd_error: String,
+    /// Kernel settings.
     pub sysctl: BTreeMap<String, String>,
-    /// Settings of the kernel that cannot be changed here, and why.
-    #[serde(default)]
-    pub fixed_sysctl: BTreeMap<String, String>,
-    /// Users and groups that files are to belong to and that are not here: `user NAME`, `group NAME`.
+    /// Kernel settings that cannot be changed on this node, and why.
+    #[serde(default, rename = "fixed_sysctl")]
+    pub readonly_sysctl: BTreeMap<String, String>,
+    /// Owners of desired files that do not exist: `user NAME`, `group NAME`.
     #[serde(default)]
     pub missing_owners: BTreeSet<String>,
     /// The network.
@@ -59,7 +57,7 @@ pub struct SystemFact {
     pub id: String,
     /// `VERSION_ID` of `/etc/os-release`.
     pub version: String,
-    /// Whether systemd runs it.
+    /// Whether it was booted with systemd.
     pub systemd: bool,
 }
 
@@ -73,21 +71,21 @@ pub struct PackageFact {
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserFact {
-    /// Number of the user.
+    /// User id.
     #[serde(default)]
     pub id: Option<u32>,
-    /// Number of the main group.
+    /// Id of the primary group.
     #[serde(default)]
     pub group_id: Option<u32>,
     /// Home directory.
     pub home: String,
-    /// Name of the main group.
+    /// Name of the primary group.
     pub group: String,
     /// Login shell.
     pub shell: String,
-    /// Names of the other groups.
+    /// Names of supplementary groups.
     pub groups: BTreeSet<String>,
-    /// Whether the account has ended.
+    /// Whether the account has expired.
     pub expired: bool,
 }
 
@@ -97,7 +95,7 @@ pub struct UserFact {
 pub enum FileFact {
     /// A file.
     Regular {
-        /// Its text; `None` when it is no text, or too large to be one of ours.
+        /// Its text; `None` if it is not text or too large.
         content: Option<String>,
         /// Its mode.
         mode: u32,
@@ -117,7 +115,7 @@ pub enum FileFact {
     },
     /// A symbolic link.
     Link {
-        /// Where it leads.
+        /// Its target.
         target: String,
     },
     /// Anything else.
@@ -141,30 +139,30 @@ pub struct UnitFact {
     pub file_state: String,
     /// `ActiveState`, such as `active`.
     pub active_state: String,
-    /// Units that start this one, such as its socket.
+    /// Units that activate this one, such as its socket.
     pub triggered_by: Vec<String>,
 }
 
 /// The network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkFact {
-    /// The card, or bridge, that leads outside.
+    /// The interface of the default route.
     pub interface: String,
-    /// Its addresses with prefixes, without those of the link alone.
+    /// Its addresses with prefixes, without link-local ones.
     pub addresses: Vec<String>,
-    /// The way out.
+    /// The default gateway.
     pub gateway: Option<String>,
-    /// Who sets it up.
+    /// What configures it.
     pub manager: NetworkManager,
 }
 
-/// Who sets up the network.
+/// What configures the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkManager {
     /// systemd-networkd.
     Networkd,
-    /// Something that is left alone.
+    /// Anything else; its configuration is not changed.
     #[default]
     Other,
 }

@@ -1,27 +1,25 @@
-//! SSH keys of users: those of the spec, and others.
-//!
-//! In: keys that are wanted. Out: entries of the ledger.
-//! Never: lines of somebody else's file; more fields than a person reads, whatever a user writes.
+//! SSH keys of users: those of the spec, and foreign ones. The number and length of reported fields is
+//! limited, whatever users write into their key files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::access::{KEY_FILES, user_of};
+use super::access::{KEY_FILES, found_or_new};
 use super::change::{Danger, Handling};
+use super::decision_builder::DecisionBuilder;
 use super::edit;
 use super::facts::FileFact;
-use super::ledger::Ledger;
 use super::step::Step;
 
-/// So many keys of a file that are in no spec are named, each by itself; further ones are counted.
-const NAMED: usize = 64;
-/// So much of a word that a user chose is shown.
-const SHOWN: usize = 64;
+/// How many foreign keys of a file are reported one by one; further ones are counted.
+const MAX_REPORTED: usize = 64;
+/// How many characters of a text that a user chose are shown.
+const MAX_SHOWN: usize = 64;
 
-/// Where keys of a user are.
+/// Paths of the key files of a user.
 pub(super) struct KeyFiles {
     pub(super) directory: String,
     pub(super) first: String,
-    /// Read by sshd too, unless it is told otherwise.
+    /// Also read by sshd by default.
     pub(super) second: String,
 }
 
@@ -35,162 +33,169 @@ impl KeyFiles {
         }
     }
 
-    /// Returns why keys can be neither seen nor written.
-    pub(super) fn refusal(&self, ledger: &Ledger<'_>) -> Option<String> {
-        let facts = ledger.facts;
+    /// Returns why keys can be neither read nor written.
+    pub(super) fn refusal(&self, builder: &DecisionBuilder<'_>) -> Option<String> {
+        let facts = builder.facts;
         let refused = [&self.directory, &self.first];
-        if let Some(why) = refused.iter().find_map(|path| facts.refused.get(*path)) {
+        if let Some(why) = refused
+            .iter()
+            .find_map(|path| facts.refused_paths.get(*path))
+        {
             return Some(why.clone());
         }
         if let Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) =
             facts.files.get(&self.directory)
         {
             let path = &self.directory;
-            return Some(format!(
-                "`{path}` should be a directory and is something else"
-            ));
+            return Some(format!("`{path}` exists and is not a directory"));
         }
         match facts.files.get(&self.first) {
-            Some(FileFact::Directory { .. } | FileFact::Other) => Some(format!(
-                "`{}` should be a file and is something else",
-                self.first
-            )),
+            Some(FileFact::Directory { .. } | FileFact::Other) => {
+                Some(format!("`{}` exists and is not a regular file", self.first))
+            }
             Some(FileFact::Regular { .. } | FileFact::Link { .. }) | None => None,
         }
     }
 }
 
-/// Returns the text of a user's own file. One that belongs to somebody else and is not for everyone
-/// is no business of theirs: lines of it would end up in a file that they can read.
-pub(super) fn own_text<'a>(ledger: &'a Ledger<'_>, path: &str, user: &str) -> Option<&'a str> {
-    if let Some(FileFact::Regular { owner, mode, .. }) = ledger.facts.files.get(path)
+/// Returns the text of a key file. One that belongs to another user and is not world-readable counts
+/// as unreadable: its lines would be copied to a file that this user can read.
+pub(super) fn own_text<'a>(
+    builder: &'a DecisionBuilder<'_>,
+    path: &str,
+    user: &str,
+) -> Option<&'a str> {
+    if let Some(FileFact::Regular { owner, mode, .. }) = builder.facts.files.get(path)
         && owner != user
         && mode & 0o004 == 0
     {
         return None;
     }
-    ledger.text(path)
+    builder.text(path)
 }
 
-/// Keys that are wanted, and what is done about others.
-struct Wish<'a> {
+/// The keys of a spec, and what is done about others.
+struct DesiredKeys<'a> {
     id: &'a str,
     user: &'a str,
     ours: BTreeMap<String, &'a String>,
     /// Keys of an earlier spec.
-    before: BTreeSet<String>,
-    /// What is done about keys that are in no spec.
-    usual: Handling,
+    previous: BTreeSet<String>,
+    /// What is done about foreign keys.
+    foreign: Handling,
 }
 
-/// What is left to say about keys of one file that are in no spec.
-struct Foreign {
-    n_named: usize,
-    /// What is done about those that are only counted.
+/// What was reported about the foreign keys of one file.
+struct ForeignKeyReport {
+    n_reported: usize,
+    /// What is done about keys that are only counted.
     further: Handling,
-    /// Keys of the spec with options in front of them, and what is done about those.
+    /// Keys of the spec that have options, and what is done about those.
     altered: BTreeMap<String, Handling>,
 }
 
-impl Wish<'_> {
-    /// Counts the keys of a file that are in no spec, and notes those that are too many to name.
-    fn count(&self, path: &str, text: &str, ledger: &mut Ledger<'_>) -> Foreign {
+impl DesiredKeys<'_> {
+    /// Counts the foreign keys of a file, and reports how many are not listed one by one.
+    fn count(&self, path: &str, text: &str, builder: &mut DecisionBuilder<'_>) -> ForeignKeyReport {
         let bodies = text.lines().filter_map(edit::key_body);
         let is_foreign =
-            |body: &String| !self.ours.contains_key(body) && !self.before.contains(body);
-        let n_further = bodies.filter(is_foreign).count().saturating_sub(NAMED);
-        let mut further = self.usual;
+            |body: &String| !self.ours.contains_key(body) && !self.previous.contains(body);
+        let n_further = bodies
+            .filter(is_foreign)
+            .count()
+            .saturating_sub(MAX_REPORTED);
+        let mut further = self.foreign;
         if n_further > 0 {
             let (field, found) = (format!("{path} further keys"), n_further.to_string());
             let danger = Some(Danger::Users);
-            further = ledger.note(self.id, &field, "0", &found, danger, further);
+            further = builder.report(self.id, &field, "0", &found, danger, further);
         }
-        Foreign {
-            n_named: 0,
+        ForeignKeyReport {
+            n_reported: 0,
             further,
             altered: BTreeMap::new(),
         }
     }
 
-    /// Notes a key that is in no spec, and returns what is done about it.
+    /// Reports a foreign key, and returns what is done about it.
     fn foreign(
         &self,
         body: &str,
         line: &str,
-        foreign: &mut Foreign,
-        ledger: &mut Ledger<'_>,
+        foreign: &mut ForeignKeyReport,
+        builder: &mut DecisionBuilder<'_>,
     ) -> Handling {
         if self.ours.contains_key(body) {
             let (field, danger) = (format!("{} with options", key_field(body)), Danger::Users);
             let note = || {
                 let usual = Handling::Enforce;
-                ledger.note(self.id, &field, "absent", "present", Some(danger), usual)
+                builder.report(self.id, &field, "absent", "present", Some(danger), usual)
             };
             return *foreign.altered.entry(body.to_owned()).or_insert_with(note);
         }
         let label = line.split_whitespace().last().unwrap_or_default();
-        let usual = if self.before.contains(body) {
+        let usual = if self.previous.contains(body) {
             Handling::Enforce
-        } else if foreign.n_named == NAMED {
+        } else if foreign.n_reported == MAX_REPORTED {
             return foreign.further;
         } else {
-            foreign.n_named += 1;
-            self.usual
+            foreign.n_reported += 1;
+            self.foreign
         };
-        let label: String = label.chars().take(SHOWN).collect();
+        let label: String = label.chars().take(MAX_SHOWN).collect();
         let found = format!("present ({label})");
         let danger = Some(Danger::Users);
-        ledger.note(self.id, &key_field(body), "absent", &found, danger, usual)
+        builder.report(self.id, &key_field(body), "absent", &found, danger, usual)
     }
 
-    /// Tells whether a line is a key of the spec, and nothing but that.
+    /// Tells whether a line is a key of the spec without options.
     fn has(&self, body: &str, line: &str) -> bool {
         self.ours.contains_key(body) && !edit::has_options(line)
     }
 
-    /// Takes foreign keys out of the second file. Keys of the spec that are there do no harm.
-    fn second(&self, path: &str, ledger: &mut Ledger<'_>) {
-        if let Some(why) = ledger.facts.refused.get(path) {
+    /// Removes foreign keys from the second file. Keys of the spec may stay there.
+    fn second(&self, path: &str, builder: &mut DecisionBuilder<'_>) {
+        if let Some(why) = builder.facts.refused_paths.get(path) {
             let why = why.clone();
-            ledger.bar(self.id, path, &why, Some(Danger::Users));
+            builder.refuse_field(self.id, path, &why, Some(Danger::Users));
             return;
         }
         if !matches!(
-            ledger.facts.files.get(path),
+            builder.facts.files.get(path),
             Some(FileFact::Regular { .. } | FileFact::Link { .. })
         ) {
             return;
         }
-        let Some(text) = own_text(ledger, path, self.user).map(str::to_owned) else {
-            let (danger, usual) = (Some(Danger::Users), self.usual);
-            let found = "not a text of the user";
-            if ledger.note(self.id, path, "absent", found, danger, usual) == Handling::Enforce {
-                ledger.need(path);
-                ledger.delete(self.id, path, Vec::new());
+        let Some(text) = own_text(builder, path, self.user).map(str::to_owned) else {
+            let (danger, usual) = (Some(Danger::Users), self.foreign);
+            let found = "not a readable text file of the user";
+            if builder.report(self.id, path, "absent", found, danger, usual) == Handling::Enforce {
+                builder.require(path);
+                builder.delete_file(self.id, path, Vec::new());
             }
             return;
         };
         let mut left = String::new();
-        let mut mended = false;
-        let mut foreign = self.count(path, &text, ledger);
+        let mut corrected = false;
+        let mut foreign = self.count(path, &text, builder);
         for line in text.lines() {
             let body = edit::key_body(line).filter(|body| !self.has(body, line));
             if let Some(body) = body
-                && self.foreign(&body, line, &mut foreign, ledger) == Handling::Enforce
+                && self.foreign(&body, line, &mut foreign, builder) == Handling::Enforce
             {
-                mended = true;
+                corrected = true;
                 continue;
             }
             left += &format!("{line}\n");
         }
-        if !mended {
+        if !corrected {
             return;
         }
-        ledger.need(path);
-        if edit::is_idle(&left) {
-            ledger.delete(self.id, path, Vec::new());
+        builder.require(path);
+        if edit::is_blank(&left) {
+            builder.delete_file(self.id, path, Vec::new());
         } else {
-            ledger.edit(self.id, path, left, Vec::new());
+            builder.edit_file(self.id, path, left, Vec::new());
         }
     }
 }
@@ -198,68 +203,70 @@ impl Wish<'_> {
 pub(super) fn keys(
     id: &str,
     user: &str,
-    wanted: &[String],
-    usual: Handling,
-    ledger: &mut Ledger<'_>,
+    desired: &[String],
+    foreign_handling: Handling,
+    builder: &mut DecisionBuilder<'_>,
 ) {
-    let account = user_of(ledger, user);
+    let account = found_or_new(builder, user);
     let files = KeyFiles::of(&account.home);
     let path = files.first.clone();
-    let before = ledger.last.managed.keys.get(user);
-    let before = before.cloned().unwrap_or_default();
-    if ledger.is_left_out(user) {
-        ledger.keep(&path);
-        ledger.managed.keys.insert(user.to_owned(), before);
+    let previous = builder.last.managed.keys.get(user);
+    let previous = previous.cloned().unwrap_or_default();
+    if builder.skips_user(user) {
+        builder.keep_file(&path);
+        builder.managed.keys.insert(user.to_owned(), previous);
         return;
     }
-    if let Some(why) = files.refusal(ledger) {
-        ledger.bar(id, &files.directory, &why, Some(Danger::Users));
-        ledger.keep(&path);
-        ledger.managed.keys.insert(user.to_owned(), before);
+    if let Some(why) = files.refusal(builder) {
+        builder.refuse_field(id, &files.directory, &why, Some(Danger::Users));
+        builder.keep_file(&path);
+        builder.managed.keys.insert(user.to_owned(), previous);
         return;
     }
-    let text = own_text(ledger, &path, user).unwrap_or_default().to_owned();
-    let ours = wanted.iter();
-    let wish = Wish {
+    let text = own_text(builder, &path, user)
+        .unwrap_or_default()
+        .to_owned();
+    let ours = desired.iter();
+    let desired = DesiredKeys {
         id,
         user,
         ours: ours
             .filter_map(|line| Some((edit::key_body(line)?, line)))
             .collect(),
-        before,
-        usual,
+        previous,
+        foreign: foreign_handling,
     };
-    let (ours, before) = (&wish.ours, &wish.before);
+    let (ours, previous) = (&desired.ours, &desired.previous);
     let danger = Some(Danger::Users);
-    let mut mended = false;
+    let mut corrected = false;
     let mut kept: Vec<&str> = Vec::new();
-    // Keys of others that stay, and those of an earlier spec among them.
+    // Foreign keys that stay, and those of an earlier spec among them.
     let mut foreign: Vec<&str> = Vec::new();
-    let mut still: BTreeSet<String> = BTreeSet::new();
+    let mut managed: BTreeSet<String> = BTreeSet::new();
     let mut present = BTreeSet::new();
-    let mut counted = wish.count(&path, &text, ledger);
+    let mut counted = desired.count(&path, &text, builder);
     for line in text.lines() {
         let Some(body) = edit::key_body(line) else {
             kept.push(line);
             continue;
         };
-        if wish.has(&body, line) {
+        if desired.has(&body, line) {
             if present.insert(body) {
                 kept.push(line);
             }
             continue;
         }
-        if wish.foreign(&body, line, &mut counted, ledger) == Handling::Enforce {
-            mended = true;
+        if desired.foreign(&body, line, &mut counted, builder) == Handling::Enforce {
+            corrected = true;
             continue;
         }
         kept.push(line);
         foreign.push(line);
-        if before.contains(&body) {
-            still.insert(body);
+        if previous.contains(&body) {
+            managed.insert(body);
         }
     }
-    wish.second(&files.second, ledger);
+    desired.second(&files.second, builder);
     let mut missing = Vec::new();
     for (body, line) in ours {
         let found = if present.contains(body) {
@@ -267,59 +274,59 @@ pub(super) fn keys(
         } else {
             "absent"
         };
-        if ledger.compare(id, &key_field(body), "present", found, danger) {
-            mended = true;
+        if builder.compare(id, &key_field(body), "present", found, danger) {
+            corrected = true;
             missing.push(line.as_str());
-        } else if !ledger.ignores(id, &key_field(body)) || before.contains(body) {
-            still.insert(body.clone());
+        } else if !builder.ignores(id, &key_field(body)) || previous.contains(body) {
+            managed.insert(body.clone());
         }
     }
-    let lines: Vec<&str> = if usual == Handling::Enforce {
-        let here = |body: &str, line: &str| present.contains(body) || missing.contains(&line);
-        let own = ours.iter().filter(|(body, line)| here(body, line));
+    let lines: Vec<&str> = if foreign_handling == Handling::Enforce {
+        let is_present = |body: &str, line: &str| present.contains(body) || missing.contains(&line);
+        let own = ours.iter().filter(|(body, line)| is_present(body, line));
         own.map(|(_, line)| line.as_str()).chain(foreign).collect()
     } else {
         kept.into_iter().chain(missing.iter().copied()).collect()
     };
     let content: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    let given = ours
+    let added = ours
         .iter()
         .filter(|(_, line)| missing.contains(&line.as_str()));
-    still.extend(given.map(|(body, _)| body.clone()));
-    ledger.managed.keys.insert(user.to_owned(), still);
-    if mended {
-        ledger.need(&path);
+    managed.extend(added.map(|(body, _)| body.clone()));
+    builder.managed.keys.insert(user.to_owned(), managed);
+    if corrected {
+        builder.require(&path);
     }
     if content.is_empty() {
-        ledger.delete(id, &path, Vec::new());
+        builder.delete_file(id, &path, Vec::new());
         return;
     }
-    own_directory(id, &files.directory, user, &account.group, ledger);
-    let who = (0o600, user, account.group.as_str());
-    ledger.put(id, &path, content, who, Vec::new());
+    own_directory(id, &files.directory, user, &account.group, builder);
+    let access = (0o600, user, account.group.as_str());
+    builder.put_file(id, &path, content, access, Vec::new());
 }
 
-/// A name for a key that is short and stays the same.
+/// Returns a short and stable name of a key.
 pub(super) fn key_field(body: &str) -> String {
     let kind = body.split(' ').next().unwrap_or_default();
-    let kind: String = kind.chars().take(SHOWN).collect();
+    let kind: String = kind.chars().take(MAX_SHOWN).collect();
     let end: String = body.chars().rev().take(16).collect();
     format!("{kind} ...{}", end.chars().rev().collect::<String>())
 }
 
-fn own_directory(id: &str, path: &str, user: &str, group: &str, ledger: &mut Ledger<'_>) {
-    if ledger.ignores(id, path) {
+fn own_directory(id: &str, path: &str, user: &str, group: &str, builder: &mut DecisionBuilder<'_>) {
+    if builder.ignores(id, path) {
         return;
     }
-    let found = match ledger.facts.files.get(path) {
+    let found = match builder.facts.files.get(path) {
         Some(FileFact::Directory { mode, owner, group }) => format!("{mode:04o} {owner}:{group}"),
-        // Refused before.
+        // Already refused.
         Some(FileFact::Regular { .. } | FileFact::Link { .. } | FileFact::Other) => return,
         None => "absent".to_owned(),
     };
     let expected = format!("0700 {user}:{group}");
-    if ledger.compare(id, path, &expected, &found, Some(Danger::Users)) {
-        ledger.steps.insert(Step::Directory {
+    if builder.compare(id, path, &expected, &found, Some(Danger::Users)) {
+        builder.steps.insert(Step::Directory {
             path: path.to_owned(),
             mode: 0o700,
             owner: user.to_owned(),

@@ -1,54 +1,56 @@
-//! Spec and facts become changes and steps: what differs on a node, and what is done about it.
+//! Compares a [`NodeSpec`] with the observed [`Facts`] of a node and the [`State`] of the last run,
+//! and decides which changes are made and by which steps: a [`Decision`].
 //!
-//! In: a [`NodeSpec`], [`Facts`], the [`State`] of the last time. Out: a [`Decision`].
-//! Never: I/O, clock; a step without a change that says why; another order for another order of
-//! the spec.
+//! Pure: no I/O, no clock. Every step belongs to a change, and the order of lists in the spec does
+//! not matter, except for name servers.
 //!
 //! [`NodeSpec`]: crate::doc::node_spec::NodeSpec
 
 mod access;
 mod change;
 mod decide;
-mod drift;
+mod decision_builder;
+mod desired;
+mod drift_state;
 mod edit;
 mod event;
+mod fact_scope;
 mod facts;
+mod files;
 mod keys;
-mod ledger;
 mod platform;
 mod policy;
 mod render;
 mod resource;
-mod scope;
-mod settle;
 mod sshd;
 mod state;
 mod step;
 mod system;
-mod undo;
-mod wanted;
+mod undo_plan;
 
 pub use access::{KEY_FILES, SUDOERS, SUDOERS_D};
-pub use change::{Change, Danger, Handling, Since};
+pub use change::{Change, ChangeCause, Danger, Handling};
 pub use decide::{Decision, decide};
-pub use drift::{Again, Drift, Mended, Now, Open, sweep};
-pub use event::{Event, Numbered};
+pub use desired::desired_resources;
+pub use drift_state::{
+    ClockReading, CorrectedDrift, DriftState, FieldBackoff, OpenDrift, check_interval,
+};
+pub use event::{Event, NumberedEvent};
+pub use fact_scope::FactScope;
 pub use facts::{
     Facts, FileFact, NetworkFact, NetworkManager, PackageFact, SystemFact, UnitFact, UserFact,
 };
 pub use policy::Policy;
 pub use render::render;
 pub use resource::{Resource, SudoRule};
-pub use scope::Scope;
 pub use sshd::{SSHD, SSHD_D, SSHD_OWN};
 pub use state::{Managed, State};
 pub use step::Step;
-pub use undo::{ACCOUNTS, WayBack};
-pub use wanted::wanted;
+pub use undo_plan::{ACCOUNTS, UndoPlan};
 
-/// Where nodes keep what is theirs.
+/// The directory of homestak on nodes.
 pub const HOME: &str = "/usr/local/etc/homestak";
 /// The program that converges a node.
 pub const AGENT: &str = "/usr/local/bin/homestak-agent";
-/// The unit that keeps a node as its spec says.
+/// The unit that corrects drift.
 pub const UNIT: &str = "homestak-agent.service";

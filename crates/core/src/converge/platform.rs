@@ -1,61 +1,67 @@
-//! Packages, services, files, kernel settings.
-//!
-//! In: what is wanted. Out: entries of the ledger.
-//! Never: a service stopped or a package removed that was there before any spec.
+//! Packages, services, files and kernel settings. Services and packages that existed before the first
+//! spec are never stopped or removed for being absent from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::decision_builder::DecisionBuilder;
 use super::facts::UnitFact;
-use super::ledger::Ledger;
 use super::resource::Resource;
 use super::step::Step;
 
-/// The unit that bans.
+/// The unit of fail2ban.
 pub(super) const FAIL2BAN: &str = "fail2ban.service";
-/// Our part of its configuration.
+/// The managed part of its configuration.
 pub(super) const JAIL: &str = "/etc/fail2ban/jail.d/homestak.local";
-/// Our kernel settings.
+/// The managed kernel settings.
 pub(super) const SYSCTL: &str = "/etc/sysctl.d/90-homestak.conf";
 
-/// Where units of this machine are.
+/// The directory of local unit files.
 const UNITS: &str = "/etc/systemd/system";
 
-const ROOTS: (u32, &str, &str) = (0o644, "root", "root");
+const ROOT_FILE: (u32, &str, &str) = (0o644, "root", "root");
 
-pub(super) fn package(id: &str, name: &str, version: Option<&str>, ledger: &mut Ledger<'_>) {
-    let found = ledger.facts.packages.get(name);
+pub(super) fn package(
+    id: &str,
+    name: &str,
+    version: Option<&str>,
+    builder: &mut DecisionBuilder<'_>,
+) {
+    let found = builder.facts.packages.get(name);
     let absent = found.is_none();
     let found = match (found, version) {
         (Some(package), Some(_)) => package.version.clone(),
         (Some(_), None) => "installed".to_owned(),
         (None, _) => "absent".to_owned(),
     };
-    if ledger.compare(id, "state", version.unwrap_or("installed"), &found, None) {
-        let wish = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
-        ledger.install.insert(wish);
+    if builder.compare(id, "state", version.unwrap_or("installed"), &found, None) {
+        let package =
+            version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
+        builder.install.insert(package);
     }
-    let ours = absent && !ledger.ignores(id, "state");
-    if ours || ledger.last.managed.packages.contains(name) {
-        ledger.managed.packages.insert(name.to_owned());
+    let ours = absent && !builder.ignores(id, "state");
+    if ours || builder.last.managed.packages.contains(name) {
+        builder.managed.packages.insert(name.to_owned());
     }
 }
 
-pub(super) fn service(id: &str, unit: &str, enabled: bool, ledger: &mut Ledger<'_>) {
-    let found = ledger.facts.units.get(unit).cloned();
+pub(super) fn service(id: &str, unit: &str, enabled: bool, builder: &mut DecisionBuilder<'_>) {
+    let found = builder.facts.units.get(unit).cloned();
     if !enabled {
-        off(id, unit, ledger);
+        disable(id, unit, builder);
         return;
     }
-    let mended = on(id, unit, found.as_ref(), ledger);
-    let written = ledger.drafts.contains_key(&format!("{UNITS}/{unit}"));
-    if found.is_none() && mended && !written && ledger.install.is_empty() {
-        ledger.refuse(format!(
-            "there is no unit `{unit}`, and no package that could bring it is missing"
+    let corrected = enable(id, unit, found.as_ref(), builder);
+    let written = builder
+        .desired_files
+        .contains_key(&format!("{UNITS}/{unit}"));
+    if found.is_none() && corrected && !written && builder.install.is_empty() {
+        builder.refuse(format!(
+            "unit `{unit}` does not exist, and no package that could provide it is to be installed"
         ));
     }
 }
 
-/// States of units that start by themselves, or that need no starting.
+/// States of units that are started automatically or cannot be enabled.
 fn is_enabled(state: &str) -> bool {
     matches!(
         state,
@@ -63,42 +69,47 @@ fn is_enabled(state: &str) -> bool {
     )
 }
 
-/// Tells whether anything is mended.
-fn on(id: &str, unit: &str, found: Option<&UnitFact>, ledger: &mut Ledger<'_>) -> bool {
+/// Enables and starts a unit, and tells whether anything is corrected.
+fn enable(
+    id: &str,
+    unit: &str,
+    found: Option<&UnitFact>,
+    builder: &mut DecisionBuilder<'_>,
+) -> bool {
     let file = found.map_or("absent", |unit| unit.file_state.as_str());
     let active = found.map_or("absent", |unit| unit.active_state.as_str());
     let runs = matches!(active, "active" | "reloading");
     let name = unit.to_owned();
     let enabled = if is_enabled(file) { "enabled" } else { file };
-    let enables = ledger.compare(id, "enabled", "enabled", enabled, None);
+    let enables = builder.compare(id, "enabled", "enabled", enabled, None);
     if enables {
         let masked = file.starts_with("masked");
-        ledger.steps.insert(Step::Enable {
+        builder.steps.insert(Step::Enable {
             unit: name.clone(),
             masked,
         });
     }
     let active = if runs { "active" } else { active };
-    let starts = ledger.compare(id, "active", "active", active, None);
+    let starts = builder.compare(id, "active", "active", active, None);
     if starts {
-        ledger.steps.insert(Step::Start { unit: name.clone() });
+        builder.steps.insert(Step::Start { unit: name.clone() });
     }
-    if enables || starts || ledger.last.managed.services.contains(unit) {
-        ledger.managed.services.insert(name);
+    if enables || starts || builder.last.managed.services.contains(unit) {
+        builder.managed.services.insert(name);
     }
     enables || starts
 }
 
-/// Off, with whatever would start it again.
-fn off(id: &str, unit: &str, ledger: &mut Ledger<'_>) {
-    let Some(found) = ledger.facts.units.get(unit).cloned() else {
-        ledger.compare(id, "enabled", "disabled", "disabled", None);
-        ledger.compare(id, "active", "inactive", "inactive", None);
+/// Disables and stops a unit and the units that activate it.
+fn disable(id: &str, unit: &str, builder: &mut DecisionBuilder<'_>) {
+    let Some(found) = builder.facts.units.get(unit).cloned() else {
+        builder.compare(id, "enabled", "disabled", "disabled", None);
+        builder.compare(id, "active", "inactive", "inactive", None);
         return;
     };
     let mut units = vec![(unit.to_owned(), found.clone())];
     for trigger in &found.triggered_by {
-        if let Some(fact) = ledger.facts.units.get(trigger) {
+        if let Some(fact) = builder.facts.units.get(trigger) {
             units.push((trigger.clone(), fact.clone()));
         }
     }
@@ -112,8 +123,8 @@ fn off(id: &str, unit: &str, ledger: &mut Ledger<'_>) {
             "enabled" | "enabled-runtime" | "linked"
         );
         let state = if enabled { "enabled" } else { "disabled" };
-        if ledger.compare(id, &field("enabled"), "disabled", state, None) {
-            ledger.steps.insert(Step::Disable { unit: unit.clone() });
+        if builder.compare(id, &field("enabled"), "disabled", state, None) {
+            builder.steps.insert(Step::Disable { unit: unit.clone() });
         }
         let runs = !matches!(fact.active_state.as_str(), "inactive" | "failed");
         let state = if runs {
@@ -121,33 +132,33 @@ fn off(id: &str, unit: &str, ledger: &mut Ledger<'_>) {
         } else {
             "inactive"
         };
-        if ledger.compare(id, &field("active"), "inactive", state, None) {
-            ledger.steps.insert(Step::Stop { unit: unit.clone() });
+        if builder.compare(id, &field("active"), "inactive", state, None) {
+            builder.steps.insert(Step::Stop { unit: unit.clone() });
         }
     }
 }
 
-pub(super) fn fail2ban(id: &str, enabled: bool, port: i64, ledger: &mut Ledger<'_>) {
+pub(super) fn fail2ban(id: &str, enabled: bool, port: i64, builder: &mut DecisionBuilder<'_>) {
     let unit = FAIL2BAN.to_owned();
     if !enabled {
-        off(id, &unit, ledger);
-        ledger.delete(id, JAIL, Vec::new());
+        disable(id, &unit, builder);
+        builder.delete_file(id, JAIL, Vec::new());
         return;
     }
-    let found = ledger.facts.units.get(FAIL2BAN).cloned();
-    on(id, &unit, found.as_ref(), ledger);
+    let found = builder.facts.units.get(FAIL2BAN).cloned();
+    enable(id, &unit, found.as_ref(), builder);
     if found.is_none() {
-        // Its files come with its package; everything is looked at again then.
-        ledger.keep(JAIL);
+        // Its directories come with its package; facts are gathered again after the installation.
+        builder.keep_file(JAIL);
         return;
     }
     let content = format!(
         "# Written by homestak.\n[sshd]\nenabled = true\nport = {port}\nbackend = systemd\nmaxretry = 5\nbantime = 3600\n"
     );
-    ledger.put(id, JAIL, content, ROOTS, vec![Step::Restart { unit }]);
+    builder.put_file(id, JAIL, content, ROOT_FILE, vec![Step::Restart { unit }]);
 }
 
-pub(super) fn file(id: &str, resource: &Resource, ledger: &mut Ledger<'_>) {
+pub(super) fn file(id: &str, resource: &Resource, builder: &mut DecisionBuilder<'_>) {
     let Resource::File {
         path,
         content,
@@ -161,56 +172,62 @@ pub(super) fn file(id: &str, resource: &Resource, ledger: &mut Ledger<'_>) {
     };
     let units = restart.iter().cloned();
     let then = units.map(|unit| Step::Restart { unit }).collect();
-    ledger.put(id, path, content.clone(), (*mode, owner, group), then);
+    builder.put_file(id, path, content.clone(), (*mode, owner, group), then);
 }
 
-pub(super) fn sysctl(id: &str, settings: &BTreeMap<String, String>, ledger: &mut Ledger<'_>) {
+pub(super) fn sysctl(
+    id: &str,
+    settings: &BTreeMap<String, String>,
+    builder: &mut DecisionBuilder<'_>,
+) {
     if settings.is_empty() {
         return;
     }
     let settings: BTreeMap<&String, &String> = settings
         .iter()
-        .filter(|(key, _)| !ledger.ignores(id, key))
+        .filter(|(key, _)| !builder.ignores(id, key))
         .collect();
     if settings.is_empty() {
-        ledger.keep(SYSCTL);
+        builder.keep_file(SYSCTL);
         return;
     }
     for (key, value) in &settings {
         let (key, value) = (*key, *value);
-        let Some(found) = ledger.facts.sysctl.get(key).cloned() else {
-            ledger.refuse(format!("the kernel of this node has no setting `{key}`"));
+        let Some(found) = builder.facts.sysctl.get(key).cloned() else {
+            builder.refuse(format!(
+                "kernel setting `{key}` does not exist on this node"
+            ));
             continue;
         };
-        if ledger.compare(id, key, value, &found, None) {
-            if let Some(why) = ledger.facts.fixed_sysctl.get(key) {
-                ledger.refuse(format!(
-                    "the setting `{key}` cannot be changed on this node: {why}"
+        if builder.compare(id, key, value, &found, None) {
+            if let Some(why) = builder.facts.readonly_sysctl.get(key) {
+                builder.refuse(format!(
+                    "kernel setting `{key}` cannot be changed on this node: {why}"
                 ));
             }
             let (key, value) = (key.clone(), value.clone());
-            ledger.steps.insert(Step::Sysctl { key, value });
+            builder.steps.insert(Step::Sysctl { key, value });
         }
     }
     let lines = settings
         .iter()
         .map(|(key, value)| format!("{key} = {value}\n"));
     let content = format!("# Written by homestak.\n{}", lines.collect::<String>());
-    ledger.put(id, SYSCTL, content, ROOTS, Vec::new());
+    builder.put_file(id, SYSCTL, content, ROOT_FILE, Vec::new());
 }
 
-/// Refuses files whose owner, or whose units, are not here and do not come with this spec. Packages
-/// may bring both, so that nothing is known while some are to be installed.
-pub(super) fn files(wanted: &[Resource], ledger: &mut Ledger<'_>) {
-    if !ledger.install.is_empty() {
+/// Refuses files whose owner, group or units do not exist and are not created by the spec. Packages
+/// may provide them, so nothing is refused while packages are to be installed.
+pub(super) fn check_files(desired: &[Resource], builder: &mut DecisionBuilder<'_>) {
+    if !builder.install.is_empty() {
         return;
     }
-    let comes = |name: &str| {
-        wanted.contains(&Resource::User {
+    let is_created = |name: &str| {
+        desired.contains(&Resource::User {
             name: name.to_owned(),
         })
     };
-    for resource in wanted {
+    for resource in desired {
         let Resource::File {
             path,
             owner,
@@ -222,30 +239,33 @@ pub(super) fn files(wanted: &[Resource], ledger: &mut Ledger<'_>) {
             continue;
         };
         let id = resource.id();
-        if ledger.ignores(&id, "content") && ledger.ignores(&id, "owner") {
+        if builder.ignores(&id, "content") && builder.ignores(&id, "owner") {
             continue;
         }
-        let missing = &ledger.facts.missing_owners;
+        let missing = &builder.facts.missing_owners;
         let owners = [("user", owner), ("group", group)];
         let owners = owners
             .into_iter()
-            .filter(|(kind, name)| missing.contains(&format!("{kind} {name}")) && !comes(name))
-            .map(|(kind, name)| format!("there is no {kind} `{name}` to own `{path}`"));
+            .filter(|(kind, name)| missing.contains(&format!("{kind} {name}")) && !is_created(name))
+            .map(|(kind, name)| format!("{kind} `{name}` does not exist (owner of `{path}`)"));
         let units = restart.iter().filter(|unit| {
-            let written = ledger.drafts.contains_key(&format!("{UNITS}/{unit}"));
-            !ledger.facts.units.contains_key(*unit) && !written
+            let written = builder
+                .desired_files
+                .contains_key(&format!("{UNITS}/{unit}"));
+            !builder.facts.units.contains_key(*unit) && !written
         });
-        let units = units.map(|unit| format!("there is no unit `{unit}` to restart for `{path}`"));
+        let units =
+            units.map(|unit| format!("unit `{unit}` does not exist (restarted for `{path}`)"));
         let refusals: Vec<String> = owners.chain(units).collect();
-        ledger.refusals.extend(refusals);
+        builder.refusals.extend(refusals);
     }
 }
 
-/// Takes away what an earlier spec brought and this one does not want.
-pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
+/// Removes packages and disables services of an earlier spec that this one does not list.
+pub(super) fn remove_unlisted(desired: &[Resource], builder: &mut DecisionBuilder<'_>) {
     let mut packages = BTreeSet::new();
     let mut units = BTreeSet::new();
-    for resource in wanted {
+    for resource in desired {
         if let Resource::Package { name, .. } = resource {
             packages.insert(name.as_str());
         }
@@ -254,23 +274,23 @@ pub(super) fn take_away(wanted: &[Resource], ledger: &mut Ledger<'_>) {
         }
     }
     units.insert(FAIL2BAN);
-    let last = ledger.last;
+    let last = builder.last;
     for name in &last.managed.packages {
-        if !packages.contains(name.as_str()) && ledger.facts.packages.contains_key(name) {
+        if !packages.contains(name.as_str()) && builder.facts.packages.contains_key(name) {
             let id = format!("package:{name}");
-            if ledger.compare(&id, "state", "absent", "installed", None) {
-                ledger.remove.insert(name.clone());
+            if builder.compare(&id, "state", "absent", "installed", None) {
+                builder.remove.insert(name.clone());
             } else {
-                ledger.managed.packages.insert(name.clone());
+                builder.managed.packages.insert(name.clone());
             }
         }
     }
     for unit in &last.managed.services {
         if !units.contains(unit.as_str()) {
             let id = format!("service:{unit}");
-            off(&id, unit, ledger);
-            if ledger.ignores(&id, "enabled") || ledger.ignores(&id, "active") {
-                ledger.managed.services.insert(unit.clone());
+            disable(&id, unit, builder);
+            if builder.ignores(&id, "enabled") || builder.ignores(&id, "active") {
+                builder.managed.services.insert(unit.clone());
             }
         }
     }

@@ -1,29 +1,27 @@
-//! What is done about a difference, field by field.
-//!
-//! In: a spec's `config.converge`. Out: a [`Policy`]: mended, only named, or not looked at.
-//! Never: an answer that depends on the order in which patterns are written.
+//! What is done about a difference, by field: corrected, only reported, or ignored. The result does not
+//! depend on the order of the patterns.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::change::{Change, Handling, Since};
+use super::change::{Change, ChangeCause, Handling};
 use super::resource::Resource;
 use crate::doc::node_config::DriftPolicy;
 use crate::doc::node_spec::NodeSpec;
 
-/// What is done about differences. A rule of a field wins over `drift`.
+/// What is done about differences. A rule for a field overrides `drift`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Policy {
-    /// What is done about what the node changed by itself, where no pattern says otherwise.
+    /// What is done about changes on the node that no pattern matches.
     pub drift: Handling,
     /// By the id of a change, or a pattern of ids with `*`.
     pub fields: BTreeMap<String, Handling>,
-    /// Ids that are only named for now.
+    /// Ids that are only reported for now.
     pub held: BTreeSet<String>,
-    /// Resources that are left as they are for now.
+    /// Resources that are ignored for now.
     pub frozen: BTreeSet<String>,
 }
 
@@ -39,8 +37,8 @@ impl Default for Policy {
 }
 
 impl From<DriftPolicy> for Handling {
-    fn from(word: DriftPolicy) -> Self {
-        match word {
+    fn from(policy: DriftPolicy) -> Self {
+        match policy {
             DriftPolicy::Enforce => Self::Enforce,
             DriftPolicy::Report => Self::Report,
             DriftPolicy::Ignore => Self::Ignore,
@@ -49,7 +47,7 @@ impl From<DriftPolicy> for Handling {
 }
 
 impl Policy {
-    /// Returns the policy of a spec, for a node that looks after itself.
+    /// Returns the policy of a spec for automatic drift correction.
     pub fn of(spec: &NodeSpec) -> Self {
         let config = spec.config.as_ref();
         let Some(converge) = config.and_then(|config| config.converge.as_ref()) else {
@@ -66,10 +64,9 @@ impl Policy {
         }
     }
 
-    /// Returns the policy when someone asks for the spec: whoever does has decided to have it, so
-    /// that only fields which are none of ours are left.
+    /// Returns the policy of an explicit apply: everything is corrected except ignored fields.
     #[must_use]
-    pub fn asked(&self) -> Self {
+    pub fn enforced(&self) -> Self {
         let fields = self.fields.iter().map(|(pattern, handling)| {
             let handling = match handling {
                 Handling::Enforce | Handling::Report => Handling::Enforce,
@@ -83,18 +80,18 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with some changes only named, whatever it says about them.
+    /// Returns the policy with some fields only reported.
     #[must_use]
-    pub fn holding(&self, ids: impl IntoIterator<Item = String>) -> Self {
+    pub fn with_held(&self, ids: impl IntoIterator<Item = String>) -> Self {
         Self {
             held: ids.into_iter().collect(),
             ..self.clone()
         }
     }
 
-    /// Returns the policy with those resources left as they are that two lists do not agree about.
+    /// Returns the policy with those resources ignored that differ between two lists.
     #[must_use]
-    pub fn freezing(&self, one: &[Resource], other: &[Resource]) -> Self {
+    pub fn with_frozen(&self, one: &[Resource], other: &[Resource]) -> Self {
         let is_policy = |resource: &&Resource| matches!(resource, Resource::Drift { .. });
         let both = one
             .iter()
@@ -107,10 +104,10 @@ impl Policy {
         }
     }
 
-    /// Returns a list of resources with this policy instead of the one it has.
-    pub fn put_into(&self, wanted: &[Resource]) -> Vec<Resource> {
+    /// Returns the resources with this policy in place of theirs.
+    pub fn attach_to(&self, desired: &[Resource]) -> Vec<Resource> {
         let is_policy = |one: &&Resource| matches!(one, Resource::Drift { .. });
-        let others = wanted.iter().filter(|one| !is_policy(one)).cloned();
+        let others = desired.iter().filter(|one| !is_policy(one)).cloned();
         let mut list: Vec<Resource> = others.collect();
         if *self != Self::default() {
             let policy = self.clone();
@@ -120,9 +117,9 @@ impl Policy {
         list
     }
 
-    /// Returns the policy that is among resources.
-    pub(super) fn among(wanted: &[Resource]) -> Self {
-        let found = wanted.iter().find_map(|resource| {
+    /// Returns the policy of a list of resources.
+    pub(super) fn from_resources(desired: &[Resource]) -> Self {
+        let found = desired.iter().find_map(|resource| {
             if let Resource::Drift { policy } = resource {
                 Some(policy.clone())
             } else {
@@ -132,9 +129,9 @@ impl Policy {
         found.unwrap_or_default()
     }
 
-    /// Returns the rule of a field: that of the most specific pattern. One without `*` is more
-    /// specific than one with; of others, the one with more characters that are no `*`; of those,
-    /// the one that mends.
+    /// Returns the rule of the most specific pattern that matches a field. A pattern without `*` is more
+    /// specific than one with; then the one with more characters other than `*`; then the stricter
+    /// rule.
     pub fn rule(&self, id: &str) -> Option<Handling> {
         self.fields
             .iter()
@@ -146,7 +143,7 @@ impl Policy {
             .map(|(_, handling)| *handling)
     }
 
-    /// Tells whether a field is none of ours.
+    /// Tells whether a field is ignored.
     pub fn ignores(&self, id: &str) -> bool {
         let frozen = |resource: &String| {
             let rest = id.strip_prefix(resource.as_str());
@@ -155,13 +152,13 @@ impl Policy {
         self.rule(id) == Some(Handling::Ignore) || self.frozen.iter().any(frozen)
     }
 
-    /// Returns what is done about a difference. What the spec changed is done, unless the field is
-    /// none of ours.
-    pub fn handle(&self, id: &str, since: Since) -> Handling {
+    /// Returns what is done about a difference. Changes of the spec are applied unless the field is
+    /// ignored.
+    pub fn handling(&self, id: &str, cause: ChangeCause) -> Handling {
         if self.ignores(id) {
             return Handling::Ignore;
         }
-        let by_node = since == Since::Node;
+        let by_node = cause == ChangeCause::Node;
         let handling = match (self.rule(id), self.drift) {
             (Some(rule), _) if by_node => rule,
             (None, drift) if by_node => drift,
@@ -174,11 +171,10 @@ impl Policy {
         }
     }
 
-    /// Says of changes that were found when someone asked how a node that looks after itself
-    /// handles them; what is not looked at there is left out.
-    pub fn mark(&self, changes: &[Change]) -> Vec<Change> {
+    /// Sets how automatic drift correction handles each change; ignored ones are left out.
+    pub fn annotate(&self, changes: &[Change]) -> Vec<Change> {
         let marked = changes.iter().map(|change| Change {
-            handling: change.handling.max(self.handle(&change.id, change.since)),
+            handling: change.handling.max(self.handling(&change.id, change.cause)),
             ..change.clone()
         });
         marked
@@ -187,7 +183,7 @@ impl Policy {
     }
 }
 
-/// Tells whether a text matches a pattern, where `*` stands for any characters, or none.
+/// Tells whether a text matches a pattern, where `*` matches any number of characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == text;
@@ -197,7 +193,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     };
     let mut parts: Vec<&str> = rest.split('*').collect();
     let end = parts.pop().unwrap_or_default();
-    // The first place is as good as any other: what follows can only gain.
+    // The first match leaves the most text for the parts that follow.
     for part in parts {
         let Some(at) = text.find(part) else {
             return false;
@@ -209,7 +205,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Handling, Policy, Since, matches};
+    use super::{ChangeCause, Handling, Policy, matches};
 
     fn policy(fields: &[(&str, Handling)]) -> Policy {
         let fields = fields.iter();
@@ -222,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_anything_and_nothing() {
+    fn a_star_matches_any_number_of_characters() {
         for (pattern, text, expected) in [
             ("sshd/*", "sshd/Port", true),
             ("sshd/*", "sshd/", true),
@@ -255,7 +251,7 @@ mod tests {
             ("sshd/KbdInteractiveAuthentication", Handling::Report),
             ("sshd/PermitRootLogin", Handling::Enforce),
             ("sshd/Port", Handling::Ignore),
-            // Both have six characters; the one that mends wins.
+            // Both have six characters; the stricter rule wins.
             ("sshd/Root", Handling::Enforce),
         ] {
             assert_eq!(policy.rule(id), Some(expected), "{id}");
@@ -263,25 +259,34 @@ mod tests {
     }
 
     #[test]
-    fn what_the_spec_changed_is_done_unless_the_field_is_none_of_ours() {
+    fn changes_of_the_spec_are_applied_unless_the_field_is_ignored() {
         let policy = Policy {
             drift: Handling::Ignore,
             ..policy(&[("a/*", Handling::Report), ("b/*", Handling::Ignore)])
         };
-        for (id, since, expected) in [
-            ("a/x", Since::Node, Handling::Report),
-            ("a/x", Since::Spec, Handling::Enforce),
-            ("a/x", Since::First, Handling::Enforce),
-            ("b/x", Since::Node, Handling::Ignore),
-            ("b/x", Since::Spec, Handling::Ignore),
-            ("c/x", Since::Node, Handling::Ignore),
-            ("c/x", Since::Spec, Handling::Enforce),
+        for (id, cause, expected) in [
+            ("a/x", ChangeCause::Node, Handling::Report),
+            ("a/x", ChangeCause::Spec, Handling::Enforce),
+            ("a/x", ChangeCause::FirstRun, Handling::Enforce),
+            ("b/x", ChangeCause::Node, Handling::Ignore),
+            ("b/x", ChangeCause::Spec, Handling::Ignore),
+            ("c/x", ChangeCause::Node, Handling::Ignore),
+            ("c/x", ChangeCause::Spec, Handling::Enforce),
         ] {
-            assert_eq!(policy.handle(id, since), expected, "{id} {since:?}");
+            assert_eq!(policy.handling(id, cause), expected, "{id} {cause:?}");
         }
-        // Whoever asks for the spec gets it.
-        assert_eq!(policy.asked().handle("a/x", Since::Node), Handling::Enforce);
-        assert_eq!(policy.asked().handle("c/x", Since::Node), Handling::Enforce);
-        assert_eq!(policy.asked().handle("b/x", Since::Node), Handling::Ignore);
+        // An explicit apply corrects everything that is not ignored.
+        assert_eq!(
+            policy.enforced().handling("a/x", ChangeCause::Node),
+            Handling::Enforce
+        );
+        assert_eq!(
+            policy.enforced().handling("c/x", ChangeCause::Node),
+            Handling::Enforce
+        );
+        assert_eq!(
+            policy.enforced().handling("b/x", ChangeCause::Node),
+            Handling::Ignore
+        );
     }
 }

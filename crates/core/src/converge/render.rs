@@ -1,11 +1,8 @@
-//! Changes as text for a person: what should be, what is.
-//!
-//! In: changes. Out: lines, `-` for what is and `+` for what should be.
-//! Never: colour; whoever prints adds it.
+//! Renders changes as a diff: `-` for the value on the node, `+` for the value of the spec.
 
-use super::change::{Change, Danger, Handling, Since};
+use super::change::{Change, ChangeCause, Danger, Handling};
 
-/// Writes changes as a diff, grouped by resource.
+/// Renders changes as a diff, grouped by resource.
 pub fn render(changes: &[Change]) -> String {
     let mut out = String::new();
     let mut resource = "";
@@ -14,7 +11,7 @@ pub fn render(changes: &[Change]) -> String {
             resource = &change.resource;
             out += &format!("{resource}\n");
         }
-        // Values that are not shown are the same on both sides.
+        // Hidden values have the same placeholder on both sides.
         if change.expected == change.found {
             let why = [change.expected.lines().next().unwrap_or_default()];
             let marks = why.into_iter().chain(marks(change)).collect::<Vec<_>>();
@@ -38,10 +35,10 @@ pub fn render(changes: &[Change]) -> String {
 
 fn marks(change: &Change) -> Vec<&'static str> {
     let mut marks = Vec::new();
-    match change.since {
-        Since::First => {}
-        Since::Spec => marks.push("new in the spec"),
-        Since::Node => marks.push("changed on the node"),
+    match change.cause {
+        ChangeCause::FirstRun => {}
+        ChangeCause::Spec => marks.push("new in the spec"),
+        ChangeCause::Node => marks.push("changed on the node"),
     }
     match change.danger {
         Some(Danger::Network) => marks.push("network"),
@@ -58,7 +55,7 @@ fn marks(change: &Change) -> Vec<&'static str> {
     marks
 }
 
-/// Shows the lines that differ between two texts; those that both start or end with are left out.
+/// Renders the lines between the common start and the common end of two texts.
 fn lines(out: &mut String, found: &str, expected: &str) {
     let old: Vec<&str> = found.lines().collect();
     let new: Vec<&str> = expected.lines().collect();

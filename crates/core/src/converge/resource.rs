@@ -1,7 +1,4 @@
-//! What a node should have, as typed data.
-//!
-//! In: nothing. Out: [`Resource`], which can be listed and compared between nodes.
-//! Never: paths of the node that are not part of what was asked for.
+//! The desired resources of a node, as typed data that can be listed and compared.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::change::Handling;
 use super::policy::Policy;
 
-/// One thing that a node should have.
+/// A desired resource of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Resource {
@@ -18,7 +15,7 @@ pub enum Resource {
     Package {
         /// Its name.
         name: String,
-        /// The one version that will do.
+        /// The exact version, if one is required.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<String>,
     },
@@ -27,11 +24,11 @@ pub enum Resource {
         /// The name.
         name: String,
     },
-    /// The machine's own line in `/etc/hosts`.
+    /// The machine's own entry in `/etc/hosts`.
     Hosts {
-        /// The address it stands for.
+        /// The address.
         address: String,
-        /// Full name first.
+        /// Names, the fully qualified one first.
         names: Vec<String>,
     },
     /// The time zone.
@@ -43,14 +40,14 @@ pub enum Resource {
     Network {
         /// With prefix.
         address: String,
-        /// The way out.
+        /// The default gateway.
         gateway: Option<String>,
         /// Name servers.
         dns: Vec<String>,
-        /// The domain that is searched.
+        /// The search domain.
         domain: Option<String>,
     },
-    /// A user who may log in.
+    /// A user account that can log in.
     User {
         /// Login name.
         name: String,
@@ -59,29 +56,29 @@ pub enum Resource {
     Keys {
         /// Login name.
         user: String,
-        /// Each in one line, sorted.
+        /// Public keys, one line each, sorted.
         keys: Vec<String>,
-        /// What is done about others.
+        /// What is done about other keys.
         foreign: Handling,
     },
-    /// Whether a user may become root.
+    /// The sudo rule of a user.
     Sudo {
         /// Login name.
         user: String,
-        /// How.
+        /// The rule.
         rule: SudoRule,
     },
-    /// Rules that let whole groups become root without a password.
+    /// Sudo rules for whole groups without a password.
     SudoGroups {
-        /// Whether there may be such rules.
+        /// Whether such rules are allowed.
         allowed: bool,
     },
     /// The SSH server.
     Sshd {
-        /// Settings by their names in its configuration.
+        /// Settings, by name in `sshd_config`.
         settings: BTreeMap<String, String>,
     },
-    /// Banning addresses that guess passwords.
+    /// fail2ban for the SSH server.
     Fail2ban {
         /// Whether it runs.
         enabled: bool,
@@ -97,9 +94,9 @@ pub enum Resource {
     },
     /// A file.
     File {
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// What is in it.
+        /// Its content.
         content: String,
         /// Its mode.
         mode: u32,
@@ -110,31 +107,31 @@ pub enum Resource {
         /// Units that are restarted when it changes.
         restart: Vec<String>,
     },
-    /// Settings of the kernel.
+    /// Kernel settings.
     Sysctl {
         /// By name.
         settings: BTreeMap<String, String>,
     },
-    /// No notice about a missing subscription in the pages of Proxmox VE.
+    /// The notice about a missing subscription in the web interface of Proxmox VE.
     SubscriptionNotice {
         /// Whether it is removed.
         removed: bool,
     },
-    /// What is done about differences.
+    /// How differences are handled.
     Drift {
-        /// Field by field.
+        /// The policy.
         policy: Policy,
     },
-    /// Configuration that is kept for others to read.
+    /// Configuration data that nothing acts on.
     Data {
         /// Its key in the spec's `config`.
         name: String,
-        /// What stands there.
+        /// Its value.
         value: serde_json::Value,
     },
 }
 
-/// How a user may become root.
+/// How a user may use sudo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SudoRule {
@@ -147,7 +144,7 @@ pub enum SudoRule {
 }
 
 impl SudoRule {
-    /// Returns the word for it.
+    /// Returns the name used in changes.
     pub fn word(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -158,7 +155,7 @@ impl SudoRule {
 }
 
 impl Resource {
-    /// Returns what it is called, such as `user:ops`.
+    /// Returns the id of the resource, such as `user:ops`.
     pub fn id(&self) -> String {
         match self {
             Self::Package { name, .. } => format!("package:{name}"),

@@ -1,49 +1,50 @@
-//! The SSH server: settings in a file of ours, and nowhere else.
-//!
-//! In: settings that are wanted. Out: entries of the ledger.
-//! Never: a setting touched that stays as it is.
+//! Settings of the SSH server, in one managed file. Settings that are not corrected stay where they are.
 
 use std::collections::BTreeMap;
 
 use super::change::{Danger, Handling};
+use super::decision_builder::DecisionBuilder;
 use super::edit;
 use super::facts::FileFact;
-use super::ledger::Ledger;
 
-/// Configuration of the SSH server.
+/// The main configuration file of the SSH server.
 pub const SSHD: &str = "/etc/ssh/sshd_config";
-/// More configuration of the SSH server.
+/// The directory of further configuration files.
 pub const SSHD_D: &str = "/etc/ssh/sshd_config.d";
-/// Our part of it. The first value of a setting counts, so it is read first.
+/// The managed file. sshd uses the first value of a setting, so the file sorts first.
 pub const SSHD_OWN: &str = "/etc/ssh/sshd_config.d/00-homestak.conf";
 
-pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut Ledger<'_>) {
+pub(super) fn sshd(
+    id: &str,
+    settings: &BTreeMap<String, String>,
+    builder: &mut DecisionBuilder<'_>,
+) {
     let mut ours = settings.clone();
-    let mut mended = false;
-    for (name, wanted) in settings {
-        let effective = effective(name, ledger);
-        let found = if edit::same_setting(&effective, wanted) {
-            wanted
+    let mut corrected = false;
+    for (name, desired) in settings {
+        let effective = effective(name, builder);
+        let found = if edit::same_setting(&effective, desired) {
+            desired
         } else {
             &effective
         };
-        let mend = ledger.compare(id, name, wanted, &found.clone(), Some(Danger::Sshd));
-        mended |= mend;
-        if ledger.ignores(id, name) || found != wanted && !mend {
+        let is_corrected = builder.compare(id, name, desired, &found.clone(), Some(Danger::Sshd));
+        corrected |= is_corrected;
+        if builder.ignores(id, name) || found != desired && !is_corrected {
             ours.remove(name);
         }
     }
-    if ledger.facts.sshd.is_none() {
-        // Not installed yet; everything is looked at again once it is.
-        ledger.keep(SSHD_OWN);
+    if builder.facts.sshd.is_none() {
+        // Not installed yet; facts are gathered again after the installation.
+        builder.keep_file(SSHD_OWN);
         return;
     }
-    if mended {
-        ledger.need(SSHD_OWN);
+    if corrected {
+        builder.require(SSHD_OWN);
     }
-    let content = own_file(settings, &ours, ledger);
-    ledger.put(id, SSHD_OWN, content, (0o644, "root", "root"), Vec::new());
-    let others: Vec<String> = ledger
+    let content = own_file(settings, &ours, builder);
+    builder.put_file(id, SSHD_OWN, content, (0o644, "root", "root"), Vec::new());
+    let others: Vec<String> = builder
         .facts
         .files
         .keys()
@@ -53,14 +54,14 @@ pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut L
         })
         .cloned()
         .collect();
-    let refused = ledger.facts.refused.iter();
+    let refused = builder.facts.refused_paths.iter();
     let refused = refused.filter(|(path, _)| path.starts_with(SSHD_D));
     for (path, why) in refused.map(|(path, why)| (path.clone(), why.clone())) {
-        ledger.bar(id, &path, &why, Some(Danger::Sshd));
+        builder.refuse_field(id, &path, &why, Some(Danger::Sshd));
     }
     for path in others {
-        let Some(text) = ledger.text(&path).map(str::to_owned) else {
-            unreadable(id, &path, ledger);
+        let Some(text) = builder.text(&path).map(str::to_owned) else {
+            delete_unreadable(id, &path, builder);
             continue;
         };
         let mut right = edit::sshd(&text, &ours);
@@ -69,8 +70,8 @@ pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut L
             let (found, danger) = (exceptions.join("\n"), Some(Danger::Sshd));
             let usual = Handling::Enforce;
             let field = format!("{path} exceptions");
-            if ledger.note(id, &field, "none", &found, danger, usual) == usual {
-                ledger.need(&path);
+            if builder.report(id, &field, "none", &found, danger, usual) == usual {
+                builder.require(&path);
                 right = left;
             }
         }
@@ -78,55 +79,55 @@ pub(super) fn sshd(id: &str, settings: &BTreeMap<String, String>, ledger: &mut L
             right = edit::sshd_include(&right);
         }
         if right != text {
-            if mended {
-                ledger.need(&path);
+            if corrected {
+                builder.require(&path);
             }
-            ledger.edit(id, &path, right, Vec::new());
+            builder.edit_file(id, &path, right, Vec::new());
         }
     }
 }
 
-/// Removes a file of the server's directory in which settings could be hidden: a link, or no text.
-fn unreadable(id: &str, path: &str, ledger: &mut Ledger<'_>) {
+/// Deletes a configuration file that cannot be checked: a link, or not text.
+fn delete_unreadable(id: &str, path: &str, builder: &mut DecisionBuilder<'_>) {
     let danger = Some(Danger::Sshd);
-    let found = match ledger.facts.files.get(path) {
-        Some(FileFact::Link { .. }) => "a link",
-        Some(FileFact::Regular { .. }) => "not a text that can be read",
+    let found = match builder.facts.files.get(path) {
+        Some(FileFact::Link { .. }) => "a symbolic link",
+        Some(FileFact::Regular { .. }) => "not a readable text file",
         Some(FileFact::Directory { .. } | FileFact::Other) | None => return,
     };
     if path == SSHD {
-        ledger.bar(id, path, &format!("it is {found}"), danger);
+        builder.refuse_field(id, path, &format!("it is {found}"), danger);
         return;
     }
     let usual = Handling::Enforce;
     let field = format!("{path} settings");
-    if ledger.note(id, &field, "can be read", found, danger, usual) == usual {
-        ledger.need(path);
-        ledger.delete(id, path, Vec::new());
+    if builder.report(id, &field, "readable", found, danger, usual) == usual {
+        builder.require(path);
+        builder.delete_file(id, path, Vec::new());
     }
 }
 
-/// Returns the value that counts.
-fn effective(name: &str, ledger: &Ledger<'_>) -> String {
-    let settings = ledger.facts.sshd.as_ref();
+/// Returns the effective value of a setting.
+fn effective(name: &str, builder: &DecisionBuilder<'_>) -> String {
+    let settings = builder.facts.sshd.as_ref();
     let values = settings.and_then(|sshd| sshd.get(&name.to_ascii_lowercase()));
     values.map_or_else(
-        || match ledger.facts.sshd_fault.as_str() {
+        || match builder.facts.sshd_error.as_str() {
             "" => "absent".to_owned(),
-            fault => format!("unreadable ({fault})"),
+            error => format!("unknown ({error})"),
         },
         |values| values.join(", "),
     )
 }
 
-/// Returns our file: settings that are ours, and the lines that it has for those which stay as
-/// they are.
+/// Returns the content of the managed file: corrected settings, and the existing lines of those that
+/// are not corrected.
 fn own_file(
     settings: &BTreeMap<String, String>,
     ours: &BTreeMap<String, String>,
-    ledger: &Ledger<'_>,
+    builder: &DecisionBuilder<'_>,
 ) -> String {
-    let found = ledger.facts.files.get(SSHD_OWN).and_then(FileFact::text);
+    let found = builder.facts.files.get(SSHD_OWN).and_then(FileFact::text);
     let mut text = "# Written by homestak; other settings belong into other files.\n".to_owned();
     for name in settings.keys() {
         if let Some(value) = ours.get(name) {

@@ -1,7 +1,5 @@
-//! What is remembered from one converge to the next.
-//!
-//! In: decisions. Out: [`State`]: what was expected, what is ours to take away, what is unfinished.
-//! Never: secrets; content of files is remembered as a digest.
+//! The state that a node stores from one run to the next: desired values, what is managed, and what is
+//! unfinished. It holds no secrets; content of files is stored as a digest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,44 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use super::step::Step;
 
-/// What a node remembers.
+/// The stored state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct State {
-    /// What each field should have been, by the id of its change.
+    /// The desired value of each field, by id.
     pub fields: BTreeMap<String, String>,
-    /// What is there because of an earlier spec, and goes with it.
+    /// What exists because of a spec, and is removed when no spec lists it.
     pub managed: Managed,
-    /// Steps that follow from others, and were not done when the last run ended.
+    /// Follow-up steps that had not run when the last run ended.
     pub pending: BTreeSet<Step>,
     /// Whether packages were being installed when the last run ended.
     pub in_packages: bool,
 }
 
-/// What is there because of a spec.
+/// What exists because of a spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Managed {
-    /// Packages that were not there before.
+    /// Packages that were not installed before.
     pub packages: BTreeSet<String>,
-    /// Users, and whether they can log in because of us.
+    /// Users, and whether only the spec lets them log in.
     pub users: BTreeMap<String, bool>,
     /// Keys of users, without comments.
     pub keys: BTreeMap<String, BTreeSet<String>>,
     /// Units that were not running before.
     pub services: BTreeSet<String>,
-    /// Files that were not there before.
+    /// Files that did not exist before.
     pub files: BTreeSet<String>,
 }
 
 impl Managed {
-    /// Adds what another has, so that both can be taken away.
+    /// Returns the union of both.
     pub fn with(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.packages.extend(other.packages.iter().cloned());
-        for (user, made) in &other.users {
-            let known = both.users.entry(user.clone()).or_insert(*made);
-            *known = *known || *made;
+        for (user, created) in &other.users {
+            let known = both.users.entry(user.clone()).or_insert(*created);
+            *known = *known || *created;
         }
         for (user, keys) in &other.keys {
             let known = both.keys.entry(user.clone()).or_default();

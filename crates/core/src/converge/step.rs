@@ -1,15 +1,12 @@
-//! What is done about changes, as data.
-//!
-//! In: nothing. Out: [`Step`]s; their order as values is the order in which they are done.
-//! Never: a step that does harm when it is done twice.
+//! The steps that correct changes, as data. Steps are idempotent, and their order as values is the
+//! order in which they run.
 
 use serde::{Deserialize, Serialize};
 
 use crate::foreign::ForeignText;
 
-/// One act on a node. Packages come first, in one transaction; what no longer runs ends while its
-/// files are there; files are written together; services follow their files; what closes doors
-/// comes last.
+/// A step on a node. Packages come first, in one transaction; units stop while their files still
+/// exist; files are written together; services follow their files; what removes access comes last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
@@ -20,7 +17,7 @@ pub enum Step {
         /// Names.
         remove: Vec<String>,
     },
-    /// Makes a user with a home directory and no password.
+    /// Creates a user with a home directory and no password.
     CreateUser {
         /// Login name.
         name: String,
@@ -28,7 +25,8 @@ pub enum Step {
         shell: String,
     },
     /// Lets a user log in again.
-    OpenUser {
+    #[serde(rename = "open_user")]
+    EnableLogin {
         /// Login name.
         name: String,
         /// Login shell.
@@ -44,9 +42,9 @@ pub enum Step {
         /// The unit.
         unit: String,
     },
-    /// Makes a directory, or gives it owner and mode.
+    /// Creates a directory, or sets its owner and mode.
     Directory {
-        /// Where.
+        /// Its path.
         path: String,
         /// Its mode.
         mode: u32,
@@ -57,30 +55,30 @@ pub enum Step {
     },
     /// Writes a file.
     Write {
-        /// Where.
+        /// Its path.
         path: String,
-        /// What.
+        /// Its content.
         content: String,
         /// Its mode.
         mode: u32,
         /// Its owner.
         owner: String,
-        /// Its group; the owner's own when empty.
+        /// Its group; the owner's primary group when empty.
         group: String,
     },
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     Link {
-        /// Where.
+        /// Its path.
         path: String,
-        /// Where it leads.
+        /// Its target.
         target: String,
     },
-    /// Removes a file.
+    /// Deletes a file.
     Delete {
-        /// Where.
+        /// Its path.
         path: String,
     },
-    /// Tells the kernel its host name.
+    /// Sets the host name of the kernel.
     Hostname {
         /// The name.
         name: String,
@@ -92,21 +90,22 @@ pub enum Step {
         /// Its value.
         value: String,
     },
-    /// Takes a network card's new configuration over.
+    /// Applies the new configuration of a network interface.
     Network {
-        /// The card.
+        /// The interface.
         interface: String,
     },
-    /// Lets systemd read unit files again.
-    ReadUnits,
+    /// Makes systemd reload its unit files.
+    #[serde(rename = "read_units")]
+    DaemonReload,
     /// Enables a unit.
     Enable {
         /// The unit.
         unit: String,
-        /// Whether it is masked, which must end first.
+        /// Whether it is masked and must be unmasked first.
         masked: bool,
     },
-    /// Lets a unit read its configuration again.
+    /// Reloads the configuration of a unit.
     Reload {
         /// The unit.
         unit: String,
@@ -121,31 +120,34 @@ pub enum Step {
         /// The unit.
         unit: String,
     },
-    /// Takes a user out of a group.
-    LeaveGroup {
+    /// Removes a user from a group.
+    #[serde(rename = "leave_group")]
+    RemoveFromGroup {
         /// Login name.
         user: String,
         /// The group.
         group: String,
     },
-    /// Lets a user no longer log in; files stay.
-    CloseUser {
+    /// Prevents a user from logging in; files are kept.
+    #[serde(rename = "close_user")]
+    DisableLogin {
         /// Login name.
         name: String,
     },
 }
 
 impl Step {
-    /// Tells whether it follows from a file: when the file is written and this is not done, nothing
-    /// on the node shows it.
+    /// Tells whether it follows the write of a file. If the write succeeded and this step did not run,
+    /// nothing on the node shows that it is missing.
     pub fn follows_files(&self) -> bool {
         match self {
-            Self::Reload { .. } | Self::Restart { .. } | Self::Network { .. } | Self::ReadUnits => {
-                true
-            }
+            Self::Reload { .. }
+            | Self::Restart { .. }
+            | Self::Network { .. }
+            | Self::DaemonReload => true,
             Self::Packages { .. }
             | Self::CreateUser { .. }
-            | Self::OpenUser { .. }
+            | Self::EnableLogin { .. }
             | Self::Directory { .. }
             | Self::Write { .. }
             | Self::Link { .. }
@@ -156,43 +158,64 @@ impl Step {
             | Self::Disable { .. }
             | Self::Enable { .. }
             | Self::Start { .. }
-            | Self::LeaveGroup { .. }
-            | Self::CloseUser { .. } => false,
+            | Self::RemoveFromGroup { .. }
+            | Self::DisableLogin { .. } => false,
         }
     }
 
-    /// Returns what it does in a few words. Names of files are in it, which anyone may choose.
-    pub fn words(&self) -> String {
-        let words = match self {
+    /// Describes it in one line, escaped: it may contain names of files that users chose.
+    pub fn description(&self) -> String {
+        let text = match self {
             Self::Packages { install, remove } => {
-                let mut words = Vec::new();
+                let mut parts = Vec::new();
                 if !install.is_empty() {
-                    words.push(format!("install {}", install.join(", ")));
+                    parts.push(format!("install {}", install.join(", ")));
                 }
                 if !remove.is_empty() {
-                    words.push(format!("remove {}", remove.join(", ")));
+                    parts.push(format!("remove {}", remove.join(", ")));
                 }
-                words.join("; ")
+                parts.join("; ")
             }
-            Self::CreateUser { name, .. } => format!("make the user {name}"),
-            Self::OpenUser { name, .. } => format!("let {name} log in"),
-            Self::Directory { path, .. } => format!("set up {path}"),
+            Self::CreateUser { name, .. } => format!("create user {name}"),
+            Self::EnableLogin { name, .. } => format!("enable login of {name}"),
+            Self::Directory { path, .. } => format!("create directory {path}"),
             Self::Write { path, .. } => format!("write {path}"),
             Self::Link { path, target } => format!("link {path} to {target}"),
-            Self::Delete { path } => format!("remove {path}"),
-            Self::Hostname { name } => format!("set the host name {name}"),
+            Self::Delete { path } => format!("delete {path}"),
+            Self::Hostname { name } => format!("set hostname {name}"),
             Self::Sysctl { key, value } => format!("set {key} = {value}"),
-            Self::Network { interface } => format!("set up {interface}"),
-            Self::ReadUnits => "read unit files".to_owned(),
+            Self::Network { interface } => format!("reconfigure {interface}"),
+            Self::DaemonReload => "reload unit files".to_owned(),
             Self::Stop { unit } => format!("stop {unit}"),
             Self::Disable { unit } => format!("disable {unit}"),
             Self::Enable { unit, .. } => format!("enable {unit}"),
             Self::Reload { unit } => format!("reload {unit}"),
             Self::Restart { unit } => format!("restart {unit}"),
             Self::Start { unit } => format!("start {unit}"),
-            Self::LeaveGroup { user, group } => format!("take {user} out of {group}"),
-            Self::CloseUser { name } => format!("close the account of {name}"),
+            Self::RemoveFromGroup { user, group } => format!("remove {user} from group {group}"),
+            Self::DisableLogin { name } => format!("disable login of {name}"),
         };
-        ForeignText::line(&words).into()
+        ForeignText::line(&text).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Step;
+
+    #[test]
+    fn the_stored_names_are_stable() {
+        let text = String::new;
+        let (name, shell) = (text(), text());
+        let enable = Step::EnableLogin { name, shell };
+        let (name, user, group) = (text(), text(), text());
+        for (step, stored) in [
+            (enable, "open_user"),
+            (Step::DisableLogin { name }, "close_user"),
+            (Step::RemoveFromGroup { user, group }, "leave_group"),
+            (Step::DaemonReload, "read_units"),
+        ] {
+            assert_eq!(serde_json::to_value(step).unwrap()["step"], stored);
+        }
     }
 }

@@ -1,45 +1,43 @@
-//! Names, time zone, network.
-//!
-//! In: what is wanted. Out: entries of the ledger.
-//! Never: a network set up by something else than systemd-networkd changed; that is named only.
+//! Host name, time zone and network. A network that is not configured by systemd-networkd is only
+//! reported.
 
 use super::change::{Danger, Handling};
+use super::decision_builder::DecisionBuilder;
 use super::edit;
 use super::facts::{FileFact, NetworkManager};
-use super::ledger::Ledger;
 use super::step::Step;
 
-/// The host name.
+/// The host name file.
 pub(super) const HOSTNAME: &str = "/etc/hostname";
-/// Names and addresses.
+/// The hosts file.
 pub(super) const HOSTS: &str = "/etc/hosts";
-/// The time zone, as a link.
+/// The link to the time zone.
 pub(super) const LOCALTIME: &str = "/etc/localtime";
-/// The time zone, as a word.
+/// The name of the time zone.
 pub(super) const TIMEZONE: &str = "/etc/timezone";
 /// The tz database.
 pub(super) const ZONES: &str = "/usr/share/zoneinfo";
-/// Our part of the network's configuration. The first file that matches a card counts.
+/// The managed network configuration. networkd uses the first file that matches an interface.
 pub(super) const NETWORK: &str = "/etc/systemd/network/05-homestak.network";
-/// Name servers.
+/// The resolver configuration.
 pub(super) const RESOLV: &str = "/etc/resolv.conf";
-/// The pages of Proxmox VE that have the notice.
+/// The script of Proxmox VE that shows the subscription notice.
 pub(super) const NOTICE: &str = "/usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js";
 
-const ROOTS: (u32, &str, &str) = (0o644, "root", "root");
+const ROOT_FILE: (u32, &str, &str) = (0o644, "root", "root");
 
-pub(super) fn hostname(id: &str, name: &str, ledger: &mut Ledger<'_>) {
-    let found = ledger.facts.hostname.clone();
-    if ledger.compare(id, "kernel", name, &found, None) {
+pub(super) fn hostname(id: &str, name: &str, builder: &mut DecisionBuilder<'_>) {
+    let found = builder.facts.hostname.clone();
+    if builder.compare(id, "kernel", name, &found, None) {
         let name = name.to_owned();
-        ledger.steps.insert(Step::Hostname { name });
+        builder.steps.insert(Step::Hostname { name });
     }
-    ledger.put(id, HOSTNAME, format!("{name}\n"), ROOTS, Vec::new());
+    builder.put_file(id, HOSTNAME, format!("{name}\n"), ROOT_FILE, Vec::new());
 }
 
-pub(super) fn hosts(id: &str, address: &str, names: &[String], ledger: &mut Ledger<'_>) {
-    let text = if ledger.facts.files.contains_key(HOSTS) {
-        ledger.text(HOSTS).unwrap_or_default()
+pub(super) fn hosts(id: &str, address: &str, names: &[String], builder: &mut DecisionBuilder<'_>) {
+    let text = if builder.facts.files.contains_key(HOSTS) {
+        builder.text(HOSTS).unwrap_or_default()
     } else {
         "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
     };
@@ -49,16 +47,16 @@ pub(super) fn hosts(id: &str, address: &str, names: &[String], ledger: &mut Ledg
     let found = if text == right {
         line.as_str()
     } else {
-        "otherwise"
+        "different"
     };
-    if ledger.compare(id, "line", &line, found, None) {
-        ledger.need(HOSTS);
-        ledger.edit(id, HOSTS, right, Vec::new());
+    if builder.compare(id, "line", &line, found, None) {
+        builder.require(HOSTS);
+        builder.edit_file(id, HOSTS, right, Vec::new());
     }
 }
 
-pub(super) fn timezone(id: &str, zone: &str, ledger: &mut Ledger<'_>) {
-    let files = &ledger.facts.files;
+pub(super) fn timezone(id: &str, zone: &str, builder: &mut DecisionBuilder<'_>) {
+    let files = &builder.facts.files;
     let target = format!("{ZONES}/{zone}");
     let known = files.contains_key(&target);
     let found = match files.get(LOCALTIME) {
@@ -66,80 +64,80 @@ pub(super) fn timezone(id: &str, zone: &str, ledger: &mut Ledger<'_>) {
             .split_once("zoneinfo/")
             .map_or_else(|| target.clone(), |(_, zone)| zone.to_owned()),
         Some(FileFact::Regular { .. } | FileFact::Directory { .. } | FileFact::Other) => {
-            "no link".to_owned()
+            "not a link".to_owned()
         }
         None => "absent".to_owned(),
     };
-    if !known && ledger.facts.packages.contains_key("tzdata") && !ledger.ignores(id, "zone") {
-        ledger.refuse(format!("there is no time zone `{zone}`"));
+    if !known && builder.facts.packages.contains_key("tzdata") && !builder.ignores(id, "zone") {
+        builder.refuse(format!("time zone `{zone}` does not exist on this node"));
     }
-    if ledger.compare(id, "zone", zone, &found, None) {
+    if builder.compare(id, "zone", zone, &found, None) {
         let path = LOCALTIME.to_owned();
-        ledger.steps.insert(Step::Link { path, target });
+        builder.steps.insert(Step::Link { path, target });
     }
     // Newer releases have no such file.
-    if ledger.facts.files.contains_key(TIMEZONE) {
-        ledger.put(id, TIMEZONE, format!("{zone}\n"), ROOTS, Vec::new());
+    if builder.facts.files.contains_key(TIMEZONE) {
+        builder.put_file(id, TIMEZONE, format!("{zone}\n"), ROOT_FILE, Vec::new());
     }
 }
 
-/// A fixed address that is wanted.
-pub(super) struct WantedNetwork<'a> {
+/// A desired static address.
+pub(super) struct DesiredNetwork<'a> {
     pub(super) address: &'a str,
     pub(super) gateway: Option<&'a str>,
     pub(super) dns: &'a [String],
     pub(super) domain: Option<&'a str>,
 }
 
-pub(super) fn network(id: &str, wanted: &WantedNetwork<'_>, ledger: &mut Ledger<'_>) {
+pub(super) fn network(id: &str, desired: &DesiredNetwork<'_>, builder: &mut DecisionBuilder<'_>) {
     let danger = Some(Danger::Network);
-    let found = ledger.facts.network.clone();
+    let found = builder.facts.network.clone();
     let addresses = found.addresses.join(", ");
     let gateway = found.gateway.as_deref().unwrap_or("none").to_owned();
-    let wanted_gateway = wanted.gateway.unwrap_or("none").to_owned();
+    let desired_gateway = desired.gateway.unwrap_or("none").to_owned();
     if found.manager == NetworkManager::Other {
         for (field, expected, found) in [
-            ("address", wanted.address, &addresses),
-            ("gateway", &wanted_gateway, &gateway),
+            ("address", desired.address, &addresses),
+            ("gateway", &desired_gateway, &gateway),
         ] {
-            if ledger.ignores(id, field) {
+            if builder.ignores(id, field) {
                 continue;
             }
-            ledger
+            builder
                 .fields
                 .insert(format!("{id}/{field}"), expected.to_owned());
             if expected != found {
-                ledger.note(id, field, expected, found, danger, Handling::Report);
+                builder.report(id, field, expected, found, danger, Handling::Report);
             }
         }
         return;
     }
     let interface = found.interface;
-    let mut differs = ledger.compare(id, "address", wanted.address, &addresses, danger);
-    differs |= ledger.compare(id, "gateway", &wanted_gateway, &gateway, danger);
+    let mut differs = builder.compare(id, "address", desired.address, &addresses, danger);
+    differs |= builder.compare(id, "gateway", &desired_gateway, &gateway, danger);
     if differs {
-        ledger.need(NETWORK);
+        builder.require(NETWORK);
         let interface = interface.clone();
-        ledger.steps.insert(Step::Network { interface });
+        builder.steps.insert(Step::Network { interface });
     }
     let mut lines = format!(
         "# Written by homestak.\n[Match]\nName={interface}\n\n[Network]\nAddress={}\n",
-        wanted.address
+        desired.address
     );
-    for (key, value) in [("Gateway", wanted.gateway), ("Domains", wanted.domain)] {
+    for (key, value) in [("Gateway", desired.gateway), ("Domains", desired.domain)] {
         if let Some(value) = value {
             lines += &format!("{key}={value}\n");
         }
     }
-    for server in wanted.dns {
+    for server in desired.dns {
         lines += &format!("DNS={server}\n");
     }
-    ledger.put(id, NETWORK, lines, ROOTS, Vec::new());
-    // A link leads to a resolver that takes name servers from the file above.
-    if !wanted.dns.is_empty()
-        && let Some(text) = ledger.text(RESOLV).map(str::to_owned)
+    builder.put_file(id, NETWORK, lines, ROOT_FILE, Vec::new());
+    // If it is a link, a local resolver takes name servers from the file above.
+    if !desired.dns.is_empty()
+        && let Some(text) = builder.text(RESOLV).map(str::to_owned)
     {
-        let right = edit::resolv(&text, wanted.dns, wanted.domain);
+        let right = edit::resolv(&text, desired.dns, desired.domain);
         let servers = |text: &str| -> String {
             let lines = text
                 .lines()
@@ -147,28 +145,28 @@ pub(super) fn network(id: &str, wanted: &WantedNetwork<'_>, ledger: &mut Ledger<
             lines.map(str::trim).collect::<Vec<_>>().join(", ")
         };
         let (expected, found) = (servers(&right), servers(&text));
-        let mended = ledger.compare(id, "dns", &expected, &found, danger);
-        if mended {
-            ledger.need(RESOLV);
+        let corrected = builder.compare(id, "dns", &expected, &found, danger);
+        if corrected {
+            builder.require(RESOLV);
         }
-        let left = expected != found && !mended || ledger.ignores(id, "dns");
-        if right != text && !left {
-            ledger.edit(id, RESOLV, right, Vec::new());
+        let stays = expected != found && !corrected || builder.ignores(id, "dns");
+        if right != text && !stays {
+            builder.edit_file(id, RESOLV, right, Vec::new());
         }
     }
 }
 
-pub(super) fn notice(id: &str, removed: bool, ledger: &mut Ledger<'_>) {
+pub(super) fn notice(id: &str, removed: bool, builder: &mut DecisionBuilder<'_>) {
     if !removed {
         return;
     }
-    let Some(text) = ledger.text(NOTICE) else {
+    let Some(text) = builder.text(NOTICE) else {
         return;
     };
-    let without = edit::notice(text);
+    let without = edit::without_subscription_notice(text);
     let found = if without == text { "absent" } else { "present" };
-    if ledger.compare(id, "notice", "absent", found, None) {
-        ledger.need(NOTICE);
-        ledger.edit(id, NOTICE, without, Vec::new());
+    if builder.compare(id, "notice", "absent", found, None) {
+        builder.require(NOTICE);
+        builder.edit_file(id, NOTICE, without, Vec::new());
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::code::Code;
-use super::diagnostic::{Diagnostic, Faults};
+use super::diagnostic::{Diagnostic, Diagnostics};
 use super::schema::Definitions;
 use super::source::Span;
 use super::tree::{Data, Entry, Meaning, Scalar, Value};
@@ -54,14 +54,14 @@ pub trait Decode: Sized {
 /// What decoders share: where faults go, and whether the source may be quoted.
 pub struct Context<'a> {
     /// Where faults go.
-    pub faults: &'a mut Faults,
+    pub faults: &'a mut Diagnostics,
     /// Whether the source holds secrets, so that no text of it may appear in a message.
     pub secret: bool,
 }
 
 impl<'a> Context<'a> {
     /// Makes a context for an ordinary source.
-    pub fn new(faults: &'a mut Faults) -> Self {
+    pub fn new(faults: &'a mut Diagnostics) -> Self {
         Self {
             faults,
             secret: false,

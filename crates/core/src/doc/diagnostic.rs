@@ -78,7 +78,7 @@ const MAX_KEPT: usize = 1_000;
 
 /// Collects diagnostics, so that one run reports all of them.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub struct Diagnostics {
     kept: Vec<Diagnostic>,
     /// What is kept already: documents shared by several others are reported once.
     seen: BTreeSet<(Code, Span, String)>,
@@ -86,7 +86,7 @@ pub struct Faults {
     dropped: usize,
 }
 
-impl Faults {
+impl Diagnostics {
     /// Adds one. A diagnostic that is already there is not added again.
     pub fn push(&mut self, diagnostic: Diagnostic) {
         let key = (diagnostic.code, diagnostic.span, diagnostic.message.clone());
@@ -177,7 +177,7 @@ mod tests {
             };
             Diagnostic::error(Code::UnknownKey, span, "unknown key")
         };
-        let mut faults = Faults::default();
+        let mut faults = Diagnostics::default();
         (0..200).for_each(|start| faults.push(fault(start)));
         faults.push(fault(0));
         assert_eq!((faults.errors(), faults.iter().count()), (200, 200));

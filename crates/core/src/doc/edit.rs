@@ -5,7 +5,7 @@
 
 use super::emit::emit_scalar;
 use super::tree::Scalar;
-use super::{Faults, FileId, Source, yaml};
+use super::{Diagnostics, FileId, Source, yaml};
 
 /// Sets a key at the top of a mapping to a text. Returns `None` when the text is no mapping, or
 /// the result would not read back.
@@ -14,7 +14,7 @@ pub fn set_text(text: &str, key: &str, value: &str) -> Option<String> {
         yaml::parse(
             FileId(0),
             &Source::new("document", text),
-            &mut Faults::default(),
+            &mut Diagnostics::default(),
         )
     };
     let tree = read(text)?;

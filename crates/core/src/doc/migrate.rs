@@ -5,7 +5,7 @@
 
 use super::code::Code;
 use super::decode::Context;
-use super::diagnostic::Faults;
+use super::diagnostic::Diagnostics;
 use super::manifest::OnError;
 use super::tree::{Data, Entry, Key, Meaning, NOWHERE, Scalar, Value};
 
@@ -31,7 +31,7 @@ pub enum NotMigrated {
 }
 
 /// Migrates a version 1 manifest. What could not be carried over is reported as notices.
-pub fn migrate(tree: &Value, stem: &str, faults: &mut Faults) -> Result<Value, NotMigrated> {
+pub fn migrate(tree: &Value, stem: &str, faults: &mut Diagnostics) -> Result<Value, NotMigrated> {
     let version = tree
         .field("schema_version")
         .and_then(Value::scalar)

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use super::address::Address;
 use super::declare::document;
 use super::decode::{Context, Decode as _, Spanned};
-use super::diagnostic::Faults;
+use super::diagnostic::Diagnostics;
 use super::node_config::PublicKey;
 use super::posture::Posture;
 use super::scalar::{Domain, Name, NodeName, UserName, Version};
@@ -102,8 +102,8 @@ document! {
 }
 
 /// Reads a spec. `None` when it has errors, which are in the faults.
-pub fn read(path: &str, text: &str, sources: &mut Sources) -> (Option<NodeSpec>, Faults) {
-    let mut faults = Faults::default();
+pub fn read(path: &str, text: &str, sources: &mut Sources) -> (Option<NodeSpec>, Diagnostics) {
+    let mut faults = Diagnostics::default();
     // Its lines may hold content of files that are not for everyone.
     let source = Source::secret(path, text);
     let file = sources.add(source.clone());

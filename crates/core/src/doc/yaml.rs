@@ -9,7 +9,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
 use super::code::Code;
 use super::decode::shorten;
-use super::diagnostic::{Diagnostic, Faults};
+use super::diagnostic::{Diagnostic, Diagnostics};
 use super::open_map::OpenMap;
 use super::size::{Size, size};
 use super::source::{FileId, Source, Span};
@@ -25,7 +25,7 @@ const MAX_VALUES: usize = 1_000_000;
 const MAX_COPIED: usize = MAX_BYTES;
 
 /// Reads one YAML document. Reports what is wrong with it and returns what could be read.
-pub fn parse(file: FileId, source: &Source, faults: &mut Faults) -> Option<Value> {
+pub fn parse(file: FileId, source: &Source, faults: &mut Diagnostics) -> Option<Value> {
     let start = Span::start_of(file);
     if source.text.len() > MAX_BYTES {
         faults.push(
@@ -94,7 +94,7 @@ struct Builder<'a> {
     secret: bool,
     /// Byte offset of each character; empty when the text is ASCII and both counts agree.
     offsets: Vec<u32>,
-    faults: &'a mut Faults,
+    faults: &'a mut Diagnostics,
     stack: Vec<Open>,
     anchors: BTreeMap<usize, Value>,
     values: usize,
@@ -104,7 +104,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(file: FileId, source: &'a Source, faults: &'a mut Faults) -> Self {
+    fn new(file: FileId, source: &'a Source, faults: &'a mut Diagnostics) -> Self {
         let text = source.text.as_str();
         let offsets = if text.is_ascii() {
             Vec::new()
@@ -545,7 +545,12 @@ mod tests {
     use super::*;
 
     fn spans(text: &str) -> Vec<String> {
-        let value = parse(FileId(0), &Source::new("x", text), &mut Faults::default()).unwrap();
+        let value = parse(
+            FileId(0),
+            &Source::new("x", text),
+            &mut Diagnostics::default(),
+        )
+        .unwrap();
         let entries = value.entries().unwrap_or_default().iter();
         entries
             .map(|entry| {
@@ -567,7 +572,12 @@ mod tests {
     #[test]
     fn written_keys_win_over_merged_ones() {
         let text = "base: &b {x: 1, y: 2}\nmore:\n  <<: *b\n  y: 3\n";
-        let value = parse(FileId(0), &Source::new("x", text), &mut Faults::default()).unwrap();
+        let value = parse(
+            FileId(0),
+            &Source::new("x", text),
+            &mut Diagnostics::default(),
+        )
+        .unwrap();
         let more = value.field("more").unwrap();
         assert_eq!(more.field("x").and_then(Value::as_text), Some("1"));
         assert_eq!(more.field("y").and_then(Value::as_text), Some("3"));

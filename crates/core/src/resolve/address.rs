@@ -10,7 +10,7 @@ use crate::doc::manifest::Node;
 use crate::doc::preset::Preset;
 use crate::doc::site::{Defaults, Network, Site};
 use crate::doc::spec::SpecNetwork;
-use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
 use super::origin::{Origin, Valued};
 use super::reference::dangling;
@@ -46,7 +46,7 @@ pub(super) struct Inputs<'a> {
 }
 
 /// Decides where a node is on the network.
-pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Faults) -> Networking {
+pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Diagnostics) -> Networking {
     let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
     let written = address(inputs);
     let (name, network) = network(inputs, written.as_ref(), faults);
@@ -141,7 +141,7 @@ fn address(inputs: &Inputs<'_>) -> Option<Spanned<Address>> {
 fn network<'a>(
     inputs: &Inputs<'a>,
     address: Option<&Spanned<Address>>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> (Option<Valued<String>>, Option<&'a Network>) {
     let networks = inputs.site.and_then(|site| site.networks.as_ref());
     let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
@@ -202,7 +202,7 @@ fn fixed(
     written: &Spanned<Address>,
     network: Option<&Network>,
     gateway: Option<&Valued<IpAddr>>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> Valued<Option<Cidr>> {
     let Address::Static { ip, prefix } = written.value else {
         return Valued::built_in(None);
@@ -327,7 +327,7 @@ fn between(network: Cidr) -> String {
 }
 
 /// Reports an address that no machine can have. Returns whether one can.
-fn check_usable(address: Cidr, span: Span, faults: &mut Faults) -> bool {
+fn check_usable(address: Cidr, span: Span, faults: &mut Diagnostics) -> bool {
     let Some((why, hint)) = unusable(address) else {
         return true;
     };
@@ -337,7 +337,7 @@ fn check_usable(address: Cidr, span: Span, faults: &mut Faults) -> bool {
 }
 
 /// Checks the networks of a site on their own.
-pub(super) fn check_networks(site: &Site, faults: &mut Faults) {
+pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
     let networks = site.networks.iter().flat_map(|networks| &networks.value);
     for (name, network) in networks {
         if crate::doc::scalar::Name::new(name).is_none() {

@@ -10,7 +10,7 @@ use crate::catalog::Catalog;
 use crate::doc::manifest::{Manifest, Mode, OnError, Pattern};
 use crate::doc::scalar::{NodeName, Vmid};
 use crate::doc::timeouts::{Limit, Timeouts};
-use crate::doc::{Code, Diagnostic, Faults, Severity, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Diagnostics, Severity, Span, Spanned};
 
 use super::node::{ResolvedNode, Scope};
 use super::origin::{Origin, Valued, written_or};
@@ -81,9 +81,13 @@ pub struct Resolved {
     pub nodes: Vec<ResolvedNode>,
 }
 
-/// Resolves the manifest `name`. Faults say whether the result can be used.
-pub fn manifest(catalog: &Catalog, name: &str, request: &Request) -> (Option<Resolved>, Faults) {
-    let mut faults = Faults::default();
+/// Resolves the manifest `name`. Diagnostics say whether the result can be used.
+pub fn manifest(
+    catalog: &Catalog,
+    name: &str,
+    request: &Request,
+) -> (Option<Resolved>, Diagnostics) {
+    let mut faults = Diagnostics::default();
     let Some(document) = catalog.manifests.get(name) else {
         return (None, faults);
     };
@@ -145,7 +149,7 @@ fn check_unplaced(
     manifest: &Manifest,
     topology: &Topology<'_>,
     scope: &Scope<'_>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) {
     let Some(stand_in) = NodeName::new("unnamed") else {
         return;
@@ -166,7 +170,7 @@ fn check_unplaced(
             span: start,
         };
         let name = node.name.as_ref().unwrap_or(&stand_in);
-        let mut found = Faults::default();
+        let mut found = Diagnostics::default();
         scope.node(
             &Placed {
                 name,
@@ -221,7 +225,7 @@ fn relate(
     topology: &Topology<'_>,
     catalog: &Catalog,
     request: &Request,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) {
     for (at, placed) in topology.nodes.iter().enumerate() {
         let node = &mut nodes[at];
@@ -265,7 +269,7 @@ fn assign_vmids(
     nodes: &mut [ResolvedNode],
     topology: &Topology<'_>,
     scope: &Scope<'_>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) {
     // The graph has no circles: where the documents have one, it was cut.
     let root = |at: usize| std::iter::successors(Some(at), |at| topology.graph.parent(*at)).last();
@@ -301,7 +305,7 @@ fn assign_vmids(
 
 /// Reports addresses that two machines would share. The same address in two named networks is
 /// two addresses.
-fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
+fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostics) {
     let mut taken: BTreeMap<(Option<&str>, std::net::IpAddr), (String, Span)> = BTreeMap::new();
     let hosts = catalog
         .hosts
@@ -363,7 +367,7 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Fault
 }
 
 /// Adds the faults of every document the manifest uses.
-fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Faults) {
+fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostics) {
     site::check_site(catalog, faults);
     let names = |pick: fn(&ResolvedNode) -> Option<&Valued<String>>| -> BTreeSet<&str> {
         nodes

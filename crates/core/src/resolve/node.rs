@@ -8,7 +8,7 @@ use crate::doc::image::ImageKind;
 use crate::doc::manifest::{ApiAccess, Manifest, Mode, Node, NodeType};
 use crate::doc::preset::Preset;
 use crate::doc::scalar::{NodeName, Vmid};
-use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
 use super::address::{Inputs, Networking, networking};
 use super::manifest::Request;
@@ -86,7 +86,7 @@ pub(super) struct Scope<'a> {
 
 impl Scope<'_> {
     /// Resolves everything of a node that does not depend on other nodes.
-    pub(super) fn node(&self, placed: &Placed<'_>, faults: &mut Faults) -> ResolvedNode {
+    pub(super) fn node(&self, placed: &Placed<'_>, faults: &mut Diagnostics) -> ResolvedNode {
         let node = &placed.node.value;
         let kind = written_or(node.kind.as_ref(), NodeType::Vm);
         if !node.invalid.contains(&"type") {
@@ -141,7 +141,7 @@ impl Scope<'_> {
         self.catalog.presets.get(name)?.value.as_ref()
     }
 
-    fn spec(&self, node: &Node, faults: &mut Faults) -> Option<Valued<String>> {
+    fn spec(&self, node: &Node, faults: &mut Diagnostics) -> Option<Valued<String>> {
         let spec = node.spec.as_ref()?;
         let specs = &self.catalog.specs;
         if !specs.contains_key(spec.as_str()) {
@@ -158,7 +158,7 @@ impl Scope<'_> {
     }
 
     /// The node's preset, the site's, or `vm-small` where the site has one.
-    fn preset(&self, placed: &Placed<'_>, faults: &mut Faults) -> Option<Valued<String>> {
+    fn preset(&self, placed: &Placed<'_>, faults: &mut Diagnostics) -> Option<Valued<String>> {
         const FALLBACK: &str = "vm-small";
         let node = &placed.node.value;
         let presets = &self.catalog.presets;
@@ -205,7 +205,7 @@ impl Scope<'_> {
         &self,
         placed: &Placed<'_>,
         kind: NodeType,
-        faults: &mut Faults,
+        faults: &mut Diagnostics,
     ) -> (Option<Valued<String>>, Option<Valued<String>>) {
         let node = &placed.node.value;
         let defaults = self.catalog.defaults();
@@ -248,7 +248,11 @@ impl Scope<'_> {
     }
 
     /// A template is a volume on the host's storage, or an image of ours.
-    fn template(&self, template: &Spanned<String>, faults: &mut Faults) -> Option<Valued<String>> {
+    fn template(
+        &self,
+        template: &Spanned<String>,
+        faults: &mut Diagnostics,
+    ) -> Option<Valued<String>> {
         if template.contains(':') {
             return Some(Valued::from(template));
         }
@@ -260,7 +264,7 @@ impl Scope<'_> {
         name: &str,
         span: Span,
         wanted: ImageKind,
-        faults: &mut Faults,
+        faults: &mut Diagnostics,
     ) -> Option<Valued<String>> {
         let Some(image) = self.catalog.image(name) else {
             faults.push(dangling(
@@ -303,7 +307,7 @@ impl Scope<'_> {
         node: &Node,
         spec: Option<&Valued<String>>,
         preset: Option<&Valued<String>>,
-        faults: &mut Faults,
+        faults: &mut Diagnostics,
     ) -> Networking {
         let spec = spec.and_then(|spec| {
             self.catalog
@@ -327,7 +331,7 @@ impl Scope<'_> {
         networking(&inputs, faults)
     }
 
-    fn mode(&self, placed: &Placed<'_>, kind: NodeType, faults: &mut Faults) -> Valued<Mode> {
+    fn mode(&self, placed: &Placed<'_>, kind: NodeType, faults: &mut Diagnostics) -> Valued<Mode> {
         let own = placed
             .node
             .execution
@@ -366,7 +370,7 @@ impl Scope<'_> {
         Valued::derived(Mode::Push, "pve nodes are configured by push", Some(span))
     }
 
-    fn check_api_token(&self, node: &Node, faults: &mut Faults) {
+    fn check_api_token(&self, node: &Node, faults: &mut Diagnostics) {
         let api = node.access.as_ref().and_then(|access| access.api.as_ref());
         if let Some(token) = api.and_then(|api| api.token.as_ref()) {
             super::site::check_api_token(self.catalog, token, faults);
@@ -414,7 +418,7 @@ fn built_in(placed: &Placed<'_>, key: &str, value: &str) -> Diagnostic {
 }
 
 /// Reports keys that belong to another type of node.
-fn check_type_keys(node: &Node, kind: NodeType, faults: &mut Faults) {
+fn check_type_keys(node: &Node, kind: NodeType, faults: &mut Diagnostics) {
     let api = node.access.as_ref().and_then(|access| access.api.as_ref());
     let (not_ct, only_ct, only_pve) = ("every type but `ct`", "type `ct`", "type `pve`");
     let keys = [

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::doc::manifest::{Manifest, Pattern};
-use crate::doc::{Code, Diagnostic, Faults, Span};
+use crate::doc::{Code, Diagnostic, Diagnostics, Span};
 
 use super::origin::Valued;
 use super::topology::Topology;
@@ -15,7 +15,7 @@ use super::topology::Topology;
 pub(super) fn pattern(
     manifest: &Manifest,
     topology: &Topology<'_>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> Valued<Pattern> {
     let derived = derive(topology);
     let Some(written) = &manifest.pattern else {
@@ -151,7 +151,7 @@ fn check(
     topology: &Topology<'_>,
     written: Option<Span>,
     span: Span,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) {
     let mut check = Check {
         topology,
@@ -241,7 +241,7 @@ fn mesh(check: &mut Check<'_, '_>) {
 }
 
 /// The hub stands at the top and has spokes: its children, and every other node at the top.
-fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Faults) {
+fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Diagnostics) {
     let roots: Vec<usize> = topology.graph.roots().collect();
     let hub = match topology.hub {
         Some((hub, _)) => hub,
@@ -296,7 +296,7 @@ fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Faults) {
 }
 
 /// Two or more regions, each with nodes, each reachable over links; every node in a region.
-fn federated(check: &mut Check<'_, '_>, faults: &mut Faults) {
+fn federated(check: &mut Check<'_, '_>, faults: &mut Diagnostics) {
     let topology = check.topology;
     if topology.regions.len() < 2 {
         return check.mismatch(

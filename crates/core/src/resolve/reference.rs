@@ -4,7 +4,7 @@
 //! Never: the same dangling name reported with different words in different places.
 
 use crate::doc::decode::closest;
-use crate::doc::{Code, Diagnostic, Faults, Span};
+use crate::doc::{Code, Diagnostic, Diagnostics, Span};
 
 /// Reports that `name` does not exist among `known`.
 pub(crate) fn dangling<'k>(
@@ -32,7 +32,7 @@ const MANY: usize = 1_000;
 
 /// Reports that `name` does not exist among the nodes or regions of a manifest, which can be many.
 pub(super) fn lost<'k>(
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
     (code, what): (Code, &str),
     (name, span): (&str, Span),
     n_known: usize,

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::catalog::Catalog;
 use crate::doc::spec::{SshKeyId, User};
-use crate::doc::{Code, Diagnostic, Faults, Severity, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Diagnostics, Severity, Span, Spanned};
 
 use super::address::check_networks;
 use super::manifest::{Request, manifest};
@@ -15,7 +15,7 @@ use super::reference::dangling;
 use super::spec::{check as check_spec, ssh_keys};
 
 /// Checks everything in a site.
-pub fn validate(catalog: &Catalog) -> Faults {
+pub fn validate(catalog: &Catalog) -> Diagnostics {
     let mut faults = catalog.faults.clone();
     check_site(catalog, &mut faults);
     for name in catalog.specs.keys() {
@@ -44,7 +44,7 @@ pub fn validate(catalog: &Catalog) -> Faults {
 
 /// Says which images of the site can change. Those built into the program are not the site's, and
 /// a warning says it when one of them is downloaded.
-fn notice_images(catalog: &Catalog, faults: &mut Faults) {
+fn notice_images(catalog: &Catalog, faults: &mut Diagnostics) {
     for document in catalog.images.values() {
         let source = catalog.sources.source(document.file);
         let built_in = source.is_some_and(|source| source.path.starts_with("stock:"));
@@ -58,7 +58,7 @@ fn notice_images(catalog: &Catalog, faults: &mut Faults) {
 }
 
 /// Checks `site.yaml` and `secrets.yaml`, which every command uses.
-pub fn check_site(catalog: &Catalog, faults: &mut Faults) {
+pub fn check_site(catalog: &Catalog, faults: &mut Diagnostics) {
     if let Some(site) = &catalog.site {
         faults.extend(site.faults.clone());
         if let Some(site) = &site.value {
@@ -120,7 +120,7 @@ pub(super) fn without_effect(key: &str, span: Span) -> Diagnostic {
 }
 
 /// Reports keys of the site and its hosts that nothing acts on.
-fn notice_unused(catalog: &Catalog, faults: &mut Faults) {
+fn notice_unused(catalog: &Catalog, faults: &mut Diagnostics) {
     let release = catalog
         .defaults()
         .and_then(|all| all.image_release.as_ref());
@@ -156,7 +156,7 @@ fn notice_unused(catalog: &Catalog, faults: &mut Faults) {
 }
 
 /// Checks what is known of a host: `nodes/NAME.yaml` and `hosts/NAME.yaml`.
-pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Faults) {
+pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
     if let Some(kind) = catalog.written_kind(name)
         && !catalog.document_kinds().any(|known| known == kind.as_str())
     {
@@ -224,7 +224,7 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Faults) {
 }
 
 /// Says that the token a node uses when it names none is not there. The node may do without.
-fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut Faults) {
+fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut Diagnostics) {
     let secrets = catalog.secrets.as_ref();
     let tokens = secrets.and_then(|secrets| secrets.value.as_ref()?.api_tokens.as_ref());
     if secrets.is_none()
@@ -244,7 +244,7 @@ fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut
 }
 
 /// Says that nobody could log in with a key.
-pub(super) fn notice_no_keys(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Faults) {
+pub(super) fn notice_no_keys(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Diagnostics) {
     let Some(secrets) = &catalog.secrets else {
         notice_no_secrets(catalog, specs, faults);
         return;
@@ -261,7 +261,7 @@ pub(super) fn notice_no_keys(catalog: &Catalog, specs: &BTreeSet<&str>, faults: 
 
 /// Says once that users get no keys because there is no file of secrets. The built-in site never
 /// has one.
-fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Faults) {
+fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Diagnostics) {
     let own = specs.iter().filter_map(|spec| catalog.specs.get(*spec));
     let own = own.filter(|document| {
         let source = catalog.sources.source(document.file);
@@ -304,7 +304,7 @@ pub fn unknown_keys<'c>(catalog: &'c Catalog, spec: &str) -> Option<&'c Diagnost
 pub(super) fn check_ssh_keys<'k>(
     catalog: &Catalog,
     listed: impl Iterator<Item = &'k Spanned<SshKeyId>>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) {
     if uncertain(catalog) {
         return;
@@ -318,7 +318,11 @@ pub(super) fn check_ssh_keys<'k>(
 }
 
 /// Reports an id of an API token that the secrets do not have.
-pub(super) fn check_api_token(catalog: &Catalog, token: &Spanned<String>, faults: &mut Faults) {
+pub(super) fn check_api_token(
+    catalog: &Catalog,
+    token: &Spanned<String>,
+    faults: &mut Diagnostics,
+) {
     if uncertain(catalog) {
         return;
     }

@@ -12,7 +12,7 @@ use crate::doc::posture::{AuthMethod, PermitRootLogin, Posture, YesNo};
 use crate::doc::scalar::Package;
 use crate::doc::secrets::SecretMap;
 use crate::doc::spec::{Spec, User};
-use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
 use super::node::ResolvedNode;
 use super::origin::{Origin, Valued, written_or};
@@ -367,7 +367,7 @@ fn run(sheet: &mut Sheet, spec: &Spec) {
 }
 
 /// Reports what is wrong with a spec and with what it names.
-pub fn check(catalog: &Catalog, name: &str, faults: &mut Faults) {
+pub fn check(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
     let Some(document) = catalog.specs.get(name) else {
         return;
     };
@@ -382,7 +382,7 @@ pub fn check(catalog: &Catalog, name: &str, faults: &mut Faults) {
 }
 
 /// Only a schedule makes a node act by itself.
-fn check_trigger(spec: &Spec, faults: &mut Faults) {
+fn check_trigger(spec: &Spec, faults: &mut Diagnostics) {
     use crate::doc::spec::Trigger;
     let trigger = spec.run.as_ref().and_then(|run| run.trigger.as_ref());
     let Some(trigger) = trigger else { return };
@@ -403,7 +403,7 @@ fn check_trigger(spec: &Spec, faults: &mut Faults) {
 }
 
 /// A unit cannot be both on and off.
-fn check_services(spec: &Spec, faults: &mut Faults) {
+fn check_services(spec: &Spec, faults: &mut Diagnostics) {
     let platform = spec.platform.as_ref();
     let Some(services) = platform.and_then(|platform| platform.services.as_ref()) else {
         return;
@@ -428,7 +428,7 @@ fn check_services(spec: &Spec, faults: &mut Faults) {
     }
 }
 
-fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &mut Faults) {
+fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &mut Diagnostics) {
     let name = posture_name(spec);
     let posture = catalog.postures.get(&name.value);
     if let Some(document) = posture {
@@ -475,7 +475,7 @@ fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &m
 
 /// Users have no passwords, so sudo that asks for one is of no use to them. The user of the driver
 /// is never asked, and root needs no sudo.
-fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults: &mut Faults) {
+fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults: &mut Diagnostics) {
     let nopasswd = secured(posture).nopasswd;
     if nopasswd.value {
         return;
@@ -516,7 +516,7 @@ fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults:
     }
 }
 
-fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Faults) {
+fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Diagnostics) {
     let users = spec
         .access
         .as_ref()
@@ -542,7 +542,7 @@ fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Faults) {
 }
 
 /// Says once that a spec's own host name is not used by nodes.
-pub(super) fn notice_hostname(catalog: &Catalog, name: &str, faults: &mut Faults) {
+pub(super) fn notice_hostname(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
     let spec = catalog
         .specs
         .get(name)

@@ -9,7 +9,7 @@ use crate::catalog::Catalog;
 use crate::doc::manifest::{Manifest, Node, NodeType};
 use crate::doc::scalar::NodeName;
 use crate::doc::spec::Spec;
-use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 use crate::graph::Graph;
 
 use super::manifest::Request;
@@ -43,7 +43,7 @@ pub(super) fn topology<'a>(
     manifest: &'a Manifest,
     catalog: &Catalog,
     request: &Request,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> Topology<'a> {
     let before = faults.errors();
     let mut by_name: BTreeMap<&NodeName, &'a Spanned<Node>> = BTreeMap::new();
@@ -122,7 +122,7 @@ fn parents(
     names: &[&NodeName],
     catalog: &Catalog,
     request: &Request,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> Vec<Option<usize>> {
     let mut parents = Vec::with_capacity(nodes.len());
     for placed in nodes {
@@ -256,7 +256,7 @@ pub(super) fn is_hypervisor(spec: &Spec) -> bool {
         })
 }
 
-fn check_hosting(nodes: &[Placed<'_>], graph: &Graph, catalog: &Catalog, faults: &mut Faults) {
+fn check_hosting(nodes: &[Placed<'_>], graph: &Graph, catalog: &Catalog, faults: &mut Diagnostics) {
     // One fault per parent, however many children it has: it is one mistake.
     let mut unfit: BTreeMap<usize, Diagnostic> = BTreeMap::new();
     for (at, placed) in nodes.iter().enumerate() {
@@ -311,7 +311,7 @@ fn cannot_host(parent: &Placed<'_>, child: &Placed<'_>, at: Span) -> Diagnostic 
     .hint(hint)
 }
 
-fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &mut Faults) {
+fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &mut Diagnostics) {
     let mut pairs = Vec::new();
     for (at, placed) in nodes.iter().enumerate() {
         let mut seen = BTreeSet::new();
@@ -369,7 +369,7 @@ fn regions<'a>(
     manifest: &'a Manifest,
     graph: &Graph,
     catalog: &Catalog,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> Vec<&'a Spanned<crate::doc::manifest::Region>> {
     let mut by_name: BTreeMap<&str, &'a Spanned<crate::doc::manifest::Region>> = BTreeMap::new();
     for region in manifest.regions.iter().flat_map(|regions| &regions.value) {
@@ -447,7 +447,7 @@ fn regions<'a>(
 fn links(
     manifest: &Manifest,
     regions: &[&Spanned<crate::doc::manifest::Region>],
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> Vec<(usize, usize, Span)> {
     let names: Vec<&str> = regions
         .iter()
@@ -471,7 +471,7 @@ fn links(
             );
             continue;
         };
-        let find = |end: &Spanned<crate::doc::scalar::Name>, faults: &mut Faults| {
+        let find = |end: &Spanned<crate::doc::scalar::Name>, faults: &mut Diagnostics| {
             let at = names.binary_search(&end.as_str()).ok();
             if at.is_none() {
                 let what = (Code::NoSuchRegion, "region");

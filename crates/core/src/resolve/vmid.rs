@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::doc::scalar::{NodeName, Vmid};
-use crate::doc::{Code, Diagnostic, Faults, Span, Spanned};
+use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
 use super::origin::{Origin, Valued};
 
@@ -28,7 +28,7 @@ pub(super) fn assign(
     candidates: &[Candidate<'_>],
     base: Option<&Spanned<Vmid>>,
     recorded: &BTreeMap<NodeName, Vmid>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> Vec<Option<Valued<Vmid>>> {
     let mut taken: BTreeMap<(&str, Vmid), usize> = BTreeMap::new();
     let mut assigned = Vec::with_capacity(candidates.len());
@@ -82,7 +82,7 @@ fn fits(
     base: &Spanned<Vmid>,
     candidates: &[Candidate<'_>],
     recorded: &BTreeMap<NodeName, Vmid>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) -> bool {
     const LARGEST: i64 = 999_999_999;
     let beyond = (0i64..).zip(candidates).filter(|(rank, node)| {
@@ -115,7 +115,7 @@ fn report(
     earlier: &Candidate<'_>,
     vmid: &Valued<Vmid>,
     recorded: &BTreeMap<NodeName, Vmid>,
-    faults: &mut Faults,
+    faults: &mut Diagnostics,
 ) {
     let place = |candidate: &Candidate<'_>| {
         candidate

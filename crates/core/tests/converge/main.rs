@@ -1,4 +1,4 @@
-//! The converge engine on models of nodes.
+//! Converge decisions, applied to models of nodes.
 #![expect(
     unreachable_pub,
     clippy::unwrap_used,
@@ -13,26 +13,26 @@ mod props;
 mod refused;
 mod shown;
 
-use homestak_core::converge::{Facts, FileFact, Resource, SystemFact, wanted};
+use homestak_core::converge::{Facts, FileFact, Resource, SystemFact, desired_resources};
 use homestak_core::doc::{Sources, node_spec};
 use serde_json::{Value, json};
 
 /// Reads a spec as a node does.
 pub fn read(spec: &Value) -> Vec<Resource> {
     let mut sources = Sources::default();
-    let (spec, faults) = node_spec::read("spec.yaml", &spec.to_string(), &mut sources);
-    let said: Vec<_> = faults.iter().map(|fault| fault.message.clone()).collect();
-    wanted(&spec.unwrap_or_else(|| panic!("{said:?}")))
+    let (spec, diagnostics) = node_spec::read("spec.yaml", &spec.to_string(), &mut sources);
+    let messages: Vec<_> = diagnostics.iter().map(|one| one.message.clone()).collect();
+    desired_resources(&spec.unwrap_or_else(|| panic!("{messages:?}")))
 }
 
-fn faults(spec: &Value) -> Vec<String> {
+fn errors(spec: &Value) -> Vec<String> {
     let mut sources = Sources::default();
-    let (_, faults) = node_spec::read("spec.yaml", &spec.to_string(), &mut sources);
-    faults.iter().map(|fault| fault.message.clone()).collect()
+    let (_, diagnostics) = node_spec::read("spec.yaml", &spec.to_string(), &mut sources);
+    diagnostics.iter().map(|one| one.message.clone()).collect()
 }
 
-/// The least that a spec has.
-pub fn smallest() -> Value {
+/// A minimal valid spec.
+pub fn minimal_spec() -> Value {
     json!({
         "schema_version": 1,
         "identity": { "hostname": "web" },
@@ -42,28 +42,28 @@ pub fn smallest() -> Value {
 
 #[test]
 fn a_spec_without_its_posture_is_refused() {
-    let mut spec = smallest();
+    let mut spec = minimal_spec();
     spec["access"] = json!({ "posture": "prod" });
-    assert_eq!(faults(&spec), ["access has no `_posture`"]);
+    assert_eq!(errors(&spec), ["access has no `_posture`"]);
 }
 
 #[test]
-fn a_key_that_is_hidden_is_no_key() {
-    let mut spec = smallest();
+fn a_redacted_key_is_refused() {
+    let mut spec = minimal_spec();
     spec["access"]["users"] = json!([{ "name": "ops", "ssh_keys": ["(hidden)"] }]);
-    assert_eq!(faults(&spec), ["this is not a public SSH key"]);
+    assert_eq!(errors(&spec), ["this is not a public SSH key"]);
 }
 
 #[test]
-fn a_path_with_detours_and_a_mode_that_is_none_are_refused() {
-    let mut spec = smallest();
+fn an_unnormalized_path_and_an_invalid_mode_are_refused() {
+    let mut spec = minimal_spec();
     spec["config"] = json!({ "files": [{ "path": "/etc/../x", "content": "", "mode": "9" }] });
-    assert_eq!(faults(&spec).len(), 2);
+    assert_eq!(errors(&spec).len(), 2);
 }
 
 #[test]
-fn a_posture_that_says_nothing_is_the_strict_one() {
-    let list = read(&smallest());
+fn an_empty_posture_is_the_strict_one() {
+    let list = read(&minimal_spec());
     let sshd = list
         .iter()
         .find(|resource| resource.id() == "sshd")
@@ -76,8 +76,8 @@ fn a_posture_that_says_nothing_is_the_strict_one() {
 }
 
 #[test]
-fn the_driver_keeps_its_way_in_under_the_strictest_posture() {
-    let mut spec = smallest();
+fn the_driver_keeps_access_under_the_strictest_posture() {
+    let mut spec = minimal_spec();
     spec["access"] = json!({
         "_posture": { "ssh": { "permit_root_login": "no" }, "sudo": { "nopasswd": false } },
         "users": [{ "name": "homestak", "sudo": true }],
@@ -95,7 +95,7 @@ fn the_driver_keeps_its_way_in_under_the_strictest_posture() {
         _ => None,
     });
     assert_eq!(rule, Some(homestak_core::converge::SudoRule::NoPassword));
-    // A driver that comes as root comes with a key; otherwise the node would lock it out.
+    // A driver that logs in as root uses a key, which must stay allowed.
     spec["access"]["_driver"]["user"] = json!("root");
     assert_eq!(root_login(&spec).as_deref(), Some("prohibit-password"));
 }
@@ -113,11 +113,11 @@ fn debian() -> model::Model {
 }
 
 #[test]
-fn the_driver_keeps_its_user_its_key_and_sudo_when_the_spec_no_longer_lists_it() {
+fn the_driver_keeps_account_key_and_sudo_when_the_spec_no_longer_lists_it() {
     const DRIVER: &str = "ssh-ed25519 AAAAdriver driver";
     const PERSON: &str = "ssh-ed25519 AAAAperson person@desk";
     const KEYS: &str = "/home/homestak/.ssh/authorized_keys";
-    let mut spec = smallest();
+    let mut spec = minimal_spec();
     let alice = json!({ "name": "alice", "ssh_keys": [PERSON] });
     spec["access"] = json!({
         "_posture": {},
@@ -135,7 +135,7 @@ fn the_driver_keeps_its_user_its_key_and_sudo_when_the_spec_no_longer_lists_it()
         Some("homestak ALL=(ALL:ALL) NOPASSWD: ALL\n")
     );
     assert!(!node.facts.users["homestak"].expired);
-    // Another user who is taken out of the list keeps nothing.
+    // Another user who is removed from the list loses access.
     spec["access"]["users"] = json!([]);
     node.converge(&read(&spec), usize::MAX);
     assert!(node.facts.users["alice"].expired);
@@ -143,10 +143,10 @@ fn the_driver_keeps_its_user_its_key_and_sudo_when_the_spec_no_longer_lists_it()
 }
 
 #[test]
-fn keys_of_first_boot_of_a_driver_that_no_spec_lists_stay_and_are_not_reported() {
+fn first_boot_keys_of_an_unlisted_driver_stay_and_are_not_reported() {
     const KEYS: &str = "/home/homestak/.ssh/authorized_keys";
     const DRIVER: &str = "ssh-ed25519 AAAAdriver driver";
-    let mut spec = smallest();
+    let mut spec = minimal_spec();
     spec["access"]["users"] = json!([{ "name": "homestak" }]);
     spec["access"]["_driver"] = json!({ "user": "homestak", "ssh_keys": [DRIVER] });
     spec["config"] = json!({ "converge": { "foreign_keys": "remove" } });

@@ -1,17 +1,17 @@
-//! A node as data: steps change it the way a Debian system would.
+//! A model of a Debian node that steps are applied to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::converge::{
     ACCOUNTS, Decision, Facts, FileFact, PackageFact, Resource, SSHD, SSHD_D, State, Step,
-    UnitFact, UserFact, WayBack, decide,
+    UndoPlan, UnitFact, UserFact, decide,
 };
 
-/// A node, and what its services have read of their files.
+/// A node, and the configuration its services have loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     pub facts: Facts,
-    /// What the SSH server and others had read when they last read.
+    /// Files of each service as last loaded.
     pub loaded: BTreeMap<String, BTreeMap<String, FileFact>>,
     pub state: State,
 }
@@ -30,12 +30,12 @@ impl Model {
         model
     }
 
-    /// Takes over what follows from files, after someone changed them.
+    /// Updates what is derived from files, after they were changed.
     pub fn refresh(&mut self) {
         refresh(&mut self.facts);
     }
 
-    /// Files that a unit reads.
+    /// Loads the files of a unit.
     fn load(&mut self, unit: &str) {
         let start = match unit {
             "ssh.service" => "/etc/ssh/",
@@ -51,16 +51,16 @@ impl Model {
         self.loaded.insert(unit.to_owned(), read);
     }
 
-    /// Converges as the agent does: after packages, everything is looked at again. Stops after
-    /// `limit` steps, as if killed.
-    pub fn converge(&mut self, wanted: &[Resource], mut limit: usize) -> Decision {
-        let first = decide(wanted, &self.facts, &self.state);
+    /// Converges as the agent does: after packages, the node is compared again. Stops after `limit`
+    /// steps, as if killed.
+    pub fn converge(&mut self, desired: &[Resource], mut limit: usize) -> Decision {
+        let first = decide(desired, &self.facts, &self.state);
         let mut decision = first.clone();
         let before = self.state.managed.clone();
-        let mut made = decision.intent.clone();
+        let mut managed = decision.intent.clone();
         loop {
             assert_eq!(decision.refusals, [""; 0]);
-            self.state.managed = before.with(&made);
+            self.state.managed = before.with(&managed);
             self.state.pending = decision
                 .steps
                 .iter()
@@ -83,48 +83,48 @@ impl Model {
             if !again {
                 break;
             }
-            decision = decide(wanted, &self.facts, &self.state);
-            made = made.with(&decision.intent);
+            decision = decide(desired, &self.facts, &self.state);
+            managed = managed.with(&decision.intent);
         }
         self.state = decision.next;
         first
     }
 
-    /// Does the first steps of what would be done after packages, and takes them back as the
-    /// agent does. Returns the node as it was before them.
-    pub fn there_and_back(&mut self, wanted: &[Resource], limit: usize) -> Self {
+    /// Runs the first steps after packages, and reverts them as the agent does. Returns the node
+    /// before them.
+    pub fn apply_and_revert(&mut self, desired: &[Resource], limit: usize) -> Self {
         let before_packages = self.state.clone();
-        let mut decision = decide(wanted, &self.facts, &self.state);
+        let mut decision = decide(desired, &self.facts, &self.state);
         assert_eq!(decision.refusals, [""; 0]);
         if let Some(packages @ Step::Packages { .. }) = decision.steps.first() {
             self.act(packages);
             self.state.managed = self.state.managed.with(&decision.intent);
-            decision = decide(wanted, &self.facts, &self.state);
+            decision = decide(desired, &self.facts, &self.state);
         }
         let before = self.clone();
-        let back = WayBack::of(&decision.steps, &self.facts);
-        let remembered = WayBack::remembered(&before_packages, &self.state);
+        let undo = UndoPlan::new(&decision.steps, &self.facts);
+        let reverted = UndoPlan::reverted_state(&before_packages, &self.state);
         for step in decision.steps.iter().take(limit) {
             self.act(step);
         }
-        self.state = remembered;
+        self.state = reverted;
         let facts = &mut self.facts;
-        for path in &back.paths {
+        for path in &undo.paths {
             match before.facts.files.get(path) {
                 Some(file) => facts.files.insert(path.clone(), file.clone()),
                 None => facts.files.remove(path),
             };
         }
-        if back.paths.contains(ACCOUNTS[0]) {
+        if undo.paths.contains(ACCOUNTS[0]) {
             facts.users = before.facts.users.clone();
         }
-        if let Some(network) = &back.network {
+        if let Some(network) = &undo.network {
             facts.network = network.clone();
         }
-        for step in &back.steps {
+        for step in &undo.steps {
             self.act(step);
         }
-        if let Some(network) = back.network {
+        if let Some(network) = undo.network {
             self.facts.network = network;
         }
         before
@@ -134,8 +134,8 @@ impl Model {
         let facts = &mut self.facts;
         match step.clone() {
             Step::Packages { install, remove } => {
-                for wish in install {
-                    let (name, version) = wish.split_once('=').unwrap_or((&wish, "1"));
+                for package in install {
+                    let (name, version) = package.split_once('=').unwrap_or((&package, "1"));
                     self.facts.packages.insert(
                         name.to_owned(),
                         PackageFact {
@@ -169,7 +169,7 @@ impl Model {
                 };
                 facts.users.insert(name, user);
             }
-            Step::OpenUser { name, shell } => {
+            Step::EnableLogin { name, shell } => {
                 let user = facts.users.get_mut(&name).unwrap();
                 user.shell = shell;
                 user.expired = false;
@@ -233,7 +233,7 @@ impl Model {
                 self.facts.network.addresses = value("Address=").into_iter().collect();
                 self.facts.network.gateway = value("Gateway=");
             }
-            Step::ReadUnits => {}
+            Step::DaemonReload => {}
             Step::Stop { unit } => {
                 facts.units.get_mut(&unit).unwrap().active_state = "inactive".into();
             }
@@ -248,10 +248,10 @@ impl Model {
                 self.load(&unit);
             }
             Step::Reload { unit } | Step::Restart { unit } => self.load(&unit),
-            Step::LeaveGroup { user, group } => {
+            Step::RemoveFromGroup { user, group } => {
                 facts.users.get_mut(&user).unwrap().groups.remove(&group);
             }
-            Step::CloseUser { name } => {
+            Step::DisableLogin { name } => {
                 let user = facts.users.get_mut(&name).unwrap();
                 user.expired = true;
                 user.shell = "/usr/sbin/nologin".into();
@@ -261,7 +261,7 @@ impl Model {
     }
 }
 
-/// What follows from files: settings of the SSH server.
+/// Updates the effective settings of the SSH server.
 fn refresh(facts: &mut Facts) {
     let mut effective: BTreeMap<String, Vec<String>> = BTreeMap::new();
     read_sshd(SSHD, facts, &mut effective);
@@ -278,7 +278,7 @@ fn refresh(facts: &mut Facts) {
     facts.sshd = Some(effective);
 }
 
-/// Reads as the server does: the first value counts, but ports add up.
+/// Reads settings as sshd does: the first value is used, but ports accumulate.
 fn read_sshd(path: &str, facts: &Facts, effective: &mut BTreeMap<String, Vec<String>>) {
     let text = facts
         .files

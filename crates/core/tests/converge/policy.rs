@@ -1,7 +1,7 @@
-//! What holds for what is mended, only named, or none of ours.
+//! Properties of policies: what is corrected, only reported, or ignored.
 
 use homestak_core::converge::{
-    Change, Drift, FileFact, Handling, Now, Policy, Resource, Since, decide,
+    Change, ChangeCause, ClockReading, DriftState, FileFact, Handling, Policy, Resource, decide,
 };
 use homestak_core::doc::{Sources, node_spec};
 use proptest::prelude::*;
@@ -12,12 +12,12 @@ use crate::model::Model;
 use crate::props::{WHOLE, facts, spec};
 use crate::read;
 
-/// A way in which people change a node.
-type Break = (&'static str, fn(&mut Model));
+/// A change on a node, by name.
+type Tamper = (&'static str, fn(&mut Model));
 
-const BREAKS: &[Break] = &[
-    ("name", |node| node.facts.hostname = "stolen".into()),
-    ("name file", |node| put(node, "/etc/hostname", "stolen\n")),
+const TAMPERS: &[Tamper] = &[
+    ("name", |node| node.facts.hostname = "altered".into()),
+    ("name file", |node| put(node, "/etc/hostname", "altered\n")),
     ("hosts", |node| {
         put(node, "/etc/hosts", "127.0.0.1 localhost\n");
     }),
@@ -122,29 +122,29 @@ fn put(node: &mut Model, path: &str, text: &str) {
     node.facts.files.insert(path.to_owned(), file);
 }
 
-fn word() -> impl Strategy<Value = &'static str> {
+fn handling() -> impl Strategy<Value = &'static str> {
     select(vec!["enforce", "report", "ignore"])
 }
 
 fn rules() -> impl Strategy<Value = Value> {
     let patterns = subsequence(PATTERNS.to_vec(), 0..=PATTERNS.len());
-    (word(), patterns)
+    (handling(), patterns)
         .prop_flat_map(|(drift, patterns)| {
-            let one = |pattern| word().prop_map(move |word| (pattern, word));
+            let one = |pattern| handling().prop_map(move |handling| (pattern, handling));
             let fields = patterns.into_iter().map(one).collect::<Vec<_>>();
             (Just(drift), fields)
         })
         .prop_map(|(drift, fields)| {
             let fields: serde_json::Map<_, _> = fields
                 .into_iter()
-                .map(|(pattern, word)| (pattern.to_owned(), json!(word)))
+                .map(|(pattern, handling)| (pattern.to_owned(), json!(handling)))
                 .collect();
             json!({ "drift": drift, "fields": fields })
         })
 }
 
-fn breaks() -> impl Strategy<Value = Vec<Break>> {
-    subsequence(BREAKS.to_vec(), 0..=BREAKS.len())
+fn tampers() -> impl Strategy<Value = Vec<Tamper>> {
+    subsequence(TAMPERS.to_vec(), 0..=TAMPERS.len())
 }
 
 fn policy(spec: &Value) -> Policy {
@@ -166,9 +166,9 @@ fn ids(changes: &[Change], handling: Handling) -> Vec<String> {
     changes.map(|change| change.id.clone()).collect()
 }
 
-/// What a node that looks after itself wants.
+/// The desired resources for automatic drift correction.
 fn watched(spec: &Value) -> Vec<Resource> {
-    policy(spec).put_into(&read(spec))
+    policy(spec).attach_to(&read(spec))
 }
 
 /// Each case converges several times.
@@ -184,85 +184,85 @@ proptest! {
     #![proptest_config(fewer())]
 
     #[test]
-    fn what_the_policy_mends_is_mended_and_what_it_names_stays(
-        spec in spec(), facts in facts(), rules in rules(), breaks in breaks()
+    fn enforced_fields_are_corrected_and_reported_fields_stay(
+        spec in spec(), facts in facts(), rules in rules(), tampers in tampers()
     ) {
-        // Made without rules, so that everything is ours and known.
+        // Created without rules, so that everything is managed.
         let mut node = Model::new(facts);
         node.converge(&read(&spec), WHOLE);
         let spec = with_rules(&spec, &rules);
-        let wanted = watched(&spec);
-        for (_, act) in &breaks {
+        let desired = watched(&spec);
+        for (_, act) in &tampers {
             act(&mut node);
         }
-        let before = decide(&wanted, &node.facts, &node.state);
+        let before = decide(&desired, &node.facts, &node.state);
         if !before.refusals.is_empty() {
             return Ok(());
         }
-        node.converge(&wanted, WHOLE);
-        let after = decide(&wanted, &node.facts, &node.state);
-        prop_assert!(after.is_settled() && after.steps.is_empty(), "{:#?}", after);
-        // What was only named still is, with the same value.
+        node.converge(&desired, WHOLE);
+        let after = decide(&desired, &node.facts, &node.state);
+        prop_assert!(after.is_converged() && after.steps.is_empty(), "{:#?}", after);
+        // Reported fields are still reported, with the same value.
         let named = ids(&before.changes, Handling::Report);
         let now: Vec<_> = after.changes.iter().map(|change| (&change.id, &change.found)).collect();
         for change in before.changes.iter().filter(|change| named.contains(&change.id)) {
-            // Content is shown once everyone may read the file again.
+            // Content is shown again once the file is world-readable.
             if change.found.starts_with("not shown") {
                 prop_assert!(now.iter().any(|(id, _)| **id == change.id), "{}", change.id);
                 continue;
             }
             prop_assert!(now.contains(&(&change.id, &change.found)), "{} in {:#?}", change.id, now);
         }
-        // What is remembered does not grow.
+        // The stored state does not grow.
         prop_assert_eq!(&after.next, &node.state);
     }
 
     #[test]
-    fn whoever_asks_for_the_spec_gets_all_but_what_is_none_of_ours(
-        spec in spec(), facts in facts(), rules in rules(), breaks in breaks()
+    fn an_explicit_apply_corrects_everything_that_is_not_ignored(
+        spec in spec(), facts in facts(), rules in rules(), tampers in tampers()
     ) {
         let spec = with_rules(&spec, &rules);
-        let wanted = read(&spec);
+        let desired = read(&spec);
         let policy = policy(&spec);
-        // A service cannot be had when its package is none of ours.
+        // A service cannot be enabled if its package is ignored.
         let unit = "service:nginx.service";
         let units = ["enabled", "active"].map(|field| policy.ignores(&format!("{unit}/{field}")));
         prop_assume!(!policy.ignores("package:nginx/state") || units == [true, true]);
         let mut node = Model::new(facts);
         for round in 0..2 {
-            let first = decide(&wanted, &node.facts, &node.state);
+            let first = decide(&desired, &node.facts, &node.state);
             if !first.refusals.is_empty() {
                 return Ok(());
             }
             let ignored = first.changes.iter().find(|change| policy.ignores(&change.id));
             prop_assert!(ignored.is_none(), "{:#?}", ignored);
-            node.converge(&wanted, WHOLE);
-            let again = decide(&wanted, &node.facts, &node.state);
-            prop_assert!(again.is_settled() && again.steps.is_empty(), "{} {:#?}", round, again);
-            for (_, act) in &breaks {
+            node.converge(&desired, WHOLE);
+            let again = decide(&desired, &node.facts, &node.state);
+            prop_assert!(again.is_converged() && again.steps.is_empty(), "{} {:#?}", round, again);
+            for (_, act) in &tampers {
                 act(&mut node);
             }
         }
     }
 
     #[test]
-    fn a_field_that_is_none_of_ours_is_as_it_was(spec in spec(), facts in facts(), breaks in breaks()) {
+    fn ignored_fields_are_unchanged(spec in spec(), facts in facts(), tampers in tampers()) {
         let rules = json!({ "drift": "enforce", "fields": {
             "sshd/Port": "ignore", "file:/etc/motd/mode": "ignore", "hostname/*": "ignore",
             "sudo:*": "ignore", "keys:alice/*": "ignore", "user:alice/*": "ignore",
             "sysctl/*": "ignore", "hosts/*": "ignore",
         } });
-        let wanted = read(&with_rules(&spec, &rules));
+        let desired = read(&with_rules(&spec, &rules));
         let mut node = Model::new(facts);
-        // A setting in our own file begins to count when the server begins to read it.
-        for (_, act) in breaks.iter().filter(|(what, _)| *what != "sshd") {
+        // A setting in the managed file takes effect when the server begins to read it.
+        for (_, act) in tampers.iter().filter(|(what, _)| *what != "sshd") {
             act(&mut node);
         }
         let before = node.facts.clone();
-        if !decide(&wanted, &node.facts, &node.state).refusals.is_empty() {
+        if !decide(&desired, &node.facts, &node.state).refusals.is_empty() {
             return Ok(());
         }
-        node.converge(&wanted, WHOLE);
+        node.converge(&desired, WHOLE);
         let port = |facts: &homestak_core::converge::Facts| facts.sshd.as_ref().map(|sshd| sshd["port"].clone());
         prop_assert_eq!(port(&node.facts), port(&before));
         prop_assert_eq!(&node.facts.hostname, &before.hostname);
@@ -281,51 +281,51 @@ proptest! {
     }
 
     #[test]
-    fn rules_do_not_depend_on_their_order_and_the_answer_is_one_of_them(rules in rules()) {
-        let spec = with_rules(&crate::smallest(), &rules);
+    fn the_result_is_one_of_the_rules_whatever_their_order(rules in rules()) {
+        let spec = with_rules(&crate::minimal_spec(), &rules);
         let policy = policy(&spec);
         for id in ["hostname/kernel", "file:/etc/motd/mode", "sshd/Port", "user:bob/account", "x/y"] {
             let rule = policy.rule(id);
             let words: Vec<_> = policy.fields.values().copied().map(Some).chain([None]).collect();
             prop_assert!(words.contains(&rule));
-            // What the spec changed is done or none of ours; asking never names only.
-            for since in [Since::First, Since::Spec] {
-                prop_assert_ne!(policy.handle(id, since), Handling::Report);
+            // Changes of the spec, and an explicit apply, are never only reported.
+            for cause in [ChangeCause::FirstRun, ChangeCause::Spec] {
+                prop_assert_ne!(policy.handling(id, cause), Handling::Report);
             }
-            let asked = policy.asked().handle(id, Since::Node);
-            prop_assert_eq!(asked == Handling::Ignore, rule == Some(Handling::Ignore));
-            prop_assert_ne!(asked, Handling::Report);
-            let held = policy.holding([id.to_owned()]).handle(id, Since::Node);
+            let explicit = policy.enforced().handling(id, ChangeCause::Node);
+            prop_assert_eq!(explicit == Handling::Ignore, rule == Some(Handling::Ignore));
+            prop_assert_ne!(explicit, Handling::Report);
+            let held = policy.with_held([id.to_owned()]).handling(id, ChangeCause::Node);
             prop_assert_ne!(held, Handling::Enforce);
         }
     }
 
     #[test]
-    fn no_field_is_mended_more_than_five_times_in_ten_minutes(gaps in prop::collection::vec(0u64..400, 1..200)) {
-        let mut drift = Drift::default();
-        let mut now = Now { time: jiff::Timestamp::UNIX_EPOCH, uptime: 0 };
-        let mut mends = Vec::new();
+    fn no_field_is_corrected_more_than_five_times_in_ten_minutes(gaps in prop::collection::vec(0u64..400, 1..200)) {
+        let mut drift = DriftState::default();
+        let mut now = ClockReading { time: jiff::Timestamp::UNIX_EPOCH, uptime: 0 };
+        let mut corrections = Vec::new();
         for gap in gaps {
             now.uptime += gap * 1_000;
-            drift.see(&[stolen()], now);
-            if !drift.held(now).contains("hostname/kernel") {
-                mends.push(now.uptime);
-                drift.mended(&["hostname/kernel".to_owned()], now);
+            drift.record_check(&[altered()], now);
+            if !drift.held_fields(now).contains("hostname/kernel") {
+                corrections.push(now.uptime);
+                drift.record_corrected(&["hostname/kernel".to_owned()], now);
             }
-            let is_late = |at: &&u64| **at + 600_000 > now.uptime;
-            prop_assert!(mends.iter().filter(is_late).count() <= 5);
+            let is_recent = |at: &&u64| **at + 600_000 > now.uptime;
+            prop_assert!(corrections.iter().filter(is_recent).count() <= 5);
         }
     }
 }
 
-fn stolen() -> Change {
+fn altered() -> Change {
     Change {
         id: "hostname/kernel".into(),
         resource: "hostname".into(),
         field: "kernel".into(),
         expected: "web".into(),
-        found: "stolen".into(),
-        since: Since::Node,
+        found: "altered".into(),
+        cause: ChangeCause::Node,
         danger: None,
         handling: Handling::Enforce,
     }

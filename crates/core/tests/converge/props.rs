@@ -1,4 +1,4 @@
-//! What holds for every spec and every node.
+//! Properties that hold for every spec and every node.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
 use crate::model::Model;
-use crate::{read, smallest};
+use crate::{minimal_spec, read};
 
 const USERS: &[&str] = &["ops", "alice", "bob", "carol"];
 const KEYS: &[&str] = &[
@@ -59,7 +59,7 @@ pub fn spec() -> impl Strategy<Value = Value> {
     let config = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (users(), posture(), platform, config, any::<bool>()).prop_map(
         |(users, posture, (mut packages, nginx, quiet), (zone, files, sysctl, remove), fixed)| {
-            let mut spec = smallest();
+            let mut spec = minimal_spec();
             spec["identity"]["domain"] = json!("lab");
             spec["access"]["users"] = users;
             spec["access"]["_posture"] = posture;
@@ -118,7 +118,7 @@ fn user(name: &str, shell: &str, sudo: bool) -> UserFact {
     }
 }
 
-/// A Debian node with traces of first boot and of people.
+/// A Debian node with configuration from first boot and from its users.
 pub fn facts() -> impl Strategy<Value = Facts> {
     let sudoers = select(vec![
         "",
@@ -220,7 +220,7 @@ pub fn facts() -> impl Strategy<Value = Facts> {
                 facts
                     .files
                     .insert("/etc/ssh/sshd_config".into(), file(sshd, 0o644));
-                // The smallest systems have none.
+                // Minimal systems have none.
                 if !quiet {
                     facts
                         .files
@@ -244,22 +244,22 @@ pub fn facts() -> impl Strategy<Value = Facts> {
         )
 }
 
-/// Turns every list of a spec around.
-fn turned(spec: &Value) -> Value {
+/// Reverses every list of a spec.
+fn reversed(spec: &Value) -> Value {
     match spec {
-        Value::Array(items) => items.iter().rev().map(turned).collect(),
+        Value::Array(items) => items.iter().rev().map(reversed).collect(),
         Value::Object(map) => map
             .iter()
             .rev()
-            .map(|(key, value)| (key.clone(), turned(value)))
+            .map(|(key, value)| (key.clone(), reversed(value)))
             .collect(),
         other => other.clone(),
     }
 }
 
-/// The order of name servers has a meaning; that of everything else has none.
-fn turned_but_dns(spec: &Value) -> Value {
-    let mut other = turned(spec);
+/// Reverses every list but that of name servers, whose order matters.
+fn reversed_but_dns(spec: &Value) -> Value {
+    let mut other = reversed(spec);
     if spec.get("network").is_some() {
         other["network"] = spec["network"].clone();
     }
@@ -270,48 +270,48 @@ pub const WHOLE: usize = usize::MAX;
 
 proptest! {
     #[test]
-    fn after_the_steps_nothing_is_left_to_change(spec in spec(), facts in facts()) {
-        let wanted = read(&spec);
+    fn converging_twice_changes_nothing(spec in spec(), facts in facts()) {
+        let desired = read(&spec);
         let mut model = Model::new(facts);
-        let first = model.converge(&wanted, WHOLE);
-        prop_assert_eq!(first.steps.is_empty(), first.is_settled());
-        let again = decide(&wanted, &model.facts, &model.state);
-        prop_assert!(again.is_settled() && again.steps.is_empty(), "{:#?}", again);
-        // What is remembered does not grow.
+        let first = model.converge(&desired, WHOLE);
+        prop_assert_eq!(first.steps.is_empty(), first.is_converged());
+        let again = decide(&desired, &model.facts, &model.state);
+        prop_assert!(again.is_converged() && again.steps.is_empty(), "{:#?}", again);
+        // The stored state does not grow.
         prop_assert_eq!(&again.next, &model.state);
     }
 
     #[test]
-    fn the_order_in_a_spec_does_not_matter_and_bytes_are_the_same(spec in spec(), facts in facts()) {
+    fn the_order_in_a_spec_does_not_change_the_bytes_of_the_decision(spec in spec(), facts in facts()) {
         let model = Model::new(facts);
         let text = |spec: &Value| {
             let decision = decide(&read(spec), &model.facts, &model.state);
             serde_json::to_string(&decision).unwrap()
         };
         prop_assert_eq!(text(&spec), text(&spec));
-        prop_assert_eq!(text(&spec), text(&turned_but_dns(&spec)));
+        prop_assert_eq!(text(&spec), text(&reversed_but_dns(&spec)));
     }
 
     #[test]
-    fn killed_after_any_step_and_run_again_it_ends_the_same(spec in spec(), facts in facts(), at in 0usize..40) {
-        let wanted = read(&spec);
+    fn a_run_killed_after_any_step_and_repeated_ends_the_same(spec in spec(), facts in facts(), at in 0usize..40) {
+        let desired = read(&spec);
         let mut whole = Model::new(facts);
         let mut killed = whole.clone();
-        whole.converge(&wanted, WHOLE);
-        killed.converge(&wanted, at);
-        killed.converge(&wanted, WHOLE);
+        whole.converge(&desired, WHOLE);
+        killed.converge(&desired, at);
+        killed.converge(&desired, WHOLE);
         prop_assert_eq!(&killed.facts, &whole.facts);
         prop_assert_eq!(&killed.loaded, &whole.loaded);
         prop_assert_eq!(&killed.state, &whole.state);
     }
 
     #[test]
-    fn taken_back_after_any_step_a_node_is_what_it_was(one in spec(), other in spec(), facts in facts(), at in 0usize..40) {
+    fn reverting_after_any_step_restores_the_node(one in spec(), other in spec(), facts in facts(), at in 0usize..40) {
         let mut model = Model::new(facts);
         model.converge(&read(&one), WHOLE);
-        let before = model.there_and_back(&read(&other), at);
+        let before = model.apply_and_revert(&read(&other), at);
         for (unit, was) in &before.facts.units {
-            // Failed and stopped are the same to whoever comes back.
+            // Failed and stopped are not distinguished.
             let runs = |unit: &UnitFact| unit.active_state == "active";
             prop_assert_eq!(runs(&model.facts.units[unit]), runs(was), "{}", unit);
             prop_assert_eq!(&model.facts.units[unit].file_state, &was.file_state, "{}", unit);
@@ -324,35 +324,35 @@ proptest! {
         }
         model.facts.units = before.facts.units.clone();
         prop_assert_eq!(&model.facts, &before.facts);
-        // Nothing that is not there counts as ours: whoever makes it then keeps it.
+        // Nothing that does not exist is managed.
         for path in &model.state.managed.files {
-            prop_assert!(model.facts.files.contains_key(path), "{} is remembered", path);
+            prop_assert!(model.facts.files.contains_key(path), "{} is managed", path);
         }
         for user in model.state.managed.users.keys() {
-            prop_assert!(model.facts.users.contains_key(user), "{} is remembered", user);
+            prop_assert!(model.facts.users.contains_key(user), "{} is managed", user);
         }
-        // Wanted again, the spec from before finds nothing to do but about packages.
-        let back = decide(&read(&one), &model.facts, &model.state);
-        let about_files = |step: &&Step| matches!(step, Step::Write { .. } | Step::Delete { .. } | Step::CloseUser { .. } | Step::OpenUser { .. });
-        // A package that went meanwhile comes first, and everything is looked at again then.
-        let again = matches!(back.steps.first(), Some(Step::Packages { install, .. }) if !install.is_empty());
-        let steps: Vec<_> = back.steps.iter().filter(about_files).filter(|_| !again).collect();
+        // The earlier spec needs no steps except for packages.
+        let earlier = decide(&read(&one), &model.facts, &model.state);
+        let about_files = |step: &&Step| matches!(step, Step::Write { .. } | Step::Delete { .. } | Step::DisableLogin { .. } | Step::EnableLogin { .. });
+        // If a package must be installed first, the node is compared again afterwards.
+        let again = matches!(earlier.steps.first(), Some(Step::Packages { install, .. }) if !install.is_empty());
+        let steps: Vec<_> = earlier.steps.iter().filter(about_files).filter(|_| !again).collect();
         prop_assert!(steps.is_empty(), "{:#?}", steps);
-        // And what the other spec wants can be had the next time.
+        // The other spec can be applied later.
         model.converge(&read(&other), WHOLE);
         let again = decide(&read(&other), &model.facts, &model.state);
-        prop_assert!(again.is_settled(), "{:#?}", again);
+        prop_assert!(again.is_converged(), "{:#?}", again);
     }
 
     #[test]
-    fn what_an_earlier_spec_gave_is_taken_away(one in spec(), other in spec(), facts in facts()) {
+    fn access_of_an_earlier_spec_is_removed(one in spec(), other in spec(), facts in facts()) {
         let (before, after) = (read(&one), read(&other));
         let mut model = Model::new(facts.clone());
         model.converge(&before, WHOLE);
         model.converge(&after, WHOLE);
         let mut direct = Model::new(facts.clone());
         direct.converge(&after, WHOLE);
-        // However often it goes back and forth: what was given again is taken away again.
+        // Also when the specs alternate.
         let mut twice = model.clone();
         twice.converge(&before, WHOLE);
         twice.converge(&after, WHOLE);
@@ -361,7 +361,7 @@ proptest! {
         thrice.converge(&after, WHOLE);
         prop_assert_eq!(&thrice.facts, &twice.facts);
         for model in [model, twice] {
-            prop_assert_eq!(access(&model), access(&direct));
+            prop_assert_eq!(sudo_rules(&model), sudo_rules(&direct));
             for (name, user) in &model.facts.users {
                 if !direct.facts.users.contains_key(name) {
                     prop_assert!(user.expired, "{} can still log in", name);
@@ -376,26 +376,25 @@ proptest! {
     }
 
     #[test]
-    fn a_change_on_the_node_is_told_from_a_change_of_the_spec(spec in spec(), facts in facts()) {
-        let wanted = read(&spec);
+    fn changes_on_the_node_and_of_the_spec_are_distinguished(spec in spec(), facts in facts()) {
+        let desired = read(&spec);
         let mut model = Model::new(facts);
-        model.converge(&wanted, WHOLE);
-        model.facts.hostname = "stolen".to_owned();
-        let found = decide(&wanted, &model.facts, &model.state);
+        model.converge(&desired, WHOLE);
+        model.facts.hostname = "altered".to_owned();
+        let found = decide(&desired, &model.facts, &model.state);
         let ours: Vec<_> = found.changes.iter().filter(|change| change.id == "hostname/kernel").collect();
         prop_assert_eq!(ours.len(), 1);
-        prop_assert_eq!(serde_json::to_value(ours[0].since).unwrap(), json!("node"));
+        prop_assert_eq!(serde_json::to_value(ours[0].cause).unwrap(), json!("node"));
         let mut other = spec.clone();
         other["identity"]["hostname"] = json!("other");
         let found = decide(&read(&other), &model.facts, &model.state);
         let ours: Vec<_> = found.changes.iter().filter(|change| change.id == "hostname/kernel").collect();
-        prop_assert_eq!(serde_json::to_value(ours[0].since).unwrap(), json!("spec"));
+        prop_assert_eq!(serde_json::to_value(ours[0].cause).unwrap(), json!("spec"));
     }
 }
 
-/// Rules of sudo that are there, whatever file they are in. Rules that were there before any spec
-/// and are about users that no spec names are not ours.
-fn access(model: &Model) -> BTreeMap<String, String> {
+/// Returns the managed sudo rules.
+fn sudo_rules(model: &Model) -> BTreeMap<String, String> {
     let rules = model
         .facts
         .files

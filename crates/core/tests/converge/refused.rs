@@ -1,15 +1,15 @@
-//! What a node cannot become is refused as a whole, before the first step.
+//! Specs that a node cannot fulfil are refused as a whole, before the first step.
 
 use homestak_core::converge::{
     Decision, Facts, PackageFact, Resource, State, SystemFact, UnitFact, decide,
 };
 use serde_json::{Value, json};
 
-use crate::{read, smallest};
+use crate::{minimal_spec, read};
 
-/// A node with everything installed that every spec wants.
+/// A node with all packages that every spec needs.
 fn debian() -> Facts {
-    let packages = read(&smallest())
+    let packages = read(&minimal_spec())
         .into_iter()
         .filter_map(|resource| match resource {
             Resource::Package { name, .. } => Some((name, PackageFact::default())),
@@ -27,7 +27,7 @@ fn debian() -> Facts {
 }
 
 fn decided(config: Value, facts: impl FnOnce(&mut Facts)) -> Decision {
-    let mut spec = smallest();
+    let mut spec = minimal_spec();
     spec["config"] = config;
     let mut known = debian();
     facts(&mut known);
@@ -35,15 +35,15 @@ fn decided(config: Value, facts: impl FnOnce(&mut Facts)) -> Decision {
 }
 
 #[test]
-fn everything_that_the_node_cannot_have_is_refused_at_once() {
+fn all_reasons_for_a_refusal_are_listed() {
     let config = json!({
         "sysctl": { "vm.swappiness": 10, "vm.swapiness": 10 },
         "files": [{ "path": "/etc/app", "content": "", "owner": "nobody-here", "group": "nor-here", "restart": ["no-such"] }],
     });
     let decision = decided(config, |facts| {
         facts.sysctl.insert("vm.swappiness".into(), "60".into());
-        let why = "it belongs to the machine that this node runs on".to_owned();
-        facts.fixed_sysctl.insert("vm.swappiness".into(), why);
+        let why = "it belongs to the host".to_owned();
+        facts.readonly_sysctl.insert("vm.swappiness".into(), why);
         facts.missing_owners = ["user nobody-here", "group nor-here"]
             .map(str::to_owned)
             .into();
@@ -52,29 +52,29 @@ fn everything_that_the_node_cannot_have_is_refused_at_once() {
     assert_eq!(
         decision.refusals,
         [
-            "the kernel of this node has no setting `vm.swapiness`",
-            "the setting `vm.swappiness` cannot be changed on this node: it belongs to the machine that this node runs on",
-            "there is no group `nor-here` to own `/etc/app`",
-            "there is no unit `no-such.service` to restart for `/etc/app`",
-            "there is no user `nobody-here` to own `/etc/app`",
+            "group `nor-here` does not exist (owner of `/etc/app`)",
+            "kernel setting `vm.swapiness` does not exist on this node",
+            "kernel setting `vm.swappiness` cannot be changed on this node: it belongs to the host",
+            "unit `no-such.service` does not exist (restarted for `/etc/app`)",
+            "user `nobody-here` does not exist (owner of `/etc/app`)",
         ]
     );
 }
 
 #[test]
-fn a_setting_that_is_right_already_need_not_be_changeable() {
+fn a_read_only_setting_with_the_desired_value_is_accepted() {
     let decision = decided(json!({ "sysctl": { "vm.swappiness": 60 } }), |facts| {
         facts.sysctl.insert("vm.swappiness".into(), "60".into());
         facts
-            .fixed_sysctl
+            .readonly_sysctl
             .insert("vm.swappiness".into(), "no".into());
     });
     assert!(decision.refusals.is_empty(), "{:?}", decision.refusals);
 }
 
 #[test]
-fn owners_and_units_that_come_with_the_spec_are_not_refused() {
-    let mut spec = smallest();
+fn owners_and_units_that_the_spec_creates_are_accepted() {
+    let mut spec = minimal_spec();
     spec["access"]["users"] = json!([{ "name": "app" }]);
     spec["config"] = json!({ "files": [
         { "path": "/etc/app", "content": "", "owner": "app", "group": "app", "restart": ["app", "ready"] },
@@ -94,7 +94,7 @@ fn owners_and_units_that_come_with_the_spec_are_not_refused() {
         "{:?}",
         refused(&facts, &spec)
     );
-    // A package that is to be installed may bring the unit.
+    // A package that is to be installed may provide the unit.
     facts.units.clear();
     assert_eq!(refused(&facts, &spec).len(), 1);
     spec["platform"] = json!({ "packages": ["ready"] });

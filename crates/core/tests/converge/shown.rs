@@ -1,11 +1,11 @@
-//! What is shown of a node: no content that not everyone on it may read, nothing that a terminal
-//! obeys.
+//! Changes as displayed: content is shown only if every user of the node may read it, and control
+//! characters are escaped.
 
 use homestak_core::converge::{Facts, FileFact, State, SystemFact, UserFact, decide, render};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::{read, smallest};
+use crate::{minimal_spec, read};
 
 fn debian() -> Facts {
     Facts {
@@ -27,11 +27,11 @@ fn file(content: &str, mode: u32) -> FileFact {
     }
 }
 
-/// Returns the changes as JSON and as text when a file of one mode and content should have others.
-fn shown(found: Option<(&str, u32)>, wanted: (&str, &str)) -> (String, String) {
-    let mut spec = smallest();
+/// Returns the changes of a file as JSON and as text.
+fn shown(found: Option<(&str, u32)>, desired: (&str, &str)) -> (String, String) {
+    let mut spec = minimal_spec();
     spec["config"] =
-        json!({ "files": [{ "path": "/etc/app", "content": wanted.0, "mode": wanted.1 }] });
+        json!({ "files": [{ "path": "/etc/app", "content": desired.0, "mode": desired.1 }] });
     let mut facts = debian();
     if let Some((content, mode)) = found {
         facts.files.insert("/etc/app".into(), file(content, mode));
@@ -43,36 +43,36 @@ fn shown(found: Option<(&str, u32)>, wanted: (&str, &str)) -> (String, String) {
 }
 
 #[test]
-fn content_is_not_shown_where_not_everyone_may_enter_the_directory() {
-    let mut spec = smallest();
+fn content_in_a_private_directory_is_not_shown() {
+    let mut spec = minimal_spec();
     let path = "/home/alice/app";
     spec["config"] =
         json!({ "files": [{ "path": path, "content": "NEW-marker", "mode": "0644" }] });
     let mut facts = debian();
     facts.files.insert(path.into(), file("OLD-marker", 0o644));
-    facts.closed.insert(path.into());
+    facts.private_paths.insert(path.into());
     let decision = decide(&read(&spec), &facts, &State::default());
     let json = json!(decision.changes).to_string();
     assert!(!json.contains("marker"), "{json}");
-    assert!(render(&decision.changes).contains("not everyone may enter its directory"));
+    assert!(render(&decision.changes).contains("not shown: its directory is private"));
 }
 
 #[test]
-fn content_is_not_shown_unless_everyone_may_read_it_before_and_after() {
-    for (found, wanted) in [
+fn content_is_not_shown_unless_world_readable_before_and_after() {
+    for (found, desired) in [
         (0o640, "0640"),
         (0o644, "0640"),
         (0o640, "0644"),
         (0o600, "0600"),
     ] {
-        let (json, text) = shown(Some(("OLD-marker\n", found)), ("NEW-marker\n", wanted));
+        let (json, text) = shown(Some(("OLD-marker\n", found)), ("NEW-marker\n", desired));
         for shown in [&json, &text] {
             assert!(
                 !shown.contains("marker") && !shown.contains("sha256"),
                 "{shown}"
             );
         }
-        let mode = if wanted == "0644" { "0640" } else { wanted };
+        let mode = if desired == "0644" { "0640" } else { desired };
         let line = format!("  content differs (not shown: mode {mode})\n");
         assert!(text.contains(&line), "{text}");
     }
@@ -88,7 +88,7 @@ fn content_is_not_shown_unless_everyone_may_read_it_before_and_after() {
 }
 
 #[test]
-fn content_that_everyone_may_read_is_shown() {
+fn world_readable_content_is_shown() {
     let (_, text) = shown(Some(("OLD-marker\n", 0o644)), ("NEW-marker\n", "0644"));
     assert!(
         text.contains("    - OLD-marker\n    + NEW-marker\n"),
@@ -97,14 +97,14 @@ fn content_that_everyone_may_read_is_shown() {
 }
 
 #[test]
-fn content_that_is_not_shown_is_still_compared() {
+fn hidden_content_is_still_compared() {
     let (json, _) = shown(Some(("same\n", 0o640)), ("same\n", "0640"));
     assert_eq!(json, "[]");
 }
 
-/// What the keys of a user look like in changes.
+/// Returns the changes for a key file of root.
 fn keys_of_root(line: &str) -> (Value, String) {
-    let mut spec = smallest();
+    let mut spec = minimal_spec();
     spec["access"]["users"] = json!([{ "name": "root", "ssh_keys": [] }]);
     let mut facts = debian();
     let root = UserFact {
@@ -125,7 +125,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 #[test]
-fn a_key_comment_with_terminal_codes_is_escaped() {
+fn terminal_codes_in_a_key_comment_are_escaped() {
     for code in ["\x1b]52;c;cm0=\x07", "\x1b[2J", "\u{9b}2J", "\u{202e}"] {
         let (_, text) = keys_of_root(&format!("ssh-ed25519 AAAAeve eve{code}\n"));
         assert!(
@@ -138,7 +138,7 @@ fn a_key_comment_with_terminal_codes_is_escaped() {
 
 proptest! {
     #[test]
-    fn no_line_of_a_key_file_reaches_the_terminal_raw(
+    fn no_control_character_of_a_key_file_is_displayed(
         kind in "ssh-(ed25519|rsa)", body in "[A-Za-z]{4,9}", comment in any::<String>()
     ) {
         let (json, text) = keys_of_root(&format!("{kind} {body} {comment}\n"));

@@ -11,7 +11,7 @@ mod steps;
 use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::catalog::{Catalog, Input};
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{
     GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
@@ -32,21 +32,25 @@ fn documents(text: &str) -> (Catalog, Resolved) {
         text: Ok(text.to_owned()),
     };
     let catalog = Catalog::read(vec![
-        input(Kind::Manifest, "m", text),
-        input(Kind::Preset, "small", "cores: 1\nmemory: 1024\ndisk: 10\n"),
+        input(DocumentKind::Manifest, "m", text),
         input(
-            Kind::Image,
+            DocumentKind::Preset,
+            "small",
+            "cores: 1\nmemory: 1024\ndisk: 10\n",
+        ),
+        input(
+            DocumentKind::Image,
             "debian-12",
             "source: https://example.org/d.qcow2\n",
         ),
-        input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
+        input(DocumentKind::Image, "pve-9", "recipe: {suite: trixie}\n"),
         input(
-            Kind::Node,
+            DocumentKind::Node,
             "father",
             "api_endpoint: https://127.0.0.1:8006\n",
         ),
         input(
-            Kind::Node,
+            DocumentKind::Node,
             "mother",
             "api_endpoint: https://127.0.0.1:8006\n",
         ),
@@ -206,7 +210,7 @@ fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
     let (catalog, resolved) = documents(TWO);
     let there = host(vec![ours("a", 200), ours("b", 500)]);
     let found = Comparison {
-        refusals: vec!["there is no time zone `Europe/Nowhere`".into()],
+        refusals: vec!["time zone `Europe/Nowhere` does not exist".into()],
         ..Comparison::default()
     };
     let config = ConfigPlan {
@@ -233,7 +237,7 @@ fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
     assert_eq!(refusal.node.as_deref(), Some("a"));
     assert_eq!(
         refusal.reason.text,
-        "there is no time zone `Europe/Nowhere`"
+        "time zone `Europe/Nowhere` does not exist"
     );
 }
 

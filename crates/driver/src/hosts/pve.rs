@@ -15,7 +15,7 @@ use homestak_engine::ports::{Capabilities, Observed, PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::pve::preflight::check;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
-use homestak_site::Chosen;
+use homestak_site::SiteSource;
 use serde_json::{Value as Json, json};
 
 use super::{HostKind, Kind, Site, Traits};
@@ -233,9 +233,9 @@ fn trust(name: &str, node: &PveNode, session: &Session) -> Result<Trust, DriverE
     let Some(file) = &node.ca else {
         return Ok(Trust::WebPki);
     };
-    let base = match &session.find.chosen {
-        Chosen::Directory(site) => site.as_path(),
-        Chosen::Stock => Path::new("."),
+    let base = match &session.search.source {
+        SiteSource::Directory(site) => site.as_path(),
+        SiteSource::Stock => Path::new("."),
     };
     let path = base.join(file.as_str());
     let pem =

@@ -8,9 +8,9 @@ mod seal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use homestak_core::doc::{Faults, FileId, Source, Value, yaml};
+use homestak_core::doc::{Diagnostics, FileId, Source, Value, yaml};
 use homestak_core::error::chain;
-use homestak_secrets::{Identities, OpenError, Place, is_sealed, key_places};
+use homestak_secrets::{Identities, KeySource, OpenError, is_sealed, key_sources};
 use zeroize::Zeroizing;
 
 use crate::error::{DriverError, capitalized};
@@ -22,7 +22,7 @@ pub use seal::{sealed_text, who};
 /// Where keys that open sealed secrets are: the places that SOPS knows.
 #[derive(Clone)]
 pub struct KeySources {
-    places: Vec<Place>,
+    places: Vec<KeySource>,
     /// The keys that a variable holds.
     held: Option<Arc<Zeroizing<String>>>,
 }
@@ -31,7 +31,7 @@ impl KeySources {
     /// Takes the places from variables of these names.
     pub fn new(lookup: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
-            places: key_places(lookup),
+            places: key_sources(lookup),
             held: lookup("SOPS_AGE_KEY").map(|text| Arc::new(Zeroizing::new(text))),
         }
     }
@@ -39,8 +39,8 @@ impl KeySources {
     /// Returns the file that keys are in when nothing else is said.
     pub fn default_file(&self) -> Option<PathBuf> {
         self.places.iter().find_map(|place| match place {
-            Place::DefaultFile(path) => Some(path.clone()),
-            Place::Variable(_) | Place::NamedFile(_) | Place::Command(_) => None,
+            KeySource::DefaultFile(path) => Some(path.clone()),
+            KeySource::Variable(_) | KeySource::NamedFile(_) | KeySource::Command(_) => None,
         })
     }
 
@@ -49,21 +49,21 @@ impl KeySources {
         let mut all = Identities::default();
         for place in &self.places {
             let (what, text) = match place {
-                Place::Variable(name) => {
+                KeySource::Variable(name) => {
                     let held = self.held.as_ref().map(|held| held.to_string());
                     ((*name).to_owned(), held)
                 }
-                Place::NamedFile(path) => {
+                KeySource::NamedFile(path) => {
                     let text = fs_err::read_to_string(path)
                         .map_err(|error| format!("read the age key: {error}"))?;
                     (path.display().to_string(), Some(text))
                 }
-                Place::Command(line) => {
+                KeySource::Command(line) => {
                     let text = process::output_of(line)
                         .map_err(|error| format!("run SOPS_AGE_KEY_CMD: {error}"))?;
                     ("SOPS_AGE_KEY_CMD".to_owned(), Some(text))
                 }
-                Place::DefaultFile(path) => (
+                KeySource::DefaultFile(path) => (
                     path.display().to_string(),
                     fs_err::read_to_string(path).ok(),
                 ),
@@ -114,7 +114,7 @@ pub fn tree(text: &str) -> Option<Value> {
     yaml::parse(
         FileId(0),
         &Source::secret("secrets", text),
-        &mut Faults::default(),
+        &mut Diagnostics::default(),
     )
 }
 

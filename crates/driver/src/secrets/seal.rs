@@ -7,7 +7,8 @@ use std::path::Path;
 
 use homestak_core::error::chain;
 use homestak_secrets::{
-    Creation, CreationError, Previous, Recipient, Rules, SealError, Sealing, creation_for, seal,
+    CreationError, CreationRule, Previous, Recipient, Rules, SealError, Sealing, creation_rule_for,
+    seal,
 };
 use jiff::Timestamp;
 
@@ -88,7 +89,7 @@ pub fn who(
 }
 
 /// Reads the rules of the nearest `.sops.yaml`, from the file's directory upwards.
-fn creation(path: &Path) -> Result<Option<Creation>, DriverError> {
+fn creation(path: &Path) -> Result<Option<CreationRule>, DriverError> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let Some(rules) = absolute
         .ancestors()
@@ -106,7 +107,7 @@ fn creation(path: &Path) -> Result<Option<Creation>, DriverError> {
         .unwrap_or(&absolute)
         .display()
         .to_string();
-    match creation_for(&text, &relative) {
+    match creation_rule_for(&text, &relative) {
         Ok(creation) => Ok(Some(creation)),
         Err(CreationError::NoMatch { .. }) => Ok(None),
         Err(error) => Err(DriverError::failed(format!(

@@ -6,7 +6,7 @@ mod meadow;
 use std::sync::{Arc, Mutex};
 
 use homestak_core::doc::timeouts::Timeouts;
-use homestak_core::doc::{Faults, Sources};
+use homestak_core::doc::{Diagnostics, Sources};
 use homestak_core::plan::{Options, Plan, Verb};
 use homestak_driver::clock::Time;
 use homestak_driver::events::{Event, Observer};
@@ -44,7 +44,7 @@ impl Notices for Said {
         self.0.lock().unwrap().push(text.to_owned());
     }
 
-    fn diagnostics(&self, faults: &Faults, _: &Sources) {
+    fn diagnostics(&self, faults: &Diagnostics, _: &Sources) {
         self.notice(&format!("{faults:?}"));
     }
 }

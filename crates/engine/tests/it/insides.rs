@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use homestak_core::converge::{Change, Handling, Since};
+use homestak_core::converge::{Change, ChangeCause, Handling};
 use homestak_core::plan::{ConfigPlan, Configured, Elsewhere, NodePlan, Plan};
 use homestak_core::resolve::Resolved;
 use homestak_engine::planning::PlanContext;
@@ -67,7 +67,7 @@ fn compare(now: Option<&str>, wanted: &str) -> Comparison {
         field: "name".to_owned(),
         expected: wanted.into(),
         found: now.unwrap_or_default().into(),
-        since: Since::Spec,
+        cause: ChangeCause::Spec,
         danger: None,
         handling: Handling::Enforce,
     };

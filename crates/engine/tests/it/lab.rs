@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use homestak_api::runtime::{Clock, SharedClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::catalog::{Catalog, Input};
-use homestak_core::doc::Kind;
+use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::firstboot::Identity;
@@ -417,30 +417,30 @@ fn documents_of(name: &str, text: &str) -> (Catalog, Resolved) {
     };
     let node = "api_endpoint: https://127.0.0.1:8006\n";
     let catalog = Catalog::read(vec![
-        input(Kind::Manifest, name, text),
+        input(DocumentKind::Manifest, name, text),
         input(
-            Kind::Preset,
+            DocumentKind::Preset,
             "vm-small",
             "cores: 1\nmemory: 1024\ndisk: 10\n",
         ),
         input(
-            Kind::Preset,
+            DocumentKind::Preset,
             "vm-large",
             "cores: 4\nmemory: 8192\ndisk: 40\n",
         ),
         input(
-            Kind::Image,
+            DocumentKind::Image,
             "debian-12",
             "source: https://example.org/d.qcow2\n",
         ),
-        input(Kind::Image, "pve-9", "recipe: {suite: trixie}\n"),
+        input(DocumentKind::Image, "pve-9", "recipe: {suite: trixie}\n"),
         input(
-            Kind::Image,
+            DocumentKind::Image,
             "debian-12-standard",
             "type: template\nrecipe: {suite: bookworm}\n",
         ),
-        input(Kind::Node, "pve1", node),
-        input(Kind::Node, "pve2", node),
+        input(DocumentKind::Node, "pve1", node),
+        input(DocumentKind::Node, "pve2", node),
     ]);
     let (resolved, faults) = manifest(&catalog, name, &on_pve1());
     assert_eq!(faults.errors(), 0, "{faults:?}");

@@ -304,7 +304,7 @@ impl Walk {
         let plan = match self.drivers[at].lab.try_plan(&manifest, &options).await {
             Ok(plan) => plan,
             // A node has the id that the manifest gives to another one.
-            Err(PlanError::Faults(_)) => {
+            Err(PlanError::Diagnostics(_)) => {
                 self.n_refused += 1;
                 return;
             }

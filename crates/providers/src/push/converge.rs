@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use homestak_api::limit::monotonic;
-use homestak_core::converge::{Event, Numbered};
+use homestak_core::converge::{Event, NumberedEvent};
 
 use super::fault::PushError;
 use super::{Limits, Pusher, agent};
@@ -133,7 +133,7 @@ impl Pusher {
     ) -> Result<bool, PushError> {
         let waiting = || {
             let words = "wait: an earlier job still converges this node".into();
-            hear(&Event::Step { words });
+            hear(&Event::Step { description: words });
         };
         let once = || self.once(ssh, after, what, hear, stop);
         match after_others(PAUSE, waiting, stop, once) {
@@ -267,7 +267,7 @@ impl Job<'_> {
         locked(self.known).heard = monotonic();
         let heard = |stream: Stream, text: &str| {
             let event = match stream {
-                Stream::Out => serde_json::from_str::<Numbered>(text).ok(),
+                Stream::Out => serde_json::from_str::<NumberedEvent>(text).ok(),
                 Stream::Err => None,
             };
             let is_new = {
@@ -278,7 +278,7 @@ impl Job<'_> {
                 event.as_ref().is_some_and(|event| note(&mut known, event))
             };
             match event {
-                Some(Numbered { event, .. }) if is_new => {
+                Some(NumberedEvent { event, .. }) if is_new => {
                     if let Event::Confirm { within } = event
                         && !std::mem::replace(&mut locked(self.known).confirms, true)
                     {
@@ -339,8 +339,8 @@ fn locked(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
 }
 
 /// Notes an event; returns whether it is new.
-fn note(known: &mut Known, Numbered { n, event }: &Numbered) -> bool {
-    if *event == Event::Alive {
+fn note(known: &mut Known, NumberedEvent { n, event }: &NumberedEvent) -> bool {
+    if *event == Event::Heartbeat {
         known.beats = true;
     }
     if *n <= known.last {
@@ -351,7 +351,7 @@ fn note(known: &mut Known, Numbered { n, event }: &Numbered) -> bool {
         Event::Changes { changes } => known.differed |= !changes.is_empty(),
         Event::Reverted { .. } => known.reverted = true,
         Event::End { success, result } => known.ended = Some((*success, result.clone())),
-        Event::Alive | Event::Step { .. } | Event::Confirm { .. } => {}
+        Event::Heartbeat | Event::Step { .. } | Event::Confirm { .. } => {}
     }
     true
 }

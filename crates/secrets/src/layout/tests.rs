@@ -1,11 +1,11 @@
 //! Documents of all layouts, and where their values and comments are found.
 
-use homestak_core::doc::{Faults, FileId, Source, yaml};
+use homestak_core::doc::{Diagnostics, FileId, Source, yaml};
 
 use super::*;
 
 fn layout(text: &str) -> Result<Layout, LayoutError> {
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     let root = yaml::parse(FileId(0), &Source::new("x", text), &mut faults).unwrap();
     Layout::of(text, &root)
 }

@@ -1,11 +1,11 @@
 //! Writes a plain document as the Python reference does: one line per value.
 
 use homestak_core::doc::tree::Meaning;
-use homestak_core::doc::{Data, Faults, FileId, Source, Value, yaml};
+use homestak_core::doc::{Data, Diagnostics, FileId, Source, Value, yaml};
 
 /// Lists all values with path and type.
 pub(crate) fn listing(plain: &str) -> Vec<String> {
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     let root = yaml::parse(FileId(0), &Source::new("x", plain), &mut faults);
     let mut lines = Vec::new();
     list(&root.expect("documents of tests are YAML"), &[], &mut lines);

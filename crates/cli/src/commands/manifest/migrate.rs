@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::migrate::{NotMigrated, migrate};
-use homestak_core::doc::{Faults, Source, Sources, yaml};
+use homestak_core::doc::{Diagnostics, Source, Sources, yaml};
 use homestak_driver::DriverError;
 use homestak_driver::error::diagnostics_json;
-use homestak_site::{Chosen, find};
+use homestak_site::{SiteSource, find};
 use serde_json::json;
 
 use crate::commands::{Outcome, write_file};
@@ -39,7 +39,7 @@ pub(super) fn run(
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned();
-    let (mut sources, mut faults) = (Sources::default(), Faults::default());
+    let (mut sources, mut faults) = (Sources::default(), Diagnostics::default());
     let source = Source::new(path.display().to_string(), text);
     let file = sources.add(source.clone());
     let migrated = yaml::parse(file, &source, &mut faults)
@@ -65,7 +65,7 @@ pub(super) fn run(
 }
 
 fn of_site(name: &str, settings: &Settings) -> Result<PathBuf, DriverError> {
-    let Chosen::Directory(site) = find(&settings.driver.candidates)?.chosen else {
+    let SiteSource::Directory(site) = find(&settings.driver.candidates)?.source else {
         return Err(DriverError::failed(
             "The stock site has no manifests of version 1.",
         ));

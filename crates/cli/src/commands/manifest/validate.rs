@@ -1,6 +1,6 @@
 //! `homestak manifest validate`: every fault of a manifest and of what it uses.
 
-use homestak_core::doc::Faults;
+use homestak_core::doc::Diagnostics;
 use homestak_core::resolve::manifest;
 use homestak_driver::error::count;
 use homestak_driver::select::{pick, request};
@@ -22,7 +22,7 @@ pub(super) fn run(args: &ManifestArgs, settings: &Settings, printer: &Printer) -
         || catalog.manifests.keys().cloned().collect(),
         |name| vec![name],
     );
-    let mut all = Faults::default();
+    let mut all = Diagnostics::default();
     let mut results = Vec::new();
     let mut good = Vec::new();
     for name in &names {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use homestak_driver::DriverError;
 use homestak_driver::secrets::sealed;
-use homestak_site::{Chosen, find};
+use homestak_site::{SiteSource, find};
 
 use crate::settings::Settings;
 
@@ -38,7 +38,7 @@ pub(super) fn read(
 }
 
 fn of_site(names: &[&str], settings: &Settings) -> Result<PathBuf, DriverError> {
-    let Chosen::Directory(site) = find(&settings.driver.candidates)?.chosen else {
+    let SiteSource::Directory(site) = find(&settings.driver.candidates)?.source else {
         return Err(DriverError::failed("The stock site has no secrets.")
             .hint("name a file, or start a site: homestak site init DIR"));
     };

@@ -1,7 +1,7 @@
 //! `homestak secrets get`: one secret, on stdout.
 
 use homestak_core::doc::secrets::{Secret, SecretMap, SecretsFile};
-use homestak_core::doc::{Faults, Spanned};
+use homestak_core::doc::{Diagnostics, Spanned};
 use homestak_driver::{DriverError, require_sound};
 use serde_json::json;
 
@@ -15,7 +15,7 @@ pub(super) fn run(id: &str, settings: &Settings, printer: &Printer) -> Result<()
         return Err(DriverError::failed("The site has no secrets.")
             .hint("homestak site show tells which site is used"));
     };
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     faults.extend(document.faults.clone());
     require_sound(printer, &faults, &session.catalog.sources)?;
     let Some(secrets) = &document.value else {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use homestak_core::doc::{Faults, Source, Sources, yaml};
+use homestak_core::doc::{Diagnostics, Source, Sources, yaml};
 use homestak_core::error::chain;
 use homestak_driver::DriverError;
 use homestak_sim::Script;
@@ -16,7 +16,7 @@ pub(super) fn read(file: &Path, printer: &Printer) -> Result<Script, DriverError
     let mut sources = Sources::default();
     let source = Source::new(file.display().to_string(), text);
     let id = sources.add(source.clone());
-    let mut faults = Faults::default();
+    let mut faults = Diagnostics::default();
     let tree = yaml::parse(id, &source, &mut faults);
     homestak_driver::require_sound(printer, &faults, &sources)?;
     let list = tree.map(|tree| tree.to_json()).unwrap_or_default();

@@ -1,7 +1,4 @@
-//! Texts as they are found, and as they should be.
-//!
-//! In: small texts. Out: what becomes of them, once and twice.
-//! Never: whole files of a machine.
+//! Each edit is checked to have the expected result, and to change nothing when applied again.
 
 use super::*;
 
@@ -10,7 +7,7 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn the_own_line_of_hosts_is_put_right_and_others_stay() {
+fn the_own_line_of_hosts_is_corrected_and_others_stay() {
     let text = "127.0.0.1 localhost\n127.0.1.1 old\n::1 localhost\n192.0.2.9 other # kept\n";
     let right =
         "127.0.0.1 localhost\n127.0.1.1 web.lab web\n::1 localhost\n192.0.2.9 other # kept\n";
@@ -19,7 +16,7 @@ fn the_own_line_of_hosts_is_put_right_and_others_stay() {
 }
 
 #[test]
-fn hosts_without_an_own_line_gets_one_and_two_become_one() {
+fn a_missing_own_line_of_hosts_is_added_and_duplicates_are_merged() {
     let right = "127.0.1.1 web.lab web\n127.0.0.1 localhost\n";
     assert_eq!(hosts("127.0.0.1 localhost\n", "127.0.1.1", &names()), right);
     assert_eq!(
@@ -32,7 +29,7 @@ fn hosts_without_an_own_line_gets_one_and_two_become_one() {
 }
 
 #[test]
-fn a_hypervisor_leaves_its_loopback_name() {
+fn the_loopback_line_is_replaced_by_the_address_of_a_hypervisor() {
     let text = "127.0.0.1 localhost\n127.0.1.1 web\n";
     let right = "127.0.0.1 localhost\n10.0.0.5 web.lab web\n";
     assert_eq!(hosts(text, "10.0.0.5", &names()), right);
@@ -40,10 +37,10 @@ fn a_hypervisor_leaves_its_loopback_name() {
 }
 
 #[test]
-fn rules_of_a_user_go_and_rules_of_others_stay() {
+fn rules_of_a_user_are_removed_and_others_stay() {
     let ops = |subject: &str, _: bool| subject == "ops";
-    let text = "# made at first boot\nops ALL=(ALL) NOPASSWD:ALL\nbob ALL=(ALL) ALL\n";
-    let left = "# made at first boot\nbob ALL=(ALL) ALL\n";
+    let text = "# written at first boot\nops ALL=(ALL) NOPASSWD:ALL\nbob ALL=(ALL) ALL\n";
+    let left = "# written at first boot\nbob ALL=(ALL) ALL\n";
     assert_eq!(without_rules(text, ops).as_deref(), Some(left));
     assert_eq!(without_rules(left, ops), None);
     let shared = without_rules("bob, ops ALL = (ALL) \\\n  NOPASSWD: ALL\n", ops);
@@ -55,14 +52,14 @@ fn rules_of_a_user_go_and_rules_of_others_stay() {
 }
 
 #[test]
-fn a_rule_over_two_lines_is_one() {
+fn a_rule_may_span_two_lines() {
     let text = "ops ALL=(ALL) \\\n    NOPASSWD: ALL\nbob ALL=ALL\n";
     let left = without_rules(text, |subject, nopasswd| subject == "ops" && nopasswd);
     assert_eq!(left.as_deref(), Some("bob ALL=ALL\n"));
 }
 
 #[test]
-fn sshd_settings_that_say_otherwise_are_commented_out_but_for_matches() {
+fn differing_sshd_settings_outside_match_blocks_are_commented_out() {
     let settings = BTreeMap::from([
         ("Port".to_owned(), "22".to_owned()),
         ("PermitRootLogin".to_owned(), "prohibit-password".to_owned()),
@@ -74,14 +71,14 @@ fn sshd_settings_that_say_otherwise_are_commented_out_but_for_matches() {
 }
 
 #[test]
-fn the_directory_of_the_ssh_server_is_read_once() {
+fn the_sshd_directory_is_included_once() {
     let with = "Include /etc/ssh/sshd_config.d/*.conf\nUsePAM yes\n";
     assert_eq!(sshd_include("UsePAM yes\n"), with);
     assert_eq!(sshd_include(with), with);
 }
 
 #[test]
-fn a_key_is_known_by_type_and_body() {
+fn a_key_is_identified_by_type_and_body() {
     let key = Some("ssh-ed25519 AAAA".to_owned());
     assert_eq!(key_body("ssh-ed25519 AAAA me@here"), key);
     assert_eq!(key_body("from=\"10.0.0.1\",no-pty ssh-ed25519 AAAA"), key);
@@ -90,12 +87,12 @@ fn a_key_is_known_by_type_and_body() {
 }
 
 #[test]
-fn a_key_is_read_as_the_ssh_server_reads_it() {
+fn a_key_is_parsed_as_sshd_does() {
     let key = Some("ssh-ed25519 AAAA".to_owned());
     for line in [
         r#"environment="A= ssh-ed25519 SPEC x" ssh-ed25519 AAAA"#,
         r#"command="a \" ssh-ed25519 SPEC \" b",no-pty	ssh-ed25519	AAAA"#,
-        // A quote behind two backslashes ends nothing either.
+        // sshd does not close a quote after two backslashes either.
         r#"command="\\" ssh-ed25519 SPEC" ssh-ed25519 AAAA"#,
         "ssh-ed25519 AAAA\0more",
         "ssh-ed25519 AA\u{b}AA x",
@@ -109,15 +106,15 @@ fn a_key_is_read_as_the_ssh_server_reads_it() {
 }
 
 #[test]
-fn the_notice_is_taken_out_once() {
+fn the_subscription_notice_is_removed_once() {
     let text = "if (res === null || res.data.status.toLowerCase() !== 'active') { Ext.Msg.show(";
-    let without = notice(text);
+    let without = without_subscription_notice(text);
     assert!(!without.contains("!== 'active'"));
-    assert_eq!(notice(&without), without);
+    assert_eq!(without_subscription_notice(&without), without);
 }
 
 #[test]
-fn name_servers_are_exactly_those_and_options_stay() {
+fn name_servers_are_replaced_and_options_stay() {
     let text = "options edns0\nnameserver 1.1.1.1\n";
     let dns = ["192.0.2.1".to_owned()];
     let right = "options edns0\nsearch lab\nnameserver 192.0.2.1\n";

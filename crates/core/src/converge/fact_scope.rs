@@ -1,7 +1,4 @@
-//! What must be known of a node to decide about it.
-//!
-//! In: what is wanted, what is remembered. Out: a [`Scope`]: names and paths to look at.
-//! Never: paths that depend on the node; homes of users are found by whoever gathers.
+//! Which facts of a node are needed for a decision. Home directories are found by whoever gathers facts.
 
 use std::collections::BTreeSet;
 
@@ -10,30 +7,30 @@ use super::state::State;
 use super::system::{HOSTNAME, HOSTS, LOCALTIME, NETWORK, NOTICE, RESOLV, TIMEZONE, ZONES};
 use super::{access, platform, sshd};
 
-/// What to look at, besides what every node has.
+/// The facts to gather, besides those of every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
+pub struct FactScope {
     /// Packages.
     pub packages: BTreeSet<String>,
-    /// Users, with their directories of keys.
+    /// Users, with their key files.
     pub users: BTreeSet<String>,
     /// Units.
     pub units: BTreeSet<String>,
     /// Files.
     pub files: BTreeSet<String>,
-    /// Directories, with the files that are in them.
+    /// Directories whose files are read.
     pub directories: BTreeSet<String>,
-    /// Settings of the kernel.
+    /// Kernel settings.
     pub sysctl: BTreeSet<String>,
-    /// Owners and groups of files.
+    /// Owners and groups of desired files.
     pub owners: BTreeSet<(String, String)>,
-    /// Whether the network is looked at.
+    /// Whether network facts are gathered.
     pub network: bool,
 }
 
-impl Scope {
-    /// Collects what to look at.
-    pub fn of(wanted: &[Resource], last: &State) -> Self {
+impl FactScope {
+    /// Collects the scope of the desired resources and of what is managed.
+    pub fn of(desired: &[Resource], last: &State) -> Self {
         let mut scope = Self::default();
         let files = [HOSTNAME, HOSTS, LOCALTIME, TIMEZONE, NETWORK, RESOLV];
         let more = [
@@ -49,7 +46,7 @@ impl Scope {
             scope.directories.insert(path.to_owned());
         }
         scope.units.insert(platform::FAIL2BAN.to_owned());
-        for resource in wanted {
+        for resource in desired {
             scope.add(resource);
         }
         let managed = &last.managed;

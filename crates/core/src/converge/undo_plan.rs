@@ -1,18 +1,16 @@
-//! The way back from steps: what must be kept before they are done, and what is done then.
-//!
-//! In: steps, what the node is like before them. Out: [`WayBack`].
-//! Never: packages: they stay, and are ours to remove later.
+//! How steps are undone: what is saved before they run, and what runs afterwards. Packages stay
+//! installed, and stay managed.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::decide::single_restarts;
+use super::decide::dedup_restarts;
 use super::facts::{Facts, NetworkFact};
 use super::state::State;
 use super::step::Step;
 
-/// The databases of users and groups, and what `useradd` writes beside them.
+/// The databases of users and groups, and other files that `useradd` writes.
 pub const ACCOUNTS: &[&str] = &[
     "/etc/passwd",
     "/etc/shadow",
@@ -22,40 +20,40 @@ pub const ACCOUNTS: &[&str] = &[
     "/etc/subgid",
 ];
 
-/// How a node becomes what it was before some steps.
+/// How to restore the state of a node before some steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WayBack {
-    /// What is at these paths, or that nothing is there, is kept and put back.
+pub struct UndoPlan {
+    /// Paths that are saved and restored, or deleted if they did not exist.
     pub paths: BTreeSet<String>,
-    /// Home directories that the steps make; they go with everything in them.
+    /// Home directories that the steps create; they are deleted with their content.
     pub homes: BTreeSet<String>,
-    /// What is done once all paths are as they were.
+    /// Steps that run once all paths are restored.
     pub steps: BTreeSet<Step>,
-    /// The network as it was, when the steps touch it.
+    /// The network before the steps, if they change it.
     pub network: Option<NetworkFact>,
 }
 
-impl WayBack {
-    /// Finds the way back from steps that begin on a node like this.
-    pub fn of(steps: &[Step], facts: &Facts) -> Self {
-        let mut back = Self::default();
+impl UndoPlan {
+    /// Plans how to undo steps, given the facts before them.
+    pub fn new(steps: &[Step], facts: &Facts) -> Self {
+        let mut plan = Self::default();
         for step in steps {
-            back.from(step, facts);
+            plan.add(step, facts);
         }
-        single_restarts(&mut back.steps);
-        back
+        dedup_restarts(&mut plan.steps);
+        plan
     }
 
-    /// Returns what a node remembers once it has gone back: what it did before the run, and which
-    /// packages are there because of it. What the run only wanted is not ours.
-    pub fn remembered(before: &State, now: &State) -> State {
+    /// Returns the state to store once the steps are undone: that before the run, with the packages
+    /// the run installed.
+    pub fn reverted_state(before: &State, now: &State) -> State {
         let mut state = before.clone();
         state.in_packages = now.in_packages;
         state.managed.packages.clone_from(&now.managed.packages);
         state
     }
 
-    fn from(&mut self, step: &Step, facts: &Facts) {
+    fn add(&mut self, step: &Step, facts: &Facts) {
         let unit_of = |unit: &String| facts.units.get(unit).cloned().unwrap_or_default();
         match step {
             Step::Packages { .. } => {}
@@ -65,7 +63,7 @@ impl WayBack {
                 self.paths.insert(home.clone());
                 self.homes.insert(home);
             }
-            Step::OpenUser { .. } | Step::LeaveGroup { .. } | Step::CloseUser { .. } => {
+            Step::EnableLogin { .. } | Step::RemoveFromGroup { .. } | Step::DisableLogin { .. } => {
                 self.accounts();
             }
             Step::Directory { path, .. }
@@ -88,7 +86,7 @@ impl WayBack {
                 self.network = Some(facts.network.clone());
                 self.steps.insert(step.clone());
             }
-            Step::ReadUnits | Step::Reload { .. } | Step::Restart { .. } => {
+            Step::DaemonReload | Step::Reload { .. } | Step::Restart { .. } => {
                 self.steps.insert(step.clone());
             }
             Step::Stop { unit } => {
@@ -103,10 +101,10 @@ impl WayBack {
                 let (unit, masked) = (unit.clone(), false);
                 self.steps.insert(Step::Enable { unit, masked });
             }
-            // A unit that is masked is a link to nothing.
+            // A masked unit is a link to `/dev/null`.
             Step::Enable { unit, masked: true } => {
                 self.paths.insert(format!("/etc/systemd/system/{unit}"));
-                self.steps.insert(Step::ReadUnits);
+                self.steps.insert(Step::DaemonReload);
             }
             Step::Enable { unit, .. } => {
                 if unit_of(unit).file_state == "disabled" {

@@ -1,7 +1,4 @@
-//! A spec as the list of things that a node should have.
-//!
-//! In: a [`NodeSpec`]. Out: [`Resource`]s, each once, in an order that does not follow the spec's.
-//! Never: a look at the node.
+//! Lists the desired resources of a spec, each once, in an order that does not depend on the spec's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +13,11 @@ use crate::doc::node_spec::{NodeNetwork, NodeSpec};
 use crate::doc::posture::{PermitRootLogin, Posture, YesNo};
 use crate::doc::spec::{Config, Trigger};
 
-/// Prefix of an address that was written without one, as in a manifest.
-const USUAL_PREFIX: (u8, u8) = (24, 64);
+/// Prefix lengths (IPv4, IPv6) of addresses without one.
+const DEFAULT_PREFIX: (u8, u8) = (24, 64);
 
-/// Lists what a node should have.
-pub fn wanted(spec: &NodeSpec) -> Vec<Resource> {
+/// Returns the desired resources of a spec.
+pub fn desired_resources(spec: &NodeSpec) -> Vec<Resource> {
     let mut list = Vec::new();
     let posture = spec
         .access
@@ -37,11 +34,11 @@ pub fn wanted(spec: &NodeSpec) -> Vec<Resource> {
     access(&mut list, spec, &posture, &config);
     security(&mut list, spec, &posture);
     platform(&mut list, spec, &posture, &config);
-    further(&mut list, config);
-    watch(&mut list, spec);
+    configuration(&mut list, config);
+    drift_service(&mut list, spec);
     list.sort_by_key(Resource::id);
     list.dedup_by_key(|resource| resource.id());
-    Policy::of(spec).asked().put_into(&list)
+    Policy::of(spec).enforced().attach_to(&list)
 }
 
 fn identity(list: &mut Vec<Resource>, spec: &NodeSpec, config: &Config) {
@@ -49,14 +46,17 @@ fn identity(list: &mut Vec<Resource>, spec: &NodeSpec, config: &Config) {
     let domain = identity
         .and_then(|identity| identity.domain.as_ref())
         .map(ToString::to_string);
-    let network = spec.network.as_ref().and_then(|network| fixed(network));
+    let network = spec
+        .network
+        .as_ref()
+        .and_then(|network| static_network(network));
     if let Some(name) = identity.and_then(|identity| identity.hostname.as_ref()) {
         let name = name.to_string();
         let mut names = vec![name.clone()];
         if let Some(domain) = &domain {
             names.insert(0, format!("{name}.{domain}"));
         }
-        // A hypervisor's own name must lead to an address that others reach.
+        // A hypervisor's own name must resolve to an address that others can reach.
         let address = network
             .as_ref()
             .filter(|_| config.pve.is_some())
@@ -75,16 +75,16 @@ fn identity(list: &mut Vec<Resource>, spec: &NodeSpec, config: &Config) {
     }
 }
 
-type Fixed = (String, Option<String>, Vec<String>);
+type StaticNetwork = (String, Option<String>, Vec<String>);
 
-fn fixed(network: &NodeNetwork) -> Option<Fixed> {
+fn static_network(network: &NodeNetwork) -> Option<StaticNetwork> {
     let Address::Static { ip, prefix } = network.ip.as_ref()?.value else {
         return None;
     };
     let usual = if ip.is_ipv4() {
-        USUAL_PREFIX.0
+        DEFAULT_PREFIX.0
     } else {
-        USUAL_PREFIX.1
+        DEFAULT_PREFIX.1
     };
     let gateway = network.gateway.as_ref().map(ToString::to_string);
     let dns = network.dns.iter().flat_map(|dns| &dns.value);
@@ -137,19 +137,19 @@ fn access(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config: 
             true if nopasswd => SudoRule::NoPassword,
             true => SudoRule::Password,
         };
-        person(list, name, keys, foreign, rule);
+        user_account(list, name, keys, foreign, rule);
     }
-    // The driver's user keeps its account, its key and sudo when the spec does not list it. Keys
-    // that it got on first boot are nobody's concern then.
+    // The driver's user keeps its account, its key and sudo even if the spec does not list it. Other
+    // keys that it has from the first boot are ignored then.
     if let Some(name) = unlisted {
         let keys = of_driver.into_iter().flat_map(|keys| &keys.value);
-        person(list, name, keys, Handling::Ignore, SudoRule::NoPassword);
+        user_account(list, name, keys, Handling::Ignore, SudoRule::NoPassword);
     }
     list.push(Resource::SudoGroups { allowed: nopasswd });
 }
 
-/// A user, with what lets them in.
-fn person<'k>(
+/// Adds a user account with keys and sudo rule.
+fn user_account<'k>(
     list: &mut Vec<Resource>,
     name: String,
     keys: impl Iterator<Item = &'k Spanned<PublicKey>>,
@@ -163,7 +163,7 @@ fn person<'k>(
         keys: keys.into_iter().collect(),
         foreign,
     });
-    // Root needs no rule.
+    // root needs no sudo rule.
     if name != "root" {
         list.push(Resource::Sudo { user: name, rule });
     }
@@ -183,7 +183,7 @@ fn security(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture) {
         .and_then(|access| access.driver.as_ref());
     let driver = driver.and_then(|driver| driver.user.as_ref());
     let root = match root {
-        // Whoever drives the machine as root would never get in again.
+        // A driver that logs in as root would be locked out.
         PermitRootLogin::No if driver.is_some_and(|user| user.as_str() == "root") => {
             PermitRootLogin::ProhibitPassword
         }
@@ -197,7 +197,7 @@ fn security(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture) {
         ("Port", port.to_string()),
         ("PermitRootLogin", root.to_string()),
         ("PasswordAuthentication", passwords),
-        // The other way in for passwords, which Debian closes as well.
+        // Passwords could also be used this way; Debian disables it too.
         ("KbdInteractiveAuthentication", "no".to_owned()),
     ];
     list.push(Resource::Sshd {
@@ -214,7 +214,7 @@ fn security(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture) {
     list.push(Resource::Fail2ban { enabled, port });
 }
 
-/// Packages of spec and posture, and those that other resources need.
+/// Adds packages of spec and posture, those that other resources need, and services.
 fn platform(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config: &Config) {
     let platform = spec.platform.as_ref();
     let own = platform.and_then(|platform| platform.packages.as_ref());
@@ -240,7 +240,7 @@ fn platform(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config
         .iter()
         .any(|resource| matches!(resource, Resource::Fail2ban { enabled: true, .. }));
     if banning {
-        // Without the journal's reader it finds no log on a machine that has no other.
+        // fail2ban needs the reader of the journal where there is no log file.
         needed.extend(["fail2ban", "python3-systemd"]);
     }
     for name in needed {
@@ -265,8 +265,8 @@ fn platform(list: &mut Vec<Resource>, spec: &NodeSpec, posture: &Posture, config
     }
 }
 
-/// A node that is looked after on a schedule looks after itself in between.
-fn watch(list: &mut Vec<Resource>, spec: &NodeSpec) {
+/// Adds the unit that corrects drift, if the spec runs on a schedule.
+fn drift_service(list: &mut Vec<Resource>, spec: &NodeSpec) {
     let run = spec.run.as_ref();
     let trigger = run.and_then(|run| run.trigger.as_ref());
     if trigger.is_none_or(|trigger| trigger.value != Trigger::Schedule) {
@@ -286,8 +286,8 @@ fn watch(list: &mut Vec<Resource>, spec: &NodeSpec) {
     });
 }
 
-/// The unit that looks after a node. Only its first process is ended with it: packages that are
-/// being installed are not cut off. It is never restarted by itself, which it would not survive.
+/// Returns the unit that corrects drift. Stopping it ends only its main process, so that a running
+/// package installation is not interrupted. It never restarts itself during a run.
 fn unit_text() -> String {
     format!(
         "# Written by homestak.\n[Unit]\nDescription=Keep this machine as its spec says\n\
@@ -323,7 +323,7 @@ pub(super) fn full_unit(name: &str) -> String {
     }
 }
 
-fn further(list: &mut Vec<Resource>, config: Config) {
+fn configuration(list: &mut Vec<Resource>, config: Config) {
     if let Some(zone) = config.timezone {
         list.push(Resource::Timezone {
             zone: zone.to_string(),

@@ -1,6 +1,6 @@
 //! The kinds of documents and where in a site each kind lives.
 //!
-//! In: nothing. Out: [`Kind`] with its directory, schema name and schema.
+//! In: nothing. Out: [`DocumentKind`] with its directory, schema name and schema.
 //! Never: reading; the list is shared by loader, schema command and checks.
 
 use super::decode::Decode;
@@ -9,7 +9,7 @@ use super::{host, image, manifest, posture, preset, pve_node, secrets, site, spe
 
 /// A kind of document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum DocumentKind {
     /// `site.yaml`
     Site,
     /// `secrets.yaml`
@@ -30,7 +30,7 @@ pub enum Kind {
     Node,
 }
 
-impl Kind {
+impl DocumentKind {
     /// Every kind, in the order people meet them.
     pub const ALL: &'static [Self] = &[
         Self::Site,

@@ -1,13 +1,13 @@
 //! Where age keys are looked for, in the order SOPS has.
 //!
-//! In: a way to ask for environment variables. Out: [`Place`]s.
+//! In: a way to ask for environment variables. Out: [`KeySource`]s.
 //! Never: reading the environment, files or commands; whoever asks does that.
 
 use std::path::PathBuf;
 
 /// A place that may hold age keys.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum KeySource {
     /// The keys stand in the environment variable of this name.
     Variable(&'static str),
     /// The keys stand in a file that the environment names; it must exist.
@@ -19,7 +19,7 @@ pub enum Place {
 }
 
 /// A command line may hold a secret, so `Debug` leaves it out.
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for KeySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Variable(name) => f.debug_tuple("Variable").field(name).finish(),
@@ -33,16 +33,16 @@ impl std::fmt::Debug for Place {
 /// Lists the places to look at, first to last. SOPS uses the keys of all of them.
 ///
 /// `lookup` answers for environment variables; one that is set to nothing counts as not set.
-pub fn key_places(lookup: &dyn Fn(&str) -> Option<String>) -> Vec<Place> {
+pub fn key_sources(lookup: &dyn Fn(&str) -> Option<String>) -> Vec<KeySource> {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let config = set("XDG_CONFIG_HOME")
         .map(PathBuf::from)
         .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".config")));
     [
-        set("SOPS_AGE_KEY").map(|_| Place::Variable("SOPS_AGE_KEY")),
-        set("SOPS_AGE_KEY_FILE").map(|path| Place::NamedFile(path.into())),
-        set("SOPS_AGE_KEY_CMD").map(Place::Command),
-        config.map(|directory| Place::DefaultFile(directory.join("sops/age/keys.txt"))),
+        set("SOPS_AGE_KEY").map(|_| KeySource::Variable("SOPS_AGE_KEY")),
+        set("SOPS_AGE_KEY_FILE").map(|path| KeySource::NamedFile(path.into())),
+        set("SOPS_AGE_KEY_CMD").map(KeySource::Command),
+        config.map(|directory| KeySource::DefaultFile(directory.join("sops/age/keys.txt"))),
     ]
     .into_iter()
     .flatten()
@@ -53,8 +53,8 @@ pub fn key_places(lookup: &dyn Fn(&str) -> Option<String>) -> Vec<Place> {
 mod tests {
     use super::*;
 
-    fn places(variables: &[(&str, &str)]) -> Vec<Place> {
-        key_places(&|name| {
+    fn places(variables: &[(&str, &str)]) -> Vec<KeySource> {
+        key_sources(&|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -71,10 +71,10 @@ mod tests {
         assert_eq!(
             all,
             [
-                Place::Variable("SOPS_AGE_KEY"),
-                Place::NamedFile("/keys".into()),
-                Place::Command("pass show age".into()),
-                Place::DefaultFile("/home/me/.config/sops/age/keys.txt".into()),
+                KeySource::Variable("SOPS_AGE_KEY"),
+                KeySource::NamedFile("/keys".into()),
+                KeySource::Command("pass show age".into()),
+                KeySource::DefaultFile("/home/me/.config/sops/age/keys.txt".into()),
             ]
         );
         assert!(!format!("{all:?}").contains("SECRET-KEY"));
@@ -85,7 +85,7 @@ mod tests {
     fn the_configuration_directory_can_be_elsewhere() {
         let elsewhere = places(&[("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/etc/xdg")]);
         let file = "/etc/xdg/sops/age/keys.txt".into();
-        assert_eq!(elsewhere, [Place::DefaultFile(file)]);
+        assert_eq!(elsewhere, [KeySource::DefaultFile(file)]);
         assert!(places(&[("SOPS_AGE_KEY", "")]).is_empty());
     }
 }

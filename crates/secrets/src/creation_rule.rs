@@ -66,7 +66,7 @@ pub enum CreationError {
 
 /// How a new file is to be sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Creation {
+pub struct CreationRule {
     /// For whom.
     pub recipients: Vec<Recipient>,
     /// What of it.
@@ -74,7 +74,7 @@ pub struct Creation {
 }
 
 /// Returns the first rule that is for `path`, which is relative to the `.sops.yaml`.
-pub fn creation_for(text: &str, path: &str) -> Result<Creation, CreationError> {
+pub fn creation_rule_for(text: &str, path: &str) -> Result<CreationRule, CreationError> {
     let root = document::parse(text).map_err(CreationError::Document)?;
     let rules = root
         .field("creation_rules")
@@ -100,7 +100,7 @@ pub fn creation_for(text: &str, path: &str) -> Result<Creation, CreationError> {
     })
 }
 
-fn creation(nth: usize, rule: &Value) -> Result<Creation, CreationError> {
+fn creation(nth: usize, rule: &Value) -> Result<CreationRule, CreationError> {
     let fault = |field: &str, problem| CreationError::Field {
         rule: nth,
         field: field.to_owned(),
@@ -137,7 +137,7 @@ fn creation(nth: usize, rule: &Value) -> Result<Creation, CreationError> {
         ));
     }
     let flag = rule.field("mac_only_encrypted").and_then(Value::as_text);
-    Ok(Creation {
+    Ok(CreationRule {
         recipients,
         rules: Rules {
             selection: selections
@@ -208,14 +208,14 @@ mod tests {
         let text = format!(
             "creation_rules:\n  - path_regex: ^secrets/.*\\.yaml$\n    age: '{one}, {two},'\n    encrypted_regex: ^(data)$\n    mac_only_encrypted: true\n  - age: [{two}]\n"
         );
-        let first = creation_for(&text, "secrets/site.yaml").unwrap();
+        let first = creation_rule_for(&text, "secrets/site.yaml").unwrap();
         assert_eq!(first.recipients, [one, two.clone()]);
         assert!(first.rules.mac_only_encrypted);
         assert_eq!(
             first.rules.selection.field(),
             ("encrypted_regex", "^(data)$")
         );
-        let other = creation_for(&text, "other.yaml").unwrap();
+        let other = creation_rule_for(&text, "other.yaml").unwrap();
         assert_eq!(other.recipients, [two]);
         assert_eq!(other.rules, Rules::default());
     }
@@ -224,7 +224,7 @@ mod tests {
     fn one_key_group_is_the_same_as_none() {
         let one = keygen("x").recipient;
         let text = format!("creation_rules:\n  - key_groups:\n      - age:\n          - {one}\n");
-        assert_eq!(creation_for(&text, "a").unwrap().recipients, [one]);
+        assert_eq!(creation_rule_for(&text, "a").unwrap().recipients, [one]);
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         let age = keygen("x").recipient;
         let check = |rule: &str| {
             let text = format!("creation_rules:\n  - {rule}\n");
-            creation_for(&text, "a.yaml").unwrap_err().to_string()
+            creation_rule_for(&text, "a.yaml").unwrap_err().to_string()
         };
         assert!(check("path_regex: b").contains("no creation rule is for `a.yaml`"));
         assert!(check("{pgp: ABCD}").contains("`pgp` of creation rule 1 names keys"));
@@ -243,7 +243,7 @@ mod tests {
         let both = format!("{{age: {age}, encrypted_suffix: a, encrypted_regex: b}}");
         assert!(check(&both).contains("only one is allowed"));
         assert!(matches!(
-            creation_for("a: 1\n", "x"),
+            creation_rule_for("a: 1\n", "x"),
             Err(CreationError::NoRules)
         ));
     }
