@@ -96,6 +96,8 @@ pub async fn checkpoint() {
 pub async fn off<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
+    let span = tracing::Span::current();
+    let work = move || span.in_scope(work);
     let Ok(stop) = STOP.try_with(Clone::clone) else {
         return tokio::task::spawn_blocking(work).await;
     };

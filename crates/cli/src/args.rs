@@ -70,9 +70,17 @@ pub struct GlobalArgs {
     /// Print the result as JSON on stdout
     #[arg(long, global = true, help_heading = "Global options")]
     pub json_output: bool,
-    /// Say more; twice for even more
+    /// Log to stderr: -v info, -vv debug, -vvv trace
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub verbose: u8,
+    /// Append the log to this file instead; -v sets its level, info by default
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    pub log_file: Option<PathBuf>,
     /// Print without colour
     #[arg(long, global = true, help_heading = "Global options")]
     pub no_color: bool,

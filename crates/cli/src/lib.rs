@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use homestak_api::log;
 use homestak_driver::DriverError;
 use settings::Settings;
 use ui::Printer;
@@ -45,8 +46,55 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Err(error) => return Printer::new(ui::Shape::new(&cli.global)).fail(&error),
     };
     let printer = Printer::new(settings.shape);
-    match commands::run(cli.command, &settings, &printer) {
-        Ok(code) => code,
-        Err(error) => printer.fail(&error),
+    if let Err(error) = log::start(&settings.log) {
+        return printer.fail(&DriverError::usage(format!(
+            "Cannot open the log file: {error}."
+        )));
+    }
+    tracing::debug!(
+        version = env!("CARGO_PKG_VERSION"),
+        process = std::process::id(),
+        "started"
+    );
+    guarded(&printer, || commands::run(cli.command, &settings, &printer))
+}
+
+/// Runs a command. One in which anything panicked, in whatever thread or task, has failed.
+fn guarded(printer: &Printer, command: impl FnOnce() -> Result<ExitCode, DriverError>) -> ExitCode {
+    let panicked = || {
+        let error = DriverError::failed("Internal error: the program panicked.");
+        printer.fail(&error.hint("this is a bug of homestak; please report it with the log"))
+    };
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(command)) {
+        Ok(Ok(ExitCode::SUCCESS)) if log::has_panicked() => panicked(),
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => printer.fail(&error),
+        Err(_) => panicked(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use homestak_api::log::LogSettings;
+
+    use super::*;
+
+    #[test]
+    fn a_command_that_panicked_has_failed() {
+        log::start(&LogSettings::default()).unwrap();
+        let printer = Printer::new(ui::Shape::guess());
+        let code = guarded(&printer, || panic!("on purpose"));
+        assert_eq!(code, ExitCode::FAILURE);
+    }
+
+    #[test]
+    fn a_command_with_a_background_task_that_panicked_has_failed() {
+        log::start(&LogSettings::default()).unwrap();
+        let printer = Printer::new(ui::Shape::guess());
+        let code = guarded(&printer, || {
+            _ = std::thread::spawn(|| panic!("on purpose")).join();
+            Ok(ExitCode::SUCCESS)
+        });
+        assert_eq!(code, ExitCode::FAILURE);
     }
 }

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use homestak_api::log::LogSettings;
 use homestak_core::doc::timeouts::{Limit, TimeoutError, Timeouts, seconds};
 use homestak_driver::clock::Time;
 use homestak_driver::hosts::KINDS;
@@ -83,6 +84,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "HOMESTAK_CA_CERT",
         "File with the authority of the server (PEM), for `spec get` and `config fetch`.",
     ),
+    (
+        "JOURNAL_STREAM",
+        "Set by systemd for services that log to its journal: log lines have a priority and no time then.",
+    ),
     ("NO_COLOR", "When set to anything, output has no colour."),
     ("SOPS_AGE_KEY", "Age identities that open sealed secrets."),
     (
@@ -127,6 +132,8 @@ pub struct Settings {
     pub driver: DriverSettings,
     /// How output looks.
     pub shape: Shape,
+    /// Where the log goes.
+    pub log: LogSettings,
     /// Address of the server, from the environment.
     pub server: Option<String>,
     /// The person's home directory.
@@ -197,6 +204,11 @@ impl Settings {
         Ok(Self {
             driver,
             shape: Shape::new(flags),
+            log: LogSettings {
+                verbose: flags.verbose,
+                file: flags.log_file.clone(),
+                journal_stream: variable("JOURNAL_STREAM"),
+            },
             server: variable("HOMESTAK_SERVER"),
             home,
             user: variable("USER").unwrap_or_else(|| "root".into()),

@@ -91,7 +91,7 @@ pub(crate) fn gone(arguments: &[OsString]) -> Option<(String, &'static str)> {
 }
 
 /// Global flags that take a value, so that their value is not taken for a command.
-const FLAGS_WITH_VALUE: &[&str] = &["--site"];
+const FLAGS_WITH_VALUE: &[&str] = &["--site", "--log-file", "--timeout"];
 
 /// Translates other spellings into commands.
 pub fn translate(mut arguments: Vec<OsString>) -> Translated {

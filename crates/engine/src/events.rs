@@ -233,6 +233,7 @@ impl RunHub {
             run: self.run,
             what,
         };
+        tracing::trace!(event = serde_json::to_string(&event).ok(), "event");
         self.observer.hear(&event);
     }
 

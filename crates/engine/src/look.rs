@@ -14,6 +14,7 @@ use homestak_core::plan::{Look, NodeRecord, NodeStatus, Place, Plan, Records, Ve
 use homestak_core::resolve::Resolved;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use crate::ports::{Class, GuestRef, ObservedGuest, Places, PortError, Power};
 
@@ -44,14 +45,18 @@ pub async fn look(
     for (door, hosts) in &doors {
         let (places, door, host) = (places.clone(), door.clone(), hosts[0].to_owned());
         // Cancel safety: looking changes nothing.
-        asked.spawn(async move {
-            let seen = async { places.host(&host).await?.observe().await };
-            (door, seen.await)
-        });
+        asked.spawn(
+            async move {
+                let seen = async { places.host(&host).await?.observe().await };
+                (door, seen.await)
+            }
+            .in_current_span(),
+        );
     }
     while let Some(answer) = asked.join_next().await {
         let (door, seen) = answer.map_err(|error| PortError::bug("look at a host", &error))?;
         let seen = seen?;
+        tracing::debug!(hosts = ?doors[&door], guests = seen.guests.len(), "observed");
         for host in &doors[&door] {
             looks.insert(Place::Host((*host).to_owned()), Look::Seen(seen.clone()));
         }
@@ -241,20 +246,23 @@ async fn refine(
     for (place, guest, at) in closer {
         let (places, slots) = (places.clone(), slots.clone());
         // Cancel safety: looking changes nothing.
-        asked.spawn(async move {
-            let _slot = slots.acquire().await;
-            let seen = async {
-                match at {
-                    (host, None) => places.host(&host).await?.inspect(&guest).await,
-                    (host, Some((parent, address))) => {
-                        let inside = places.inside(&host, &parent, address).await?;
-                        inside.inspect(&guest).await
+        asked.spawn(
+            async move {
+                let _slot = slots.acquire().await;
+                let seen = async {
+                    match at {
+                        (host, None) => places.host(&host).await?.inspect(&guest).await,
+                        (host, Some((parent, address))) => {
+                            let inside = places.inside(&host, &parent, address).await?;
+                            inside.inspect(&guest).await
+                        }
                     }
-                }
-            };
-            let seen = seen.await;
-            (place, guest, seen)
-        });
+                };
+                let seen = seen.await;
+                (place, guest, seen)
+            }
+            .in_current_span(),
+        );
     }
     let mut differs = false;
     while let Some(answer) = asked.join_next().await {

@@ -17,6 +17,7 @@ use homestak_core::plan::{
 use homestak_core::resolve::{Request, Resolved, manifest};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use crate::journal::{Journal, JournalError, Scope};
 use crate::look::{look, settled};
@@ -173,6 +174,10 @@ impl Operator {
         }
         let refusals = unsupported(catalog, resolved, &plan);
         plan.refusals.extend(refusals);
+        for node in &plan.nodes {
+            let reasons: Vec<&str> = node.reasons.iter().map(|one| one.text.as_str()).collect();
+            tracing::debug!(node = node.name, host = node.host, action = ?node.action, ?reasons, "planned");
+        }
         Ok(plan)
     }
 
@@ -205,11 +210,14 @@ impl Operator {
             };
             let (configurer, slots) = (self.configurer.clone(), slots.clone());
             // Cancel safety: looking changes nothing.
-            asked.spawn(async move {
-                let _slot = slots.acquire().await;
-                let found = configurer.check(&inner).await;
-                (inner.node, found)
-            });
+            asked.spawn(
+                async move {
+                    let _slot = slots.acquire().await;
+                    let found = configurer.check(&inner).await;
+                    (inner.node, found)
+                }
+                .in_current_span(),
+            );
         }
         while let Some(answer) = asked.join_next().await {
             let Ok((node, found)) = answer else {

@@ -148,10 +148,9 @@ impl Printer {
 
     /// Says something on stderr.
     pub(crate) fn say(&self, text: &str) {
-        let mut out = anstream::AutoStream::new(
-            std::io::stderr(),
-            self.color(std::io::stderr().is_terminal()),
-        );
+        let color = self.color(std::io::stderr().is_terminal());
+        // Locked for the whole line: log lines of other threads come before or after it.
+        let mut out = anstream::AutoStream::new(std::io::stderr().lock(), color);
         _ = writeln!(out, "{}", escape_but_style(text));
     }
 
@@ -160,11 +159,9 @@ impl Printer {
         self.say(&format!("\n{} {hint}", "hint:".cyan().bold()));
     }
 
-    /// Says something only when asked to say more.
+    /// Logs what is being done.
     pub(crate) fn detail(&self, text: &str) {
-        if self.shape.verbose > 0 {
-            self.say(text);
-        }
+        tracing::info!("{text}");
     }
 
     fn color(&self, terminal: bool) -> ColorChoice {

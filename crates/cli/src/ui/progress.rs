@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anstream::ColorChoice;
+use homestak_api::log::LIVE_LINES;
 use homestak_core::foreign::ForeignText;
 use homestak_core::plan::{Plan, StepKind};
 use homestak_driver::events::{Event, Observer, Subject, What};
@@ -42,7 +43,6 @@ pub(crate) struct Screen {
 struct Now {
     chronicle: Chronicle,
     begun: Option<Timestamp>,
-    drawn: usize,
     last: Option<Timestamp>,
     /// When it was last said how far an image is.
     said: Option<Timestamp>,
@@ -153,14 +153,15 @@ impl Screen {
 
     /// Says something between the pictures.
     pub(crate) fn note(&self, printer: &Printer, text: &str) {
-        let mut now = self.now();
-        erase(&mut now);
+        let _now = self.now();
+        erase();
         printer.say(text);
     }
 
     /// Takes the picture away; a table follows.
     pub(crate) fn finish(&self) {
-        erase(&mut self.now());
+        let _now = self.now();
+        erase();
     }
 
     fn draw(&self, now: &mut Now, at: Timestamp) {
@@ -177,8 +178,10 @@ impl Screen {
         let lines = picture(now, at, usize::from(height).saturating_sub(2).max(1));
         let color = self.printer.shape.color != ColorChoice::Never;
         let mut text = String::new();
-        if now.drawn > 0 {
-            text += &format!("\x1b[{}A", now.drawn);
+        let mut out = std::io::stderr().lock();
+        let drawn = LIVE_LINES.swap(lines.len(), Ordering::Relaxed);
+        if drawn > 0 {
+            text += &format!("\x1b[{drawn}A");
         }
         for (status, line) in &lines {
             let cut: String = ForeignText::line(line)
@@ -191,18 +194,17 @@ impl Screen {
         }
         // A smaller picture than the last leaves nothing of it.
         text += "\x1b[0J";
-        now.drawn = lines.len();
-        let mut out = std::io::stderr().lock();
         _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }
 
-fn erase(now: &mut Now) {
-    if now.drawn > 0 {
-        let mut out = std::io::stderr().lock();
-        let text = format!("\x1b[{}A\x1b[0J", now.drawn);
+/// Erases the picture. The caller holds the lock of the screen.
+fn erase() {
+    let mut out = std::io::stderr().lock();
+    let drawn = LIVE_LINES.swap(0, Ordering::Relaxed);
+    if drawn > 0 {
+        let text = format!("\x1b[{drawn}A\x1b[0J");
         _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        now.drawn = 0;
     }
 }
 
@@ -217,7 +219,7 @@ impl Observer for Screen {
         now.waits.hear(event);
         if self.live {
             if matches!(event.what, What::Warning { .. } | What::RunStarted { .. }) {
-                erase(&mut now);
+                erase();
                 self.say(event, &mut now);
             }
             self.draw(&mut now, event.at);

@@ -22,6 +22,7 @@ mod images;
 mod kept;
 mod late;
 mod locks;
+mod logs;
 mod look;
 mod nodes;
 mod on_sim;

@@ -25,6 +25,7 @@ use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId}
 use crate::ports::{Configurer, Places, Seeds};
 use board::Board;
 use schedule::Way;
+use tracing::Instrument as _;
 
 pub use interrupt::{Interrupt, Interrupter};
 pub use limits::Limits;
@@ -88,8 +89,10 @@ impl Operator {
             .begin(verb, &without_values(&plan), &mark, now)
             .await?;
         let mut stage = self.stage(id, mark, plan, &[]);
+        let span = span(verb, &stage);
         let ending = self
             .go_on(verb, &mut stage, false, interrupt, false)
+            .instrument(span)
             .await?;
         Ok((id, ending))
     }
@@ -132,6 +135,7 @@ impl Operator {
             }
         }
         let mut stage = self.stage_of(run, &entries);
+        let span = span(&run.head.verb, &stage);
         self.go_on(
             &run.head.verb,
             &mut stage,
@@ -139,6 +143,7 @@ impl Operator {
             interrupt,
             true,
         )
+        .instrument(span)
         .await
     }
 
@@ -147,7 +152,8 @@ impl Operator {
         let mut stage = self.stage_of(run, &run.entries);
         announce(&run.head.verb, &stage, true);
         let begun = self.clock.now();
-        let ending = self.unwind(&mut stage, interrupt).await?;
+        let span = span("rollback", &stage);
+        let ending = self.unwind(&mut stage, interrupt).instrument(span).await?;
         self.end(&stage, ending, begun).await?;
         Ok(ending)
     }
@@ -256,6 +262,12 @@ impl Operator {
         });
         Ok(())
     }
+}
+
+/// Returns the span of a run. Errors have it at every level.
+fn span(verb: &str, stage: &run::Stage) -> tracing::Span {
+    let manifest = stage.plan.manifest.as_str();
+    tracing::error_span!("run", id = %stage.run, verb, manifest)
 }
 
 /// Tells that a run begins, or goes on.

@@ -58,6 +58,7 @@ pub(super) async fn persist(task: &Task, way: Way) -> Result<steps::Came, PortEr
         if !later || task.step.kind == StepKind::Ready {
             return Err(error);
         }
+        tracing::debug!(tried, class = ?error.class, %error, ?pause, "step is tried again");
         let what = match error.class {
             Class::Unreachable { .. } => format!("an answer ({error})"),
             _ => format!("another try ({error})"),

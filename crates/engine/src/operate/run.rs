@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use homestak_core::plan::{Plan, Step, StepKind};
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use super::Operator;
 use super::board::Board;
@@ -17,6 +18,7 @@ use super::schedule::{Schedule, Way};
 use super::worker::{Ended, Worker};
 use crate::events::RunHub;
 use crate::journal::{Fence, Journal, JournalError, RunId, Scope};
+use crate::steps::subject;
 
 /// A run while it is carried out.
 pub(super) struct Stage {
@@ -103,7 +105,10 @@ impl Work<'_> {
                     let worker = worker.clone();
                     // Cancel safety: a dropped act is one whose result is not known; its intent
                     // is written, so that it is looked at again.
-                    let task = running.spawn(async move { (at, worker.work(at, before).await) });
+                    let task = running.spawn(
+                        async move { (at, worker.work(at, before).await) }
+                            .instrument(step_span(&plan, &steps[at], self.way)),
+                    );
                     tasks.insert(task.id(), at);
                     continue;
                 }
@@ -132,7 +137,9 @@ impl Work<'_> {
                     else {
                         continue;
                     };
-                    (at, worker.panicked(at, &error.to_string()).await)
+                    let span = step_span(&plan, &steps[at], self.way);
+                    let text = error.to_string();
+                    (at, worker.panicked(at, &text).instrument(span).await)
                 }
             };
             busy -= usize::from(is_work(&steps[at]));
@@ -193,6 +200,12 @@ async fn fences(
         fences.extend(fence.map(|fence| (host.clone(), fence)));
     }
     Ok(Arc::new(fences))
+}
+
+/// Returns the span of a step. Errors have it at every level.
+fn step_span(plan: &Plan, step: &Step, way: Way) -> tracing::Span {
+    let (node, kind) = (subject(plan, step), step.kind.word());
+    tracing::error_span!("step", %node, kind, undo = way == Way::Back)
 }
 
 /// Waiting until a node is reached takes no worker.

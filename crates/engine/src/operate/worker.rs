@@ -116,11 +116,6 @@ impl Worker {
     /// Records that a step ended in a panic. What it did is not known, so it counts as failed:
     /// undoing it looks at what is there.
     pub(super) async fn panicked(&self, at: usize, what: &str) -> Result<Ended, JournalError> {
-        tracing::error!(
-            step = self.0.plan.steps[at].id.as_str(),
-            what,
-            "a step panicked"
-        );
         let step = &self.0.plan.steps[at];
         let doing = format!("{} `{}`", step.kind.word(), subject(&self.0.plan, step));
         let error = PortError {
@@ -385,6 +380,10 @@ impl Shared {
                 subject: steps::subject(&self.plan, step),
                 text: "its guest stays: it does not carry the mark of this run".to_owned(),
             });
+        }
+        match result {
+            Ok(came) => tracing::info!(seconds, changed = came.changed, "step finished"),
+            Err(error) => tracing::warn!(seconds, class = ?error.class, %error, "step failed"),
         }
         self.hub.tell(what);
         Ok(Ended {
