@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::migrate::migrate;
 use homestak_core::doc::{
@@ -14,7 +14,9 @@ use homestak_core::doc::{
 };
 use homestak_core::draw::{self, Glyphs};
 use homestak_core::resolve::spec::spec;
-use homestak_core::resolve::{self, Request, Resolved, Reveal, Sheet};
+use homestak_core::resolve::{
+    self, ResolveOptions, ResolvedJson, ResolvedManifest, SecretVisibility,
+};
 use homestak_core::token::{Claims, SigningKey, inspect, mint, verify};
 
 /// Every target, in the order they are run.
@@ -71,7 +73,7 @@ pub fn judge(kind: DocumentKind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Source
         check_silence(text, &faults);
     }
     export(&catalog);
-    let (resolved, faults) = resolve::manifest(&catalog, "m", &Request::default());
+    let (resolved, faults) = resolve::manifest(&catalog, "m", &ResolveOptions::default());
     check_places(&faults, &catalog.sources, see);
     if let Some(resolved) = resolved.filter(|_| faults.errors() == 0) {
         show(&resolved, &catalog);
@@ -79,7 +81,7 @@ pub fn judge(kind: DocumentKind, bytes: &[u8], see: &dyn Fn(&Diagnostic, &Source
 }
 
 /// A site in which everything fits, with one document of each kind.
-fn site() -> Vec<Input> {
+fn site() -> Vec<InputDocument> {
     vec![
         input(
             DocumentKind::Site,
@@ -120,8 +122,8 @@ fn site() -> Vec<Input> {
     ]
 }
 
-fn input(kind: DocumentKind, name: &str, text: &str) -> Input {
-    Input {
+fn input(kind: DocumentKind, name: &str, text: &str) -> InputDocument {
+    InputDocument {
         kind,
         name: name.into(),
         path: format!("{}/{name}.yaml", kind.word()),
@@ -218,28 +220,28 @@ fn check_silence(text: &str, faults: &Diagnostics) {
 /// Everything that other programs are given.
 fn export(catalog: &Catalog) {
     use homestak_core::resolve::ansible::{Compat, variables};
-    for reveal in [Reveal::Masked, Reveal::Exposed] {
+    for reveal in [SecretVisibility::Masked, SecretVisibility::Exposed] {
         let _ = variables(catalog, "x", Compat::Seed, reveal);
         let _ = spec(catalog, "x", None, reveal).map(|sheet| sheet.json());
     }
 }
 
 /// Everything that is shown of a sound manifest.
-fn show(resolved: &Resolved, catalog: &Catalog) {
-    describe(&resolved.sheet(), &catalog.sources);
+fn show(resolved: &ResolvedManifest, catalog: &Catalog) {
+    describe(&resolved.render(), &catalog.sources);
     for node in &resolved.nodes {
-        describe(&node.sheet(), &catalog.sources);
+        describe(&node.render(), &catalog.sources);
         let spec = node
             .spec
             .as_ref()
-            .and_then(|name| spec(catalog, &name.value, Some(node), Reveal::Masked));
+            .and_then(|name| spec(catalog, &name.value, Some(node), SecretVisibility::Masked));
         if let Some(spec) = spec {
             describe(&spec, &catalog.sources);
         }
     }
     let deepest = resolved.nodes.iter().map(|node| node.depth).max();
     if deepest.unwrap_or(0) < DEEPEST {
-        let picture = resolved.picture(Some("x"));
+        let picture = resolved.diagram(Some("x"));
         for glyphs in [Glyphs::Unicode, Glyphs::Ascii] {
             assert!(draw::tree(&picture, glyphs).ends_with('\n'));
         }
@@ -249,7 +251,7 @@ fn show(resolved: &Resolved, catalog: &Catalog) {
     }
 }
 
-fn describe(sheet: &Sheet, sources: &Sources) {
+fn describe(sheet: &ResolvedJson, sources: &Sources) {
     for (_, origin) in sheet.origins() {
         assert!(!origin.describe(sources).contains("(unknown)"));
     }

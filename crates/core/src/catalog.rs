@@ -1,7 +1,5 @@
-//! All documents of a site, decoded, by kind and name.
-//!
-//! In: [`Input`]s, as the loader found them. Out: [`Catalog`], each document with its own faults.
-//! Never: reading files; following references (that is `resolve`).
+//! All documents of a site, decoded, by kind and name, each with its own diagnostics. References
+//! between documents are followed in `resolve`.
 
 use std::collections::BTreeMap;
 
@@ -19,89 +17,89 @@ use crate::doc::{
     Code, Context, Decode, Diagnostic, Diagnostics, DocumentKind, FileId, Severity, Source,
     Sources, Span, Spanned, Value, yaml,
 };
-use crate::kind::{KnownKind, Traits};
+use crate::host_kind::{HostKindInfo, HostTraits};
 
-/// One document as the loader found it.
-pub struct Input {
-    /// What it is.
+/// A document as the loader found it.
+pub struct InputDocument {
+    /// Its kind.
     pub kind: DocumentKind,
-    /// Its identity: the file's name without `.yaml`.
+    /// Its name: the file name without `.yaml`.
     pub name: String,
-    /// Path as shown to people.
+    /// The path for messages.
     pub path: String,
-    /// The text, or why there is none.
-    pub text: Result<String, Problem>,
+    /// The text, or why it could not be read.
+    pub text: Result<String, LoadProblem>,
 }
 
-/// Why the loader has no text for a document, or what it noticed beside the documents.
+/// A problem found by the loader: why a document could not be read, or a finding about another file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct LoadProblem {
     /// The code.
     pub code: Code,
-    /// Whether it stops the document from being used.
+    /// Whether the document cannot be used.
     pub severity: Severity,
-    /// What happened.
+    /// The message.
     pub message: String,
-    /// What to do.
+    /// What the operator can do.
     pub hint: String,
 }
 
-/// A decoded document with the faults found in it alone.
+/// A decoded document with its own diagnostics.
 pub struct Document<T> {
-    /// Its identity.
+    /// Its name.
     pub name: String,
     /// Its source.
     pub file: FileId,
-    /// What could be decoded; `None` when nothing could.
+    /// The decoded part; `None` if nothing could be decoded.
     pub value: Option<T>,
-    /// What is wrong with it.
+    /// Its diagnostics.
     pub faults: Diagnostics,
 }
 
 impl<T> Document<T> {
-    /// Returns the place to point at when the whole document is meant.
+    /// Returns the span for diagnostics about the whole document.
     pub fn span(&self) -> Span {
         Span::start_of(self.file)
     }
 }
 
 /// Documents of one kind by name.
-pub type Shelf<T> = BTreeMap<String, Document<T>>;
+pub type DocumentMap<T> = BTreeMap<String, Document<T>>;
 
 /// All documents of a site.
 #[derive(Default)]
 pub struct Catalog {
-    /// The texts, for places.
+    /// The texts of the documents.
     pub sources: Sources,
     /// `site.yaml`
     pub site: Option<Document<Site>>,
     /// `secrets.yaml`
     pub secrets: Option<Document<SecretsFile>>,
     /// `manifests/`
-    pub manifests: Shelf<Manifest>,
+    pub manifests: DocumentMap<Manifest>,
     /// `specs/`
-    pub specs: Shelf<Spec>,
+    pub specs: DocumentMap<Spec>,
     /// `postures/`
-    pub postures: Shelf<Posture>,
+    pub postures: DocumentMap<Posture>,
     /// `presets/`
-    pub presets: Shelf<Preset>,
+    pub presets: DocumentMap<Preset>,
     /// `images/`, with the built-in ones.
-    pub images: Shelf<Image>,
+    pub images: DocumentMap<Image>,
     /// `hosts/`
-    pub hosts: Shelf<Host>,
+    pub hosts: DocumentMap<Host>,
     /// `nodes/`
-    pub nodes: Shelf<PveNode>,
-    /// Kinds of hosts that there are; whoever opens hosts says so.
-    pub kinds: Vec<KnownKind>,
-    /// Other names of images, to their own.
+    pub nodes: DocumentMap<PveNode>,
+    /// The registered kinds of hosts, set by the driver.
+    pub kinds: Vec<HostKindInfo>,
+    /// Aliases of images.
     aliases: BTreeMap<String, String>,
-    /// What is wrong with the catalog as a whole, such as an alias used twice.
+    /// Diagnostics about the catalog as a whole, such as an alias used twice.
     pub faults: Diagnostics,
 }
 
 impl Catalog {
     /// Reads and decodes every input.
-    pub fn read(inputs: Vec<Input>) -> Self {
+    pub fn read(inputs: Vec<InputDocument>) -> Self {
         let mut catalog = Self::default();
         for input in inputs {
             catalog.add(input);
@@ -111,12 +109,12 @@ impl Catalog {
     }
 
     /// Adds one document.
-    pub fn add(&mut self, input: Input) {
+    pub fn add(&mut self, input: InputDocument) {
         let sources = &mut self.sources;
         match input.kind {
             DocumentKind::Site => {
                 let mut document = decode(sources, input);
-                keep_id(&mut document.faults);
+                hint_at_site_id(&mut document.faults);
                 self.site = Some(document);
             }
             DocumentKind::Secrets => {
@@ -129,10 +127,10 @@ impl Catalog {
                 }
                 self.secrets = Some(document);
             }
-            DocumentKind::Manifest => shelve(&mut self.manifests, decode_manifest(sources, input)),
-            DocumentKind::Spec => shelve(&mut self.specs, decode(sources, input)),
-            DocumentKind::Posture => shelve(&mut self.postures, decode(sources, input)),
-            DocumentKind::Preset => shelve(&mut self.presets, decode(sources, input)),
+            DocumentKind::Manifest => insert(&mut self.manifests, decode_manifest(sources, input)),
+            DocumentKind::Spec => insert(&mut self.specs, decode(sources, input)),
+            DocumentKind::Posture => insert(&mut self.postures, decode(sources, input)),
+            DocumentKind::Preset => insert(&mut self.presets, decode(sources, input)),
             DocumentKind::Image => {
                 let mut document = decode::<Image>(sources, input);
                 if let Some(image) = &document.value {
@@ -141,20 +139,20 @@ impl Catalog {
                         secret: false,
                     });
                 }
-                shelve(&mut self.images, document);
+                insert(&mut self.images, document);
             }
-            DocumentKind::Host => shelve(&mut self.hosts, decode(sources, input)),
-            DocumentKind::Node => shelve(&mut self.nodes, decode(sources, input)),
+            DocumentKind::Host => insert(&mut self.hosts, decode(sources, input)),
+            DocumentKind::Node => insert(&mut self.nodes, decode(sources, input)),
         }
     }
 
-    /// Adds something that was noticed about a path beside the documents.
-    pub fn note(&mut self, path: String, problem: &Problem) {
+    /// Adds a problem with a path that is not a document.
+    pub fn add_problem(&mut self, path: String, problem: &LoadProblem) {
         let file = self.sources.add(Source::new(path, String::new()));
         self.faults.push(problem.diagnostic(Span::start_of(file)));
     }
 
-    /// Returns how many documents there are, the built-in images included.
+    /// Returns the number of documents, including built-in images.
     pub fn n_documents(&self) -> usize {
         usize::from(self.site.is_some())
             + usize::from(self.secrets.is_some())
@@ -167,26 +165,26 @@ impl Catalog {
             + self.nodes.len()
     }
 
-    /// Returns the site's defaults, when there are any.
+    /// Returns the site's defaults, if any.
     pub fn defaults(&self) -> Option<&Defaults> {
         let site = self.site.as_ref()?.value.as_ref()?;
         site.defaults.as_ref().map(|defaults| &defaults.value)
     }
 
-    /// Returns the site's id, when it has one.
+    /// Returns the site's id, if it has one.
     pub fn site_id(&self) -> Option<&SiteId> {
         let site = self.site.as_ref()?.value.as_ref()?;
         site.id.as_ref().map(|id| &id.value)
     }
 
-    /// Returns the image behind a name or alias.
+    /// Returns an image by name or alias.
     pub fn image(&self, name: &str) -> Option<&Document<Image>> {
         self.images
             .get(name)
             .or_else(|| self.images.get(self.aliases.get(name)?))
     }
 
-    /// Returns every name and alias of images.
+    /// Returns all names and aliases of images.
     pub fn image_names(&self) -> impl Iterator<Item = &str> {
         self.images
             .keys()
@@ -194,22 +192,22 @@ impl Catalog {
             .map(String::as_str)
     }
 
-    /// Returns hosts that exist without a document.
+    /// Returns the hosts that need no document.
     pub fn built_in_hosts(&self) -> impl Iterator<Item = &str> {
         let built_in = self.kinds.iter().filter(|kind| kind.is_built_in);
         built_in.map(|kind| kind.word)
     }
 
-    /// Tells whether a machine of that name can be a host.
+    /// Returns whether there is a host of that name.
     pub fn has_host(&self, name: &str) -> bool {
         self.nodes.contains_key(name)
             || self.hosts.contains_key(name)
             || self.built_in_hosts().any(|host| host == name)
     }
 
-    /// Returns the kind of a host: what opens it, and what its nodes are like.
+    /// Returns the kind of a host.
     pub fn kind_of(&self, host: &str) -> &str {
-        // There is one of each that is built in, called as its kind.
+        // A built-in host has the name of its kind.
         if let Some(name) = self.built_in_hosts().find(|name| *name == host) {
             return name;
         }
@@ -223,7 +221,7 @@ impl Catalog {
         )
     }
 
-    /// Returns the kind that the document of a host names: the one in `nodes/`, where there is one.
+    /// Returns the kind set in the document of a host; `nodes/` takes precedence.
     pub(crate) fn written_kind(&self, host: &str) -> Option<&Spanned<Name>> {
         match self.nodes.get(host) {
             Some(document) => document.value.as_ref()?.kind.as_ref(),
@@ -231,29 +229,29 @@ impl Catalog {
         }
     }
 
-    /// Returns kinds of hosts that have documents.
+    /// Returns the kinds of hosts that need a document.
     pub(crate) fn document_kinds(&self) -> impl Iterator<Item = &str> {
         let kinds = self.kinds.iter().filter(|kind| !kind.is_built_in);
         kinds.map(|kind| kind.word)
     }
 
-    /// Returns what a host is called in lists.
+    /// Returns the label of a host's kind.
     pub fn label_of(&self, host: &str) -> &str {
         self.known_kind(host).map_or("", |kind| kind.label)
     }
 
-    /// Returns what a host is like.
-    pub fn traits_of(&self, host: &str) -> Traits {
+    /// Returns the traits of a host.
+    pub fn traits_of(&self, host: &str) -> HostTraits {
         let kind = self.known_kind(host);
-        kind.map_or(Traits::PROXMOX_VE, |kind| kind.traits)
+        kind.map_or(HostTraits::PROXMOX_VE, |kind| kind.traits)
     }
 
-    fn known_kind(&self, host: &str) -> Option<&KnownKind> {
+    fn known_kind(&self, host: &str) -> Option<&HostKindInfo> {
         let word = self.kind_of(host);
         self.kinds.iter().find(|kind| kind.word == word)
     }
 
-    /// Returns hosts with a document that guests can be created on.
+    /// Returns the hosts with a document on which guests can be created.
     pub fn guest_hosts(&self) -> impl Iterator<Item = &String> {
         let creates = move |name: &&String| {
             let kind = self.known_kind(name);
@@ -262,7 +260,7 @@ impl Catalog {
         self.nodes.keys().chain(self.hosts.keys().filter(creates))
     }
 
-    /// Returns every name that can be a host, each once.
+    /// Returns all names of hosts.
     pub fn host_names(&self) -> impl Iterator<Item = &str> {
         let others = self.hosts.keys();
         self.nodes
@@ -288,7 +286,7 @@ impl Catalog {
                             alias.span,
                             format!("`{alias}` already names the image `{earlier}`"),
                         )
-                        .hint("give each image names of its own"),
+                        .hint("use unique names and aliases"),
                     );
                 } else {
                     self.aliases.insert(alias.to_string(), name.clone());
@@ -298,8 +296,8 @@ impl Catalog {
     }
 }
 
-/// An empty `site.yaml` is not to be deleted without a thought: the site's id may have been in it.
-fn keep_id(faults: &mut Diagnostics) {
+/// Replaces the hint for an empty `site.yaml`: the file may have contained the site's id.
+fn hint_at_site_id(faults: &mut Diagnostics) {
     let found = std::mem::take(faults);
     for mut fault in found.iter().cloned() {
         if fault.code == Code::EmptyDocument {
@@ -312,11 +310,11 @@ fn keep_id(faults: &mut Diagnostics) {
     }
 }
 
-fn shelve<T>(shelf: &mut Shelf<T>, document: Document<T>) {
-    shelf.insert(document.name.clone(), document);
+fn insert<T>(documents: &mut DocumentMap<T>, document: Document<T>) {
+    documents.insert(document.name.clone(), document);
 }
 
-fn decode<T: Decode>(sources: &mut Sources, input: Input) -> Document<T> {
+fn decode<T: Decode>(sources: &mut Sources, input: InputDocument) -> Document<T> {
     let secret = input.kind == DocumentKind::Secrets;
     let kind = input.kind;
     let (name, file, tree, mut faults) = parse(sources, input);
@@ -336,7 +334,10 @@ fn decode<T: Decode>(sources: &mut Sources, input: Input) -> Document<T> {
     }
 }
 
-fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>, Diagnostics) {
+fn parse(
+    sources: &mut Sources,
+    input: InputDocument,
+) -> (String, FileId, Option<Value>, Diagnostics) {
     let mut faults = Diagnostics::default();
     let secret = input.kind == DocumentKind::Secrets;
     let make = if secret { Source::secret } else { Source::new };
@@ -346,7 +347,7 @@ fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>,
             let mut tree = sources
                 .source(file)
                 .and_then(|source| yaml::parse(file, source, &mut faults));
-            // A document that is `~`, or `---` alone, says as little as an empty file.
+            // A document that is `~`, or `---` alone, is reported as empty.
             if let Some(nothing) = tree.take_if(|tree| tree.is_null()) {
                 faults.push(yaml::empty(nothing.span));
             }
@@ -360,14 +361,14 @@ fn parse(sources: &mut Sources, input: Input) -> (String, FileId, Option<Value>,
     }
 }
 
-impl Problem {
-    /// Turns the problem into a diagnostic at a place.
+impl LoadProblem {
+    /// Turns the problem into a diagnostic.
     pub fn diagnostic(&self, span: Span) -> Diagnostic {
-        let made = match self.severity {
+        let diagnostic = match self.severity {
             Severity::Error => Diagnostic::error(self.code, span, self.message.clone()),
             Severity::Notice => Diagnostic::notice(self.code, span, self.message.clone()),
         };
-        made.hint(self.hint.clone())
+        diagnostic.hint(self.hint.clone())
     }
 }
 
@@ -376,15 +377,15 @@ fn check_name(name: &str, span: Span, cx: &mut Context<'_>) {
         cx.error(
             Code::InvalidName,
             span,
-            format!("{} cannot name a document", cx.quoted(name)),
-            "rename the file: letters, digits, `.`, `_` and `-`",
+            format!("{} is not a valid name for a document", cx.quoted(name)),
+            "rename the file using letters, digits, `.`, `_` and `-`",
         );
     }
 }
 
-/// Manifests have three rules of their own: version 1 is refused with the way out, and version
-/// and name may be left out, because the file says both.
-fn decode_manifest(sources: &mut Sources, input: Input) -> Document<Manifest> {
+/// Decodes a manifest. Schema version 1 is refused with a hint how to migrate; version and name may be
+/// left out.
+fn decode_manifest(sources: &mut Sources, input: InputDocument) -> Document<Manifest> {
     let (name, file, tree, mut faults) = parse(sources, input);
     let Some(tree) = tree else {
         return Document {
@@ -397,14 +398,14 @@ fn decode_manifest(sources: &mut Sources, input: Input) -> Document<Manifest> {
     let mut cx = Context::new(&mut faults);
     let entries = tree.entries().unwrap_or_default();
     let levels = entries.iter().find(|entry| entry.key.text == "levels");
-    // With nodes it is version 2, whatever it says; the wrong number is reported as such.
+    // With `nodes` it is version 2; a wrong version number is reported separately.
     if let (Some(levels), None) = (levels, tree.field("nodes")) {
         let place = sources.locate(Span::start_of(file)).path;
         cx.error(
             Code::ManifestV1,
             levels.key.span,
-            "this is a manifest of schema version 1, which is no longer read",
-            format!("`homestak manifest migrate {place}` writes it as version 2"),
+            "this is a manifest of schema version 1, which is no longer supported",
+            format!("`homestak manifest migrate {place}` converts it to version 2"),
         );
         return Document {
             name,
@@ -433,7 +434,7 @@ fn check_manifest(manifest: &Manifest, stem: &str, span: Span, cx: &mut Context<
                 end: span.start,
                 ..span
             },
-            "the manifest does not say its schema version; 2 is assumed",
+            "the manifest has no `schema_version`; 2 is assumed",
             "write `schema_version: 2` at the top",
         );
     }
@@ -441,8 +442,8 @@ fn check_manifest(manifest: &Manifest, stem: &str, span: Span, cx: &mut Context<
         Some(name) if name.as_str() != stem => cx.notice(
             Code::NameDiffers,
             name.span,
-            format!("the name `{name}` differs from the file's, `{stem}`"),
-            format!("the file's name counts: write `name: {stem}`, or rename the file"),
+            format!("the name `{name}` differs from the file name `{stem}`"),
+            format!("the file name takes precedence: write `name: {stem}`, or rename the file"),
         ),
         None if !manifest.invalid.contains(&"name") => cx.notice(
             Code::NameAssumed,
@@ -450,7 +451,7 @@ fn check_manifest(manifest: &Manifest, stem: &str, span: Span, cx: &mut Context<
                 end: span.start,
                 ..span
             },
-            format!("the manifest has no name, so it is called `{stem}`"),
+            format!("the manifest has no name, so the file name `{stem}` is used"),
             format!("write `name: {stem}` at the top"),
         ),
         Some(_) | None => check_name(stem, span, cx),

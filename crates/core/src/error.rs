@@ -1,7 +1,4 @@
-//! Printing errors with their causes.
-//!
-//! In: any error. Out: one line that names every cause once.
-//! Never: used inside a `Display`; only where an error is shown or logged.
+//! Formats an error with its causes, where it is printed or logged; never inside a `Display`.
 
 /// Returns the error and its causes, joined by `: `.
 pub fn chain(error: &dyn std::error::Error) -> String {

@@ -1,7 +1,5 @@
-//! Who a machine is, and its first-boot data: what it is told before anyone can reach it.
-//!
-//! In: what a node should be, its keys. Out: [`Identity`], the three files of cloud-init's NoCloud.
-//! Never: a first boot that differs between hosts; whoever hosts the node gives it the same.
+//! First-boot data of a node: [`FirstBootConfig`] and the three files of cloud-init's NoCloud data
+//! source. They are the same on every kind of host.
 
 use std::net::IpAddr;
 
@@ -10,40 +8,40 @@ use serde_json::{Value as Json, json};
 use zeroize::Zeroize as _;
 
 use crate::observed::GuestUuid;
-use crate::plan::Wanted;
+use crate::plan::DesiredGuest;
 
-/// The name of the entry of a machine's network card. The card itself keeps the name that its
-/// system gives it.
-const CARD: &str = "eth0";
+/// The id of the network interface in the network configuration. The interface itself keeps the name
+/// that the system gives it.
+const INTERFACE_ID: &str = "eth0";
 
-/// Who a node is. There is no `Debug`: it may hold a private key.
+/// What a node needs to know on first boot. No `Debug`: it may contain a private key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Identity {
-    /// Its identity.
+pub struct FirstBootConfig {
+    /// The identity of its guest.
     pub uuid: GuestUuid,
     /// Its host name, which is the node's name.
     pub hostname: String,
-    /// The user that is made.
+    /// The user to create.
     pub user: String,
-    /// Public SSH keys that open the user's account.
+    /// The user's authorized SSH keys.
     pub keys: Vec<String>,
-    /// The SSH key it proves itself with; it makes its own when there is none.
+    /// The SSH host key; the node generates its own if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<HostKey>,
     /// Its MAC address.
     pub mac: String,
-    /// Fixed address with prefix; `None` for DHCP.
+    /// Static address with prefix; `None` for DHCP.
     pub address: Option<(IpAddr, u8)>,
     /// Gateway.
     pub gateway: Option<IpAddr>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
-    /// Packages that are installed.
+    /// Packages to install.
     pub packages: Vec<String>,
 }
 
-/// An SSH key pair of type ed25519 that a machine proves itself with. There is no `Debug`.
+/// An SSH host key pair of type ed25519. No `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostKey {
     /// The private part, as `ssh-keygen` writes it.
@@ -58,25 +56,30 @@ impl Drop for HostKey {
     }
 }
 
-/// The file that keeps passwords from being asked for over SSH, for root only, and what is in it.
-pub const NO_PASSWORDS: (&str, &str) = (
+/// Path and content of the file that disables password authentication in sshd, with mode 0600.
+pub const SSHD_NO_PASSWORDS: (&str, &str) = (
     "/etc/ssh/sshd_config.d/50-cloud-init.conf",
     "PasswordAuthentication no\n",
 );
 
-/// The three files of NoCloud. There is no `Debug`: user-data may hold secrets.
-pub struct FirstBoot {
+/// The three files of NoCloud. No `Debug`: user-data may contain secrets.
+pub struct NoCloudFiles {
     /// Users, keys, packages.
     pub user_data: String,
-    /// Who the machine is.
+    /// Instance id and host name.
     pub meta_data: String,
-    /// Where it is on the network.
+    /// Network configuration.
     pub network_config: String,
 }
 
-impl Identity {
-    /// Puts together who a node is.
-    pub fn new(name: &str, wanted: &Wanted, keys: Vec<String>, host_key: Option<HostKey>) -> Self {
+impl FirstBootConfig {
+    /// Makes the first-boot configuration of a node.
+    pub fn new(
+        name: &str,
+        wanted: &DesiredGuest,
+        keys: Vec<String>,
+        host_key: Option<HostKey>,
+    ) -> Self {
         Self {
             uuid: wanted.uuid.clone(),
             hostname: name.to_owned(),
@@ -91,12 +94,12 @@ impl Identity {
         }
     }
 
-    /// Makes the first-boot data.
-    pub fn first_boot(&self) -> FirstBoot {
-        FirstBoot {
+    /// Renders the files.
+    pub fn nocloud_files(&self) -> NoCloudFiles {
+        NoCloudFiles {
             user_data: format!("#cloud-config\n{}", text(&self.user_data())),
             meta_data: text(&json!({
-                // cloud-init boots for the first time whenever this is new.
+                // cloud-init runs its first-boot modules whenever this changes.
                 "instance-id": self.uuid.as_str(),
                 "local-hostname": self.hostname,
             })),
@@ -116,25 +119,25 @@ impl Identity {
                 "lock_passwd": true,
                 "ssh_authorized_keys": self.keys,
             }],
-            // Written before sshd starts. With `ssh_pwauth` cloud-init would restart sshd after it
-            // has answered, and whoever took that for a sign of life would find the door shut.
+            // Written before sshd starts. `ssh_pwauth` would restart sshd after it has answered, and
+            // connections made in between would fail.
             "write_files": [{
-                "path": NO_PASSWORDS.0,
+                "path": SSHD_NO_PASSWORDS.0,
                 "permissions": "0600",
-                "content": NO_PASSWORDS.1,
+                "content": SSHD_NO_PASSWORDS.1,
             }],
             "package_update": true,
             "packages": self.packages,
             "runcmd": [
                 "systemctl enable --now qemu-guest-agent || true",
-                // The seed is taken away once the machine is reached. Without it, the next boot
-                // would look like that of another machine, with new host keys.
+                // The first-boot data is removed once the node is reached. Without it, cloud-init
+                // would treat the next boot as a new instance and generate new host keys.
                 ["touch", "/etc/cloud/cloud-init.disabled"],
             ],
         });
         if let Some(key) = &self.host_key {
-            // Keys of the image go first: whoever has the image has those too. While `ssh_keys` is
-            // given, cloud-init makes none, so this is the only one.
+            // Host keys of the image are deleted: they are not private. With `ssh_keys` cloud-init
+            // generates none, so this is the only one.
             data["ssh_deletekeys"] = true.into();
             data["ssh_genkeytypes"] = json!(["ed25519"]);
             data["ssh_keys"] = json!({
@@ -145,36 +148,36 @@ impl Identity {
         data
     }
 
-    /// Matched by MAC, because names of network cards depend on the machine. The card is not
-    /// renamed: only cloud-init would do so, and it is off from the second boot on. Renderers that
-    /// need a name look up the one that the card with this MAC has.
+    /// The interface is matched by MAC address, because its name depends on the machine. It is not
+    /// renamed: only cloud-init would do so, and it is disabled from the second boot on. Renderers that
+    /// need a name look it up by the MAC address.
     fn network_config(&self) -> Json {
-        let mut card = json!({ "match": { "macaddress": self.mac } });
+        let mut interface = json!({ "match": { "macaddress": self.mac } });
         match self.address {
             Some((address, prefix)) => {
-                card["addresses"] = json!([format!("{address}/{prefix}")]);
+                interface["addresses"] = json!([format!("{address}/{prefix}")]);
                 if let Some(gateway) = self.gateway {
-                    // The renderer of Debian 12 refuses `default`, and the machine then has no
-                    // network at all.
+                    // The renderer of Debian 12 rejects `default`, and the machine has no network
+                    // then.
                     let to = if gateway.is_ipv4() {
                         "0.0.0.0/0"
                     } else {
                         "::/0"
                     };
-                    card["routes"] = json!([{ "to": to, "via": gateway.to_string() }]);
+                    interface["routes"] = json!([{ "to": to, "via": gateway.to_string() }]);
                 }
             }
-            None => card["dhcp4"] = true.into(),
+            None => interface["dhcp4"] = true.into(),
         }
         if !self.dns.is_empty() {
             let dns: Vec<String> = self.dns.iter().map(ToString::to_string).collect();
-            card["nameservers"] = json!({ "addresses": dns });
+            interface["nameservers"] = json!({ "addresses": dns });
         }
-        json!({ "version": 2, "ethernets": { CARD: card } })
+        json!({ "version": 2, "ethernets": { INTERFACE_ID: interface } })
     }
 }
 
-/// JSON is YAML, and has one way to write each value.
+/// Renders JSON, which is valid YAML.
 fn text(value: &Json) -> String {
     format!("{value:#}\n")
 }
@@ -183,8 +186,8 @@ fn text(value: &Json) -> String {
 mod tests {
     use super::*;
 
-    fn identity(host_key: Option<HostKey>) -> Identity {
-        Identity {
+    fn identity(host_key: Option<HostKey>) -> FirstBootConfig {
+        FirstBootConfig {
             uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-00000000000a").expect("a UUID"),
             hostname: "web".to_owned(),
             user: "ops".to_owned(),
@@ -205,8 +208,8 @@ mod tests {
         }
     }
 
-    fn user_data(identity: &Identity) -> Json {
-        let text = identity.first_boot().user_data;
+    fn user_data(identity: &FirstBootConfig) -> Json {
+        let text = identity.nocloud_files().user_data;
         let text = text.strip_prefix("#cloud-config\n").expect("the header");
         serde_json::from_str(text).expect("JSON, which is YAML")
     }
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_key_that_is_given_is_the_only_one() {
+    fn a_given_host_key_is_the_only_one() {
         let data = user_data(&identity(Some(key())));
         assert_eq!(data["ssh_keys"]["ed25519_private"], key().private);
         assert_eq!(data["ssh_keys"]["ed25519_public"], key().public);
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_host_key_the_machine_makes_its_own() {
+    fn without_a_host_key_cloud_init_generates_one() {
         let data = user_data(&identity(None));
         assert_eq!(data.get("ssh_keys"), None);
         assert_eq!(data.get("ssh_deletekeys"), None);
@@ -245,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_that_was_carried_elsewhere_gives_the_same_first_boot() {
+    fn a_deserialized_config_gives_the_same_files() {
         for host_key in [None, Some(key())] {
             let here = identity(host_key);
-            let carried = serde_json::to_string(&here).expect("JSON");
-            let there: Identity = serde_json::from_str(&carried).expect("an identity");
+            let json = serde_json::to_string(&here).expect("JSON");
+            let there: FirstBootConfig = serde_json::from_str(&json).expect("an identity");
             assert!(here == there);
-            let (here, there) = (here.first_boot(), there.first_boot());
+            let (here, there) = (here.nocloud_files(), there.nocloud_files());
             assert_eq!(here.user_data, there.user_data);
             assert_eq!(here.meta_data, there.meta_data);
             assert_eq!(here.network_config, there.network_config);
@@ -259,23 +262,26 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_address_has_its_gateway_and_none_means_dhcp() {
-        let network = |identity: &Identity| -> Json {
-            serde_json::from_str(&identity.first_boot().network_config).expect("JSON")
+    fn a_static_address_has_its_gateway_and_none_means_dhcp() {
+        let network = |identity: &FirstBootConfig| -> Json {
+            serde_json::from_str(&identity.nocloud_files().network_config).expect("JSON")
         };
         let fixed = network(&identity(None));
-        let card = &fixed["ethernets"][CARD];
-        assert_eq!(card["addresses"], json!(["10.0.0.7/24"]));
+        let interface = &fixed["ethernets"][INTERFACE_ID];
+        assert_eq!(interface["addresses"], json!(["10.0.0.7/24"]));
         let route = json!([{ "to": "0.0.0.0/0", "via": "10.0.0.1" }]);
-        assert_eq!(card["routes"], route);
-        assert_eq!(card["match"], json!({ "macaddress": "02:00:00:00:00:0a" }));
-        // Nobody would rename it at the next boot.
-        assert_eq!(card.get("set-name"), None);
-        let floating = network(&Identity {
+        assert_eq!(interface["routes"], route);
+        assert_eq!(
+            interface["match"],
+            json!({ "macaddress": "02:00:00:00:00:0a" })
+        );
+        // Nothing would rename it at the next boot.
+        assert_eq!(interface.get("set-name"), None);
+        let floating = network(&FirstBootConfig {
             address: None,
             ..identity(None)
         });
-        assert_eq!(floating["ethernets"][CARD]["dhcp4"], true);
-        assert_eq!(floating["ethernets"][CARD].get("routes"), None);
+        assert_eq!(floating["ethernets"][INTERFACE_ID]["dhcp4"], true);
+        assert_eq!(floating["ethernets"][INTERFACE_ID].get("routes"), None);
     }
 }

@@ -1,9 +1,8 @@
-//! Text that nodes, hypervisors and programs on them produce: escaped when the value is made.
+//! Text from nodes, hypervisors and programs on them, escaped on construction.
 //!
-//! A terminal obeys control characters, and whoever controls a node chooses what it prints. No
-//! [`ForeignText`] contains one, however it was made, so that nobody who prints, logs or stores it
-//! can forget to escape it. Escaping twice is the same as escaping once (it is idempotent, not
-//! reversible), so that agent, driver and printer may each do it.
+//! A terminal interprets control characters, and whoever controls a node controls its output. No
+//! [`ForeignText`] contains any, however it was made, so that escaping cannot be forgotten where it is
+//! printed, logged or stored. Escaping is idempotent, so that agent, driver and printer may each do it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,27 +12,27 @@ use std::ops::Deref;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// The longest line, in bytes: an error message is read by a person.
+/// The longest line, in bytes.
 pub const LONGEST_LINE: usize = 16 << 10;
 /// The longest text of several lines, in bytes: more than the files that specs describe.
 pub const LONGEST_TEXT: usize = 512 << 10;
-/// Room for the note that something was cut.
-const NOTE: usize = 64;
+/// Space for the note that text was truncated.
+const NOTE_LENGTH: usize = 64;
 
-/// Text from somewhere else, without control characters and of limited size.
+/// Text from another system, without control characters and of limited size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ForeignText(String);
 
 impl ForeignText {
-    /// Makes one line of it: line breaks and tabs are escaped as well.
+    /// Makes a single line: line breaks and tabs are escaped as well.
     pub fn line(text: &str) -> Self {
-        Self(cut(text, LONGEST_LINE, |_| false))
+        Self(truncated(text, LONGEST_LINE, |_| false))
     }
 
-    /// Makes text of it in which line breaks and tabs stay.
+    /// Makes text with line breaks and tabs.
     pub fn lines(text: &str) -> Self {
-        Self(cut(text, LONGEST_TEXT, breaks))
+        Self(truncated(text, LONGEST_TEXT, is_break))
     }
 
     /// Returns the text.
@@ -41,13 +40,13 @@ impl ForeignText {
         &self.0
     }
 
-    /// Reads text in which line breaks and tabs stay.
+    /// Reads text with line breaks and tabs.
     pub(crate) fn read_lines<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Ok(Self::lines(&String::deserialize(from)?))
     }
 }
 
-/// Reads one line of text that is kept as a plain string.
+/// Reads a single line as a plain string.
 pub(crate) fn read_line<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Ok(ForeignText::line(&String::deserialize(from)?).0)
 }
@@ -102,18 +101,17 @@ impl PartialEq<&str> for ForeignText {
     }
 }
 
-/// Escapes what a terminal must not get. Line breaks and tabs stay.
+/// Escapes control characters, except line breaks and tabs.
 pub fn escape(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| is_active(c) && !breaks(c)) {
+    if !text.chars().any(|c| is_active(c) && !is_break(c)) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(escaped(text, usize::MAX, breaks).0)
+    Cow::Owned(escaped(text, usize::MAX, is_break).0)
 }
 
-/// Escapes the same, but for colours and other attributes of letters (`ESC [ ... m`), which are
-/// our own.
+/// Escapes the same, except colours and other text attributes (`ESC [ ... m`), which are our own.
 pub fn escape_but_style(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| is_active(c) && !breaks(c)) {
+    if !text.chars().any(|c| is_active(c) && !is_break(c)) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len());
@@ -133,7 +131,7 @@ pub fn escape_but_style(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Escapes every text in an answer, as [`ForeignText::line`] or [`ForeignText::lines`].
+/// Escapes all strings in a JSON value, by [`ForeignText::line`] or [`ForeignText::lines`].
 pub fn escape_json(value: &mut Value, how: fn(&str) -> ForeignText) {
     let escape = |value| escape_json(value, how);
     match value {
@@ -144,14 +142,14 @@ pub fn escape_json(value: &mut Value, how: fn(&str) -> ForeignText) {
     }
 }
 
-/// Escapes the same in JSON text, which stays JSON and means what it meant.
+/// Escapes the same in JSON text, which remains equivalent.
 pub fn escape_in_json(json: &str) -> Cow<'_, str> {
-    if !json.chars().any(|c| is_active(c) && !breaks(c)) {
+    if !json.chars().any(|c| is_active(c) && !is_break(c)) {
         return Cow::Borrowed(json);
     }
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
-        if !is_active(c) || breaks(c) {
+        if !is_active(c) || is_break(c) {
             out.push(c);
             continue;
         }
@@ -162,19 +160,18 @@ pub fn escape_in_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns where the code ends that sets attributes of letters, if this is the rest of one.
+/// Returns the end of the text attribute sequence that this is the rest of, if it is one.
 fn style_end(part: &str) -> Option<usize> {
     let body = part.strip_prefix('[')?;
     let end = body.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     (body[end..].starts_with('m')).then_some(end + 2)
 }
 
-fn breaks(c: char) -> bool {
+fn is_break(c: char) -> bool {
     matches!(c, '\n' | '\t')
 }
 
-/// Tells whether a character does something other than appear: control characters, and those that
-/// turn, hide or break what is around them.
+/// Returns whether a character is a control character, or reorders, hides or breaks text around it.
 fn is_active(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -183,20 +180,20 @@ fn is_active(c: char) -> bool {
             | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Escapes a text up to a limit; what is cut is counted.
-fn cut(text: &str, limit: usize, stays: fn(char) -> bool) -> String {
+/// Escapes a text up to a limit, with a note on what was truncated.
+fn truncated(text: &str, limit: usize, stays: fn(char) -> bool) -> String {
     if text.len() <= limit {
         let (whole, rest) = escaped(text, limit, stays);
         if rest.is_empty() {
             return whole;
         }
     }
-    let (mut start, rest) = escaped(text, limit - NOTE, stays);
+    let (mut start, rest) = escaped(text, limit - NOTE_LENGTH, stays);
     _ = write!(start, "... (cut, {} more bytes)", rest.len());
     start
 }
 
-/// Escapes as much of a text as there is room for, and returns the rest.
+/// Escapes as much of a text as fits, and returns the rest.
 fn escaped(text: &str, room: usize, stays: fn(char) -> bool) -> (String, &str) {
     let mut out = String::with_capacity(text.len().min(room));
     for (at, c) in text.char_indices() {
@@ -225,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_written_out() {
+    fn control_characters_are_escaped() {
         let hostile = "a\x1b]52;c;cm0gLXJmIC8=\x07b\x1b[2J\u{9b}31m\x7f\u{202e}c\r\n\td\u{2028}é";
         assert_eq!(
             ForeignText::line(hostile).as_str(),
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_a_megabyte_is_cut_with_a_note() {
+    fn a_message_of_a_megabyte_is_truncated_with_a_note() {
         let text = ForeignText::line(&"é".repeat(1 << 19));
         assert!(text.len() <= LONGEST_LINE);
         assert!(
@@ -264,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_colours_pass_the_printer() {
+    fn only_colours_are_printed_unescaped() {
         let ours = "\x1b[1;31merror:\x1b[0m text\n\tmore";
         assert_eq!(escape_but_style(ours), ours);
         let theirs = "\x1b[31m\x1b[2J\x1b]52;c;x\x07\x1b[\x1b[1\x1bm\u{9b}2J\r";

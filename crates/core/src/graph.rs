@@ -1,7 +1,4 @@
-//! Who runs on whom: parents, depths, waves, cycles.
-//!
-//! In: for each node the index of its parent. Out: [`Graph`], or the cycles that make it none.
-//! Never: names or documents; callers keep those beside the indices.
+//! The graph of nodes and their parents, by index: depths, roots, waves and cycles.
 
 /// A forest of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,15 +6,15 @@ pub struct Graph {
     parents: Vec<Option<usize>>,
     depths: Vec<usize>,
     roots: Vec<usize>,
-    /// For each node, its number in a walk from the top and the last number below it: one node
-    /// is under another when its number lies in the other's range.
+    /// For each node, its preorder number and the last one below it: a node is a descendant of
+    /// another if its number is in the other's range.
     ranges: Vec<(usize, usize)>,
 }
 
 impl Graph {
-    /// Makes the graph, or returns every cycle, each as the path from one node back to itself.
+    /// Makes the graph, or returns all cycles, each as the path around it.
     pub fn new(parents: Vec<Option<usize>>) -> Result<Self, Vec<Vec<usize>>> {
-        /// What is known of a node: nothing yet, on the path of this walk, or its depth.
+        /// State of a node during the walk.
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
             New,
@@ -30,7 +27,7 @@ impl Graph {
         for start in 0..parents.len() {
             let mut path = Vec::new();
             let mut at = Some(start);
-            // Walk up until something known is met, then come back down and write depths.
+            // Walk up to a node with a known state, then assign depths on the way back.
             let mut below = loop {
                 match at.map(|node| (node, marks[node])) {
                     None => break Mark::Depth(0),
@@ -65,7 +62,7 @@ impl Graph {
                 Mark::New | Mark::Walking | Mark::InCycle => 0,
             })
             .collect();
-        let (roots, ranges) = number(&parents, &depths);
+        let (roots, ranges) = ranges(&parents, &depths);
         Ok(Self {
             parents,
             depths,
@@ -79,7 +76,7 @@ impl Graph {
         self.parents.get(node).copied().flatten()
     }
 
-    /// Returns how many ancestors a node has.
+    /// Returns the number of ancestors of a node.
     pub fn depth(&self, node: usize) -> usize {
         self.depths.get(node).copied().unwrap_or(0)
     }
@@ -93,20 +90,19 @@ impl Graph {
             .map(|(node, _)| node)
     }
 
-    /// Returns the topmost ancestor of a node; its own when it has none.
+    /// Returns the topmost ancestor of a node, or the node itself.
     pub fn root_of(&self, node: usize) -> usize {
         self.roots.get(node).copied().unwrap_or(node)
     }
 
-    /// Tells whether `above` is an ancestor of `node`.
+    /// Returns whether `above` is an ancestor of `node`.
     pub fn is_ancestor(&self, above: usize, node: usize) -> bool {
         let range = |node: usize| self.ranges.get(node).copied().unwrap_or_default();
         let ((first, last), (at, _)) = (range(above), range(node));
         above != node && (first..=last).contains(&at)
     }
 
-    /// Returns the nodes by depth: everything in one wave can be created at once, after the wave
-    /// before it.
+    /// Returns the nodes by depth: the nodes of a wave can be created at once, after the previous wave.
     pub fn waves(&self) -> Vec<Vec<usize>> {
         let deepest = self.depths.iter().max().map_or(0, |depth| depth + 1);
         let mut waves = vec![Vec::new(); deepest];
@@ -117,9 +113,8 @@ impl Graph {
     }
 }
 
-/// Finds each node's root and its range in a walk from the top. Depth may be anything, so nothing
-/// here calls itself.
-fn number(parents: &[Option<usize>], depths: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>) {
+/// Finds each node's root and preorder range, without recursion: the depth is not limited.
+fn ranges(parents: &[Option<usize>], depths: &[usize]) -> (Vec<usize>, Vec<(usize, usize)>) {
     let n_nodes = parents.len();
     let mut by_depth: Vec<usize> = (0..n_nodes).collect();
     by_depth.sort_by_key(|node| depths[*node]);

@@ -1,16 +1,15 @@
-//! The id that a provider gives a guest. Only the provider knows what it means; everybody else
-//! compares it, shows it and hands it back.
+//! The id that a provider gives a guest, opaque to everything else.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest id: as long as a host name's label, so that ids that are names fit.
+/// The longest id, as long as a label of a host name.
 const LONGEST: usize = 63;
 
 /// A provider's own id of a guest, such as `100` or `blue-heron`: letters, digits, `.`, `_`, `:`
-/// and `-`. Ids that are numbers are written as numbers, and come before the others by their value.
+/// and `-`. Numeric ids are serialized as numbers and sorted by value before the others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GuestId {
     length: u8,
@@ -18,7 +17,7 @@ pub struct GuestId {
 }
 
 impl GuestId {
-    /// Takes an id.
+    /// Parses an id.
     pub fn new(text: &str) -> Option<Self> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         let valid = !text.is_empty() && text.len() <= LONGEST && text.bytes().all(fits);
@@ -27,11 +26,11 @@ impl GuestId {
 
     /// Returns the text.
     pub fn as_str(&self) -> &str {
-        // What is inside was checked to be ASCII.
+        // Always ASCII, see `new`.
         std::str::from_utf8(&self.text[..self.length.into()]).unwrap_or_default()
     }
 
-    /// Returns the number that it is, for providers that number their guests.
+    /// Returns the number, for providers with numeric ids.
     pub fn number(&self) -> Option<u32> {
         let text = self.as_str();
         // `007` is another id than `7`.
@@ -97,13 +96,13 @@ impl<'de> Deserialize<'de> for GuestId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum Repr {
             Number(u32),
             Text(String),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Number(number) => Ok(number.into()),
-            Written::Text(text) => Self::new(&text)
+        match Repr::deserialize(deserializer)? {
+            Repr::Number(number) => Ok(number.into()),
+            Repr::Text(text) => Self::new(&text)
                 .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a guest's id"))),
         }
     }
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_that_is_a_number_is_written_as_one_and_read_in_both_forms() {
+    fn numeric_ids_are_written_as_numbers_and_read_in_both_formats() {
         for (text, json) in [
             ("100", "100"),
             ("0", "0"),
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_disturb_a_terminal_or_a_path_is_no_id() {
+    fn characters_unsafe_in_terminals_and_paths_are_rejected() {
         for text in ["", "a b", "a/b", "a\u{1b}[31m", "ä", &"x".repeat(64)] {
             assert_eq!(GuestId::new(text), None, "{text:?}");
         }
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_first_and_by_their_value() {
+    fn numeric_ids_sort_first_and_by_value() {
         let mut ids = ["heron", "1000", "99", "007", "blue"].map(|id| GuestId::new(id).unwrap());
         ids.sort();
         assert_eq!(

@@ -1,7 +1,5 @@
-//! DECIDES: reads documents, resolves references, draws, signs. Pure.
-//!
-//! In: text and values. Out: values, diagnostics, text.
-//! Never: I/O, clock, randomness, async. The same input gives the same bytes.
+//! Documents, resolving, planning and convergence as pure functions: no I/O, no clock, no randomness,
+//! no async. The same input gives the same bytes.
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod catalog;
@@ -13,7 +11,7 @@ pub mod firstboot;
 pub mod foreign;
 pub mod graph;
 mod guest_id;
-pub mod kind;
+pub mod host_kind;
 pub mod observed;
 pub mod plan;
 pub mod resolve;

@@ -1,7 +1,4 @@
-//! What is there, as a provider saw it: hosts, guests, storages.
-//!
-//! In: values filled in by providers. Out: values that plans are made from.
-//! Never: how they were found out.
+//! The observed state of a provider: hosts, guests and storages.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,23 +7,24 @@ use crate::units::Bytes;
 
 pub use crate::guest_id::GuestId;
 
-/// Our own identity of a guest: a UUID in lower case. Names and ids can be reused; this is not.
+/// The identity that homestak gives a guest: a UUID in lower case. Unlike names and ids it is never
+/// reused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestUuid(String);
 
 impl GuestUuid {
-    /// Takes a UUID in its usual form.
+    /// Parses a UUID in its usual format.
     pub fn new(text: &str) -> Option<Self> {
         let lower = text.to_ascii_lowercase();
-        let form = lower.bytes().enumerate().all(|(at, byte)| match at {
+        let valid = lower.bytes().enumerate().all(|(at, byte)| match at {
             8 | 13 | 18 | 23 => byte == b'-',
             _ => byte.is_ascii_hexdigit(),
         });
-        (form && lower.len() == 36).then_some(Self(lower))
+        (valid && lower.len() == 36).then_some(Self(lower))
     }
 
-    /// Takes the bytes of a UUID.
+    /// Makes a UUID from its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let mut text = String::with_capacity(36);
         for (at, byte) in bytes.iter().enumerate() {
@@ -76,30 +74,30 @@ pub enum GuestKind {
     Ct,
 }
 
-/// Whether a guest runs.
+/// The power state of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Power {
-    /// It runs.
+pub enum PowerState {
+    /// Running.
     Running,
-    /// It does not run.
+    /// Stopped.
     Stopped,
-    /// It is being made, or its host cannot be asked.
+    /// Being created, or its host does not answer.
     #[default]
     Unknown,
 }
 
-/// One guest: our UUID together with the provider's id. Either alone may belong to another guest,
-/// because ids are reused and copies keep the UUID.
+/// A reference to a guest: its identity and the provider's id. Either alone may belong to another
+/// guest, because ids are reused and copies keep the identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestRef {
     /// Its identity.
     pub uuid: GuestUuid,
-    /// What it is.
+    /// Virtual machine or container.
     pub kind: GuestKind,
     /// Its id; `None` while it has none, or when a create call ended without an answer.
     #[serde(default, deserialize_with = "known_id")]
     pub vmid: Option<GuestId>,
-    /// The host's name when it was last seen; where it was to be made, when it never was.
+    /// The machine it was last observed on, or is to be created on.
     pub host: String,
 }
 
@@ -112,7 +110,7 @@ impl std::fmt::Display for GuestRef {
     }
 }
 
-/// Reads an id. Journals of the first form have 0 for a guest that was never seen.
+/// Reads an id. Journals of format 1 contain 0 for a guest that was never observed.
 fn known_id<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<GuestId>, D::Error> {
@@ -123,35 +121,35 @@ fn known_id<'de, D: serde::Deserializer<'de>>(
 /// A guest as observed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedGuest {
-    /// What it is.
+    /// Virtual machine or container.
     pub kind: GuestKind,
     /// Its id.
     pub vmid: GuestId,
     /// The host it is on.
     pub host: String,
-    /// Its name; empty when it has none, as while it is being made.
+    /// Its name; empty if it has none, as while it is being created.
     pub name: String,
-    /// The identity it carries, when homestak created it or someone copied one that it created.
+    /// The identity it carries, if homestak created it or the guest it was copied from.
     pub uuid: Option<GuestUuid>,
-    /// The site it belongs to; `None` for guests of programs before sites had an id.
+    /// The site it belongs to; `None` for a legacy identity, from before sites had an id.
     pub site: Option<SiteId>,
     /// The manifest it belongs to.
     pub manifest: Option<String>,
     /// The id it was created with. Copies and restored backups keep the one of their original.
     pub created_as: Option<GuestId>,
-    /// The run that created it, when that was read.
+    /// The run that created it, if that was read.
     pub run: Option<String>,
-    /// What contradicts its identity, when it was looked at closer: then nothing is done to it.
+    /// What contradicts its identity, if it was inspected closely. Such a guest is not changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contested: Option<Contradiction>,
-    /// Whether a closer look showed that it is not the guest that is recorded under its id.
-    #[serde(default)]
-    pub is_stranger: bool,
-    /// Whether it runs.
-    pub power: Power,
+    pub contested: Option<IdentityConflict>,
+    /// Whether close inspection showed that it is not the guest recorded under its id.
+    #[serde(default, rename = "is_stranger")]
+    pub is_unrelated: bool,
+    /// Its power state.
+    pub power: PowerState,
     /// Whether it is a template.
     pub template: bool,
-    /// What holds it, such as `clone` or `backup`.
+    /// Its lock, such as `clone` or `backup`.
     pub lock: Option<String>,
     /// Virtual CPUs.
     pub cores: Option<u32>,
@@ -164,12 +162,12 @@ pub struct ObservedGuest {
 }
 
 impl ObservedGuest {
-    /// Tells whether it carries the identity of a guest that was created under another id.
+    /// Returns whether it carries the identity of a guest that was created with another id.
     pub fn is_copy(&self) -> bool {
         self.created_as.is_some_and(|id| id != self.vmid)
     }
 
-    /// Tells whether it belongs to a manifest of a site.
+    /// Returns whether it belongs to a manifest of a site.
     pub fn belongs_to(&self, site: &SiteId, manifest: &str) -> bool {
         self.uuid.is_some()
             && self.site.as_ref() == Some(site)
@@ -179,10 +177,10 @@ impl ObservedGuest {
 
 /// Why a guest is not proven to be the one that its tags name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contradiction {
+pub struct IdentityConflict {
     /// What was found.
     pub detail: String,
-    /// What a person can do.
+    /// What the operator can do.
     pub hint: String,
 }
 
@@ -195,9 +193,9 @@ pub struct ObservedStorage {
     pub host: String,
     /// Whether it can be used.
     pub active: bool,
-    /// What it may hold, such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
+    /// Content types, such as `images`, `iso`, `import`, `vztmpl`, `rootdir`.
     pub content: Vec<String>,
-    /// What is free, where known.
+    /// Free space, if known.
     pub available: Option<Bytes>,
     /// Whether several hosts share it.
     pub shared: bool,
@@ -208,7 +206,7 @@ pub struct ObservedStorage {
 pub struct ObservedHost {
     /// Its name.
     pub name: String,
-    /// Whether it answers.
+    /// Whether it is online.
     pub online: bool,
     /// CPU cores.
     pub cores: Option<u32>,
@@ -216,15 +214,15 @@ pub struct ObservedHost {
     pub memory: Option<Bytes>,
 }
 
-/// Everything at a place, from one look.
+/// All hosts, guests and storages of a provider, from one observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observed {
+pub struct Inventory {
     /// Hosts, sorted by name.
     pub hosts: Vec<ObservedHost>,
     /// Guests, sorted by id.
     pub guests: Vec<ObservedGuest>,
     /// Storages, sorted by host and name.
     pub storages: Vec<ObservedStorage>,
-    /// How many requests the look took.
+    /// How many requests the observation took.
     pub requests: u32,
 }

@@ -1,11 +1,9 @@
-//! Provisioning tokens: mint, look inside, verify.
+//! Provisioning tokens: mint, inspect, verify. A token is `payload.signature`, both base64url.
 //!
-//! In: claims, a key, and time as a number. Out: `payload.signature`, both base64url.
-//! Never: a clock, a key in an error, a comparison that takes longer when more of it fits.
-//!
-//! Flow: the driver mints a token for (node, spec) and the node shows it to the server.
-//! Guarantees: only a holder of the signing key can make one; node and spec cannot be exchanged.
-//! When it goes wrong: every refusal has a code that says which side is at fault.
+//! Flow: the driver mints a token for (node, spec) and the node presents it to the server.
+//! Guarantees: only a holder of the signing key can mint one; node and spec cannot be exchanged;
+//! signatures are compared in constant time.
+//! When it goes wrong: every error has a code that tells which side is at fault.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,18 +11,18 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value as Json, json};
 use sha2::Sha256;
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// The node's name, which is its host name.
+    /// The name of the node, which is its host name.
     pub node: String,
     /// The spec the node may fetch.
     pub spec: String,
-    /// When it was minted, in seconds since 1970.
+    /// Time of issue, in seconds since 1970.
     pub issued_at: i64,
 }
 
-/// The key that signs tokens. It has no `Debug`.
+/// The key that signs tokens. No `Debug`.
 pub struct SigningKey(zeroize::Zeroizing<Vec<u8>>);
 
 /// Why a token or key is refused.
@@ -36,13 +34,13 @@ pub enum TokenError {
     /// The token is not two parts of base64url.
     #[error("the token is malformed: {0}")]
     Malformed(&'static str),
-    /// The signature does not fit.
-    #[error("the signature does not fit: the token was made with another key, or changed")]
+    /// The signature is invalid.
+    #[error("invalid signature: the token was signed with another key, or changed")]
     Signature,
     /// The token is for another node.
     #[error("the token is for node `{found}`, not `{expected}`")]
     Identity {
-        /// The node that was asked for.
+        /// The expected node.
         expected: String,
         /// The node in the token.
         found: String,
@@ -50,7 +48,7 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// Returns the code servers answer with.
+    /// Returns the error code for the response of a server.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Key => "E500",
@@ -84,7 +82,7 @@ impl SigningKey {
     }
 }
 
-/// Makes a token of version 1.
+/// Mints a token of version 1.
 pub fn mint(claims: &Claims, key: &SigningKey) -> String {
     let payload = json!({ "v": 1, "n": claims.node, "s": claims.spec, "iat": claims.issued_at });
     let payload = URL_SAFE_NO_PAD.encode(payload.to_string());
@@ -92,12 +90,12 @@ pub fn mint(claims: &Claims, key: &SigningKey) -> String {
     format!("{payload}.{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
-/// Returns what a token says, without checking who made it.
+/// Returns the claims of a token without verifying it.
 pub fn inspect(token: &str) -> Result<Claims, TokenError> {
     claims(split(token)?.0)
 }
 
-/// Checks a token and returns what it says. With `node`, it must be for that node.
+/// Verifies a token and returns its claims. With `node`, it must be for that node.
 pub fn verify(token: &str, key: &SigningKey, node: Option<&str>) -> Result<Claims, TokenError> {
     let (payload, signature) = split(token)?;
     let signature = URL_SAFE_NO_PAD
@@ -137,8 +135,8 @@ fn claims(payload: &str) -> Result<Claims, TokenError> {
     }
     let text = |claim| payload.get(claim).and_then(Json::as_str).map(str::to_owned);
     Ok(Claims {
-        node: text("n").ok_or(TokenError::Malformed("it names no node (`n`)"))?,
-        spec: text("s").ok_or(TokenError::Malformed("it names no spec (`s`)"))?,
+        node: text("n").ok_or(TokenError::Malformed("it has no node (`n`)"))?,
+        spec: text("s").ok_or(TokenError::Malformed("it has no spec (`s`)"))?,
         issued_at: payload.get("iat").and_then(Json::as_i64).unwrap_or(0),
     })
 }
@@ -163,7 +161,7 @@ mod tests {
     const VECTOR: &str = "eyJ2IjoxLCJuIjoid2ViLTEiLCJzIjoiYmFzZSIsImlhdCI6MTcwMDAwMDAwMH0.tpw5Q3DWDwuymgtCv-ZutoEZ49Tagbu4P6z14PagRos";
 
     #[test]
-    fn minting_gives_the_bytes_of_the_published_vector() {
+    fn minting_matches_the_published_test_vector() {
         assert_eq!(mint(&web(), &key()), VECTOR);
     }
 
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_carry_the_code_of_the_step_that_failed() {
+    fn errors_have_the_code_of_the_check_that_failed() {
         let codes = [
             ("abc", "E300"),
             ("a.b.c", "E300"),

@@ -1,12 +1,12 @@
-//! Numbers with their units: documents and plans count memory in MiB, disks in GiB and time in
-//! seconds, hosts count bytes.
+//! Numbers with units: documents and plans use MiB for memory, GiB for disks and seconds for time;
+//! hosts use bytes.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Declares a number with a unit. It is written as the number alone.
+/// Declares a number with a unit, serialized as the plain number.
 macro_rules! unit {
     ($(#[doc = $doc:literal])+ $name:ident, $word:literal) => {
         $(#[doc = $doc])+
@@ -40,7 +40,7 @@ unit! {
 }
 
 unit! {
-    /// Seconds that documents and plans give somebody.
+    /// Seconds.
     Seconds, "s"
 }
 
@@ -51,12 +51,12 @@ impl From<Seconds> for Duration {
 }
 
 impl Bytes {
-    /// Returns how many whole mebibytes they are.
+    /// Returns the whole mebibytes.
     pub fn whole_mib(self) -> Mib {
         Mib(self.0 >> 20)
     }
 
-    /// Returns how many whole gibibytes they are.
+    /// Returns the whole gibibytes.
     pub fn whole_gib(self) -> Gib {
         Gib(self.0 >> 30)
     }

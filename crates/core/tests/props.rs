@@ -1,6 +1,6 @@
 //! Properties that hold for every input, tried on random ones.
 
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::manifest::Mode;
 use homestak_core::doc::tree::{Data, Entry, Key, NOWHERE, Scalar, Style};
@@ -8,7 +8,7 @@ use homestak_core::doc::{Diagnostics, DocumentKind, FileId, Source, Value, yaml}
 use homestak_core::foreign::{ForeignText, escape, escape_but_style};
 use homestak_core::graph::Graph;
 use homestak_core::resolve::spec::spec;
-use homestak_core::resolve::{Request, Reveal, manifest, site};
+use homestak_core::resolve::{ResolveOptions, SecretVisibility, manifest, site};
 use homestak_core::token::{Claims, SigningKey, inspect, mint, verify};
 use proptest::prelude::*;
 
@@ -20,9 +20,9 @@ fn parse(text: &str) -> Option<Value> {
     )
 }
 
-fn input(kind: DocumentKind, name: &str, text: impl Into<String>) -> Input {
+fn input(kind: DocumentKind, name: &str, text: impl Into<String>) -> InputDocument {
     let path = format!("{}/{name}.yaml", kind.directory().unwrap_or("."));
-    Input {
+    InputDocument {
         kind,
         name: name.into(),
         path,
@@ -30,7 +30,7 @@ fn input(kind: DocumentKind, name: &str, text: impl Into<String>) -> Input {
     }
 }
 
-/// Text of every awkward kind: words that look like other types, quotes, control characters.
+/// Awkward text: words that look like other types, quotes, control characters.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z][a-z0-9-]{0,12}",
@@ -117,7 +117,7 @@ fn choice() -> impl Strategy<Value = Choice> {
         })
 }
 
-/// Writes nodes; some of them wrong, because faults must not depend on order either.
+/// Writes nodes, some of them invalid: diagnostics must not depend on order either.
 fn nodes(choices: &[Choice]) -> Vec<String> {
     let specs = ["base", "pve", "missing", "fixed"];
     let modes = ["push", "pull", "hybrid", ""];
@@ -147,7 +147,7 @@ fn nodes(choices: &[Choice]) -> Vec<String> {
     written.collect()
 }
 
-fn inputs(nodes: &[String]) -> Vec<Input> {
+fn inputs(nodes: &[String]) -> Vec<InputDocument> {
     let head = "schema_version: 2\nname: m\nsettings: {vmid_base: 200}\nnodes:\n";
     let network = "networks:\n  lan: {cidr: 192.0.2.0/24, gateway: 192.0.2.1}\n";
     vec![
@@ -195,26 +195,26 @@ fn inputs(nodes: &[String]) -> Vec<Input> {
     ]
 }
 
-/// Everything that resolving says, without places.
-fn outcome(inputs: Vec<Input>, mode: Option<Mode>) -> (String, Vec<String>) {
+/// The resolved JSON and the codes of diagnostics, without spans.
+fn outcome(inputs: Vec<InputDocument>, mode: Option<Mode>) -> (String, Vec<String>) {
     let catalog = Catalog::read(inputs);
     let (resolved, faults) = manifest(
         &catalog,
         "m",
-        &Request {
+        &ResolveOptions {
             mode,
-            ..Request::default()
+            ..ResolveOptions::default()
         },
     );
     let mut text = String::new();
     for node in resolved.iter().flat_map(|resolved| &resolved.nodes) {
-        text += &node.sheet().json().to_string();
+        text += &node.render().json().to_string();
         if let Some(name) = &node.spec {
-            let sheet = spec(&catalog, &name.value, Some(node), Reveal::Exposed);
-            text += &sheet.map_or_else(String::new, |sheet| sheet.json().to_string());
+            let json = spec(&catalog, &name.value, Some(node), SecretVisibility::Exposed);
+            text += &json.map_or_else(String::new, |json| json.json().to_string());
         }
     }
-    // Which of two equals is called the second one follows from the order they are written in.
+    // Which of two duplicates is reported depends on their order in the file.
     let mut codes: Vec<String> = faults
         .iter()
         .map(|fault| fault.code.id().to_owned())
@@ -242,7 +242,7 @@ proptest! {
         prop_assert_eq!(&ForeignText::lines(&lines), &lines);
         let read: ForeignText = serde_json::from_value(serde_json::json!(text)).unwrap();
         prop_assert_eq!(&read, &line);
-        // What has no control characters is as it was.
+        // Text without control characters is unchanged.
         if !text.chars().any(char::is_control) {
             let visible = text.chars().all(|c| c.is_alphanumeric() || c.is_ascii());
             prop_assert!(!visible || line.as_str() == text);
@@ -314,10 +314,10 @@ proptest! {
     fn a_resolved_spec_has_the_same_bytes_in_every_mode(choices in prop::collection::vec(choice(), 1..6)) {
         let specs = |mode| {
             let catalog = Catalog::read(inputs(&nodes(&choices)));
-            let (resolved, _) = manifest(&catalog, "m", &Request { mode: Some(mode), ..Request::default() });
+            let (resolved, _) = manifest(&catalog, "m", &ResolveOptions { mode: Some(mode), ..ResolveOptions::default() });
             let nodes = resolved.map(|resolved| resolved.nodes).unwrap_or_default();
             nodes.iter().filter_map(|node| {
-                Some(spec(&catalog, &node.spec.as_ref()?.value, Some(node), Reveal::Exposed)?.json().to_string())
+                Some(spec(&catalog, &node.spec.as_ref()?.value, Some(node), SecretVisibility::Exposed)?.json().to_string())
             }).collect::<Vec<_>>()
         };
         let push = specs(Mode::Push);
@@ -345,7 +345,7 @@ proptest! {
     }
 
     #[test]
-    fn a_minted_token_says_what_was_put_in_and_no_other_key_fits(node in "[a-z][a-z0-9-]{0,20}", spec in any::<String>(), issued_at in any::<i64>(), key in any::<[u8; 32]>()) {
+    fn a_minted_token_has_its_claims_and_verifies_with_its_key_only(node in "[a-z][a-z0-9-]{0,20}", spec in any::<String>(), issued_at in any::<i64>(), key in any::<[u8; 32]>()) {
         let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let signing = SigningKey::from_hex(&hex(key)).unwrap();
         let claims = Claims { node: node.clone(), spec, issued_at };

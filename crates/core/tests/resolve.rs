@@ -1,16 +1,18 @@
-//! What values nodes get, and where from.
+//! The resolved values of nodes and their origins.
 
 use std::collections::BTreeMap;
 
-use homestak_core::catalog::{Catalog, Input, Problem};
+use homestak_core::catalog::{Catalog, InputDocument, LoadProblem};
 use homestak_core::doc::scalar::{NodeName, Vmid};
 use homestak_core::doc::{Code, DocumentKind, Severity};
-use homestak_core::kind::{KnownKind, Traits};
+use homestak_core::host_kind::{HostKindInfo, HostTraits};
 use homestak_core::resolve::site::unknown_keys;
-use homestak_core::resolve::{Origin, Request, Resolved, ResolvedNode, Reveal, manifest};
+use homestak_core::resolve::{
+    Origin, ResolveOptions, ResolvedManifest, ResolvedNode, SecretVisibility, manifest,
+};
 
-fn document(kind: DocumentKind, name: &str, text: String) -> Input {
-    Input {
+fn document(kind: DocumentKind, name: &str, text: String) -> InputDocument {
+    InputDocument {
         kind,
         name: name.into(),
         path: format!("{name}.yaml"),
@@ -19,7 +21,11 @@ fn document(kind: DocumentKind, name: &str, text: String) -> Input {
 }
 
 /// A small site around one manifest.
-fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'static str>) {
+fn resolve_with(
+    nodes: &str,
+    site: &str,
+    request: &ResolveOptions,
+) -> (ResolvedManifest, Vec<&'static str>) {
     let mut catalog = Catalog::read(vec![
         document(
             DocumentKind::Manifest,
@@ -53,13 +59,13 @@ fn resolve_with(nodes: &str, site: &str, request: &Request) -> (Resolved, Vec<&'
         ),
         document(DocumentKind::Site, "site", site.into()),
     ]);
-    let kind = |word, numbers_guests| KnownKind {
+    let kind = |word, numbers_guests| HostKindInfo {
         word,
         label: "",
         is_built_in: true,
-        traits: Traits {
+        traits: HostTraits {
             numbers_guests,
-            ..Traits::PROXMOX_VE
+            ..HostTraits::PROXMOX_VE
         },
     };
     catalog.kinds = vec![
@@ -79,8 +85,8 @@ networks:
   lan: {cidr: 192.0.2.0/24, gateway: 192.0.2.1, dns: [192.0.2.53], bridge: vmbr7, vlan: 20}
 ";
 
-fn resolve(nodes: &str) -> (Resolved, Vec<&'static str>) {
-    resolve_with(nodes, SITE, &Request::default())
+fn resolve(nodes: &str) -> (ResolvedManifest, Vec<&'static str>) {
+    resolve_with(nodes, SITE, &ResolveOptions::default())
 }
 
 fn one(node: &str) -> (ResolvedNode, Vec<&'static str>) {
@@ -111,9 +117,9 @@ fn a_written_vmid_wins_then_a_recorded_one_then_base_plus_rank() {
     let (resolved, _) = resolve_with(
         text,
         SITE,
-        &Request {
+        &ResolveOptions {
             recorded,
-            ..Request::default()
+            ..ResolveOptions::default()
         },
     );
     let vmids: Vec<i64> = resolved
@@ -131,13 +137,13 @@ fn a_written_vmid_wins_then_a_recorded_one_then_base_plus_rank() {
 }
 
 #[test]
-fn a_host_that_does_not_number_its_guests_gets_only_what_is_written() {
+fn a_host_that_assigns_ids_gets_only_written_vmids() {
     let text = "settings: {vmid_base: 999999999}\nnodes:\n  - {name: a, host: father}\n  - {name: b, type: pve, host: meadow}\n  - {name: c, parent: b}\n  - {name: d, host: meadow, vmid: 900}\n";
-    let request = Request {
+    let request = ResolveOptions {
         recorded: [("b", 777), ("c", 778)]
             .map(|(name, id)| (NodeName::new(name).unwrap(), Vmid::from_number(id)))
             .into(),
-        ..Request::default()
+        ..ResolveOptions::default()
     };
     let (resolved, codes) = resolve_with(text, SITE, &request);
     assert_eq!(codes, Vec::<&str>::new());
@@ -180,7 +186,7 @@ fn addresses_come_from_node_then_spec_then_dhcp() {
 }
 
 #[test]
-fn an_address_brings_its_network_and_the_network_the_rest() {
+fn an_address_determines_its_network_and_the_network_the_rest() {
     let (node, _) = one("ip: 192.0.2.7");
     let net = &node.networking;
     assert_eq!(net.network.as_ref().unwrap().value, "lan");
@@ -199,10 +205,10 @@ fn an_address_brings_its_network_and_the_network_the_rest() {
 }
 
 #[test]
-fn a_gateway_of_a_spec_does_not_follow_another_address() {
+fn the_gateway_of_a_spec_is_not_used_with_another_address() {
     let site = "defaults: {preset: vm-small, image: bookworm}\n";
     let text = "nodes:\n  - {name: a, spec: fixed, ip: 10.0.0.7/8}\n";
-    let (resolved, codes) = resolve_with(text, site, &Request::default());
+    let (resolved, codes) = resolve_with(text, site, &ResolveOptions::default());
     assert_eq!(
         (resolved.nodes[0].networking.gateway.clone(), codes),
         (None, vec![])
@@ -210,7 +216,7 @@ fn a_gateway_of_a_spec_does_not_follow_another_address() {
 }
 
 #[test]
-fn addresses_that_cannot_be_right_are_faults() {
+fn unusable_addresses_are_errors() {
     let cases = [
         ("ip: 192.0.2.0", "SK0504"),
         ("ip: 192.0.2.255", "SK0504"),
@@ -227,7 +233,7 @@ fn addresses_that_cannot_be_right_are_faults() {
 }
 
 #[test]
-fn the_same_address_twice_is_a_fault_unless_the_networks_differ() {
+fn a_duplicate_address_is_an_error_unless_the_networks_differ() {
     let text = "nodes:\n  - {name: a, ip: 192.0.2.7}\n  - {name: b, ip: 192.0.2.7}\n";
     assert_eq!(resolve(text).1, ["SK0503"]);
     let text = "nodes:\n  - {name: a, spec: fixed}\n  - {name: b, spec: fixed}\n";
@@ -235,13 +241,13 @@ fn the_same_address_twice_is_a_fault_unless_the_networks_differ() {
     let site = "defaults: {preset: vm-small, image: bookworm}\nnetworks:\n  one: {cidr: 10.0.0.0/24}\n  two: {cidr: 10.0.0.0/24}\n";
     let text = "nodes:\n  - {name: a, ip: 10.0.0.7, network: one}\n  - {name: b, ip: 10.0.0.7, network: two}\n";
     assert_eq!(
-        resolve_with(text, site, &Request::default()).1,
+        resolve_with(text, site, &ResolveOptions::default()).1,
         Vec::<&str>::new()
     );
 }
 
 #[test]
-fn sizes_come_from_the_preset_and_the_nodes_own_win() {
+fn sizes_of_the_node_override_those_of_the_preset() {
     let (node, _) = one("preset: vm-large, disk: 64, memory: 1024");
     let size = node.size.unwrap();
     assert_eq!(
@@ -251,7 +257,7 @@ fn sizes_come_from_the_preset_and_the_nodes_own_win() {
 }
 
 #[test]
-fn images_are_known_by_alias_and_come_from_the_site() {
+fn images_are_resolved_by_alias_and_default_to_the_site() {
     assert_eq!(one("image: bookworm").0.image.unwrap().value, "debian-12");
     assert_eq!(one("description: x").0.image.unwrap().value, "debian-12");
     assert_eq!(one("image: debian-ct").1, ["SK0306"]);
@@ -271,11 +277,11 @@ fn images_are_known_by_alias_and_come_from_the_site() {
 }
 
 #[test]
-fn without_defaults_the_built_in_ones_are_used_and_said() {
+fn without_defaults_the_built_in_ones_are_used_and_reported() {
     let (resolved, codes) = resolve_with(
         "nodes: [{name: a}]\n",
         "defaults: {}\n",
-        &Request::default(),
+        &ResolveOptions::default(),
     );
     assert_eq!(codes, ["SK0912", "SK0912"]);
     assert_eq!(
@@ -285,7 +291,7 @@ fn without_defaults_the_built_in_ones_are_used_and_said() {
 }
 
 #[test]
-fn a_parent_that_is_the_host_itself_is_a_host() {
+fn a_parent_that_is_a_host_sets_the_host() {
     let (resolved, codes) = resolve("nodes: [{name: a, parent: father}]\n");
     assert_eq!(codes, ["SK0904"]);
     assert_eq!(
@@ -307,9 +313,9 @@ nodes:
   - {name: b, region: east}
   - {name: c, region: west, host: sim}
 ";
-    let request = Request {
+    let request = ResolveOptions {
         host: Some("local".into()),
-        ..Request::default()
+        ..ResolveOptions::default()
     };
     let (resolved, codes) = resolve_with(text, SITE, &request);
     assert_eq!(codes, Vec::<&str>::new());
@@ -346,14 +352,14 @@ fn patterns_are_derived_from_the_graph() {
 }
 
 #[test]
-fn a_spec_without_a_posture_lets_nobody_in_with_a_password_and_root_not_at_all() {
+fn a_spec_without_a_posture_permits_no_passwords_and_no_root_login() {
     let open = "ssh: {permit_root_login: \"yes\", password_authentication: \"yes\"}\nsudo: {nopasswd: true}\n";
     let catalog = Catalog::read(vec![
         document(DocumentKind::Spec, "base", "schema_version: 1\n".into()),
         document(DocumentKind::Posture, "dev", open.into()),
     ]);
-    let sheet = homestak_core::resolve::spec::spec(&catalog, "base", None, Reveal::Masked);
-    let access = sheet.expect("a spec").json()["access"].clone();
+    let json = homestak_core::resolve::spec::spec(&catalog, "base", None, SecretVisibility::Masked);
+    let access = json.expect("a spec").json()["access"].clone();
     let (ssh, sudo) = (&access["_posture"]["ssh"], &access["_posture"]["sudo"]);
     assert_eq!(access["posture"], "prod");
     assert_eq!(ssh["permit_root_login"], "no");
@@ -362,7 +368,7 @@ fn a_spec_without_a_posture_lets_nobody_in_with_a_password_and_root_not_at_all()
 }
 
 /// A site with one spec of three users, and secrets or none.
-fn with_secrets(users: &str, secrets: Option<Result<String, Problem>>) -> Catalog {
+fn with_secrets(users: &str, secrets: Option<Result<String, LoadProblem>>) -> Catalog {
     let mut inputs =
         vec![
         document(
@@ -380,7 +386,7 @@ fn with_secrets(users: &str, secrets: Option<Result<String, Problem>>) -> Catalo
         document(DocumentKind::Preset, "small", "cores: 1\nmemory: 512\ndisk: 2\n".into()),
         document(DocumentKind::Image, "i", String::from("aliases: [j]\n")),
     ];
-    inputs.extend(secrets.map(|text| Input {
+    inputs.extend(secrets.map(|text| InputDocument {
         kind: DocumentKind::Secrets,
         name: "secrets".into(),
         path: "secrets.yaml.enc".into(),
@@ -390,9 +396,9 @@ fn with_secrets(users: &str, secrets: Option<Result<String, Problem>>) -> Catalo
 }
 
 #[test]
-fn keys_are_unknown_when_the_secrets_could_not_be_opened_and_a_user_gets_some() {
+fn keys_are_unknown_when_the_secrets_could_not_be_opened_and_a_user_has_keys() {
     let unopened = || {
-        Err(Problem {
+        Err(LoadProblem {
             code: Code::Sealed,
             severity: Severity::Notice,
             message: "no age key was found".into(),
@@ -405,21 +411,21 @@ fn keys_are_unknown_when_the_secrets_could_not_be_opened_and_a_user_gets_some() 
         unknown_keys(&catalog, "web").map(|fault| fault.message.clone())
     };
     for users in ["[{name: alice}]", "[{name: alice, ssh_keys: [me@lab]}]"] {
-        let told = why(users, Some(unopened()));
-        assert_eq!(told.as_deref(), Some("no age key was found"), "{users}");
+        let reported = why(users, Some(unopened()));
+        assert_eq!(reported.as_deref(), Some("no age key was found"), "{users}");
         assert_eq!(why(users, Some(plain())), None, "{users}");
     }
-    // Without secrets there are none, and users who get none need none.
+    // Without secrets there are no keys, and users without keys need none.
     assert_eq!(why("[{name: alice}]", None), None);
     assert_eq!(why("[{name: alice, ssh_keys: []}]", Some(unopened())), None);
     assert_eq!(why("[]", Some(unopened())), None);
 }
 
 #[test]
-fn a_site_without_secrets_says_that_users_get_no_keys_and_refuses_names_of_keys() {
+fn a_site_without_secrets_reports_that_users_get_no_keys_and_refuses_key_ids() {
     let codes = |users: &str| {
         let catalog = with_secrets(users, None);
-        let (_, faults) = manifest(&catalog, "m", &Request::default());
+        let (_, faults) = manifest(&catalog, "m", &ResolveOptions::default());
         let ids: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
         (ids, faults.errors())
     };

@@ -1,10 +1,10 @@
-//! The published schemas accept what the decoder accepts, and refuse what it refuses.
+//! The published schemas accept and reject the same documents as the decoder.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests make real files and processes"
 )]
 
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::{Diagnostics, DocumentKind, FileId, Source, yaml};
 
 fn json(text: &str) -> serde_json::Value {
@@ -23,14 +23,14 @@ fn schema_accepts(kind: DocumentKind, text: &str) -> bool {
 }
 
 fn decoder_accepts(kind: DocumentKind, text: &str) -> bool {
-    let input = Input {
+    let input = InputDocument {
         kind,
         name: "x".into(),
         path: "x.yaml".into(),
         text: Ok(text.into()),
     };
     let catalog = Catalog::read(vec![input]);
-    let shelf_errors = [
+    let errors = [
         catalog
             .site
             .as_ref()
@@ -68,10 +68,10 @@ fn decoder_accepts(kind: DocumentKind, text: &str) -> bool {
             .get("x")
             .map(|document| document.faults.errors()),
     ];
-    shelf_errors.into_iter().flatten().sum::<usize>() == 0
+    errors.into_iter().flatten().sum::<usize>() == 0
 }
 
-/// Documents whose structure alone decides; references are not the schema's affair.
+/// Documents whose structure decides; schemas do not check references.
 const CASES: &[(DocumentKind, bool, &str)] = &[
     (
         DocumentKind::Manifest,

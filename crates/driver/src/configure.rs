@@ -17,13 +17,14 @@ use homestak_core::doc::Diagnostic;
 use homestak_core::doc::manifest::{Mode, NodeType};
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
-    ConfigPlan, Configured, Elsewhere, NodePlan, Plan, Wanted, digest, port, spec_text,
+    AppliedSpec, ConfigPlan, DesiredGuest, NodePlan, OtherRecords, Plan, spec_digest, spec_json,
+    ssh_port,
 };
-use homestak_core::resolve::Resolved;
+use homestak_core::resolve::ResolvedManifest;
 use homestak_core::resolve::site::unknown_keys;
 use homestak_engine::context::off;
 use homestak_engine::planning::PlanContext;
-use homestak_engine::ports::{Class, Comparison, Configurer, Inner, Next, PortError, Remark};
+use homestak_engine::ports::{Class, Configurer, Inner, Next, PortError, Remark, SpecComparison};
 use homestak_providers::push::{Agent, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 
@@ -82,8 +83,8 @@ impl SiteConfigurer {
         Ok(self.pusher.get_or_init(pusher).clone())
     }
 
-    fn text(&self, spec: &str, node: (&str, &Wanted), key: Option<&str>) -> Option<String> {
-        spec_text(&self.session.catalog, spec, node, key?.trim())
+    fn text(&self, spec: &str, node: (&str, &DesiredGuest), key: Option<&str>) -> Option<String> {
+        spec_json(&self.session.catalog, spec, node, key?.trim())
     }
 
     /// Returns the spec of a node, which must be the one that was planned with.
@@ -99,7 +100,7 @@ impl SiteConfigurer {
                 "homestak manifest plan shows what is there now",
             )
         })?;
-        if digest(&text) != node.config.digest {
+        if spec_digest(&text) != node.config.digest {
             let detail =
                 format!("the spec `{spec}` or what it names was changed since the plan was made");
             return Err(PortError {
@@ -124,7 +125,7 @@ impl PlanContext for SiteConfigurer {
 
     /// Names nodes of the manifest that are recorded on hosts that the plan is not for: it leaves
     /// them.
-    fn looking(&self, resolved: &Resolved, hosts: &[&str], elsewhere: &Elsewhere) {
+    fn looking(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords) {
         let (notices, manifest) = (&self.session.notices, &resolved.name);
         let mut others: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (_, record) in elsewhere.0.iter().filter(|(of, _)| of == manifest) {
@@ -143,7 +144,7 @@ impl PlanContext for SiteConfigurer {
     // Without the secrets it is unknown which SSH keys people have, and theirs would be removed.
     async fn configs(
         &self,
-        resolved: &Resolved,
+        resolved: &ResolvedManifest,
         plan: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, DriverError> {
         let mut key = None;
@@ -167,8 +168,8 @@ impl PlanContext for SiteConfigurer {
             }
             if let Some(text) = self.text(&spec, (&node.name, wanted), key.as_deref()) {
                 let config = ConfigPlan {
-                    digest: digest(&text),
-                    port: port(&text),
+                    digest: spec_digest(&text),
+                    port: ssh_port(&text),
                     spec,
                     found: None,
                     unseen: None,
@@ -179,7 +180,7 @@ impl PlanContext for SiteConfigurer {
         Ok(configs)
     }
 
-    fn not_applied(&self, resolved: &Resolved, node: &NodePlan) -> Option<String> {
+    fn not_applied(&self, resolved: &ResolvedManifest, node: &NodePlan) -> Option<String> {
         notice_not_applied(&self.session.catalog, resolved, node)
     }
 }
@@ -210,7 +211,11 @@ impl NotApplied {
 }
 
 /// Returns why the spec of a node is not applied from here, when it has one and it is not.
-pub fn not_applied(catalog: &Catalog, resolved: &Resolved, node: &NodePlan) -> Option<NotApplied> {
+pub fn not_applied(
+    catalog: &Catalog,
+    resolved: &ResolvedManifest,
+    node: &NodePlan,
+) -> Option<NotApplied> {
     let traits = catalog.traits_of(&node.host);
     let written = resolved.node(&node.name)?;
     written.spec.as_ref()?;
@@ -230,7 +235,7 @@ pub fn not_applied(catalog: &Catalog, resolved: &Resolved, node: &NodePlan) -> O
 /// Says that the spec of a node is not applied, where nobody would expect that.
 pub fn notice_not_applied(
     catalog: &Catalog,
-    resolved: &Resolved,
+    resolved: &ResolvedManifest,
     node: &NodePlan,
 ) -> Option<String> {
     let why = match not_applied(catalog, resolved, node)? {
@@ -268,7 +273,7 @@ impl SiteConfigurer {
 
 #[async_trait]
 impl Configurer for SiteConfigurer {
-    async fn check(&self, node: &Inner) -> Result<Comparison, PortError> {
+    async fn check(&self, node: &Inner) -> Result<SpecComparison, PortError> {
         let doing = format!("look inside `{}`", node.node);
         let (own, node, at) = (self.clone(), node.clone(), doing.clone());
         // Cancel safety: looking changes nothing.
@@ -305,7 +310,7 @@ impl Configurer for SiteConfigurer {
     async fn revert(
         &self,
         node: &Inner,
-        before: &Configured,
+        before: &AppliedSpec,
         hear: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError> {
         let doing = format!("undo the configuration of `{}`", node.node);
@@ -374,10 +379,10 @@ fn tell(event: &Event, hear: &(dyn Fn(Remark) + Send + Sync)) {
 mod tests {
     use std::net::IpAddr;
 
-    use homestak_core::catalog::{Catalog, Input};
+    use homestak_core::catalog::{Catalog, InputDocument};
     use homestak_core::doc::DocumentKind;
-    use homestak_core::plan::Comparison;
-    use homestak_core::resolve::{Request, manifest};
+    use homestak_core::plan::SpecComparison;
+    use homestak_core::resolve::{ResolveOptions, manifest};
     use serde_json::json;
 
     use super::*;
@@ -404,7 +409,7 @@ mod tests {
                 spec: "web".to_owned(),
                 digest: String::new(),
                 port: 22,
-                found: Some(Comparison::default()),
+                found: Some(SpecComparison::default()),
                 unseen: None,
             },
             is_new,
@@ -413,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_spec_that_is_not_applied_is_named_with_its_reason() {
-        let input = |kind, name: &str, text: &str| Input {
+        let input = |kind, name: &str, text: &str| InputDocument {
             kind,
             name: name.to_owned(),
             path: format!("{name}.yaml"),
@@ -442,9 +447,9 @@ mod tests {
                 input(DocumentKind::Spec, "web", "schema_version: 1\n"),
             ]);
             catalog.kinds = hosts::known(hosts::KINDS);
-            let request = Request {
+            let request = ResolveOptions {
                 host: Some("father".to_owned()),
-                ..Request::default()
+                ..ResolveOptions::default()
             };
             let (resolved, faults) = manifest(&catalog, "m", &request);
             let resolved = resolved.unwrap_or_else(|| panic!("{faults:?}"));

@@ -1,7 +1,7 @@
 //! In what a node that runs differs from its spec.
 
-use homestak_core::observed::Power;
-use homestak_core::plan::{Comparison, Options, Verb};
+use homestak_core::observed::PowerState;
+use homestak_core::plan::{PlanOptions, SpecComparison, Verb};
 
 use crate::configure::{NotApplied, not_applied};
 use crate::error::DriverError;
@@ -13,13 +13,13 @@ pub struct Drift {
     /// Its spec.
     pub spec: String,
     /// What differs.
-    pub found: Comparison,
+    pub found: SpecComparison,
 }
 
 /// Asks a node of a manifest what differs. The error says why it cannot be asked.
 pub async fn drift(job: &Job, known: &Known) -> Result<Drift, DriverError> {
     let name = known.name();
-    let plan = job.plan(&Options::new(Verb::Apply)).await?;
+    let plan = job.plan(&PlanOptions::new(Verb::Apply)).await?;
     let node = plan.node(name);
     let config = node.and_then(|node| node.config.as_ref());
     let Some(config) = config else {
@@ -42,9 +42,9 @@ pub async fn drift(job: &Job, known: &Known) -> Result<Drift, DriverError> {
     let power = node.and_then(|node| Some(node.found.as_ref()?.power));
     let why = match (unseen, power) {
         (Some(unseen), _) => &*unseen.why,
-        (None, Some(Power::Running)) => "it is replaced by the next apply",
-        (None, Some(Power::Stopped)) => "it does not run",
-        (None, Some(Power::Unknown)) => "whether it runs is not known",
+        (None, Some(PowerState::Running)) => "it is replaced by the next apply",
+        (None, Some(PowerState::Stopped)) => "it does not run",
+        (None, Some(PowerState::Unknown)) => "whether it runs is not known",
         (None, None) => "it is not there",
     };
     let failed = DriverError::failed(format!(

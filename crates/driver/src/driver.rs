@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use homestak_core::plan::{Options, Plan};
-use homestak_core::resolve::{Request, Resolved};
+use homestak_core::plan::{Plan, PlanOptions};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest};
 use homestak_engine::events::{Hub, Observer};
 use homestak_engine::journal::{Ending, Journal, RunHead, RunId, Scope};
 use homestak_engine::operate::{Limits, Operator, UndoItem, rollback_plan};
@@ -99,9 +99,9 @@ impl Driver {
     /// Looks, and makes a plan from what is there.
     pub async fn plan(
         &self,
-        resolved: &Resolved,
-        request: &Request,
-        options: &Options,
+        resolved: &ResolvedManifest,
+        request: &ResolveOptions,
+        options: &PlanOptions,
     ) -> Result<Plan, DriverError> {
         let (catalog, site) = (&self.session.catalog, self.session.id()?);
         let wanted = PlanRequest {

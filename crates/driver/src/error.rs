@@ -350,7 +350,7 @@ impl From<homestak_core::resolve::tofu::TofuError> for DriverError {
         match error {
             TofuError::NoApi(host) => made.hint(format!("write `nodes/{host}.yaml` with `api_endpoint` and `datastore`")),
             TofuError::NoDatastore(_) => made.hint("write `datastore: NAME` there, as `pvesm status` lists it"),
-            TofuError::Nothing(_) => made.hint("name the host the nodes run on with `-H`"),
+            TofuError::NoNodes(_) => made.hint("name the host the nodes run on with `-H`"),
             TofuError::NoSigningKey(_) | TofuError::SigningKey(_) => {
                 made.hint("put 64 hexadecimal digits under `auth.signing_key`; `openssl rand -hex 32` makes them")
             }

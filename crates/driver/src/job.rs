@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{Options, Plan, Verb};
-use homestak_core::resolve::{Request, Resolved};
+use homestak_core::plan::{Plan, PlanOptions, Verb};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest};
 use homestak_engine::context::off;
 use homestak_engine::events::Observer;
 use homestak_engine::journal::{Ending, Lease, RunHead, Scope};
@@ -29,12 +29,12 @@ use crate::settings::DriverSettings;
 /// A manifest on its way.
 pub struct Job {
     /// The manifest.
-    pub resolved: Resolved,
+    pub resolved: ResolvedManifest,
     /// How it was chosen.
     pub choice: Choice,
     /// Everything a run needs.
     pub driver: Driver,
-    request: Request,
+    request: ResolveOptions,
 }
 
 impl Job {
@@ -119,7 +119,7 @@ impl Job {
     }
 
     /// Looks and plans.
-    pub async fn plan(&self, options: &Options) -> Result<Plan, DriverError> {
+    pub async fn plan(&self, options: &PlanOptions) -> Result<Plan, DriverError> {
         let plan = self
             .driver
             .plan(&self.resolved, &self.request, options)

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use homestak_core::observed::Power;
-use homestak_core::plan::{Action, NodePlan, Options, StepKind, Verb};
-use homestak_core::resolve::{Request, manifest};
+use homestak_core::observed::PowerState;
+use homestak_core::plan::{Action, NodePlan, PlanOptions, StepKind, Verb};
+use homestak_core::resolve::{ResolveOptions, manifest};
 use homestak_engine::journal::{Happened, Journal, Run, RunHead};
 use jiff::Timestamp;
 
@@ -30,9 +30,9 @@ pub struct Live {
 
 /// Asks the hosts of a run, and nodes that run. The error says why nothing could be asked.
 pub async fn ask(head: &RunHead, driver: &Driver) -> Result<BTreeMap<String, Live>, DriverError> {
-    let request = Request {
+    let request = ResolveOptions {
         host: head.hosts.first().cloned(),
-        ..Request::default()
+        ..ResolveOptions::default()
     };
     let catalog = &driver.session.catalog;
     let (resolved, faults) = manifest(catalog, &head.manifest, &request);
@@ -42,7 +42,7 @@ pub async fn ask(head: &RunHead, driver: &Driver) -> Result<BTreeMap<String, Liv
             head.manifest
         )));
     };
-    let options = Options::new(Verb::Apply);
+    let options = PlanOptions::new(Verb::Apply);
     let plan = driver.plan(&resolved, &request, &options).await?;
     let nodes = plan.nodes.iter();
     let live = |node: &NodePlan| live(node, notice_not_applied(catalog, &resolved, node).is_some());
@@ -56,11 +56,11 @@ fn live(node: &NodePlan, not_applied: bool) -> Live {
     let inside = config.and_then(|config| config.found.as_ref());
     let unseen = not_applied || config.is_some() && inside.is_none();
     let power = match found.map(|found| found.power) {
-        Some(Power::Running) => "running",
-        Some(Power::Stopped) => "stopped",
-        Some(Power::Unknown) => "unknown",
+        Some(PowerState::Running) => "running",
+        Some(PowerState::Stopped) => "stopped",
+        Some(PowerState::Unknown) => "unknown",
         // A guest without its tags may run, and is not looked at.
-        None if node.is_given_up() => "unknown",
+        None if node.is_untagged() => "unknown",
         None => "absent",
     };
     let mut differences: Vec<String> = node.reasons.iter().map(|one| one.text.clone()).collect();

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::observed::GuestKind;
-use homestak_core::plan::{NodeRecord, USER};
+use homestak_core::plan::{DEFAULT_USER, NodeRecord};
 use homestak_engine::journal::{Journal, Scope};
 use homestak_engine::ports::PortError;
 use homestak_providers::ssh::{INSTALL, Ssh, SshError};
 
 use crate::error::DriverError;
-use crate::hosts::Traits;
+use crate::hosts::HostTraits;
 use crate::runs::{Which, of_others, whose};
 use crate::seeds::keyring;
 use crate::session::Session;
@@ -36,7 +36,7 @@ pub struct Known {
     /// What is remembered of it.
     pub record: NodeRecord,
     /// What its kind of host is like.
-    pub traits: Traits,
+    pub traits: HostTraits,
 }
 
 impl Known {
@@ -288,7 +288,7 @@ fn user(node: &Known, session: &Session) -> String {
     }
     let defaults = session.catalog.defaults();
     let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
-    user.map_or_else(|| USER.to_owned(), ToString::to_string)
+    user.map_or_else(|| DEFAULT_USER.to_owned(), ToString::to_string)
 }
 
 impl Way {

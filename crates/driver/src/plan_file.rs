@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use homestak_core::plan::{FORM, NodePlan, OnError, Options, Plan, Refusal, Verb};
+use homestak_core::plan::{NodePlan, OnError, PLAN_FORMAT, Plan, PlanOptions, Refusal, Verb};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
@@ -41,7 +41,7 @@ impl Made {
         self,
         plan: &Plan,
         choice: &mut Choice,
-        options: &mut Options,
+        options: &mut PlanOptions,
     ) -> Result<(), DriverError> {
         if plan.verb != Verb::Apply {
             return Err(DriverError::usage("The plan is not one of `apply`."));
@@ -64,7 +64,7 @@ impl Made {
 }
 
 /// Turns a plan into what is written.
-pub fn write(plan: &Plan, choice: &Choice, site_is_new: bool, options: &Options) -> Json {
+pub fn write(plan: &Plan, choice: &Choice, site_is_new: bool, options: &PlanOptions) -> Json {
     let mut choice = choice.clone();
     // It is applied from wherever one is then.
     choice.file = choice
@@ -91,9 +91,9 @@ pub fn read(path: &Path) -> Result<(Plan, Made), DriverError> {
             .hint("homestak manifest plan --out FILE writes one")
     };
     let json: Json = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    if let Some(form) = json.get("form").filter(|form| **form != FORM) {
+    if let Some(form) = json.get("form").filter(|form| **form != PLAN_FORMAT) {
         return Err(wrong(format!(
-            "its form is {form}, and this version knows {FORM}"
+            "its form is {form}, and this version knows {PLAN_FORMAT}"
         )));
     }
     let made = json.get("options").cloned().unwrap_or_else(|| json!({}));

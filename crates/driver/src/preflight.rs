@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use homestak_core::observed::GuestKind;
-use homestak_core::plan::{self, Action, Place, Plan};
+use homestak_core::plan::{self, Action, NodeLocation, Plan};
 use homestak_core::units::{Bytes, Gib};
 use homestak_providers::pve::preflight::{FileWanted, SiteWanted, StorageWanted, Wanted};
 
@@ -23,11 +23,11 @@ pub use homestak_providers::pve::role::{Abilities, grants, is_verified, render};
 const IMAGE_STORAGE: &str = "local";
 
 /// Returns what a plan makes on a host.
-pub(crate) fn made<'p>(plan: Option<&'p Plan>, host: &str) -> Vec<&'p plan::Wanted> {
-    let here = Place::Host(host.to_owned());
+pub(crate) fn made<'p>(plan: Option<&'p Plan>, host: &str) -> Vec<&'p plan::DesiredGuest> {
+    let here = NodeLocation::Host(host.to_owned());
     let nodes = plan.iter().flat_map(|plan| &plan.nodes);
     nodes
-        .filter(|node| node.place == here)
+        .filter(|node| node.location == here)
         .filter(|node| matches!(node.action, Action::Create | Action::Replace))
         .filter_map(|node| node.wanted.as_ref())
         .collect()
@@ -84,7 +84,7 @@ pub(crate) fn wanted(
         need(IMAGE_STORAGE, "import", Gib(0));
     }
     let images = plan.iter().flat_map(|plan| &plan.images);
-    let images = images.filter(|image| image.place == Place::Host(name.to_owned()));
+    let images = images.filter(|image| image.location == NodeLocation::Host(name.to_owned()));
     let images = images.filter_map(|image| {
         Some(FileWanted {
             host: image.host.clone(),

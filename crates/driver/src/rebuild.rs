@@ -9,10 +9,11 @@ use std::sync::Arc;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestId, GuestKind, GuestUuid, ObservedGuest};
 use homestak_core::plan::{
-    Elsewhere, Inputs, Look, NodePlan, NodeRecord, NodeStatus, Options, Paces, Place, Plan, Reason,
-    Records, Refusal, Verb, rebuild as restored, rebuilt_plan, unknown_manifest,
+    NodeLocation, NodePlan, NodeRecord, NodeStatus, Observation, OtherRecords, Plan, PlanInputs,
+    PlanOptions, Reason, Records, Refusal, StepDurations, Verb, rebuild_plan, rebuild_records,
+    unknown_manifest,
 };
-use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use homestak_engine::journal::{Ending, Entry, Happened, Scope};
 use homestak_engine::look::look;
 use homestak_engine::planning::records;
@@ -153,7 +154,7 @@ impl Summary {
     fn strangers(
         &mut self,
         driver: &Driver,
-        recorded: &Elsewhere,
+        recorded: &OtherRecords,
         which: &Which,
     ) -> Result<(), DriverError> {
         let (site, catalog) = (driver.session.id()?, &driver.session.catalog);
@@ -204,9 +205,9 @@ async fn restore(
     (which, dry_run): (&Which, bool),
     summary: &mut Summary,
 ) -> Result<(), DriverError> {
-    let request = Request {
+    let request = ResolveOptions {
         host: Some(host.to_owned()),
-        ..Request::default()
+        ..ResolveOptions::default()
     };
     let catalog = &driver.session.catalog;
     let (resolved, faults) = manifest(catalog, name, &request);
@@ -275,7 +276,7 @@ async fn restore(
 /// Finds guests level by level: those inside a node are seen once the node itself is known.
 async fn find(
     driver: &Driver,
-    (resolved, elsewhere): (&Resolved, &Elsewhere),
+    (resolved, elsewhere): (&ResolvedManifest, &OtherRecords),
     records: &mut Records,
     summary: &mut Summary,
 ) -> Result<(Plan, Vec<NodeRecord>), PortError> {
@@ -283,25 +284,25 @@ async fn find(
         .session
         .id()
         .map_err(|error| PortError::refused("read the site's id", error.message.clone(), ""))?;
-    let options = Options::new(Verb::Apply);
+    let options = PlanOptions::new(Verb::Apply);
     let (mut nodes, mut new): (Vec<NodePlan>, Vec<NodeRecord>) = (Vec::new(), Vec::new());
     loop {
-        let looks = look(driver.places(), resolved, records).await?;
-        let inputs = Inputs {
+        let observations = look(driver.places(), resolved, records).await?;
+        let inputs = PlanInputs {
             site,
             catalog: &driver.session.catalog,
             resolved,
-            looks: &looks,
+            observations: &observations,
             records,
-            elsewhere,
+            other_records: elsewhere,
             configs: &BTreeMap::new(),
             options: &options,
-            paces: &Paces::default(),
+            step_durations: &StepDurations::default(),
         };
-        let rebuilt = restored(&inputs);
+        let rebuilt = rebuild_records(&inputs);
         summary.claimed.extend(rebuilt.claimed);
-        for look in looks.values() {
-            if let Look::Seen(observed) = look {
+        for look in observations.values() {
+            if let Observation::Available(observed) = look {
                 summary.see(&observed.guests);
             }
         }
@@ -347,7 +348,7 @@ async fn find(
             level.push((node, record));
         }
         if level.is_empty() {
-            return Ok((rebuilt_plan(&inputs, nodes), new));
+            return Ok((rebuild_plan(&inputs, nodes), new));
         }
         for (node, record) in level {
             records.insert(record.clone());
@@ -362,9 +363,9 @@ async fn provider(
     record: &NodeRecord,
     records: &Records,
 ) -> Result<Arc<dyn Provider>, PortError> {
-    match &record.place {
-        Place::Host(host) => driver.hosts.host(host).await,
-        Place::Inside(parent) => {
+    match &record.location {
+        NodeLocation::Host(host) => driver.hosts.host(host).await,
+        NodeLocation::Inside(parent) => {
             let node = records
                 .of(parent, &record.host)
                 .ok_or_else(|| PortError::bug("look inside a node", &"the node is not recorded"))?;

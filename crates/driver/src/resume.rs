@@ -2,7 +2,7 @@
 //!
 //! Never: a run that someone else holds; a plan other than the recorded one.
 
-use homestak_core::plan::correct_sources;
+use homestak_core::plan::update_image_sources;
 use homestak_engine::operate::Interrupt;
 
 use crate::driver::Driver;
@@ -29,7 +29,7 @@ impl<'d> Resume<'d> {
         let head = driver.runs(which)?.unfinished().await?;
         let (lease, mut run) = take(&head, driver.journal()).await?;
         let session = &driver.session;
-        for image in correct_sources(&mut run.plan, &session.catalog) {
+        for image in update_image_sources(&mut run.plan, &session.catalog) {
             session.notices.notice(&format!(
                 "`images/{image}.yaml` was changed since: its source and checksum count now."
             ));

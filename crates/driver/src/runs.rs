@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::FORM;
+use homestak_core::plan::PLAN_FORMAT;
 
 use crate::error::DriverError;
 
@@ -50,7 +50,7 @@ pub fn is_resumable(run: &RunHead) -> bool {
 
 /// Tells whether a run was started by an older homestak and not brought to an end.
 pub fn is_outdated(run: &RunHead) -> bool {
-    is_unfinished(run) && run.form != FORM
+    is_unfinished(run) && run.form != PLAN_FORMAT
 }
 
 /// Says that a run of an older homestak can only be left behind.
@@ -333,7 +333,7 @@ pub fn word(run: &RunHead) -> &'static str {
 
 /// Refuses a run of an older homestak: what its plan does not say would have to be guessed.
 fn require_known_form(run: &Run) -> Result<(), DriverError> {
-    if run.plan.form == FORM {
+    if run.plan.format == PLAN_FORMAT {
         return Ok(());
     }
     let refused = DriverError::refused(outdated(&run.head)).hint(way_on(&run.head));

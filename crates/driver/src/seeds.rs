@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use homestak_core::firstboot::Identity;
-use homestak_core::plan::Wanted;
+use homestak_core::firstboot::FirstBootConfig;
+use homestak_core::plan::DesiredGuest;
 use homestak_engine::context::off;
 use homestak_engine::ports::{GuestUuid, PortError, Seed, Seeds};
 use homestak_providers::ssh::Keyring;
@@ -54,14 +54,14 @@ impl SiteSeeds {
 
 #[async_trait]
 impl Seeds for SiteSeeds {
-    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+    async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
         let mut keys = self.of_people();
         let uuid = wanted.uuid.clone();
         let (own, host_key) = self
             .with_keys(move |keyring| Ok((keyring.own()?, keyring.host_key(&uuid)?)))
             .await?;
         keys.push(own);
-        Ok(Identity::new(node, wanted, keys, Some(host_key)).into())
+        Ok(FirstBootConfig::new(node, wanted, keys, Some(host_key)).into())
     }
 
     async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {

@@ -5,10 +5,10 @@
 
 use std::path::PathBuf;
 
-use homestak_core::catalog::Input;
+use homestak_core::catalog::InputDocument;
 use homestak_core::doc::DocumentKind;
 use homestak_core::doc::manifest::Mode;
-use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use serde::{Deserialize, Serialize};
 
 use crate::error::DriverError;
@@ -43,7 +43,10 @@ impl Choice {
 
 /// Finds and resolves the manifest, which is added to the site if need be. Its faults are handed
 /// over, and make this fail.
-pub fn select(choice: &Choice, session: &mut Session) -> Result<(Resolved, Request), DriverError> {
+pub fn select(
+    choice: &Choice,
+    session: &mut Session,
+) -> Result<(ResolvedManifest, ResolveOptions), DriverError> {
     let name = pick(choice, session)?.ok_or_else(|| {
         let known = session.catalog.manifests.keys();
         let known: Vec<&str> = known.map(String::as_str).collect();
@@ -71,7 +74,7 @@ pub fn pick(choice: &Choice, session: &mut Session) -> Result<Option<String>, Dr
             .hint(format!("--manifest-file {json}")));
         }
         let name = inline_name(json);
-        let input = Input {
+        let input = InputDocument {
             kind: DocumentKind::Manifest,
             name: name.clone(),
             path: "--manifest-json".into(),
@@ -103,7 +106,7 @@ fn inline_name(json: &str) -> String {
 }
 
 /// Returns what is added to the documents.
-pub fn request(choice: &Choice, session: &Session) -> Result<Request, DriverError> {
+pub fn request(choice: &Choice, session: &Session) -> Result<ResolveOptions, DriverError> {
     let unknown = |host: &&String| !session.catalog.has_host(host);
     if let Some(host) = choice.host.as_ref().filter(unknown) {
         return Err(
@@ -111,9 +114,9 @@ pub fn request(choice: &Choice, session: &Session) -> Result<Request, DriverErro
                 .hint("hosts are the files in `nodes/` and `hosts/` of the site"),
         );
     }
-    Ok(Request {
+    Ok(ResolveOptions {
         host: choice.host.clone(),
         mode: choice.mode,
-        ..Request::default()
+        ..ResolveOptions::default()
     })
 }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use homestak_core::catalog::{Catalog, Input, Problem};
+use homestak_core::catalog::{Catalog, InputDocument, LoadProblem};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::doc::{Code, Diagnostics, DocumentKind, Severity, Sources};
@@ -193,7 +193,7 @@ impl Session {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let (name, shown) = (stem.into_owned(), path.display().to_string());
         let text = homestak_site::load::text(bytes);
-        let input = |name: &str| Input {
+        let input = |name: &str| InputDocument {
             kind,
             name: name.to_owned(),
             path: shown.clone(),
@@ -230,8 +230,8 @@ fn read_id(chosen: &SiteSource, state: &Path) -> Result<Option<SiteId>, IdError>
 
 /// Opens sealed secrets with the keys of the standard places. Having no key is no fault of the
 /// site, so it is a notice; a file that was tampered with is one.
-fn unseal(text: &str, keys: &KeySources) -> Result<String, Problem> {
-    open(text, keys).map_err(|failure| Problem {
+fn unseal(text: &str, keys: &KeySources) -> Result<String, LoadProblem> {
+    open(text, keys).map_err(|failure| LoadProblem {
         code: Code::Sealed,
         severity: if failure.no_key {
             Severity::Notice

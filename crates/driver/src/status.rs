@@ -185,7 +185,7 @@ fn remembered(record: &NodeRecord) -> NodeState {
     NodeState {
         status: match record.status {
             NodeStatus::Ready => Status::Completed,
-            NodeStatus::Made => Status::Pending,
+            NodeStatus::Created => Status::Pending,
             NodeStatus::Creating | NodeStatus::Destroying => Status::Interrupted,
             NodeStatus::Destroyed => Status::Destroyed,
         },

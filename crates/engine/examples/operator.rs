@@ -15,21 +15,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_api::runtime::{Clock as _, SharedClock, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::firstboot::Identity;
+use homestak_core::firstboot::FirstBootConfig;
 use homestak_core::plan::{
-    ConfigPlan, Configured, Elsewhere, NodePlan, Options, Plan, Verb, Wanted,
+    AppliedSpec, ConfigPlan, DesiredGuest, NodePlan, OtherRecords, Plan, PlanOptions, Verb,
 };
-use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use homestak_engine::events::{Event, Hub, Observer, What};
 use homestak_engine::operate::{Interrupt, Limits, Operator};
 use homestak_engine::planning::{PlanContext, PlanRequest};
 use homestak_engine::ports::{
-    Capabilities, Comparison, Configurer, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted,
-    Inner, Leased, Mib, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost,
-    ObservedStorage, Places, PortError, Power, Provider, Reach, Remark, Seed, Seeds,
+    Capabilities, Configurer, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inner,
+    Inventory, Leased, Mib, NewGuest, NewIdentity, ObservedGuest, ObservedHost, ObservedStorage,
+    Places, PortError, PowerState, Provider, Reach, Remark, Seed, Seeds, SpecComparison,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use homestak_sim::{Boots, Timing, World};
@@ -64,9 +64,9 @@ fn site() -> SiteId {
 
 #[async_trait]
 impl Seeds for Plain {
-    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+    async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
-        Ok(Identity::new(node, wanted, keys, None).into())
+        Ok(FirstBootConfig::new(node, wanted, keys, None).into())
     }
 
     async fn rename(&self, _: &GuestUuid, _: &GuestUuid) -> Result<(), PortError> {
@@ -83,25 +83,25 @@ impl Seeds for Plain {
 impl PlanContext for Plain {
     type Error = Infallible;
 
-    fn looking(&self, _: &Resolved, _: &[&str], _: &Elsewhere) {}
+    fn looking(&self, _: &ResolvedManifest, _: &[&str], _: &OtherRecords) {}
 
     async fn configs(
         &self,
-        _: &Resolved,
+        _: &ResolvedManifest,
         _: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, Infallible> {
         Ok(BTreeMap::new())
     }
 
-    fn not_applied(&self, _: &Resolved, _: &NodePlan) -> Option<String> {
+    fn not_applied(&self, _: &ResolvedManifest, _: &NodePlan) -> Option<String> {
         None
     }
 }
 
 #[async_trait]
 impl Configurer for Plain {
-    async fn check(&self, _: &Inner) -> Result<Comparison, PortError> {
-        Ok(Comparison::default())
+    async fn check(&self, _: &Inner) -> Result<SpecComparison, PortError> {
+        Ok(SpecComparison::default())
     }
 
     async fn converge(
@@ -115,7 +115,7 @@ impl Configurer for Plain {
     async fn revert(
         &self,
         _: &Inner,
-        _: &Configured,
+        _: &AppliedSpec,
         _: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError> {
         Ok(false)
@@ -162,8 +162,8 @@ impl Places for Cluster {
     }
 }
 
-fn documents(guests: usize, hosts: usize) -> Result<(Catalog, Resolved), Failure> {
-    let input = |kind, name: &str, text: String| Input {
+fn documents(guests: usize, hosts: usize) -> Result<(Catalog, ResolvedManifest), Failure> {
+    let input = |kind, name: &str, text: String| InputDocument {
         kind,
         name: name.to_owned(),
         path: format!("{name}.yaml"),
@@ -194,21 +194,24 @@ fn documents(guests: usize, hosts: usize) -> Result<(Catalog, Resolved), Failure
         inputs.push(input(DocumentKind::Node, &format!("pve{host}"), node));
     }
     let catalog = Catalog::read(inputs);
-    let (resolved, faults) = manifest(&catalog, "m", &Request::default());
+    let (resolved, faults) = manifest(&catalog, "m", &ResolveOptions::default());
     let resolved = resolved.filter(|_| faults.errors() == 0);
     Ok((catalog, resolved.ok_or("the manifest has faults")?))
 }
 
-async fn make_plan(operator: &Operator, documents: &(Catalog, Resolved)) -> Result<Plan, Failure> {
-    let options = Options {
+async fn make_plan(
+    operator: &Operator,
+    documents: &(Catalog, ResolvedManifest),
+) -> Result<Plan, Failure> {
+    let options = PlanOptions {
         parallelism: Some(1024),
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     };
     let wanted = PlanRequest {
         site: &site(),
         catalog: &documents.0,
         resolved: &documents.1,
-        request: &Request::default(),
+        request: &ResolveOptions::default(),
         options: &options,
     };
     let plan = operator.plan(&wanted, &Plain).await;
@@ -336,8 +339,8 @@ impl Provider for Instantly {
             writable: true,
         })
     }
-    async fn observe(&self) -> Result<Observed, PortError> {
-        Ok(Observed {
+    async fn observe(&self) -> Result<Inventory, PortError> {
+        Ok(Inventory {
             hosts: vec![ObservedHost {
                 name: "pve1".to_owned(),
                 online: true,
@@ -352,7 +355,7 @@ impl Provider for Instantly {
                 available: None,
                 shared: false,
             }],
-            ..Observed::default()
+            ..Inventory::default()
         })
     }
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
@@ -367,13 +370,13 @@ impl Provider for Instantly {
             created_as: None,
             run: None,
             contested: None,
-            is_stranger: false,
+            is_unrelated: false,
             uuid: Some(guest.uuid.clone()),
             manifest: None,
             power: if running {
-                Power::Running
+                PowerState::Running
             } else {
-                Power::Stopped
+                PowerState::Stopped
             },
             template: false,
             lock: None,

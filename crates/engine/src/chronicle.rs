@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use homestak_core::plan::{Action, Place, Plan, StepKind, Verb};
+use homestak_core::plan::{Action, NodeLocation, Plan, StepKind, Verb};
 use jiff::Timestamp;
 
 use crate::events::{Event, Subject, What};
@@ -138,9 +138,9 @@ impl Chronicle {
             let kept = found.filter(|_| node.action != Action::Replace);
             Row {
                 name: node.name.clone(),
-                parent: match &node.place {
-                    Place::Inside(parent) => Some(parent.clone()),
-                    Place::Host(_) => None,
+                parent: match &node.location {
+                    NodeLocation::Inside(parent) => Some(parent.clone()),
+                    NodeLocation::Host(_) => None,
                 },
                 host: node.host.clone(),
                 action: node.action,
@@ -163,7 +163,12 @@ impl Chronicle {
         let names = plan.nodes.iter().enumerate();
         let mut chronicle = Self {
             index: names.map(|(at, node)| (node.name.clone(), at)).collect(),
-            nodes: plan.nodes.iter().zip(plan.n_steps()).map(row).collect(),
+            nodes: plan
+                .nodes
+                .iter()
+                .zip(plan.steps_per_node())
+                .map(row)
+                .collect(),
             removes,
             ..Self::default()
         };

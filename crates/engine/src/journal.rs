@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{Elsewhere, NodeRecord, Plan, StepId, StepKind, Steps};
-use homestak_core::resolve::Resolved;
+use homestak_core::plan::{NodeRecord, OtherRecords, Plan, StepId, StepKind, Steps};
+use homestak_core::resolve::ResolvedManifest;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -48,7 +48,7 @@ impl Scope {
     }
 
     /// Returns the scopes of a manifest, sorted: one for each host of the site.
-    pub fn of_manifest(site: &SiteId, resolved: &Resolved) -> Vec<Self> {
+    pub fn of_manifest(site: &SiteId, resolved: &ResolvedManifest) -> Vec<Self> {
         let hosts = resolved.nodes.iter().filter_map(|node| node.host.as_ref());
         let hosts: BTreeSet<&String> = hosts.map(|host| &host.value).collect();
         let of_host = |host: &String| Self::new(Some(site), &resolved.name, host);
@@ -421,7 +421,7 @@ pub trait Journal: Send + Sync {
     /// Records of the first form name no site, and count until one is written with it.
     async fn records(&self, scope: &Scope) -> Result<Vec<NodeRecord>, JournalError>;
     /// Returns what is recorded of a site beside some scopes.
-    async fn elsewhere(&self, site: &SiteId, but: &[Scope]) -> Result<Elsewhere, JournalError> {
+    async fn elsewhere(&self, site: &SiteId, but: &[Scope]) -> Result<OtherRecords, JournalError> {
         let mut scopes = BTreeSet::new();
         for run in self.runs(None).await? {
             if !run.is_of(site) {
@@ -436,7 +436,7 @@ pub trait Journal: Send + Sync {
             let records = self.records(&scope).await?.into_iter();
             all.extend(records.map(|record| (scope.manifest.clone(), record)));
         }
-        Ok(Elsewhere(all))
+        Ok(OtherRecords(all))
     }
     /// Forgets a node: its record goes, its guest is left alone.
     async fn forget(&self, scope: &Scope, node: &str) -> Result<bool, JournalError>;

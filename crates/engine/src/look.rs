@@ -9,14 +9,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homestak_core::observed::Contradiction;
-use homestak_core::plan::{Look, NodeRecord, NodeStatus, Place, Plan, Records, Verb, site_hosts};
-use homestak_core::resolve::Resolved;
+use homestak_core::observed::IdentityConflict;
+use homestak_core::plan::{
+    NodeLocation, NodeRecord, NodeStatus, Observation, Plan, Records, Verb, site_hosts,
+};
+use homestak_core::resolve::ResolvedManifest;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::ports::{Class, GuestRef, ObservedGuest, Places, PortError, Power};
+use crate::ports::{Class, GuestRef, ObservedGuest, Places, PortError, PowerState};
 
 /// How long a host inside a guest may take to answer; it is only looked at when it does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,10 +28,10 @@ const AT_ONCE: usize = 16;
 /// Looks at the hosts of a manifest, and into nodes that host and can be asked.
 pub async fn look(
     places: &Arc<dyn Places>,
-    resolved: &Resolved,
+    resolved: &ResolvedManifest,
     records: &Records,
-) -> Result<BTreeMap<Place, Look>, PortError> {
-    let mut looks = BTreeMap::new();
+) -> Result<BTreeMap<NodeLocation, Observation>, PortError> {
+    let mut observations = BTreeMap::new();
     let mut hosts: Vec<&str> = resolved
         .nodes
         .iter()
@@ -58,7 +60,10 @@ pub async fn look(
         let seen = seen?;
         tracing::debug!(hosts = ?doors[&door], guests = seen.guests.len(), "observed");
         for host in &doors[&door] {
-            looks.insert(Place::Host((*host).to_owned()), Look::Seen(seen.clone()));
+            observations.insert(
+                NodeLocation::Host((*host).to_owned()),
+                Observation::Available(seen.clone()),
+            );
         }
     }
     // One level after the other: a host inside a host is found through it.
@@ -66,10 +71,12 @@ pub async fn look(
     nodes.sort_by_key(|node| node.depth);
     let named = nodes.iter().filter_map(|node| node.parent.as_ref());
     // What the manifest does not name any more may still run there.
-    let remembered = records.values().filter_map(|record| match &record.place {
-        Place::Inside(parent) => Some(parent.as_str()),
-        Place::Host(_) => None,
-    });
+    let remembered = records
+        .values()
+        .filter_map(|record| match &record.location {
+            NodeLocation::Inside(parent) => Some(parent.as_str()),
+            NodeLocation::Host(_) => None,
+        });
     let made_to = records
         .values()
         .filter(|record| record.hosts_guests == Some(true))
@@ -83,8 +90,8 @@ pub async fn look(
     let written = nodes.iter().filter_map(|node| {
         let name = node.name.as_str();
         let place = match &node.parent {
-            Some(parent) => Place::Inside(parent.to_string()),
-            None => Place::Host(node.host.as_ref()?.value.clone()),
+            Some(parent) => NodeLocation::Inside(parent.to_string()),
+            None => NodeLocation::Host(node.host.as_ref()?.value.clone()),
         };
         let record = roots.get(name).and_then(|host| records.of(name, host));
         (node.can_host || hosting.contains(name)).then_some((name, place, record))
@@ -97,25 +104,28 @@ pub async fn look(
     let mut unnamed: Vec<&NodeRecord> = records.values().filter(is_unnamed).collect();
     unnamed.sort_by_key(|record| record.depth(records));
     let unnamed = unnamed.into_iter();
-    let unnamed = unnamed.map(|record| (&*record.name, record.place.clone(), Some(record)));
+    let unnamed = unnamed.map(|record| (&*record.name, record.location.clone(), Some(record)));
     let mut addresses = BTreeMap::new();
     for (name, place, record) in written.chain(unnamed) {
-        let inside = Place::Inside(name.to_owned());
-        if let Some(look) = looks.get_mut(&inside) {
-            *look = Look::Unseen(format!("`{name}` is recorded on several hosts"));
+        let inside = NodeLocation::Inside(name.to_owned());
+        if let Some(look) = observations.get_mut(&inside) {
+            *look = Observation::Unavailable(format!("`{name}` is recorded on several hosts"));
             continue;
         }
         let Some(record) = record else {
-            if !matches!(looks.get(&place), Some(Look::Seen(_))) {
-                looks.insert(inside, Look::Unseen(format!("`{name}` cannot be seen")));
+            if !matches!(observations.get(&place), Some(Observation::Available(_))) {
+                observations.insert(
+                    inside,
+                    Observation::Unavailable(format!("`{name}` cannot be seen")),
+                );
             } else {
                 let why = format!("`{name}` was not reached yet");
-                looks.insert(inside, Look::Unseen(why));
+                observations.insert(inside, Observation::Unavailable(why));
             }
             continue;
         };
-        let look = match address(places, (&looks, &addresses), (&place, record)).await {
-            Err(why) => Look::Unseen(why),
+        let look = match address(places, (&observations, &addresses), (&place, record)).await {
+            Err(why) => Observation::Unavailable(why),
             Ok(address) => {
                 let seen = async {
                     let provider = places.inside(&record.host, name, address).await?;
@@ -125,27 +135,32 @@ pub async fn look(
                 match tokio::time::timeout(PATIENCE, seen).await {
                     Ok(Ok(observed)) => {
                         addresses.insert(name.to_owned(), address);
-                        Look::Seen(observed)
+                        Observation::Available(observed)
                     }
-                    Ok(Err(error)) => Look::Unseen(format!("`{name}` does not answer ({error})")),
-                    Err(_) => Look::Unseen(format!("`{name}` does not answer")),
+                    Ok(Err(error)) => {
+                        Observation::Unavailable(format!("`{name}` does not answer ({error})"))
+                    }
+                    Err(_) => Observation::Unavailable(format!("`{name}` does not answer")),
                 }
             }
         };
-        looks.insert(inside, look);
+        observations.insert(inside, look);
     }
-    Ok(looks)
+    Ok(observations)
 }
 
 /// Returns where the hypervisor in a recorded node is reached, or why it is not asked. An address
 /// that is not recorded is asked for.
 async fn address(
     places: &Arc<dyn Places>,
-    (looks, addresses): (&BTreeMap<Place, Look>, &BTreeMap<String, IpAddr>),
-    (place, record): (&Place, &NodeRecord),
+    (observations, addresses): (
+        &BTreeMap<NodeLocation, Observation>,
+        &BTreeMap<String, IpAddr>,
+    ),
+    (place, record): (&NodeLocation, &NodeRecord),
 ) -> Result<IpAddr, String> {
     let name = &record.name;
-    let Some(Look::Seen(observed)) = looks.get(place) else {
+    let Some(Observation::Available(observed)) = observations.get(place) else {
         return Err(format!("`{name}` cannot be seen"));
     };
     // A copy that runs in its place is another machine, with other guests in it.
@@ -157,9 +172,9 @@ async fn address(
         return Err(format!("the recorded guest of `{name}` is not there"));
     };
     match there.power {
-        Power::Running => {}
-        Power::Stopped => return Err(format!("`{name}` does not run")),
-        Power::Unknown => return Err(format!("whether `{name}` runs is not known")),
+        PowerState::Running => {}
+        PowerState::Stopped => return Err(format!("`{name}` does not run")),
+        PowerState::Unknown => return Err(format!("whether `{name}` runs is not known")),
     }
     if let Some(address) = record.address {
         return Ok(address);
@@ -171,8 +186,8 @@ async fn address(
     };
     let asked = async {
         let provider = match place {
-            Place::Host(host) => places.host(host).await?,
-            Place::Inside(parent) => {
+            NodeLocation::Host(host) => places.host(host).await?,
+            NodeLocation::Inside(parent) => {
                 let Some(address) = addresses.get(parent) else {
                     return Ok(None);
                 };
@@ -193,22 +208,22 @@ async fn address(
 /// seem to differ are looked at one by one before anything is said of them.
 pub(crate) async fn settled(
     places: &Arc<dyn Places>,
-    looks: &mut BTreeMap<Place, Look>,
+    observations: &mut BTreeMap<NodeLocation, Observation>,
     records: &Records,
-    make: impl Fn(&BTreeMap<Place, Look>) -> Plan,
+    make: impl Fn(&BTreeMap<NodeLocation, Observation>) -> Plan,
 ) -> Result<Plan, PortError> {
-    let first = make(looks);
-    if !refine(places, &first, looks, records).await? {
+    let first = make(observations);
+    if !refine(places, &first, observations, records).await? {
         return Ok(first);
     }
-    Ok(make(looks))
+    Ok(make(observations))
 }
 
 /// Looks at each guest the plan would change; returns whether any is other than the list said.
 async fn refine(
     places: &Arc<dyn Places>,
     plan: &Plan,
-    looks: &mut BTreeMap<Place, Look>,
+    observations: &mut BTreeMap<NodeLocation, Observation>,
     records: &Records,
 ) -> Result<bool, PortError> {
     // A step of a removal looks again, and tells a guest that is gone from one that is half-created.
@@ -216,18 +231,21 @@ async fn refine(
     let mut closer = Vec::new();
     for node in &plan.nodes {
         // Only what was seen can be looked at closer.
-        if !matches!(looks.get(&node.place), Some(Look::Seen(_))) {
+        if !matches!(
+            observations.get(&node.location),
+            Some(Observation::Available(_))
+        ) {
             continue;
         }
         let Some(found) = &node.found else {
             continue;
         };
-        let unknown = found.power == Power::Unknown;
-        let at = match &node.place {
-            Place::Host(host) if unknown || node.action.changes() => (host.clone(), None),
+        let unknown = found.power == PowerState::Unknown;
+        let at = match &node.location {
+            NodeLocation::Host(host) if unknown || node.action.changes() => (host.clone(), None),
             // What is inside was looked at through an address that may not answer, and each step
             // looks again before it acts.
-            Place::Inside(parent) if unknown => {
+            NodeLocation::Inside(parent) if unknown => {
                 let address = plan
                     .node(parent)
                     .and_then(|node| node.found.as_ref()?.address);
@@ -236,11 +254,11 @@ async fn refine(
                 };
                 (node.host.clone(), Some((parent.clone(), address)))
             }
-            Place::Host(_) | Place::Inside(_) => continue,
+            NodeLocation::Host(_) | NodeLocation::Inside(_) => continue,
         };
-        closer.push((node.place.clone(), found.guest.clone(), at));
+        closer.push((node.location.clone(), found.guest.clone(), at));
     }
-    closer.extend(unlisted(looks, records));
+    closer.extend(unlisted(observations, records));
     let mut asked = JoinSet::new();
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     for (place, guest, at) in closer {
@@ -269,7 +287,7 @@ async fn refine(
         let answer = answer.map_err(|error| PortError::bug("look at a guest", &error))?;
         let (place, guest, seen) = answer;
         let id = guest.vmid;
-        let Some(Look::Seen(observed)) = looks.get_mut(&place) else {
+        let Some(Observation::Available(observed)) = observations.get_mut(&place) else {
             continue;
         };
         let mut guests = observed.guests.iter();
@@ -291,7 +309,7 @@ async fn refine(
             Err(error)
                 if error.class != Class::Refused
                     && !removes
-                    && observed.guests[at].power == Power::Unknown =>
+                    && observed.guests[at].power == PowerState::Unknown =>
             {
                 continue;
             }
@@ -306,8 +324,8 @@ async fn refine(
         match seen {
             // Another's guest, or one that is being made.
             None if observed.guests[at].uuid.is_none() => {
-                differs |= !observed.guests[at].is_stranger;
-                observed.guests[at].is_stranger = true;
+                differs |= !observed.guests[at].is_unrelated;
+                observed.guests[at].is_unrelated = true;
             }
             None if removes => {}
             // Only a look at one guest reads which run created it.
@@ -330,12 +348,12 @@ async fn refine(
 }
 
 /// Says why a guest is not proven to be the one that is looked for.
-fn contradiction(error: &PortError) -> Contradiction {
+fn contradiction(error: &PortError) -> IdentityConflict {
     let detail = match error.class {
         Class::Refused => error.detail.to_string(),
         _ => format!("cannot {error}"),
     };
-    Contradiction {
+    IdentityConflict {
         detail,
         hint: error.hint.clone(),
     }
@@ -354,8 +372,8 @@ fn unreadable(guest: &GuestRef, error: &PortError) -> Option<ObservedGuest> {
         created_as: None,
         run: None,
         contested: Some(contradiction(error)),
-        is_stranger: false,
-        power: Power::Unknown,
+        is_unrelated: false,
+        power: PowerState::Unknown,
         template: false,
         lock: None,
         cores: None,
@@ -366,17 +384,17 @@ fn unreadable(guest: &GuestRef, error: &PortError) -> Option<ObservedGuest> {
 }
 
 /// A guest to look at closer: where, and through which host or node.
-type Closer = (Place, GuestRef, (String, Option<(String, IpAddr)>));
+type Closer = (NodeLocation, GuestRef, (String, Option<(String, IpAddr)>));
 
 /// Returns guests that are recorded and not in the list: it may be late, or what is at the recorded
 /// id may be the guest without its tags.
-fn unlisted(looks: &BTreeMap<Place, Look>, records: &Records) -> Vec<Closer> {
+fn unlisted(observations: &BTreeMap<NodeLocation, Observation>, records: &Records) -> Vec<Closer> {
     let mut closer = Vec::new();
     for record in records.values() {
-        let (Place::Host(host), Some(id)) = (&record.place, record.guest.vmid) else {
+        let (NodeLocation::Host(host), Some(id)) = (&record.location, record.guest.vmid) else {
             continue;
         };
-        let Some(Look::Seen(observed)) = looks.get(&record.place) else {
+        let Some(Observation::Available(observed)) = observations.get(&record.location) else {
             continue;
         };
         let other = observed.guests.iter().any(|guest| {
@@ -385,7 +403,7 @@ fn unlisted(looks: &BTreeMap<Place, Look>, records: &Records) -> Vec<Closer> {
         });
         if !other && record.status != NodeStatus::Destroyed {
             let at = (host.clone(), None);
-            closer.push((record.place.clone(), record.guest.clone(), at));
+            closer.push((record.location.clone(), record.guest.clone(), at));
         }
     }
     closer

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_core::plan::{Paces, StepKind};
+use homestak_core::plan::{StepDurations, StepKind};
 
 use crate::journal::{Happened, Journal, JournalError, Run, RunFilter};
 
@@ -11,7 +11,10 @@ use crate::journal::{Happened, Journal, JournalError, Run, RunFilter};
 const MEASURED: usize = 5;
 
 /// Returns how long steps take: the median of each kind in the newest runs on these hosts.
-pub(crate) async fn paces(journal: &dyn Journal, hosts: &[&str]) -> Result<Paces, JournalError> {
+pub(crate) async fn paces(
+    journal: &dyn Journal,
+    hosts: &[&str],
+) -> Result<StepDurations, JournalError> {
     let mut taken: BTreeMap<StepKind, Vec<f64>> = BTreeMap::new();
     let mut newest = BTreeSet::new();
     for host in hosts {
@@ -34,7 +37,7 @@ pub(crate) async fn paces(journal: &dyn Journal, hosts: &[&str]) -> Result<Paces
         (kind, seconds[seconds.len() / 2])
     };
     let here: Vec<(StepKind, f64)> = taken.into_iter().map(median).collect();
-    Ok(Paces::new(&here, &journal.durations().await?))
+    Ok(StepDurations::new(&here, &journal.durations().await?))
 }
 
 /// Returns kind and seconds of each step of a run that was done.

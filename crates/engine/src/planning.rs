@@ -11,10 +11,10 @@ use homestak_core::catalog::Catalog;
 use homestak_core::doc::Diagnostics;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::plan::{
-    Action, ConfigPlan, Elsewhere, Inputs, Look, NodePlan, Options, Place, Plan, Reason, Records,
-    Unseen, Verb, ids, plan, unsupported,
+    Action, ConfigPlan, InspectionFailure, NodeLocation, NodePlan, Observation, OtherRecords, Plan,
+    PlanInputs, PlanOptions, Reason, Records, Verb, known_vmids, plan, unsupported,
 };
-use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
@@ -23,7 +23,7 @@ use crate::journal::{Journal, JournalError, Scope};
 use crate::look::{look, settled};
 use crate::operate::Operator;
 use crate::pace::paces;
-use crate::ports::{Inner, PortError, Power};
+use crate::ports::{Inner, PortError, PowerState};
 
 /// How many nodes are asked at once.
 const AT_ONCE: usize = 16;
@@ -38,11 +38,11 @@ pub struct PlanRequest<'a> {
     /// The documents.
     pub catalog: &'a Catalog,
     /// The manifest.
-    pub resolved: &'a Resolved,
+    pub resolved: &'a ResolvedManifest,
     /// What it was resolved with.
-    pub request: &'a Request,
+    pub request: &'a ResolveOptions,
     /// What the person asks for.
-    pub options: &'a Options,
+    pub options: &'a PlanOptions,
 }
 
 /// What a plan needs to know that neither documents nor the journal say.
@@ -51,15 +51,15 @@ pub trait PlanContext: Sync {
     /// Why nodes cannot be configured.
     type Error;
     /// Hears which hosts are about to be looked at, and what is recorded for others.
-    fn looking(&self, resolved: &Resolved, hosts: &[&str], elsewhere: &Elsewhere);
+    fn looking(&self, resolved: &ResolvedManifest, hosts: &[&str], elsewhere: &OtherRecords);
     /// Returns what the nodes of a plan become inside, as far as they are configured from here.
     async fn configs(
         &self,
-        resolved: &Resolved,
+        resolved: &ResolvedManifest,
         plan: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, Self::Error>;
     /// Says that the spec of a node is not applied, where nobody would expect that.
-    fn not_applied(&self, resolved: &Resolved, node: &NodePlan) -> Option<String>;
+    fn not_applied(&self, resolved: &ResolvedManifest, node: &NodePlan) -> Option<String>;
 }
 
 /// Why there is no plan.
@@ -115,14 +115,14 @@ impl Operator {
         let elsewhere = self.journal.elsewhere(site, &scopes).await?;
         let hosts: Vec<&str> = scopes.iter().map(|scope| scope.host.as_str()).collect();
         context.looking(resolved, &hosts, &elsewhere);
-        let mut looks = look(&self.places, resolved, &records).await?;
+        let mut observations = look(&self.places, resolved, &records).await?;
         // Again, with the ids that guests have already: a new node must not move the others.
-        let recorded = ids(site, resolved, &looks, &records);
+        let recorded = known_vmids(site, resolved, &observations, &records);
         let again;
         let resolved = if recorded == request.recorded {
             resolved
         } else {
-            let request = Request {
+            let request = ResolveOptions {
                 recorded,
                 ..request.clone()
             };
@@ -132,22 +132,23 @@ impl Operator {
             &again
         };
         let paces = paces(&*self.journal, &hosts).await?;
-        let make = |looks: &BTreeMap<Place, Look>, configs: &BTreeMap<String, ConfigPlan>| {
-            plan(&Inputs {
+        let make = |observations: &BTreeMap<NodeLocation, Observation>,
+                    configs: &BTreeMap<String, ConfigPlan>| {
+            plan(&PlanInputs {
                 site,
                 catalog,
                 resolved,
-                looks,
+                observations,
                 records: &records,
-                elsewhere: &elsewhere,
+                other_records: &elsewhere,
                 configs,
                 options,
-                paces: &paces,
+                step_durations: &paces,
             })
         };
         let nothing = BTreeMap::new();
-        let outside = settled(&self.places, &mut looks, &records, |looks| {
-            make(looks, &nothing)
+        let outside = settled(&self.places, &mut observations, &records, |observations| {
+            make(observations, &nothing)
         });
         let outside = outside.await?;
         if options.verb != Verb::Apply {
@@ -162,7 +163,7 @@ impl Operator {
             true => outside,
             false => {
                 drop(outside);
-                make(&looks, &configs)
+                make(&observations, &configs)
             }
         };
         for node in plan.nodes.iter_mut().filter(|node| node.wanted.is_some()) {
@@ -194,7 +195,7 @@ impl Operator {
         for node in plan.nodes.iter().filter(stays) {
             let config = configs.get_mut(&node.name);
             let there = node.found.as_ref();
-            let there = there.filter(|there| there.power == Power::Running);
+            let there = there.filter(|there| there.power == PowerState::Running);
             let (Some(config), Some(there)) = (config, there) else {
                 continue;
             };
@@ -202,7 +203,7 @@ impl Operator {
                 .address
                 .and_then(|address| Inner::of(node, config, there.guest.uuid.clone(), address));
             let Some(inner) = inner else {
-                config.unseen = Some(Unseen {
+                config.unseen = Some(InspectionFailure {
                     why: "nothing records its address".into(),
                     hint: REBUILD.to_owned(),
                 });
@@ -226,7 +227,7 @@ impl Operator {
             match (found, configs.get_mut(&node)) {
                 (Ok(found), Some(config)) => config.found = Some(found),
                 (Err(error), Some(config)) => {
-                    config.unseen = Some(Unseen {
+                    config.unseen = Some(InspectionFailure {
                         why: error.detail,
                         hint: error.hint,
                     });

@@ -11,15 +11,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::foreign::ForeignText;
-use homestak_core::plan::{Action, ConfigPlan, Configured, NodePlan, Wanted};
+use homestak_core::plan::{Action, AppliedSpec, ConfigPlan, DesiredGuest, NodePlan};
 use serde::{Deserialize, Serialize};
 
-pub use homestak_core::firstboot::{HostKey, Identity};
+pub use homestak_core::firstboot::{FirstBootConfig, HostKey};
 pub use homestak_core::observed::{
-    GuestId, GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost,
-    ObservedStorage, Power,
+    GuestId, GuestKind, GuestRef, GuestUuid, Inventory, ObservedGuest, ObservedHost,
+    ObservedStorage, PowerState,
 };
-pub use homestak_core::plan::{Comparison, GuestPlan, Nic};
+pub use homestak_core::plan::{GuestPlan, Nic, SpecComparison};
 pub use homestak_core::units::{Bytes, Gib, Mib};
 
 /// What the caller can reasonably do about an error.
@@ -192,12 +192,12 @@ pub struct Seed {
     /// cloud-init's network-config, version 2, matched by MAC.
     pub network_config: String,
     /// What the three say, for a place that writes it down itself.
-    pub identity: Identity,
+    pub identity: FirstBootConfig,
 }
 
-impl From<Identity> for Seed {
-    fn from(identity: Identity) -> Self {
-        let made = identity.first_boot();
+impl From<FirstBootConfig> for Seed {
+    fn from(identity: FirstBootConfig) -> Self {
+        let made = identity.nocloud_files();
         Self {
             user_data: made.user_data,
             meta_data: made.meta_data,
@@ -371,7 +371,7 @@ pub trait Provider: Send + Sync {
     /// Says what the place can do.
     async fn capabilities(&self) -> Result<Capabilities, PortError>;
     /// Looks at everything, in a constant number of requests.
-    async fn observe(&self) -> Result<Observed, PortError>;
+    async fn observe(&self) -> Result<Inventory, PortError>;
     /// Looks at one guest, wherever in the cluster it is now; `None` when nothing has both its
     /// identity and its id. Without an id, the only guest of that identity is meant. The guest with
     /// its id that someone removed the tags of is returned without a `uuid`: it is no one's.
@@ -435,7 +435,7 @@ pub trait Places: Send + Sync {
 pub trait Seeds: Send + Sync {
     /// Returns the first-boot data of a node; the same whenever it is asked for, until the guest is
     /// forgotten.
-    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError>;
+    async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError>;
     /// Keeps what was stored for a guest (its host key) under another identity as well. Repeating
     /// it changes nothing.
     async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError>;
@@ -457,7 +457,7 @@ pub struct Inner {
     /// Where its SSH may listen, the likeliest first.
     pub ports: Vec<u16>,
     /// What it should be, as the plan has it.
-    pub wanted: Wanted,
+    pub wanted: DesiredGuest,
     /// What it becomes.
     pub config: ConfigPlan,
     /// Whether it may be booting for the first time, so that its user may still be being created.
@@ -509,7 +509,7 @@ pub fn ssh_ports(node: &NodePlan, config: Option<&ConfigPlan>) -> Vec<u16> {
 #[async_trait]
 pub trait Configurer: Send + Sync {
     /// Looks what differs on a node that runs.
-    async fn check(&self, node: &Inner) -> Result<Comparison, PortError>;
+    async fn check(&self, node: &Inner) -> Result<SpecComparison, PortError>;
     /// Makes a node what its spec says, and returns whether anything was changed. `hear` is told
     /// what is being done.
     async fn converge(
@@ -522,7 +522,7 @@ pub trait Configurer: Send + Sync {
     async fn revert(
         &self,
         node: &Inner,
-        before: &Configured,
+        before: &AppliedSpec,
         hear: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError>;
 }

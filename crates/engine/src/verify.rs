@@ -9,7 +9,7 @@ use std::sync::Arc;
 use homestak_core::plan::{Action, NodePlan, NodeRecord, Plan};
 
 use crate::operate::board::Board;
-use crate::ports::{Configurer, Inner, Places, PortError, Power, Reach, ssh_ports};
+use crate::ports::{Configurer, Inner, Places, PortError, PowerState, Reach, ssh_ports};
 use crate::steps::planned;
 
 /// Whether a node is as it should be.
@@ -60,13 +60,13 @@ async fn one(
     let text = |error: PortError| error.to_string();
     let guest = board.guest(&node.name).or_else(|| planned(node));
     let guest = guest.ok_or("the plan has no guest for it")?;
-    let provider = board.open(&node.host, &node.place).await.map_err(text)?;
+    let provider = board.open(&node.host, &node.location).await.map_err(text)?;
     let there = provider.inspect(&guest).await.map_err(text)?;
     let there = there.ok_or("it is not there")?;
     if there.uuid.is_none() {
         return Err(format!("the tags of guest {} were removed", there.vmid));
     }
-    if there.power != Power::Running {
+    if there.power != PowerState::Running {
         return Err(format!("guest {} does not run", there.vmid));
     }
     let address = provider.address(&guest).await.map_err(text)?;

@@ -11,7 +11,7 @@ use homestak_api::runtime::{Clock as _, WallClock};
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    Class, DiskSource, Gib, GuestKind, GuestPlan, GuestUuid, Identity, Mib, NewGuest, Nic,
+    Class, DiskSource, FirstBootConfig, Gib, GuestKind, GuestPlan, GuestUuid, Mib, NewGuest, Nic,
     PortError, Provider as _, Seed,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
@@ -185,7 +185,7 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
             user_data: "#cloud-config\n".to_owned(),
             meta_data: format!("instance-id: {uuid}\n"),
             network_config: "version: 2\n".to_owned(),
-            identity: Identity {
+            identity: FirstBootConfig {
                 uuid: uuid.clone(),
                 hostname: format!("node{nth}"),
                 user: "ops".to_owned(),

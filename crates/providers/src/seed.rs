@@ -202,7 +202,7 @@ fn both16(number: u16) -> [u8; 4] {
 
 #[cfg(test)]
 mod tests {
-    use homestak_engine::ports::Identity;
+    use homestak_engine::ports::FirstBootConfig;
 
     use super::*;
 
@@ -211,7 +211,7 @@ mod tests {
             user_data: format!("#cloud-config\nhostname: n1\n{}", "# filler\n".repeat(500)),
             meta_data: "instance-id: n1\n".to_owned(),
             network_config: String::new(),
-            identity: Identity {
+            identity: FirstBootConfig {
                 uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-00000000000a").expect("a UUID"),
                 hostname: "n1".to_owned(),
                 user: "ops".to_owned(),

@@ -8,7 +8,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use homestak_engine::ports::{GuestKind, Halt, ImageSource, ImageWanted, Power, Provider as _};
+use homestak_engine::ports::{
+    GuestKind, Halt, ImageSource, ImageWanted, PowerState, Provider as _,
+};
 use support::add;
 use support::server::Server;
 use support::world::{Fault, World};
@@ -28,7 +30,7 @@ async fn a_whole_life() {
         let seen = pve.inspect(&at).await.expect("a look").expect("a guest");
         assert_eq!(
             (seen.power, seen.name.as_str()),
-            (Power::Running, guest.name.as_str())
+            (PowerState::Running, guest.name.as_str())
         );
         assert_eq!(seen.manifest.as_deref(), Some("N1 test"));
         let found = pve.address(&at).await.ok();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, Power, Provider as _,
+    Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, PowerState, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_providers::pve::facts::Fetched;
@@ -40,7 +40,7 @@ async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
         let seen = pve.inspect(&at).await.expect("a look").expect("a guest");
         assert_eq!(
             (seen.power, seen.name.as_str()),
-            (Power::Running, guest.name.as_str())
+            (PowerState::Running, guest.name.as_str())
         );
         assert_eq!(seen.disk, Some(Gib(8).into()));
         pve.discard_seed(&at).await.expect("discarded");

@@ -12,7 +12,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use homestak_engine::ports::{GuestUuid, Identity, Seed};
+use homestak_engine::ports::{FirstBootConfig, GuestUuid, Seed};
 use homestak_providers::pve::seed;
 use homestak_test_support::images;
 
@@ -22,7 +22,7 @@ const CARD: &str = "ens18";
 
 /// Returns first-boot data with a fixed address of QEMU's own network.
 fn first_boot() -> Vec<u8> {
-    let identity = Identity {
+    let identity = FirstBootConfig {
         uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-00000000000a").unwrap(),
         hostname: "web".to_owned(),
         user: "ops".to_owned(),

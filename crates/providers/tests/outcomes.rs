@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Class, Gib, GuestKind, Halt, ImageSource, ImageWanted, Mib, Power, Provider as _,
+    Class, Gib, GuestKind, Halt, ImageSource, ImageWanted, Mib, PowerState, Provider as _,
 };
 use homestak_providers::pve::Limits;
 use homestak_sim::{Call, Fault, FaultKind, Kind, Timing};
@@ -175,7 +175,7 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
     place.world.start_guest(7000).expect("started");
     place.settle().await;
     // The list has seen it run.
-    while pve.observe().await.expect("a look").guests[0].power != Power::Running {
+    while pve.observe().await.expect("a look").guests[0].power != PowerState::Running {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     place.world.delete_guest(7000).expect("deleted");
@@ -188,7 +188,7 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
             if row.lock.is_none() {
                 return;
             }
-            assert_ne!(row.power, Power::Running, "{row:?}");
+            assert_ne!(row.power, PowerState::Running, "{row:?}");
             assert_eq!((row.name.as_str(), row.memory), ("", None), "{row:?}");
         }
     };

@@ -5,7 +5,7 @@
 
 use std::process::{Command, Stdio};
 
-use homestak_engine::ports::{GuestUuid, Identity, Seed};
+use homestak_engine::ports::{FirstBootConfig, GuestUuid, Seed};
 use homestak_providers::pve::seed;
 
 fn sample() -> Seed {
@@ -16,7 +16,7 @@ fn sample() -> Seed {
         ),
         meta_data: "instance-id: n1\nlocal-hostname: n1\n".to_owned(),
         network_config: "version: 2\nethernets: {}\n".to_owned(),
-        identity: Identity {
+        identity: FirstBootConfig {
             uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-00000000000a").expect("a UUID"),
             hostname: "n1".to_owned(),
             user: "ops".to_owned(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use homestak_api::durable::{self, Access};
 use homestak_api::lock;
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 
@@ -308,7 +308,7 @@ fn with_id(text: &str, id: &SiteId) -> String {
 
 /// Returns what a text says; `None` when it is not that of a valid site.
 fn known_in(text: String) -> Option<Known> {
-    let catalog = Catalog::read(vec![Input {
+    let catalog = Catalog::read(vec![InputDocument {
         kind: DocumentKind::Site,
         name: "site".into(),
         path: "site.yaml".into(),

@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use homestak_core::catalog::{Catalog, Input, Problem};
+use homestak_core::catalog::{Catalog, InputDocument, LoadProblem};
 use homestak_core::doc::yaml::MAX_BYTES;
 use homestak_core::doc::{Code, DocumentKind, Severity};
 
@@ -17,15 +17,15 @@ use crate::stock;
 
 /// Opens sealed secrets: gets the text, returns the plain text or why not. Text that is not
 /// sealed comes back as it is.
-pub type Unseal<'a> = &'a dyn Fn(&str) -> Result<String, Problem>;
+pub type Unseal<'a> = &'a dyn Fn(&str) -> Result<String, LoadProblem>;
 
 /// A site as read.
 #[derive(Default)]
 pub struct LoadedSite {
     /// Its documents.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputDocument>,
     /// What was noticed beside them: display path and problem.
-    pub notes: Vec<(String, Problem)>,
+    pub notes: Vec<(String, LoadProblem)>,
     /// Files that hold secrets and are not sealed, relative to the site.
     pub plaintext: Vec<String>,
     /// Whether the secrets that are read are sealed.
@@ -37,7 +37,7 @@ impl LoadedSite {
     pub fn catalog(self) -> Catalog {
         let mut catalog = Catalog::read(self.inputs);
         for (path, problem) in self.notes {
-            catalog.note(path, &problem);
+            catalog.add_problem(path, &problem);
         }
         catalog
     }
@@ -60,7 +60,7 @@ pub fn load_stock() -> LoadedSite {
         };
         if let Some(kind) = kind {
             let path = format!("stock:{path}");
-            loaded.inputs.push(Input {
+            loaded.inputs.push(InputDocument {
                 kind,
                 name: name.into(),
                 path,
@@ -110,7 +110,7 @@ pub fn load(directory: &Path, unseal: Unseal<'_>) -> LoadedSite {
 impl LoadedSite {
     fn add(&mut self, kind: DocumentKind, name: &str, path: &Path) {
         let text = read(path);
-        self.inputs.push(Input {
+        self.inputs.push(InputDocument {
             kind,
             name: name.into(),
             path: path.display().to_string(),
@@ -119,7 +119,7 @@ impl LoadedSite {
     }
 
     fn notice(&mut self, path: &Path, code: Code, message: String, hint: &str) {
-        let problem = Problem {
+        let problem = LoadProblem {
             code,
             severity: Severity::Notice,
             message,
@@ -217,7 +217,7 @@ impl LoadedSite {
         self.sealed = file.sealed;
         self.notes
             .extend(notice.map(|(path, problem)| (path.display().to_string(), problem)));
-        self.inputs.push(Input {
+        self.inputs.push(InputDocument {
             kind: DocumentKind::Secrets,
             name: "secrets".into(),
             path: file.path.display().to_string(),
@@ -239,8 +239,8 @@ impl LoadedSite {
 }
 
 /// Reads a text file, up to the largest size a document may have.
-fn read(path: &Path) -> Result<String, Problem> {
-    let unreadable = |message: String| Problem {
+fn read(path: &Path) -> Result<String, LoadProblem> {
+    let unreadable = |message: String| LoadProblem {
         code: Code::Unreadable,
         severity: Severity::Error,
         message,
@@ -248,7 +248,7 @@ fn read(path: &Path) -> Result<String, Problem> {
     };
     let metadata = fs_err::metadata(path).map_err(|error| {
         if path.is_symlink() && error.kind() == std::io::ErrorKind::NotFound {
-            return Problem {
+            return LoadProblem {
                 hint: "mend the link, or remove it".into(),
                 ..unreadable("this is a link to a file that does not exist".into())
             };
@@ -257,7 +257,7 @@ fn read(path: &Path) -> Result<String, Problem> {
     })?;
     if !metadata.is_file() {
         // Opening a pipe would wait for a writer that never comes.
-        return Err(Problem {
+        return Err(LoadProblem {
             hint: "documents are regular files: remove this, or move it out of the site".into(),
             ..unreadable("this is not a regular file".into())
         });
@@ -268,7 +268,7 @@ fn read(path: &Path) -> Result<String, Problem> {
         .and_then(|file| file.take(limit).read_to_end(&mut bytes))
         .map_err(|error| unreadable(error.to_string()))?;
     if bytes.len() > MAX_BYTES {
-        return Err(Problem {
+        return Err(LoadProblem {
             code: Code::TooLarge,
             severity: Severity::Error,
             message: format!("the file is too large: {} bytes", metadata.len()),
@@ -279,7 +279,7 @@ fn read(path: &Path) -> Result<String, Problem> {
 }
 
 /// Takes the bytes of a document as text.
-pub fn text(bytes: Vec<u8>) -> Result<String, Problem> {
+pub fn text(bytes: Vec<u8>) -> Result<String, LoadProblem> {
     String::from_utf8(bytes).map_err(|error| {
         let bytes = error.as_bytes();
         let (fits, rest) = bytes.split_at(error.utf8_error().valid_up_to());
@@ -290,7 +290,7 @@ pub fn text(bytes: Vec<u8>) -> Result<String, Problem> {
             let byte = rest.first().copied().unwrap_or_default();
             format!("the file is not UTF-8 text: line {line} holds the byte 0x{byte:02x}")
         };
-        Problem {
+        LoadProblem {
             code: Code::NotText,
             severity: Severity::Error,
             message,

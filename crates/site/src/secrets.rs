@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use homestak_core::catalog::Problem;
+use homestak_core::catalog::LoadProblem;
 use homestak_core::doc::{Code, Diagnostics, FileId, Severity, Source, Value, yaml};
 
 use crate::load::Unseal;
@@ -25,14 +25,18 @@ pub(crate) struct SecretsFile {
     /// Where it is.
     pub(crate) path: PathBuf,
     /// Its plain text, or why there is none.
-    pub(crate) text: Result<String, Problem>,
+    pub(crate) text: Result<String, LoadProblem>,
     /// Whether it was sealed; so counts one that could not be read.
     pub(crate) sealed: bool,
 }
 
 impl SecretsFile {
     /// Opens a file's text.
-    pub(crate) fn open(path: PathBuf, text: Result<String, Problem>, unseal: Unseal<'_>) -> Self {
+    pub(crate) fn open(
+        path: PathBuf,
+        text: Result<String, LoadProblem>,
+        unseal: Unseal<'_>,
+    ) -> Self {
         let opened = text.clone().and_then(|text| unseal(&text));
         let sealed = match (&text, &opened) {
             (Ok(text), Ok(opened)) => text != opened,
@@ -51,7 +55,7 @@ pub(crate) struct Choice {
     /// The file that is read.
     pub(crate) file: SecretsFile,
     /// Something worth knowing about the other file.
-    pub(crate) notice: Option<(PathBuf, Problem)>,
+    pub(crate) notice: Option<(PathBuf, LoadProblem)>,
 }
 
 /// Chooses between the file with the plain name and the one with the sealed name.
@@ -75,9 +79,9 @@ pub(crate) fn choose(plain: Option<SecretsFile>, sealed: Option<SecretsFile>) ->
     Some(Choice { file, notice })
 }
 
-fn not_sealed(path: &Path) -> Problem {
+fn not_sealed(path: &Path) -> LoadProblem {
     let path = path.display();
-    Problem {
+    LoadProblem {
         code: Code::NotSealed,
         severity: Severity::Error,
         message: format!("`{SEALED}` is not sealed: its secrets are plain text"),
@@ -85,8 +89,8 @@ fn not_sealed(path: &Path) -> Problem {
     }
 }
 
-fn superfluous(plain: &Path) -> Problem {
-    Problem {
+fn superfluous(plain: &Path) -> LoadProblem {
+    LoadProblem {
         code: Code::Shadowed,
         severity: Severity::Notice,
         message: format!("`{SEALED}` is read instead of this file, which has the same content"),
@@ -94,8 +98,8 @@ fn superfluous(plain: &Path) -> Problem {
     }
 }
 
-fn differ(sealed: &Path, plain: &Path, what: &str) -> Problem {
-    Problem {
+fn differ(sealed: &Path, plain: &Path, what: &str) -> LoadProblem {
+    LoadProblem {
         code: Code::SecretsDiffer,
         severity: Severity::Error,
         message: format!("`{PLAIN}` and `{SEALED}` differ, so neither is used: {what}"),
@@ -103,14 +107,14 @@ fn differ(sealed: &Path, plain: &Path, what: &str) -> Problem {
     }
 }
 
-fn not_compared(sealed: &SecretsFile, plain: &SecretsFile) -> Problem {
+fn not_compared(sealed: &SecretsFile, plain: &SecretsFile) -> LoadProblem {
     let (name, problem) = match (&sealed.text, &plain.text) {
         (Err(problem), _) => (SEALED, problem),
         (Ok(_), Err(problem)) => (PLAIN, problem),
         (Ok(_), Ok(_)) => return superfluous(&plain.path),
     };
     let why = &problem.message;
-    Problem {
+    LoadProblem {
         code: Code::SecretsDiffer,
         severity: Severity::Error,
         message: format!(

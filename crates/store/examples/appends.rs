@@ -46,7 +46,7 @@ fn create(node: usize) -> [Entry; 2] {
         sample::known(
             node * 4,
             sample::done(),
-            sample::record(&name, NodeStatus::Made),
+            sample::record(&name, NodeStatus::Created),
         ),
     ]
 }

@@ -6,8 +6,8 @@
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
 use homestak_core::plan::{
-    Action, FORM, GuestPlan, Nic, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Reason,
-    StepId, Steps, Verb, Wanted, steps,
+    Action, DesiredGuest, GuestPlan, Nic, NodeLocation, NodePlan, NodeRecord, NodeStatus, OnError,
+    PLAN_FORMAT, Plan, Reason, StepId, Steps, Verb, steps,
 };
 use homestak_engine::journal::{Entry, Happened, Scope, Trouble};
 use homestak_engine::ports::{Class, Gib, Mib, Next};
@@ -36,7 +36,7 @@ pub fn uuid(number: usize) -> GuestUuid {
 /// A plan that makes so many virtual machines: four steps each, create, start, ready, discard.
 pub fn plan(manifest: &str, nodes: usize) -> Plan {
     let mut plan = Plan {
-        form: FORM,
+        format: PLAN_FORMAT,
         verb: Verb::Apply,
         site: Some(site()),
         manifest: manifest.into(),
@@ -69,7 +69,7 @@ fn node(number: usize) -> NodePlan {
     NodePlan {
         name: format!("node-{number}"),
         host: "father".into(),
-        place: Place::Host("father".into()),
+        location: NodeLocation::Host("father".into()),
         depth: 0,
         action: Action::Create,
         reasons: vec![Reason {
@@ -85,8 +85,8 @@ fn node(number: usize) -> NodePlan {
     }
 }
 
-fn wanted(number: usize) -> Wanted {
-    Wanted {
+fn wanted(number: usize) -> DesiredGuest {
+    DesiredGuest {
         guest: GuestPlan {
             uuid: uuid(number),
             kind: GuestKind::Vm,
@@ -120,7 +120,7 @@ pub fn record(name: &str, status: NodeStatus) -> NodeRecord {
     NodeRecord {
         name: name.into(),
         host: "father".into(),
-        place: Place::Host("father".into()),
+        location: NodeLocation::Host("father".into()),
         site: Some(site()),
         guest: GuestRef {
             uuid: uuid(name.len()),

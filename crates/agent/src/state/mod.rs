@@ -15,7 +15,7 @@ use std::time::Duration;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use homestak_api::durable;
 use homestak_core::converge::{HOME, State};
-use homestak_core::plan::digest;
+use homestak_core::plan::spec_digest;
 use rustix::fs::{Gid, Mode, Uid};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -220,7 +220,8 @@ pub(crate) fn attempted() -> Option<String> {
 /// its digest `to`. `None` when another run came since, or that spec is not recorded.
 pub(crate) fn earlier_spec(from: &str, to: &str) -> Option<String> {
     let is = |text: &Option<String>, wanted: &str| {
-        text.as_deref().is_some_and(|text| digest(text) == wanted)
+        text.as_deref()
+            .is_some_and(|text| spec_digest(text) == wanted)
     };
     let read = |name: &str| fs_err::read_to_string(place(name)).ok();
     let (attempted, now) = (attempted(), read(SPEC));
@@ -231,7 +232,7 @@ pub(crate) fn earlier_spec(from: &str, to: &str) -> Option<String> {
     if is(&now, to) {
         return now;
     }
-    read(BEFORE).filter(|before| is(&now, from) && digest(before) == to)
+    read(BEFORE).filter(|before| is(&now, from) && spec_digest(before) == to)
 }
 
 /// Takes one run at a time. Freed when it is dropped, and when its process dies. Whatever the

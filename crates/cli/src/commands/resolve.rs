@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use homestak_core::doc::Diagnostics;
 use homestak_core::resolve::ansible::{self, Compat};
-use homestak_core::resolve::tofu::{self, Target};
-use homestak_core::resolve::{Reveal, site};
+use homestak_core::resolve::tofu::{self, TofuTarget};
+use homestak_core::resolve::{SecretVisibility, site};
 use homestak_driver::select::select;
 use homestak_driver::{DriverError, require_sound};
 use serde_json::Value as Json;
@@ -57,11 +57,11 @@ fn compat(export: &ExportArgs) -> Compat {
 }
 
 /// Values of secrets leave only into a private file, or when asked for.
-fn reveal(export: &ExportArgs) -> Reveal {
+fn reveal(export: &ExportArgs) -> SecretVisibility {
     if export.out.is_some() || export.show_secrets {
-        Reveal::Exposed
+        SecretVisibility::Exposed
     } else {
-        Reveal::Masked
+        SecretVisibility::Masked
     }
 }
 
@@ -93,11 +93,11 @@ fn tofu_variables(
             .hint("add `-H HOST`")
     })?;
     let key = settings.home.join(".ssh/id_rsa").display().to_string();
-    let target = Target {
+    let target = TofuTarget {
         host,
         node,
         compat: compat(export),
-        reveal: reveal(export),
+        visibility: reveal(export),
         server_url: settings.server.as_deref(),
         ssh_private_key_file: &key,
         user: &settings.user,

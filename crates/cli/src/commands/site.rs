@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::catalog::Problem;
+use homestak_core::catalog::LoadProblem;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::{Code, DocumentKind, Severity};
 use homestak_core::resolve::site::validate;
@@ -224,7 +224,7 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
     if let SiteSource::Directory(directory) = &session.search.source {
         for file in git::tracked(directory, &session.plaintext) {
             let path = directory.join(&file).display().to_string();
-            session.catalog.note(path, &plaintext_in_git(&file));
+            session.catalog.add_problem(path, &plaintext_in_git(&file));
         }
     }
     let catalog = &session.catalog;
@@ -246,8 +246,8 @@ fn check(settings: &Settings, printer: &Printer) -> Outcome {
     )
 }
 
-fn plaintext_in_git(file: &str) -> Problem {
-    Problem {
+fn plaintext_in_git(file: &str) -> LoadProblem {
+    LoadProblem {
         code: Code::PlaintextSecrets,
         severity: Severity::Error,
         message: format!("`{file}` is not sealed and is tracked by git"),

@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 
 use homestak_core::converge::{self, Change};
-use homestak_core::observed::{GuestKind, Power};
-use homestak_core::plan::{Action, Foreign, Found, GuestPlan, NodePlan, Place, Plan, Reason, Verb};
+use homestak_core::observed::{GuestKind, PowerState};
+use homestak_core::plan::{
+    Action, ExistingGuest, ForeignGuest, GuestPlan, NodeLocation, NodePlan, Plan, Reason, Verb,
+};
 use owo_colors::OwoColorize as _;
 
 use super::count;
@@ -26,11 +28,11 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
     let mut inside: BTreeMap<&str, Vec<&NodePlan>> = BTreeMap::new();
     let mut roots = Vec::new();
     for node in &plan.nodes {
-        match &node.place {
-            Place::Inside(parent) if plan.node(parent).is_some() => {
+        match &node.location {
+            NodeLocation::Inside(parent) if plan.node(parent).is_some() => {
                 inside.entry(parent).or_default().push(node);
             }
-            Place::Inside(_) | Place::Host(_) => roots.push(node),
+            NodeLocation::Inside(_) | NodeLocation::Host(_) => roots.push(node),
         }
     }
     // By hand instead of by recursion: manifests may be as deep as they like.
@@ -58,7 +60,7 @@ pub(crate) fn render(plan: &Plan, more: bool) -> String {
 /// Reports guests that the plan leaves as they are: copies of its guests always, others by number.
 fn others(plan: &Plan, more: bool) -> String {
     let mut text = String::new();
-    let (copies, foreign): (Vec<&Foreign>, Vec<&Foreign>) = plan
+    let (copies, foreign): (Vec<&ForeignGuest>, Vec<&ForeignGuest>) = plan
         .foreign
         .iter()
         .partition(|guest| guest.copy_of.is_some());
@@ -85,7 +87,7 @@ fn others(plan: &Plan, more: bool) -> String {
         };
         text += &format!(
             "  {} {}{owner} on {}\n",
-            guest.vmid, guest.name, guest.place
+            guest.vmid, guest.name, guest.location
         );
     }
     text
@@ -108,14 +110,14 @@ fn line(plan: &Plan, node: &NodePlan, level: usize, more: bool) -> String {
             let what = format!("give {} an identity of this site", id(node));
             ("~".yellow().to_string(), what)
         }
-        Action::Leave if node.is_given_up() => (" ".to_owned(), still(plan, node)),
+        Action::Leave if node.is_untagged() => (" ".to_owned(), still(plan, node)),
         Action::Leave => (" ".to_owned(), format!("left alone: {}", id(node))),
     };
     let mut text = format!("{indent}{mark} {}  {what}\n", node.name.bold());
     let said = match (node.action, plan.verb) {
         // What is not there needs no reason beside it, unless a guest that was it is.
         (Action::Nothing, Verb::Destroy) => {
-            more || node.is_given_up() || goes_with(plan, node).is_some()
+            more || node.is_untagged() || goes_with(plan, node).is_some()
         }
         (Action::Destroy, Verb::Destroy) => more || node.reasons.len() > 1,
         _ => true,
@@ -189,14 +191,14 @@ fn still(plan: &Plan, node: &NodePlan) -> String {
             format!("{} is destroyed with `{parent}`", guest(found))
         }
         (None, Some(parent)) => format!("is not known; what is in `{parent}` is destroyed with it"),
-        (Some(found), None) if found.power == Power::Unknown => {
+        (Some(found), None) if found.power == PowerState::Unknown => {
             format!("{}: whether it runs is unknown", guest(found))
         }
         (Some(found), None) if differs || !node.reasons.is_empty() => {
             format!("{} stays as it is", guest(found))
         }
         (Some(found), None) => format!("{} is as it should be", guest(found)),
-        (None, None) if node.is_given_up() => "has no guest of its own any more".to_owned(),
+        (None, None) if node.is_untagged() => "has no guest of its own any more".to_owned(),
         (None, None) if is_refused(plan, node) => "is refused, see below".to_owned(),
         (None, None) => "is not there".to_owned(),
     }
@@ -209,9 +211,9 @@ fn is_refused(plan: &Plan, node: &NodePlan) -> bool {
 
 /// Returns the node that is destroyed with this one in it, however deep.
 fn goes_with<'p>(plan: &'p Plan, node: &'p NodePlan) -> Option<&'p str> {
-    let parent = |node: &&'p NodePlan| match &node.place {
-        Place::Inside(parent) => plan.node(parent),
-        Place::Host(_) => None,
+    let parent = |node: &&'p NodePlan| match &node.location {
+        NodeLocation::Inside(parent) => plan.node(parent),
+        NodeLocation::Host(_) => None,
     };
     // A plan that was written by hand may have a cycle in it.
     let above = std::iter::successors(parent(&node), parent).take(plan.nodes.len());
@@ -223,7 +225,7 @@ fn id(node: &NodePlan) -> String {
     node.found.as_ref().map_or_else(String::new, guest)
 }
 
-fn guest(found: &Found) -> String {
+fn guest(found: &ExistingGuest) -> String {
     let kind = kind(found.guest.kind);
     match found.guest.vmid {
         None => kind.to_owned(),

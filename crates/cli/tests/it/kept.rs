@@ -9,8 +9,8 @@ use homestak_api::runtime::WallClock;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Halt, Mib, NewGuest, Nic, Observed,
-    Provider as _,
+    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Halt, Inventory, Mib, NewGuest,
+    Nic, Provider as _,
 };
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveSettings};
 use serde_json::Value;
@@ -101,7 +101,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-pub(crate) fn observe(endpoint: &Value) -> Observed {
+pub(crate) fn observe(endpoint: &Value) -> Inventory {
     block_on(client(endpoint).observe()).unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use homestak_core::observed::{GuestKind, GuestRef};
 use homestak_core::plan::{
-    Action, FORM, NodePlan, NodeRecord, NodeStatus, OnError, Place, Plan, Verb,
+    Action, NodeLocation, NodePlan, NodeRecord, NodeStatus, OnError, PLAN_FORMAT, Plan, Verb,
 };
 use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
 use homestak_providers::local::{Engine, FirstBoot, Node, Realm};
@@ -48,7 +48,7 @@ impl Lab {
         let records = nodes.iter().map(|(name, nth)| NodeRecord {
             name: (*name).to_owned(),
             host: host.to_owned(),
-            place: Place::Host(host.to_owned()),
+            location: NodeLocation::Host(host.to_owned()),
             site: None,
             guest: GuestRef {
                 uuid: guest(*nth),
@@ -92,7 +92,7 @@ impl Drop for Lab {
 
 fn write_down(lab: &Lab, manifest: &str, host: &str, records: Vec<NodeRecord>) {
     let plan = Plan {
-        form: FORM,
+        format: PLAN_FORMAT,
         verb: Verb::Apply,
         site: None,
         manifest: manifest.to_owned(),
@@ -134,7 +134,7 @@ fn planned(record: &NodeRecord) -> NodePlan {
     NodePlan {
         name: record.name.clone(),
         host: record.host.clone(),
-        place: record.place.clone(),
+        location: record.location.clone(),
         depth: 0,
         action: Action::Create,
         reasons: Vec::new(),
@@ -375,7 +375,7 @@ fn the_console_of_a_guest_of_proxmox_ve_is_said_to_be_its_host_s() {
 /// Puts a virtual machine on the local host of a world, as far as anyone can see.
 fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
     let root = lab.world.work().join("root");
-    let wanted = homestak_core::firstboot::Identity {
+    let wanted = homestak_core::firstboot::FirstBootConfig {
         uuid: guest(nth),
         hostname: name.to_owned(),
         user: user(),

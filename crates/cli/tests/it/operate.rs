@@ -1,6 +1,6 @@
 //! Manifests are planned, applied and destroyed on a host over TLS.
 
-use homestak_core::plan::FORM;
+use homestak_core::plan::PLAN_FORMAT;
 use homestak_sim::Kind;
 use serde_json::Value;
 
@@ -175,7 +175,7 @@ fn a_written_plan_is_carried_out_only_while_it_fits() {
     assert_eq!(unknown.code, 1);
     assert!(unknown.err.contains("its form is 99"), "{}", unknown.err);
     let written = std::fs::read_to_string(father.site.work().join("plan.json")).unwrap();
-    let older = written.replacen(&format!("\"form\": {FORM}"), "\"form\": 2", 1);
+    let older = written.replacen(&format!("\"form\": {PLAN_FORMAT}"), "\"form\": 2", 1);
     assert_ne!(written, older);
     std::fs::write(father.site.work().join("other.json"), older).unwrap();
     let older = father.run(&["manifest", "apply", "other.json"]);
@@ -245,7 +245,7 @@ fn removal_needs_a_yes_and_without_a_terminal_the_flag() {
     assert_eq!(father.guests(), ["worker-1", "worker-2"]);
     father.workers(1, "");
     let kept = father.run(&["manifest", "apply", "-M", "workers", "-H", "father"]);
-    assert!(kept.err.contains("--prune removes it"), "{}", kept.err);
+    assert!(kept.err.contains("--prune deletes it"), "{}", kept.err);
     kept.good();
     let prune = [
         "manifest", "apply", "-M", "workers", "-H", "father", "--prune",

@@ -5,7 +5,7 @@ use std::fs;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{GuestKind, GuestRef, GuestUuid};
-use homestak_core::plan::{NodeRecord, NodeStatus, OnError, Place, Plan, Verb};
+use homestak_core::plan::{NodeLocation, NodeRecord, NodeStatus, OnError, Plan, Verb};
 use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
 use homestak_sim::Kind;
 use jiff::Timestamp;
@@ -260,7 +260,7 @@ fn without_the_journal_two_guests_of_one_identity_are_refused_by_name() {
 
 pub(crate) fn empty_plan(form: u32, site: Option<SiteId>) -> Plan {
     Plan {
-        form,
+        format: form,
         verb: Verb::Apply,
         site,
         manifest: "single-node".to_owned(),
@@ -308,7 +308,7 @@ pub(crate) fn old_guest(father: &Father) -> GuestUuid {
     let record = NodeRecord {
         name: "test-vm".to_owned(),
         host: "father".to_owned(),
-        place: Place::Host("father".to_owned()),
+        location: NodeLocation::Host("father".to_owned()),
         site: None,
         guest: GuestRef {
             uuid: uuid.clone(),

@@ -3,7 +3,7 @@
 use std::fs;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::FORM;
+use homestak_core::plan::PLAN_FORMAT;
 use homestak_engine::journal::Journal as _;
 use jiff::Timestamp;
 
@@ -194,7 +194,7 @@ fn another_id_is_only_given_after_unfinished_runs_of_the_old_one_are_named() {
     let father = Father::quick();
     father.single();
     let id = id_of(&father).unwrap();
-    let plan = empty_plan(FORM, SiteId::new(&id));
+    let plan = empty_plan(PLAN_FORMAT, SiteId::new(&id));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -241,7 +241,7 @@ fn an_unfinished_run_of_an_earlier_form_is_continued_by_its_command() {
         let father = Father::quick();
         father.single();
         let id = id_of(&father).unwrap();
-        let plan = empty_plan(FORM - 1, SiteId::new(&id));
+        let plan = empty_plan(PLAN_FORMAT - 1, SiteId::new(&id));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();

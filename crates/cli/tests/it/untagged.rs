@@ -187,7 +187,7 @@ fn a_guest_without_its_tags_is_not_called_absent_when_a_copy_of_it_is_there() {
     change(&father, 5104, &[("delete", "tags")]);
     let plan = run(&father, "manifest destroy -M f -H father --dry-run").good();
     for vmid in [5102, 5104] {
-        let stays = format!("guest {vmid} on pve1 is recorded as its guest");
+        let stays = format!("its recorded guest {vmid} on pve1 were removed");
         assert!(plan.contains(&stays), "{plan}");
     }
     assert!(plan.contains("9102"), "{plan}");
@@ -204,7 +204,7 @@ fn a_recorded_guest_without_tags_that_the_manifest_does_not_name_any_more_is_nam
     change(&father, 5104, &[("delete", "tags")]);
     let nodes = "  - {name: fb, cores: 1, memory: 1024, disk: 10, image: debian-12, vmid: 5102}\n";
     father.manifest("f", "", nodes);
-    let stays = "guest 5104 on pve1 is recorded as its guest";
+    let stays = "its recorded guest 5104 on pve1 were removed";
     for verb in [
         "plan",
         "apply",

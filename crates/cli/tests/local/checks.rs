@@ -36,7 +36,7 @@ fn a_plan_reports_what_a_node_cannot_become_and_records_come_back_from_the_machi
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert!(!said.contains("could not be seen"), "{said}");
+    assert!(!said.contains("could not be compared"), "{said}");
     bed.write("specs/web.yaml", SPEC);
 
     // Without its journal the driver knows no node; with its keys it can still log in.

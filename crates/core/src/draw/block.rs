@@ -1,26 +1,23 @@
-//! A node with everything below it as one movable block.
-//!
-//! In: sized cards. Out: [`Block`]s whose cards never overlap: each block keeps to its rectangle.
-//! Never: what a card says, colours.
+//! A node with its descendants as one movable block, in which cards do not overlap.
 
 use super::forest::Forest;
 use super::geometry::{Bend, Card, Edge, Line, Point};
 
 /// Pixels between neighbours.
 pub(super) const GAP_X: i64 = 22;
-/// Pixels between a card and the row below it; the lines between them turn half-way.
+/// Pixels between a card and the row below it; the lines between them bend half-way.
 pub(super) const GAP_Y: i64 = 44;
-/// The same below a hub, whose lines fan out as curves and need room for it.
+/// The same below a hub, whose lines are curves and need more space.
 const GAP_HUB: i64 = 68;
-/// Room on the left for the line that leads to the second and later rows.
+/// Space on the left for the line to the second and later rows.
 const TRUNK: i64 = 26;
-/// How far lines to spokes keep from lines to children when they run side by side.
-const ASIDE: i64 = 7;
+/// Distance between parallel lines to spokes and to children.
+const CHILD_LINE_OFFSET: i64 = 7;
 
 /// How long rows may get before they wrap, in pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Directly below the card at hand.
+    /// Directly below the current card.
     pub(super) outer: i64,
     /// Further down.
     pub(super) inner: i64,
@@ -45,7 +42,7 @@ impl Limits {
     }
 }
 
-/// Cards and lines that keep their distance from each other, in a rectangle from (0, 0).
+/// Cards and lines in a rectangle from (0, 0).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) w: i64,
@@ -57,7 +54,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Draws a node and everything below it.
+    /// Arranges a node and its descendants.
     pub(super) fn of(node: usize, forest: &Forest, cards: &[Card], limits: Limits) -> Self {
         let below = forest.below(node).into_iter().map(|(child, spoke)| {
             let line = if spoke { Line::Spoke } else { Line::Child };
@@ -66,7 +63,7 @@ impl Block {
         Self::stack(cards[node].clone(), below.collect(), limits.outer)
     }
 
-    /// Puts blocks below a card, in as many rows as the limit asks for, and draws the lines.
+    /// Arranges blocks below a card, in as many rows as the limit requires, with lines.
     pub(super) fn stack(mut card: Card, below: Vec<(Self, Line)>, limit: i64) -> Self {
         let has_spokes = below.iter().any(|(_, line)| *line == Line::Spoke);
         let gap = if has_spokes { GAP_HUB } else { GAP_Y };
@@ -79,10 +76,10 @@ impl Block {
         let wraps = rows.len() > 1;
         let indent = if wraps { TRUNK } else { 0 };
 
-        // First all places with the left edge of the first row at 0, then everything moves right
-        // if the card sticks out on the left.
+        // Positions are computed with the left edge of the first row at 0, then shifted right if the
+        // card extends to the left of it.
         let mut whole = Self::default();
-        let mut turns = Vec::new();
+        let mut bends = Vec::new();
         let mut heads = Vec::new();
         let mut y = card.rect.h + gap;
         let mut rest = blocks.into_iter();
@@ -94,7 +91,7 @@ impl Block {
                     x: x + block.anchor,
                     y,
                 });
-                turns.push(y - gap / 2);
+                bends.push(y - gap / 2);
                 height = height.max(block.h);
                 let next = x + block.w + GAP_X;
                 whole.absorb(block, x, y);
@@ -112,7 +109,7 @@ impl Block {
         whole.anchor = match (heads.first(), heads.last()) {
             (Some(first), Some(last)) if !wraps => {
                 let middle = i64::midpoint(first.x, last.x);
-                // A straight line to the child in the middle looks better than perfect balance.
+                // A straight line to the middle child is preferred to an exact centre.
                 let child = heads[heads.len() / 2].x;
                 let is_near = heads.len() % 2 == 1 && (child - middle).abs() < card.rect.w / 2;
                 if is_near { child } else { middle }
@@ -126,43 +123,43 @@ impl Block {
         };
         let first_row = rows.first().map_or(0, Vec::len);
         for (at, (head, line)) in heads.iter().zip(&lines).enumerate() {
-            let lane = if has_spokes && *line == Line::Child {
-                ASIDE
+            let offset = if has_spokes && *line == Line::Child {
+                CHILD_LINE_OFFSET
             } else {
                 0
             };
             let edge = if *line == Line::Spoke && !wraps {
                 Edge {
                     line: *line,
-                    bend: Bend::Swing,
+                    bend: Bend::SCurve,
                     points: vec![foot, *head],
                 }
             } else {
                 let mut points = vec![foot];
                 if at >= first_row {
-                    let first_turn = card.rect.h + gap / 2 + lane;
-                    let trunk = lane;
+                    let first_bend = card.rect.h + gap / 2 + offset;
+                    let trunk = offset;
                     points.push(Point {
                         x: foot.x,
-                        y: first_turn,
+                        y: first_bend,
                     });
                     points.push(Point {
                         x: trunk,
-                        y: first_turn,
+                        y: first_bend,
                     });
                     points.push(Point {
                         x: trunk,
-                        y: turns[at] + lane,
+                        y: bends[at] + offset,
                     });
                 } else {
                     points.push(Point {
                         x: foot.x,
-                        y: turns[at] + lane,
+                        y: bends[at] + offset,
                     });
                 }
                 points.push(Point {
                     x: head.x,
-                    y: turns[at] + lane,
+                    y: bends[at] + offset,
                 });
                 points.push(*head);
                 Edge {
@@ -177,16 +174,16 @@ impl Block {
         card.rect.x = whole.anchor - card.rect.w / 2;
         card.rect.y = 0;
         let right = card.rect.x + card.rect.w;
-        let sticks_out = (-card.rect.x).max(0);
+        let overhang = (-card.rect.x).max(0);
         whole.cards.push(card);
         whole.w = whole.w.max(right);
-        whole.shift(sticks_out, 0);
-        whole.anchor += sticks_out;
-        whole.w += sticks_out;
+        whole.shift(overhang, 0);
+        whole.anchor += overhang;
+        whole.w += overhang;
         whole
     }
 
-    /// Puts blocks next to each other, in as many rows as the limit asks for.
+    /// Arranges blocks next to each other, in as many rows as the limit requires.
     pub(super) fn beside(blocks: Vec<Self>, gap: i64, limit: i64) -> Self {
         let rows = rows(
             &blocks.iter().map(|block| block.w).collect::<Vec<_>>(),
@@ -209,7 +206,7 @@ impl Block {
         whole
     }
 
-    /// Takes over the cards and lines of a block, moved to a place.
+    /// Adds the cards and lines of a block at a position.
     pub(super) fn absorb(&mut self, mut block: Self, x: i64, y: i64) {
         block.shift(x, y);
         self.h = self.h.max(y + block.h);
@@ -229,7 +226,7 @@ impl Block {
         }
     }
 
-    /// Turns the block upside down: its top card becomes the lowest.
+    /// Flips the block vertically.
     pub(super) fn flip(&mut self) {
         for card in &mut self.cards {
             card.rect.y = self.h - card.rect.y - card.rect.h;
@@ -244,7 +241,7 @@ impl Block {
 pub(super) fn rows(widths: &[i64], gap: i64, limit: i64) -> Vec<Vec<usize>> {
     let total: i64 = widths.iter().map(|width| width + gap).sum::<i64>() - gap;
     let n_rows = (total + limit - 1) / limit.max(1);
-    // Rows of equal length look better than full rows and a short last one.
+    // Rows of equal length are preferred to full rows and a short last one.
     let enough = total / n_rows.max(1);
     let mut rows: Vec<Vec<usize>> = Vec::new();
     let mut length = 0;

@@ -1,18 +1,15 @@
-//! The topology in sentences, for readers who cannot see a picture.
-//!
-//! In: a [`Topology`] and its [`Forest`]. Out: text for the `<desc>` of the SVG.
-//! Never: markup; whoever embeds the text escapes it.
+//! Describes a diagram in sentences, for the `<desc>` of the SVG. The caller escapes the text.
 
-use super::Topology;
+use super::Diagram;
 use super::forest::Forest;
 use super::text::clean;
 
-/// Says who runs where, who hosts whom, and who is connected.
-pub(super) fn describe(topology: &Topology, forest: &Forest) -> String {
-    let name = |node: usize| clean(&topology.nodes[node].name);
-    let region = |at: usize| clean(&topology.regions[at].name);
+/// Describes hosts, children and connections.
+pub(super) fn describe(diagram: &Diagram, forest: &Forest) -> String {
+    let name = |node: usize| clean(&diagram.nodes[node].name);
+    let region = |at: usize| clean(&diagram.regions[at].name);
     let mut parts = Vec::new();
-    for (host, tops) in forest.tops_by_host(topology) {
+    for (host, tops) in forest.tops_by_host(diagram) {
         let names: Vec<_> = tops.iter().map(|top| name(*top)).collect();
         let place = if host.is_empty() { "Roots" } else { host };
         parts.push(format!("{place}: {}", names.join(", ")));

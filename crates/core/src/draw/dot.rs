@@ -1,68 +1,64 @@
-//! The topology as a Graphviz graph, for those who want to lay it out themselves.
-//!
-//! In: a [`Topology`]. Out: DOT text. Machines keep their names as identifiers, so that the file
-//! can be edited by hand; labels are HTML-like and escaped as such.
-//! Never: coordinates.
+//! Renders a diagram as a Graphviz graph. Nodes keep their names as ids, so that the file can be edited;
+//! labels are HTML-like and escaped as such.
 
 use std::collections::BTreeSet;
 
+use super::card_kind::CardKind;
 use super::forest::{Forest, Shape, subtitle};
-use super::kind::Kind;
 use super::text::{clean, detail, xml};
-use super::{Node, Region, Topology};
+use super::{Diagram, DiagramNode, DiagramRegion};
 
 const FONT: &str = "Helvetica,Arial,sans-serif";
 
-/// Renders the topology as DOT.
-pub fn dot(topology: &Topology) -> String {
-    let forest = Forest::of(topology);
-    let mut names = Names::default();
-    let ids: Vec<_> = topology
+/// Renders the diagram as DOT.
+pub fn dot(diagram: &Diagram) -> String {
+    let forest = Forest::of(diagram);
+    let mut allocator = IdAllocator::default();
+    let ids: Vec<_> = diagram
         .nodes
         .iter()
-        .map(|node| names.take(&node.name))
+        .map(|node| allocator.allocate(&node.name))
         .collect();
     let mut out = Vec::new();
-    head(topology, &forest, &mut out);
+    head(diagram, &forest, &mut out);
     match forest.shape {
-        Shape::Tiers => tiers(topology, &forest, &ids, &mut names, &mut out),
+        Shape::Tiers => tiers(diagram, &forest, &ids, &mut allocator, &mut out),
         Shape::Ring => {
-            nodes(topology, &forest, 0..ids.len(), &ids, "  ", &mut out);
+            nodes(diagram, &forest, 0..ids.len(), &ids, "  ", &mut out);
             same_rank(&forest.tops, &ids, &mut out);
         }
         Shape::Hub => {
-            nodes(topology, &forest, 0..ids.len(), &ids, "  ", &mut out);
+            nodes(diagram, &forest, 0..ids.len(), &ids, "  ", &mut out);
             same_rank(&forest.spokes, &ids, &mut out);
         }
-        Shape::Regions => regions(topology, &forest, &ids, &mut names, &mut out),
+        Shape::Regions => regions(diagram, &forest, &ids, &mut allocator, &mut out),
     }
     edges(&forest, &ids, &mut out);
     out.push("}\n".to_owned());
     out.join("\n")
 }
 
-/// Hands out identifiers: the name itself, or the name with a number when it was taken.
+/// Allocates ids: the name itself, or the name with a number if it is taken.
 #[derive(Default)]
-struct Names {
+struct IdAllocator {
     taken: BTreeSet<String>,
 }
 
-impl Names {
-    fn take(&mut self, name: &str) -> String {
+impl IdAllocator {
+    fn allocate(&mut self, name: &str) -> String {
         let name = clean(name);
         let numbered = (2..).map(|number: u64| format!("{name}#{number}"));
-        let mut wishes = std::iter::once(name.clone()).chain(numbered);
-        // The wishes never end and the taken names do.
-        let id = wishes
-            .find(|wish| !self.taken.contains(wish))
+        let mut candidates = std::iter::once(name.clone()).chain(numbered);
+        let id = candidates
+            .find(|id| !self.taken.contains(id))
             .unwrap_or_default();
         self.taken.insert(id.clone());
         quote(&id)
     }
 }
 
-/// A quoted identifier or value. A backslash is doubled, because one before the closing quote
-/// would escape it.
+/// Quotes an id or value. Backslashes are doubled, because one before the closing quote would escape
+/// it.
 fn quote(text: &str) -> String {
     format!(
         "\"{}\"",
@@ -70,19 +66,19 @@ fn quote(text: &str) -> String {
     )
 }
 
-fn head(topology: &Topology, forest: &Forest, out: &mut Vec<String>) {
-    let words: Vec<_> = subtitle(topology, forest.shape)
+fn head(diagram: &Diagram, forest: &Forest, out: &mut Vec<String>) {
+    let words: Vec<_> = subtitle(diagram, forest.shape)
         .iter()
         .map(|word| xml(word))
         .collect();
     let label = format!(
         "<<b>{}</b><br/><font point-size=\"11\" color=\"#52606f\">{}</font><br/> >",
-        or_space(xml(&topology.name)),
+        or_space(xml(&diagram.name)),
         words.join(" · ")
     );
-    out.push(format!("digraph {} {{", quote(&topology.name)));
-    // Lines between clusters need a gap to be seen in; nodes of one tree do not. Clusters rank
-    // their own nodes, which keeps panels compact; everywhere else ranks are common to all.
+    out.push(format!("digraph {} {{", quote(&diagram.name)));
+    // Lines between clusters need a gap. Clusters rank their own nodes, which keeps panels compact;
+    // everywhere else ranks are common to all.
     let (nodesep, newrank) = match forest.shape {
         Shape::Regions => ("0.7", "false"),
         Shape::Tiers | Shape::Ring | Shape::Hub => ("0.35", "true"),
@@ -100,21 +96,21 @@ fn head(topology: &Topology, forest: &Forest, out: &mut Vec<String>) {
 }
 
 fn tiers(
-    topology: &Topology,
+    diagram: &Diagram,
     forest: &Forest,
     ids: &[String],
-    names: &mut Names,
+    allocator: &mut IdAllocator,
     out: &mut Vec<String>,
 ) {
-    nodes(topology, forest, 0..ids.len(), ids, "  ", out);
+    nodes(diagram, forest, 0..ids.len(), ids, "  ", out);
     let mut lines = Vec::new();
     for (host, tops) in forest
-        .tops_by_host(topology)
+        .tops_by_host(diagram)
         .iter()
         .filter(|(host, _)| !host.is_empty())
     {
-        let id = names.take(host);
-        let colours = Kind::Host.light();
+        let id = allocator.allocate(host);
+        let colours = CardKind::Host.light();
         out.push(format!(
             "  {id} [label=<<b>{}</b><br/><font point-size=\"10\">host</font>>, \
              style=\"rounded,filled,dashed\", fillcolor=\"{}\", color=\"{}\", fontcolor=\"{}\"];",
@@ -130,30 +126,30 @@ fn tiers(
 }
 
 fn regions(
-    topology: &Topology,
+    diagram: &Diagram,
     forest: &Forest,
     ids: &[String],
-    names: &mut Names,
+    allocator: &mut IdAllocator,
     out: &mut Vec<String>,
 ) {
     // A line between clusters needs a node at each end; an empty region gets an invisible one.
-    let mut doors = Vec::new();
-    let mut members = forest.by_region(0..ids.len(), topology.regions.len());
+    let mut anchors = Vec::new();
+    let mut members = forest.by_region(0..ids.len(), diagram.regions.len());
     let rest = members.pop().map_or_else(Vec::new, |(_, rest)| rest);
-    let tops = forest.tops_by_region(topology.regions.len());
+    let tops = forest.tops_by_region(diagram.regions.len());
     let inside = members.into_iter().zip(&tops);
-    for ((at, region), ((_, members), (_, tops))) in topology.regions.iter().enumerate().zip(inside)
+    for ((at, region), ((_, members), (_, tops))) in diagram.regions.iter().enumerate().zip(inside)
     {
         out.push(format!("  subgraph \"cluster_{at}\" {{"));
         out.push(format!(
             "    graph [label={}, labeljust=l, style=\"rounded,filled\", fillcolor=\"#f6f8fb\", \
              color=\"#cfd8e3\", fontsize=14, margin=16];",
-            region_label(region, topology)
+            region_label(region, diagram)
         ));
-        nodes(topology, forest, members.into_iter(), ids, "    ", out);
-        doors.push(tops.first().map_or_else(
+        nodes(diagram, forest, members.into_iter(), ids, "    ", out);
+        anchors.push(tops.first().map_or_else(
             || {
-                let id = names.take(&format!("{} (empty)", region.name));
+                let id = allocator.allocate(&format!("{} (empty)", region.name));
                 out.push(format!("    {id} [style=invis, label=\"\"];"));
                 id
             },
@@ -161,18 +157,18 @@ fn regions(
         ));
         out.push("  }".to_owned());
     }
-    nodes(topology, forest, rest.into_iter(), ids, "  ", out);
+    nodes(diagram, forest, rest.into_iter(), ids, "  ", out);
     for (a, b) in &forest.links {
         out.push(format!(
             "  {} -> {} [dir=none, style=dashed, color=\"#4f46e5\", penwidth=1.8, \
              constraint=false, ltail=\"cluster_{a}\", lhead=\"cluster_{b}\"];",
-            doors[*a], doors[*b]
+            anchors[*a], anchors[*b]
         ));
     }
 }
 
-fn region_label(region: &Region, topology: &Topology) -> String {
-    let host = region.host.as_deref().unwrap_or(&topology.host);
+fn region_label(region: &DiagramRegion, diagram: &Diagram) -> String {
+    let host = region.host.as_deref().unwrap_or(&diagram.host);
     let on = if host.is_empty() {
         String::new()
     } else {
@@ -183,7 +179,7 @@ fn region_label(region: &Region, topology: &Topology) -> String {
 }
 
 fn nodes(
-    topology: &Topology,
+    diagram: &Diagram,
     forest: &Forest,
     members: impl Iterator<Item = usize>,
     ids: &[String],
@@ -191,8 +187,8 @@ fn nodes(
     out: &mut Vec<String>,
 ) {
     for at in members {
-        let node = &topology.nodes[at];
-        let colours = Kind::of(&node.kind).light();
+        let node = &diagram.nodes[at];
+        let colours = CardKind::of(&node.kind).light();
         let mut extra = String::new();
         if forest.hub == Some(at) {
             extra.push_str(", peripheries=2, penwidth=2");
@@ -200,7 +196,7 @@ fn nodes(
         out.push(format!(
             "{indent}{} [label={}, fillcolor=\"{}\", color=\"{}\", fontcolor=\"{}\"{extra}];",
             ids[at],
-            label(node, forest.host_note(topology, at)),
+            label(node, forest.host_note(diagram, at)),
             colours.fill,
             colours.stroke,
             colours.text
@@ -208,7 +204,7 @@ fn nodes(
     }
 }
 
-fn label(node: &Node, host: Option<&str>) -> String {
+fn label(node: &DiagramNode, host: Option<&str>) -> String {
     let mut words: Vec<_> = [&node.kind]
         .into_iter()
         .chain(&node.details)
@@ -227,7 +223,7 @@ fn label(node: &Node, host: Option<&str>) -> String {
     format!("<<b>{}</b>{small}>", or_space(xml(&node.name)))
 }
 
-/// Graphviz refuses an empty element in an HTML-like label.
+/// Graphviz rejects an empty element in an HTML-like label.
 fn or_space(text: String) -> String {
     if text.is_empty() {
         " ".to_owned()

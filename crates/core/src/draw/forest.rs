@@ -1,13 +1,10 @@
-//! The topology put in order: who hangs below whom, without cycles or indices that lead nowhere.
-//!
-//! In: a [`Topology`]. Out: a [`Forest`] that the four drawings share, and the line below the title.
-//! Never: coordinates, wording of one format.
+//! A [`Forest`] is a diagram without cycles and invalid indices, shared by all output formats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Node, Topology};
+use super::{Diagram, DiagramNode};
 
-/// How the picture is arranged as a whole.
+/// The overall arrangement of a diagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Hosts on top, their roots below.
@@ -20,22 +17,22 @@ pub(super) enum Shape {
     Regions,
 }
 
-/// A topology without contradictions.
+/// A consistent diagram.
 pub(super) struct Forest {
     pub(super) shape: Shape,
-    /// Children that are drawn below their parent, in manifest order.
+    /// The children drawn below each node, in manifest order.
     pub(super) children: Vec<Vec<usize>>,
-    /// Nodes that are drawn below no other node. With [`Shape::Hub`] the spokes are not among them.
+    /// Nodes drawn below no other node, without the spokes of a [`Shape::Hub`].
     pub(super) tops: Vec<usize>,
     /// The region of each node, its own or that of its parent.
     pub(super) region: Vec<Option<usize>>,
-    /// Parent and child in different regions: drawn apart, joined by a line.
+    /// Parents and children in different regions, connected by a line.
     pub(super) across: Vec<(usize, usize)>,
     /// Peer pairs, smaller index first, each once.
     pub(super) peers: Vec<(usize, usize)>,
     /// The peers of each node, in manifest order.
     peers_of: Vec<Vec<usize>>,
-    /// Region pairs, smaller index first, each once.
+    /// DiagramRegion pairs, smaller index first, each once.
     pub(super) links: Vec<(usize, usize)>,
     pub(super) hub: Option<usize>,
     /// Roots that belong to the hub without being its children, in manifest order.
@@ -43,18 +40,18 @@ pub(super) struct Forest {
 }
 
 impl Forest {
-    pub(super) fn of(topology: &Topology) -> Self {
-        let n_nodes = topology.nodes.len();
-        let parents = sound_parents(&topology.nodes);
-        let hub = topology.hub.filter(|hub| *hub < n_nodes);
-        // In the flat pattern everybody is a peer of everybody: lines would only add noise.
-        let shown: &[_] = if topology.pattern == "flat" {
+    pub(super) fn of(diagram: &Diagram) -> Self {
+        let n_nodes = diagram.nodes.len();
+        let parents = valid_parents(&diagram.nodes);
+        let hub = diagram.hub.filter(|hub| *hub < n_nodes);
+        // In the flat pattern all nodes are peers of each other: lines would add nothing.
+        let shown: &[_] = if diagram.pattern == "flat" {
             &[]
         } else {
-            &topology.peers
+            &diagram.peers
         };
         let peers = pairs(shown, n_nodes);
-        let shape = if !topology.regions.is_empty() {
+        let shape = if !diagram.regions.is_empty() {
             Shape::Regions
         } else if hub.is_some() {
             Shape::Hub
@@ -64,7 +61,7 @@ impl Forest {
             Shape::Tiers
         };
 
-        let region = regions(topology, &parents);
+        let region = regions(diagram, &parents);
         let mut children = vec![Vec::new(); n_nodes];
         let mut tops = Vec::new();
         let mut across = Vec::new();
@@ -87,7 +84,7 @@ impl Forest {
         if shape == Shape::Hub {
             tops.retain(|node| spokes.binary_search(node).is_err());
         }
-        let links = pairs(&topology.links, topology.regions.len());
+        let links = pairs(&diagram.links, diagram.regions.len());
         let mut peers_of = vec![Vec::new(); n_nodes];
         for (a, b) in &peers {
             peers_of[*a].push(*b);
@@ -112,7 +109,7 @@ impl Forest {
         self.peers_of[node].iter().copied()
     }
 
-    /// Whether a node belongs to the hub without being its child.
+    /// Returns whether a node is a spoke of the hub and not its child.
     pub(super) fn is_spoke(&self, node: usize) -> bool {
         self.spokes.binary_search(&node).is_ok()
     }
@@ -123,7 +120,7 @@ impl Forest {
         at.ok().map(|at| self.across[at].0)
     }
 
-    /// Nodes drawn directly below a node, and whether each is there as a spoke.
+    /// Nodes drawn directly below a node, and whether each is a spoke.
     pub(super) fn below(&self, node: usize) -> Vec<(usize, bool)> {
         let mut below: Vec<_> = self.children[node]
             .iter()
@@ -135,16 +132,13 @@ impl Forest {
         below
     }
 
-    /// The tops of each host in order of first use. The name is empty when nobody gave one.
-    pub(super) fn tops_by_host<'t>(&self, topology: &'t Topology) -> Vec<(&'t str, Vec<usize>)> {
-        let mut place = BTreeMap::new();
+    /// The tops of each host in order of first use. The name may be empty.
+    pub(super) fn tops_by_host<'t>(&self, diagram: &'t Diagram) -> Vec<(&'t str, Vec<usize>)> {
+        let mut index = BTreeMap::new();
         let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
         for &top in &self.tops {
-            let host = topology.nodes[top]
-                .host
-                .as_deref()
-                .unwrap_or(&topology.host);
-            let at = *place.entry(host).or_insert_with(|| {
+            let host = diagram.nodes[top].host.as_deref().unwrap_or(&diagram.host);
+            let at = *index.entry(host).or_insert_with(|| {
                 groups.push((host, Vec::new()));
                 groups.len() - 1
             });
@@ -156,7 +150,7 @@ impl Forest {
     /// The tops of each region, and last those of no region, if there are any.
     pub(super) fn tops_by_region(&self, n_regions: usize) -> Vec<(Option<usize>, Vec<usize>)> {
         let mut groups = self.by_region(self.tops.iter().copied(), n_regions);
-        groups.retain(|(place, tops)| place.is_some() || !tops.is_empty());
+        groups.retain(|(region, tops)| region.is_some() || !tops.is_empty());
         groups
     }
 
@@ -166,42 +160,42 @@ impl Forest {
         nodes: impl Iterator<Item = usize>,
         n_regions: usize,
     ) -> Vec<(Option<usize>, Vec<usize>)> {
-        let places = (0..n_regions).map(Some).chain([None]);
-        let mut groups: Vec<_> = places.map(|place| (place, Vec::new())).collect();
+        let keys = (0..n_regions).map(Some).chain([None]);
+        let mut groups: Vec<_> = keys.map(|region| (region, Vec::new())).collect();
         for node in nodes {
             groups[self.region[node].unwrap_or(n_regions)].1.push(node);
         }
         groups
     }
 
-    /// The host to write next to a node, because nothing else in the picture shows it.
-    pub(super) fn host_note<'t>(&self, topology: &'t Topology, node: usize) -> Option<&'t str> {
+    /// The host to show next to a node, if nothing else in the diagram shows it.
+    pub(super) fn host_note<'t>(&self, diagram: &'t Diagram, node: usize) -> Option<&'t str> {
         let shown_above = self.shape == Shape::Tiers && self.tops.binary_search(&node).is_ok();
-        topology.nodes[node]
+        diagram.nodes[node]
             .host
             .as_deref()
             .filter(|host| !shown_above && !host.is_empty())
     }
 }
 
-/// Says in a few words what the picture shows: pattern, how many machines, where.
-pub(super) fn subtitle(topology: &Topology, shape: Shape) -> Vec<String> {
+/// Returns the parts of the subtitle: pattern, number of machines, host.
+pub(super) fn subtitle(diagram: &Diagram, shape: Shape) -> Vec<String> {
     let mut words = Vec::new();
-    if !topology.pattern.is_empty() {
-        words.push(topology.pattern.clone());
+    if !diagram.pattern.is_empty() {
+        words.push(diagram.pattern.clone());
     }
-    let count = match topology.nodes.len() {
+    let count = match diagram.nodes.len() {
         1 => "1 machine".to_owned(),
         n_nodes => format!("{n_nodes} machines"),
     };
     words.push(count);
     match shape {
-        Shape::Regions => words.push(match topology.regions.len() {
+        Shape::Regions => words.push(match diagram.regions.len() {
             1 => "1 region".to_owned(),
             n_regions => format!("{n_regions} regions"),
         }),
-        Shape::Hub | Shape::Ring if !topology.host.is_empty() => {
-            words.push(format!("on {}", topology.host));
+        Shape::Hub | Shape::Ring if !diagram.host.is_empty() => {
+            words.push(format!("on {}", diagram.host));
         }
         // Tiers show the host as the top of the tree.
         Shape::Hub | Shape::Ring | Shape::Tiers => {}
@@ -209,15 +203,15 @@ pub(super) fn subtitle(topology: &Topology, shape: Shape) -> Vec<String> {
     words
 }
 
-/// Drops parents that do not exist, and cuts each cycle above its first node.
-fn sound_parents(nodes: &[Node]) -> Vec<Option<usize>> {
+/// Removes parents that do not exist, and breaks each cycle at its first node.
+fn valid_parents(nodes: &[DiagramNode]) -> Vec<Option<usize>> {
     let mut parents: Vec<_> = nodes
         .iter()
         .map(|node| node.parent.filter(|parent| *parent < nodes.len()))
         .collect();
     for start in 0..nodes.len() {
         let mut at = start;
-        // A cycle that `start` is not part of was cut before or is cut later: the count ends the walk.
+        // Cycles without `start` are broken at another node: the count ends the walk.
         for _ in 0..nodes.len() {
             match parents[at] {
                 Some(parent) if parent == start => {
@@ -240,11 +234,11 @@ fn root_of(node: usize, parents: &[Option<usize>]) -> usize {
     at
 }
 
-fn regions(topology: &Topology, parents: &[Option<usize>]) -> Vec<Option<usize>> {
+fn regions(diagram: &Diagram, parents: &[Option<usize>]) -> Vec<Option<usize>> {
     let own = |node: usize| {
-        topology.nodes[node]
+        diagram.nodes[node]
             .region
-            .filter(|at| *at < topology.regions.len())
+            .filter(|at| *at < diagram.regions.len())
     };
     let nearest = |node: usize| {
         let mut at = node;
@@ -256,7 +250,7 @@ fn regions(topology: &Topology, parents: &[Option<usize>]) -> Vec<Option<usize>>
             }
         }
     };
-    (0..topology.nodes.len()).map(nearest).collect()
+    (0..diagram.nodes.len()).map(nearest).collect()
 }
 
 fn pairs(raw: &[(usize, usize)], limit: usize) -> Vec<(usize, usize)> {

@@ -1,11 +1,8 @@
-//! What a picture consists of before it is markup: points, cards and lines.
-//!
-//! In: nothing. Out: types in whole pixels, so that every machine draws the same bytes.
-//! Never: arranging anything.
+//! The elements of a layout: points, cards and lines, in whole pixels, so that output is reproducible.
 
-use super::kind::Kind;
+use super::card_kind::CardKind;
 
-/// A place; y grows downwards.
+/// A point; y grows downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) x: i64,
@@ -34,16 +31,16 @@ impl Rect {
 #[derive(Clone, Debug)]
 pub(super) struct Card {
     pub(super) rect: Rect,
-    /// The node it stands for; none for a host.
+    /// Its node; `None` for a host.
     pub(super) node: Option<usize>,
-    pub(super) kind: Kind,
+    pub(super) kind: CardKind,
     pub(super) label: String,
     pub(super) name: String,
     pub(super) lines: Vec<String>,
     pub(super) hub: bool,
 }
 
-/// What a line means.
+/// The meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Line {
     Child,
@@ -52,19 +49,19 @@ pub(super) enum Line {
     Link,
 }
 
-/// How a line gets from point to point.
+/// The shape of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bend {
     Straight,
     /// Right angles with round corners.
     Corners,
-    /// Leaves and arrives vertically.
-    Swing,
-    /// Curves around something in the way.
-    Bow,
+    /// A curve that is vertical at both ends.
+    SCurve,
+    /// A curve around a card in between.
+    Arc,
 }
 
-/// A line on its way.
+/// A line.
 #[derive(Clone, Debug)]
 pub(super) struct Edge {
     pub(super) line: Line,

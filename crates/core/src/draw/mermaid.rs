@@ -1,22 +1,19 @@
-//! The topology as a Mermaid flowchart, which code hosts and wikis draw by themselves.
-//!
-//! In: a [`Topology`]. Out: Mermaid text. Identifiers are numbers, because Mermaid has reserved
-//! words (`end`) that are fine host names; all text is in quotes, with entities for the rest.
-//! Never: HTML other than line breaks; strict viewers show anything else as it is written.
+//! Renders a diagram as a Mermaid flowchart. Ids are numbers, because Mermaid has reserved words (`end`)
+//! that are valid host names; all text is quoted, with entities for special characters.
 
 use std::fmt::Write as _;
 
-use super::Topology;
+use super::Diagram;
+use super::card_kind::CardKind;
 use super::forest::{Forest, Shape, subtitle};
-use super::kind::Kind;
 use super::text::{clean, detail, flow};
 
-/// Renders the topology as a Mermaid flowchart.
-pub fn mermaid(topology: &Topology) -> String {
-    let forest = Forest::of(topology);
-    let mut words = vec![clean(&topology.name)];
+/// Renders the diagram as a Mermaid flowchart.
+pub fn mermaid(diagram: &Diagram) -> String {
+    let forest = Forest::of(diagram);
+    let mut words = vec![clean(&diagram.name)];
     words.extend(
-        subtitle(topology, forest.shape)
+        subtitle(diagram, forest.shape)
             .iter()
             .map(|word| clean(word)),
     );
@@ -37,7 +34,7 @@ pub fn mermaid(topology: &Topology) -> String {
 
     match forest.shape {
         Shape::Tiers => {
-            let hosts = forest.tops_by_host(topology);
+            let hosts = forest.tops_by_host(diagram);
             let named = || {
                 hosts
                     .iter()
@@ -50,7 +47,7 @@ pub fn mermaid(topology: &Topology) -> String {
                     .lines
                     .push(format!("  h{at}[\"{text}<br/>host\"]:::host"));
             }
-            chart.nodes(topology, &forest, 0..topology.nodes.len(), "  ");
+            chart.nodes(diagram, &forest, 0..diagram.nodes.len(), "  ");
             for (at, (_, tops)) in named() {
                 for top in tops {
                     chart.edge(&format!("h{at} --> n{top}"), None);
@@ -58,12 +55,12 @@ pub fn mermaid(topology: &Topology) -> String {
             }
         }
         Shape::Ring | Shape::Hub => {
-            chart.nodes(topology, &forest, 0..topology.nodes.len(), "  ");
+            chart.nodes(diagram, &forest, 0..diagram.nodes.len(), "  ");
         }
-        Shape::Regions => chart.regions(topology, &forest),
+        Shape::Regions => chart.regions(diagram, &forest),
     }
     chart.edges(&forest);
-    chart.classes(topology, &forest);
+    chart.classes(diagram, &forest);
     chart.lines.push(String::new());
     chart.lines.join("\n")
 }
@@ -75,12 +72,12 @@ struct Chart {
     styles: Vec<(&'static str, Vec<usize>)>,
 }
 
-/// Mermaid breaks lines at 200 pixels of its font wherever it likes: break them before. Its font is
-/// 16 pixels high, and narrower than the one we measure by.
+/// Mermaid breaks lines at 200 pixels of its font at any character: break them before. Its font is 16
+/// pixels high, and narrower than the one used for measuring.
 const LINE_WIDTH: i64 = 190;
 const LINE_SIZE: i64 = 14;
 
-/// The look of regions, and of edges that are not between parent and child.
+/// Styles of regions, and of edges that are not between parent and child.
 const REGION: &str = "fill:#f6f8fb,stroke:#cfd8e3,color:#0f172a";
 const SPOKE: &str = "stroke:#0284c7,stroke-width:3px";
 const PEER: &str = "stroke:#db2777,stroke-width:2px";
@@ -89,19 +86,19 @@ const LINK: &str = "stroke:#4f46e5,stroke-width:2px,stroke-dasharray:6 4";
 impl Chart {
     fn nodes(
         &mut self,
-        topology: &Topology,
+        diagram: &Diagram,
         forest: &Forest,
         members: impl Iterator<Item = usize>,
         indent: &str,
     ) {
         for at in members {
-            let node = &topology.nodes[at];
+            let node = &diagram.nodes[at];
             let words = [&node.kind]
                 .into_iter()
                 .chain(&node.details)
                 .map(|word| detail(word));
             let on = forest
-                .host_note(topology, at)
+                .host_note(diagram, at)
                 .map(|host| format!("on {}", clean(host)));
             let words: Vec<_> = words.chain(on).filter(|word| !word.is_empty()).collect();
             let mut text = escape(&node.name);
@@ -109,25 +106,25 @@ impl Chart {
                 // Writing to a string cannot fail.
                 let _ = write!(text, "<br/>{}", escape(&line));
             }
-            // The hub is round, so that it stands out on viewers that drop the colours too.
+            // The hub is round, so that it stands out in viewers without colours too.
             let (open, close) = if forest.hub == Some(at) {
                 ("([", "])")
             } else {
                 ("[", "]")
             };
-            let class = Kind::of(&node.kind).class();
+            let class = CardKind::of(&node.kind).class();
             self.lines
                 .push(format!("{indent}n{at}{open}\"{text}\"{close}:::{class}"));
         }
     }
 
-    fn regions(&mut self, topology: &Topology, forest: &Forest) {
-        let n_nodes = topology.nodes.len();
-        let mut members = forest.by_region(0..n_nodes, topology.regions.len());
+    fn regions(&mut self, diagram: &Diagram, forest: &Forest) {
+        let n_nodes = diagram.nodes.len();
+        let mut members = forest.by_region(0..n_nodes, diagram.regions.len());
         let rest = members.pop().map_or_else(Vec::new, |(_, rest)| rest);
-        let regions = topology.regions.iter().enumerate();
+        let regions = diagram.regions.iter().enumerate();
         for ((at, region), (_, members)) in regions.zip(members) {
-            let host = region.host.as_deref().unwrap_or(&topology.host);
+            let host = region.host.as_deref().unwrap_or(&diagram.host);
             let on = if host.is_empty() {
                 String::new()
             } else {
@@ -136,13 +133,13 @@ impl Chart {
             let name = escape(&region.name);
             self.lines.push(format!("  subgraph r{at}[\"{name}{on}\"]"));
             self.lines.push("    direction TB".to_owned());
-            self.nodes(topology, forest, members.into_iter(), "    ");
+            self.nodes(diagram, forest, members.into_iter(), "    ");
             self.lines.push("  end".to_owned());
         }
-        for at in 0..topology.regions.len() {
+        for at in 0..diagram.regions.len() {
             self.lines.push(format!("  style r{at} {REGION}"));
         }
-        self.nodes(topology, forest, rest.into_iter(), "  ");
+        self.nodes(diagram, forest, rest.into_iter(), "  ");
     }
 
     fn edges(&mut self, forest: &Forest) {
@@ -178,7 +175,7 @@ impl Chart {
         self.n_edges += 1;
     }
 
-    fn classes(&mut self, topology: &Topology, forest: &Forest) {
+    fn classes(&mut self, diagram: &Diagram, forest: &Forest) {
         for (style, edges) in &self.styles {
             let edges: Vec<_> = edges.iter().map(ToString::to_string).collect();
             self.lines
@@ -186,12 +183,12 @@ impl Chart {
         }
         let has_host = forest.shape == Shape::Tiers
             && forest
-                .tops_by_host(topology)
+                .tops_by_host(diagram)
                 .iter()
                 .any(|(host, _)| !host.is_empty());
-        for kind in Kind::ALL {
-            let of_kind = |node: &super::Node| Kind::of(&node.kind) == kind;
-            let occurs = topology.nodes.iter().any(of_kind) || (kind == Kind::Host && has_host);
+        for kind in CardKind::ALL {
+            let of_kind = |node: &super::DiagramNode| CardKind::of(&node.kind) == kind;
+            let occurs = diagram.nodes.iter().any(of_kind) || (kind == CardKind::Host && has_host);
             if occurs {
                 let colours = kind.light();
                 // Light boxes with dark text are readable on a dark page too.
@@ -202,7 +199,7 @@ impl Chart {
                     colours.stroke,
                     colours.text
                 );
-                if kind == Kind::Host {
+                if kind == CardKind::Host {
                     line.push_str(",stroke-dasharray:5 3");
                 }
                 self.lines.push(line);
@@ -211,8 +208,8 @@ impl Chart {
     }
 }
 
-/// Text inside quotes. Everything that is not plain becomes a numbered entity, because Mermaid
-/// looks for markdown, directives and style rules with patterns that do not know about quotes.
+/// Escapes quoted text. Special characters become numeric entities, because Mermaid parses Markdown,
+/// directives and style rules inside quotes too.
 fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in clean(text).chars() {

@@ -1,19 +1,17 @@
-//! Draws which machines a manifest makes, where they run and how they belong together.
-//!
-//! In: a [`Topology`]. Out: text: terminal tree, SVG, DOT or Mermaid.
-//! Never: I/O, validation. A broken topology (wrong index, parent cycle) draws what makes sense.
+//! Draws the diagram of a manifest: as a terminal tree, SVG, DOT or Mermaid. An inconsistent diagram
+//! (invalid index, parent cycle) is drawn as far as possible.
 
 mod block;
+mod card_kind;
 mod describe;
 mod dot;
 mod forest;
 mod geometry;
-mod kind;
+mod layout;
 mod mermaid;
 mod panel;
 mod path;
 mod ring;
-mod scene;
 mod style;
 mod svg;
 mod text;
@@ -24,49 +22,49 @@ pub use mermaid::mermaid;
 pub use svg::svg;
 pub use tree::{Glyphs, tree};
 
-/// Everything that is drawn about one manifest.
+/// The diagram of a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Topology {
+pub struct Diagram {
     /// The name of the manifest.
     pub name: String,
-    /// The pattern as the manifest names it: `flat`, `tiered`, `mesh`, `hub-spoke`, `federated`.
+    /// The pattern: `flat`, `tiered`, `mesh`, `hub-spoke`, `federated`.
     pub pattern: String,
-    /// Where roots run unless they say otherwise; may be empty.
+    /// The default host of roots; may be empty.
     pub host: String,
-    /// The machines, in the order of the manifest.
-    pub nodes: Vec<Node>,
-    /// Pairs of machines that know each other as equals, as indices into `nodes`. No direction.
+    /// The nodes, in the order of the manifest.
+    pub nodes: Vec<DiagramNode>,
+    /// Undirected pairs of peers, as indices into `nodes`.
     pub peers: Vec<(usize, usize)>,
-    /// The machine in the middle. Every other root is its spoke.
+    /// The hub. Every other root is its spoke.
     pub hub: Option<usize>,
     /// The regions of a federation.
-    pub regions: Vec<Region>,
-    /// Pairs of regions that are connected, as indices into `regions`. No direction.
+    pub regions: Vec<DiagramRegion>,
+    /// Undirected pairs of linked regions, as indices into `regions`.
     pub links: Vec<(usize, usize)>,
 }
 
-/// One machine.
+/// A node of a diagram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+pub struct DiagramNode {
     /// Its host name.
     pub name: String,
-    /// What it is: `vm`, `ct`, `pve`, `k3s`. Anything else is drawn in grey.
+    /// Its type: `vm`, `ct`, `pve`, `k3s`. Other types are drawn in grey.
     pub kind: String,
-    /// Short facts in a fixed order, so that they line up: image, preset, id, mode.
+    /// Short details in a fixed order, so that they are aligned: image, preset, id, mode.
     pub details: Vec<String>,
-    /// The machine that makes and hosts it, as an index into [`Topology::nodes`].
+    /// Its parent, as an index into [`Diagram::nodes`].
     pub parent: Option<usize>,
-    /// Its region, as an index into [`Topology::regions`]; without one, that of its parent.
+    /// Its region, as an index into [`Diagram::regions`]; without one, that of its parent.
     pub region: Option<usize>,
-    /// Where it runs, when that differs from [`Topology::host`].
+    /// Its host, if that differs from [`Diagram::host`].
     pub host: Option<String>,
 }
 
-/// One part of a federation.
+/// A region of a federation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Region {
+pub struct DiagramRegion {
     /// Its name.
     pub name: String,
-    /// Where its roots run, when that differs from [`Topology::host`].
+    /// The host of its roots, if that differs from [`Diagram::host`].
     pub host: Option<String>,
 }

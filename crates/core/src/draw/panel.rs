@@ -1,24 +1,23 @@
-//! Regions as panels in rows, and the lines between panels in lanes of their own.
+//! Arranges regions as panels in rows, and routes the links between them.
 //!
-//! In: the trees of each region, and which regions are linked. Out: a [`Scene`].
-//! Never: a link through a panel. Neighbours are joined in the gap; other links run above the
+//! Links never cross a panel: those of neighbours are drawn in the gap between them, others above the
 //! panels, and from row to row in a gutter on the left.
 
-use super::Topology;
+use super::Diagram;
 use super::block::{Block, rows};
 use super::geometry::{Bend, Edge, Line, Point, Rect};
-use super::scene::{Panel, Scene};
+use super::layout::{Layout, Panel};
 use super::style::{PANEL_HEAD, PANEL_NAME_SIZE, PANEL_NOTE_SIZE, PANEL_PAD};
 use super::text::{self, Weight};
 
-/// Pixels between panels; wide enough to see a link in it.
+/// Pixels between panels, wide enough for a link.
 const GAP: i64 = 56;
 /// Pixels between lanes, and between the ends of links on a panel.
 const LANE: i64 = 14;
 /// Pixels between the lowest lane and the panels.
 const LANE_FOOT: i64 = 20;
 
-/// A link that cannot be drawn in the gap between neighbours.
+/// A link between panels that are not neighbours.
 struct Detour {
     ends: [usize; 2],
     /// Where it leaves each panel.
@@ -32,13 +31,13 @@ struct Detour {
 /// Arranges the trees of regions; `None` is the group without a region, which gets no frame.
 pub(super) fn arrange(
     inner: Vec<(Option<usize>, Block)>,
-    topology: &Topology,
+    diagram: &Diagram,
     links: &[(usize, usize)],
     limit: i64,
-) -> Scene {
+) -> Layout {
     let mut panels: Vec<Panel> = inner
         .iter()
-        .map(|(region, block)| panel(*region, block, topology))
+        .map(|(region, block)| panel(*region, block, diagram))
         .collect();
     let widths: Vec<i64> = panels.iter().map(|panel| panel.rect.w).collect();
     let rows = rows(&widths, GAP, limit);
@@ -92,38 +91,39 @@ pub(super) fn arrange(
         y += height;
     }
 
-    let mut scene = Scene::default();
+    let mut layout = Layout::default();
     for ((_, block), panel) in inner.into_iter().zip(&panels) {
         let spare = (panel.rect.w - block.w) / 2;
         let (x, y) = (panel.rect.x + spare, panel.rect.y + PANEL_HEAD);
-        scene.block.absorb(block, x, y);
+        layout.block.absorb(block, x, y);
     }
     let ends = panels.iter().map(|panel| panel.rect.x + panel.rect.w);
-    scene.block.w = ends.max().unwrap_or(0);
-    scene.block.h = y;
-    scene
+    layout.block.w = ends.max().unwrap_or(0);
+    layout.block.h = y;
+    layout
         .block
         .edges
-        .extend(near.iter().map(|pair| bridge(&panels, **pair)));
-    scene
-        .block
-        .edges
-        .extend(detours.iter().map(|detour| way(detour, &row_of, &tops)));
-    scene.panels = panels
+        .extend(near.iter().map(|pair| neighbour_link(&panels, **pair)));
+    layout.block.edges.extend(
+        detours
+            .iter()
+            .map(|detour| detour_link(detour, &row_of, &tops)),
+    );
+    layout.panels = panels
         .into_iter()
         .filter(|panel| !panel.name.is_empty())
         .collect();
-    scene
+    layout
 }
 
-fn panel(region: Option<usize>, block: &Block, topology: &Topology) -> Panel {
+fn panel(region: Option<usize>, block: &Block, diagram: &Diagram) -> Panel {
     let (name, note) = region.map_or_else(Default::default, |at| {
-        let region = &topology.regions[at];
+        let region = &diagram.regions[at];
         let name = match text::clean(&region.name) {
             name if name.is_empty() => format!("region {}", at + 1),
             name => name,
         };
-        let host = region.host.as_deref().unwrap_or(&topology.host);
+        let host = region.host.as_deref().unwrap_or(&diagram.host);
         let note = if host.is_empty() {
             String::new()
         } else {
@@ -148,7 +148,7 @@ fn panel(region: Option<usize>, block: &Block, topology: &Topology) -> Panel {
 }
 
 /// Joins neighbours in the gap between them, at the height of their titles.
-fn bridge(panels: &[Panel], (left, right): (usize, usize)) -> Edge {
+fn neighbour_link(panels: &[Panel], (left, right): (usize, usize)) -> Edge {
     let (left, right) = (panels[left].rect, panels[right].rect);
     let y = left.y + PANEL_HEAD / 2;
     let points = vec![
@@ -193,9 +193,9 @@ fn detours(far: &[&(usize, usize)], panels: &[Panel], row_of: &[usize]) -> Vec<D
                 }
             }
         }
-        // To the left the near ones come first, to the right the far ones: a far link runs in a
-        // higher lane and would otherwise cross the near one where it rises.
-        here.sort_by_key(|(_, _, way)| (*way > 0, -*way));
+        // To the left the near ones come first, to the right the far ones: a far link uses a higher
+        // lane and would otherwise cross the near one.
+        here.sort_by_key(|(_, _, distance)| (*distance > 0, -*distance));
         let n_ports = i64::try_from(here.len()).unwrap_or(0);
         let step = LANE.min((panel.rect.w - 40) / n_ports.max(1)).max(1);
         let mut x = middle - step * (n_ports - 1) / 2;
@@ -241,7 +241,7 @@ fn assign_lanes(detours: &mut [Detour], row: usize, row_of: &[usize]) -> i64 {
     i64::try_from(lanes.len()).unwrap_or(0)
 }
 
-fn way(detour: &Detour, row_of: &[usize], tops: &[i64]) -> Edge {
+fn detour_link(detour: &Detour, row_of: &[usize], tops: &[i64]) -> Edge {
     let [from, to] = [0, 1].map(|end| {
         let top = tops[row_of[detour.ends[end]]];
         let lane = top - LANE_FOOT - detour.lanes[end] * LANE;

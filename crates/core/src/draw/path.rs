@@ -1,7 +1,4 @@
-//! Lines as SVG path data.
-//!
-//! In: an [`Edge`]. Out: the value of a `d` attribute; several can be joined into one.
-//! Never: where lines start and end.
+//! Renders lines as SVG path data. The results can be concatenated into one path.
 
 use std::fmt::Write as _;
 
@@ -20,12 +17,12 @@ pub(super) fn path(edge: &Edge) -> String {
     match edge.bend {
         Bend::Straight => ends("L"),
         Bend::Corners => corners(points),
-        Bend::Swing => {
+        Bend::SCurve => {
             let half = i64::midpoint(from.y, to.y);
             ends(&format!("C{} {half} {} {half} ", from.x, to.x))
         }
-        Bend::Bow => {
-            // The control point is a fifth of the length aside.
+        Bend::Arc => {
+            // The control point is offset by a fifth of the length.
             let x = i64::midpoint(from.x, to.x) + (to.y - from.y) / 5;
             let y = i64::midpoint(from.y, to.y) - (to.x - from.x) / 5;
             ends(&format!("Q{x} {y} "))
@@ -33,11 +30,11 @@ pub(super) fn path(edge: &Edge) -> String {
     }
 }
 
-/// Straight pieces with rounded corners between them.
+/// Renders straight segments with rounded corners.
 fn corners(points: &[Point]) -> String {
     let mut kept: Vec<Point> = Vec::new();
     for point in points {
-        let goes_on = |axis: fn(&Point) -> i64| {
+        let is_collinear = |axis: fn(&Point) -> i64| {
             kept.iter()
                 .rev()
                 .take(2)
@@ -47,7 +44,7 @@ fn corners(points: &[Point]) -> String {
         if kept.last() == Some(point) {
             continue;
         }
-        if goes_on(|p| p.x) || goes_on(|p| p.y) {
+        if is_collinear(|p| p.x) || is_collinear(|p| p.y) {
             kept.pop();
         }
         kept.push(*point);
@@ -71,7 +68,7 @@ fn corners(points: &[Point]) -> String {
     path
 }
 
-/// The point where the rounding of a corner starts, on the way to a neighbour on the same axis.
+/// Returns the point where the rounding of a corner starts, towards a neighbour on the same axis.
 fn towards(corner: Point, neighbour: Point) -> Point {
     let step = |distance: i64| distance.signum() * CORNER.min(distance.abs() / 2);
     Point {

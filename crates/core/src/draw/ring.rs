@@ -1,19 +1,16 @@
-//! Places equals on a ring: straight lines between any two of them meet no third.
-//!
-//! In: one block for each peer. Out: one block. What hangs on a peer grows outwards, away from
-//! the lines: above the upper half, below the lower half.
-//! Never: drawing the lines.
+//! Arranges peers on a ring, so that a straight line between two of them crosses no third. Their
+//! children are placed outside: above the upper half, below the lower half.
 
 use super::block::Block;
 use super::geometry::Rect;
 
-/// Pixels between neighbours; wider than in a tree, because the line between them is the point.
+/// Pixels between neighbours; wider than in a tree, because of the lines between them.
 const GAP: i64 = 64;
 /// Pixels between the upper and the lower half.
 const MIDDLE: i64 = 120;
-/// How much each further card in a half lifts the middle of the arc, and the most it may.
+/// Height of the arc per card in a half, and its maximum.
 const RISE: i64 = 56;
-const MOST_RISE: i64 = 420;
+const MAX_RISE: i64 = 420;
 
 /// Arranges blocks clockwise, starting at the upper left.
 pub(super) fn arrange(blocks: Vec<Block>) -> Block {
@@ -23,7 +20,7 @@ pub(super) fn arrange(blocks: Vec<Block>) -> Block {
     let n_upper = blocks.len() / 2;
     let mut upper = blocks;
     let mut lower = upper.split_off(n_upper);
-    // Of three, two are below: there, reading order is as good as the clock, and more usual.
+    // Of three, two are below: there, reading order is preferred to clockwise.
     if n_upper > 1 {
         lower.reverse();
     }
@@ -32,13 +29,13 @@ pub(super) fn arrange(blocks: Vec<Block>) -> Block {
     }
 
     let width = length(&upper).max(length(&lower));
-    let upper_places = places(&upper, width);
-    let lower_places = places(&lower, width);
-    // The top edge of an upper block is its height above the ring; the highest one is at 0.
-    let above = |(block, place): (&Block, &Rect)| block.h + place.y;
+    let upper_positions = positions(&upper, width);
+    let lower_positions = positions(&lower, width);
+    // Heights of upper blocks above the ring; the highest one is at 0.
+    let above = |(block, position): (&Block, &Rect)| block.h + position.y;
     let ground = upper
         .iter()
-        .zip(&upper_places)
+        .zip(&upper_positions)
         .map(above)
         .max()
         .unwrap_or(0);
@@ -48,12 +45,12 @@ pub(super) fn arrange(blocks: Vec<Block>) -> Block {
         anchor: width / 2,
         ..Block::default()
     };
-    for (block, place) in upper.into_iter().zip(upper_places) {
-        let y = ground - place.y - block.h;
-        whole.absorb(block, place.x, y);
+    for (block, position) in upper.into_iter().zip(upper_positions) {
+        let y = ground - position.y - block.h;
+        whole.absorb(block, position.x, y);
     }
-    for (block, place) in lower.into_iter().zip(lower_places) {
-        whole.absorb(block, place.x, ground + MIDDLE + place.y);
+    for (block, position) in lower.into_iter().zip(lower_positions) {
+        whole.absorb(block, position.x, ground + MIDDLE + position.y);
     }
     whole
 }
@@ -63,11 +60,11 @@ fn length(half: &[Block]) -> i64 {
 }
 
 /// Returns for each block its left edge, and as `y` its distance outwards from the ends of the arc.
-fn places(half: &[Block], width: i64) -> Vec<Rect> {
+fn positions(half: &[Block], width: i64) -> Vec<Rect> {
     let mut x = (width - length(half)) / 2;
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     for block in half {
-        places.push(Rect {
+        positions.push(Rect {
             x,
             y: 0,
             w: block.w,
@@ -75,26 +72,26 @@ fn places(half: &[Block], width: i64) -> Vec<Rect> {
         });
         x += block.w + GAP;
     }
-    let anchors: Vec<i64> = places
+    let anchors: Vec<i64> = positions
         .iter()
         .zip(half)
         .map(|(at, block)| at.x + block.anchor)
         .collect();
     let (Some(first), Some(last)) = (anchors.first(), anchors.last()) else {
-        return places;
+        return positions;
     };
     let rise = match i64::try_from(half.len()).unwrap_or(i64::MAX) {
         ..3 => 0,
         n_cards => n_cards
             .saturating_mul(RISE)
             .saturating_sub(RISE)
-            .min(MOST_RISE),
+            .min(MAX_RISE),
     };
-    // A parabola through the first and the last card: cards in convex position, so that a straight
-    // line between two of them passes inside all others.
+    // A parabola through the first and the last card: a convex arrangement, so that a line between
+    // two cards passes inside all others.
     let span = (last - first).max(1);
-    for (place, anchor) in places.iter_mut().zip(&anchors) {
-        place.y = 4 * rise * (anchor - first) * (last - anchor) / (span * span);
+    for (position, anchor) in positions.iter_mut().zip(&anchors) {
+        position.y = 4 * rise * (anchor - first) * (last - anchor) / (span * span);
     }
-    places
+    positions
 }

@@ -1,13 +1,10 @@
-//! Sizes and the style sheet of the SVG, light and dark.
-//!
-//! In: nothing. Out: constants in pixels, and the text of the `<style>` element.
-//! Never: fonts, images or rules from elsewhere; a picture is one file that works everywhere.
+//! Sizes in pixels and the style sheet of the SVG, light and dark, without external resources.
 
 use std::fmt::Write as _;
 
-use super::kind::Kind;
+use super::card_kind::CardKind;
 
-/// Space around the whole picture.
+/// Space around the diagram.
 pub(super) const MARGIN: i64 = 28;
 pub(super) const TITLE_SIZE: i64 = 20;
 pub(super) const SUBTITLE_SIZE: i64 = 13;
@@ -21,13 +18,13 @@ pub(super) const CARD_RADIUS: i64 = 10;
 pub(super) const HEAD: i64 = 38;
 pub(super) const NAME_SIZE: i64 = 14;
 pub(super) const LABEL_SIZE: i64 = 10;
-/// Space left and right of the text in the pill that says the kind.
+/// Space left and right of the text in the label of the kind.
 pub(super) const LABEL_PAD: i64 = 7;
 pub(super) const LABEL_HEIGHT: i64 = 17;
 pub(super) const DETAIL_SIZE: i64 = 12;
 /// From one line of details to the next.
 pub(super) const DETAIL_STEP: i64 = 17;
-/// How far the ring around a hub stands off its card.
+/// Distance between a hub and the ring around it.
 pub(super) const HUB_RING: i64 = 5;
 
 pub(super) const PANEL_PAD: i64 = 20;
@@ -104,7 +101,7 @@ pub(super) fn sheet() -> String {
     for (selectors, property, light, _) in COLOURS {
         rule(&mut css, selectors, &format!("{property}:{light}"));
     }
-    for kind in Kind::ALL {
+    for kind in CardKind::ALL {
         let colours = kind.light();
         card_rules(&mut css, kind, colours.fill, colours.stroke);
     }
@@ -112,7 +109,7 @@ pub(super) fn sheet() -> String {
     for (selectors, property, _, dark) in COLOURS {
         rule(&mut css, selectors, &format!("{property}:{dark}"));
     }
-    for kind in Kind::ALL {
+    for kind in CardKind::ALL {
         let colours = kind.dark();
         card_rules(&mut css, kind, colours.fill, colours.stroke);
     }
@@ -120,7 +117,7 @@ pub(super) fn sheet() -> String {
     css
 }
 
-fn card_rules(css: &mut String, kind: Kind, fill: &str, stroke: &str) {
+fn card_rules(css: &mut String, kind: CardKind, fill: &str, stroke: &str) {
     let class = kind.class();
     let card = format!(".{class} .card,.{class}.swatch");
     rule(css, &card, &format!("fill:{fill};stroke:{stroke}"));

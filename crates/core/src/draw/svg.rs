@@ -1,52 +1,49 @@
-//! The topology as a picture: one SVG without anything from outside, for light and dark pages.
-//!
-//! In: a [`Topology`]. Out: SVG 1.1 text with title, description, cards, lines and a legend.
-//! Never: deciding where cards are (that is `scene`).
+//! Renders a diagram as SVG without external resources, for light and dark pages.
 
 use super::block::Block;
+use super::card_kind::CardKind;
 use super::forest::{Forest, subtitle};
 use super::geometry::{Card, Edge, Line, Point};
-use super::kind::Kind;
+use super::layout::{Layout, Panel};
 use super::path::path;
-use super::scene::{Panel, Scene};
 use super::style::{
     CARD_PAD, CARD_RADIUS, DETAIL_STEP, HEAD, HUB_RING, LABEL_HEIGHT, LABEL_PAD, LABEL_SIZE,
     LEGEND_SIZE, LEGEND_STEP, MARGIN, PANEL_PAD, ROOT_CLASS, SUBTITLE_SIZE, TITLE_HEIGHT,
     TITLE_SIZE, sheet,
 };
 use super::text::{self, Weight, xml};
-use super::{Topology, describe};
+use super::{Diagram, describe};
 
-/// Narrower than this, a picture is scaled up to unreadable size by some viewers, in pixels.
+/// The minimum width in pixels: some viewers scale up narrower images.
 const LEAST_WIDTH: i64 = 460;
 
-/// Renders the topology as SVG.
-pub fn svg(topology: &Topology) -> String {
-    let forest = Forest::of(topology);
-    let mut scene = Scene::of(topology, &forest);
-    let title = text::clean(&topology.name);
-    let words: Vec<_> = subtitle(topology, forest.shape)
+/// Renders the diagram as SVG.
+pub fn svg(diagram: &Diagram) -> String {
+    let forest = Forest::of(diagram);
+    let mut layout = Layout::of(diagram, &forest);
+    let title = text::clean(&diagram.name);
+    let words: Vec<_> = subtitle(diagram, forest.shape)
         .iter()
         .map(|w| text::clean(w))
         .collect();
     let under = words.join(" · ");
 
-    let content = scene.block.w.max(LEAST_WIDTH - 2 * MARGIN);
-    let (keys, keys_size) = legend(&scene.block, content);
+    let content = layout.block.w.max(LEAST_WIDTH - 2 * MARGIN);
+    let (keys, keys_size) = legend(&layout.block, content);
     let inner = content
         .max(keys_size.x)
         .max(text::width(&title, TITLE_SIZE, Weight::Bold))
         .max(text::width(&under, SUBTITLE_SIZE, Weight::Normal));
-    let left = MARGIN + (inner - scene.block.w) / 2;
-    scene.block.shift(left, TITLE_HEIGHT + MARGIN / 2);
-    for panel in &mut scene.panels {
+    let left = MARGIN + (inner - layout.block.w) / 2;
+    layout.block.shift(left, TITLE_HEIGHT + MARGIN / 2);
+    for panel in &mut layout.panels {
         panel.rect.x += left;
         panel.rect.y += TITLE_HEIGHT + MARGIN / 2;
     }
-    let rule_y = TITLE_HEIGHT + MARGIN / 2 + scene.block.h + MARGIN;
+    let rule_y = TITLE_HEIGHT + MARGIN / 2 + layout.block.h + MARGIN;
     let (width, height) = (inner + 2 * MARGIN, rule_y + keys_size.y + 22);
 
-    let mut out = Out::default();
+    let mut out = SvgWriter::default();
     out.line(&format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{ROOT_CLASS}\" role=\"img\" \
          width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">"
@@ -57,7 +54,7 @@ pub fn svg(topology: &Topology) -> String {
     ));
     out.line(&format!(
         "<desc>{}</desc>",
-        xml(&describe::describe(topology, &forest))
+        xml(&describe::describe(diagram, &forest))
     ));
     out.line(&format!("<style>\n{}</style>", sheet()));
     let (sheet_w, sheet_h) = (width - 1, height - 1);
@@ -66,26 +63,26 @@ pub fn svg(topology: &Topology) -> String {
     ));
     out.text("title", MARGIN, MARGIN + 18, &title);
     out.text("subtitle", MARGIN, MARGIN + 39, &under);
-    scene.panels.iter().for_each(|panel| out.panel(panel));
-    // Later elements cover earlier ones: lines first, the loudest last, then the cards.
+    layout.panels.iter().for_each(|panel| out.panel(panel));
+    // Later elements cover earlier ones: lines first, the most prominent last, then the cards.
     for line in [Line::Link, Line::Peer, Line::Child, Line::Spoke] {
-        let edges: Vec<_> = scene
+        let edges: Vec<_> = layout
             .block
             .edges
             .iter()
             .filter(|edge| edge.line == line)
             .collect();
-        // Lines from one card are one path: drawn one by one, the piece they share looks thicker.
+        // Lines from one card are one path: otherwise the segment they share looks thicker.
         let same_start = |a: &&Edge, b: &&Edge| a.points.first() == b.points.first();
         edges
             .chunk_by(same_start)
             .for_each(|bundle| out.edges(line, bundle));
     }
-    scene
+    layout
         .block
         .cards
         .sort_by_key(|card| (card.node.is_some(), card.node));
-    scene.block.cards.iter().for_each(|card| out.card(card));
+    layout.block.cards.iter().for_each(|card| out.card(card));
     let rule_end = width - MARGIN;
     out.line(&format!(
         "<line class=\"rule\" x1=\"{MARGIN}\" y1=\"{rule_y}\" x2=\"{rule_end}\" y2=\"{rule_y}\"/>"
@@ -97,20 +94,20 @@ pub fn svg(topology: &Topology) -> String {
 }
 
 /// One entry of the legend.
-struct Key {
+struct LegendEntry {
     at: Point,
-    sign: Sign,
+    sign: LegendSymbol,
 }
 
-enum Sign {
-    Kind(Kind),
+enum LegendSymbol {
+    Kind(CardKind),
     Line(Line),
 }
 
-impl Sign {
-    fn words(&self) -> &'static str {
+impl LegendSymbol {
+    fn label(&self) -> &'static str {
         match self {
-            Self::Kind(kind) => kind.meaning(),
+            Self::Kind(kind) => kind.label(),
             Self::Line(Line::Child) => "parent and child",
             Self::Line(Line::Spoke) => "spoke",
             Self::Line(Line::Peer) => "peers",
@@ -118,7 +115,7 @@ impl Sign {
         }
     }
 
-    /// Width of the little picture.
+    /// Width of the symbol.
     fn width(&self) -> i64 {
         match self {
             Self::Kind(_) => 18,
@@ -127,9 +124,9 @@ impl Sign {
     }
 }
 
-/// Explains what occurs in the picture, and nothing else. Returns the entries and their extent.
-fn legend(block: &Block, limit: i64) -> (Vec<Key>, Point) {
-    let kinds = Kind::ALL
+/// Returns legend entries for what occurs in the diagram, and their extent.
+fn legend(block: &Block, limit: i64) -> (Vec<LegendEntry>, Point) {
+    let kinds = CardKind::ALL
         .into_iter()
         .filter(|kind| block.cards.iter().any(|c| c.kind == *kind));
     let lines = [Line::Child, Line::Spoke, Line::Peer, Line::Link];
@@ -139,15 +136,18 @@ fn legend(block: &Block, limit: i64) -> (Vec<Key>, Point) {
     let mut at = Point { x: 0, y: 0 };
     let mut extent = Point { x: 0, y: 0 };
     let mut keys = Vec::new();
-    for sign in kinds.map(Sign::Kind).chain(lines.map(Sign::Line)) {
-        let width = sign.width() + 7 + text::width(sign.words(), LEGEND_SIZE, Weight::Normal);
+    for sign in kinds
+        .map(LegendSymbol::Kind)
+        .chain(lines.map(LegendSymbol::Line))
+    {
+        let width = sign.width() + 7 + text::width(sign.label(), LEGEND_SIZE, Weight::Normal);
         if at.x > 0 && at.x + width > limit {
             at = Point {
                 x: 0,
                 y: at.y + LEGEND_STEP,
             };
         }
-        keys.push(Key { at, sign });
+        keys.push(LegendEntry { at, sign });
         extent = Point {
             x: extent.x.max(at.x + width),
             y: at.y + LEGEND_STEP,
@@ -158,11 +158,11 @@ fn legend(block: &Block, limit: i64) -> (Vec<Key>, Point) {
 }
 
 #[derive(Default)]
-struct Out {
+struct SvgWriter {
     text: String,
 }
 
-impl Out {
+impl SvgWriter {
     fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
@@ -185,7 +185,7 @@ impl Out {
         ));
         let (x, y) = (rect.x + PANEL_PAD, rect.y + 30);
         let (name, note) = (xml(&panel.name), xml(&panel.note));
-        // The note follows the name wherever the reader's font lets it end.
+        // The note follows the name, whatever its width in the viewer's font.
         self.line(&format!(
             "<text class=\"panel-name\" x=\"{x}\" y=\"{y}\">{name}\
              <tspan class=\"panel-note\" dx=\"9\">{note}</tspan></text>"
@@ -257,24 +257,24 @@ impl Out {
         }
     }
 
-    fn key(&mut self, key: &Key, left: i64, top: i64) {
+    fn key(&mut self, key: &LegendEntry, left: i64, top: i64) {
         let (x, y) = (left + key.at.x, top + key.at.y);
         match &key.sign {
-            Sign::Kind(kind) => {
+            LegendSymbol::Kind(kind) => {
                 let class = kind.class();
                 self.line(&format!(
                     "<rect class=\"swatch {class}\" x=\"{x}\" y=\"{}\" width=\"18\" height=\"12\" rx=\"3\"/>",
                     y + 2
                 ));
             }
-            Sign::Line(line) => {
+            LegendSymbol::Line(line) => {
                 let (class, end, y) = (line_class(*line), x + 28, y + 8);
                 self.line(&format!(
                     "<path class=\"edge {class}\" d=\"M{x} {y}H{end}\"/>"
                 ));
             }
         }
-        self.text("key", x + key.sign.width() + 7, y + 12, key.sign.words());
+        self.text("key", x + key.sign.width() + 7, y + 12, key.sign.label());
     }
 }
 

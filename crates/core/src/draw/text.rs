@@ -1,14 +1,11 @@
-//! Text that fits: how wide it is on a screen, and how it is made safe for each format.
-//!
-//! In: any string. Out: widths in pixels or terminal cells, text without control characters.
-//! Never: colours, positions.
+//! Width of text in pixels and terminal cells, and escaping for each format.
 
-/// The longest detail that is written in full, in characters. Names are never cut.
-const LONGEST_DETAIL: usize = 40;
+/// The longest detail that is not truncated, in characters. Names are never truncated.
+const MAX_DETAIL: usize = 40;
 
-/// Replaces what can move the cursor, reorder text or is forbidden in XML; trims the ends.
+/// Replaces characters that control a terminal, reorder text or are invalid in XML; trims the ends.
 ///
-/// Names and details come from files; a picture must not be a way to drive a terminal.
+/// Names and details come from files and must not be able to control a terminal.
 pub(super) fn clean(text: &str) -> String {
     let safe = |c: char| match c {
         '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => ' ',
@@ -20,13 +17,13 @@ pub(super) fn clean(text: &str) -> String {
     text.trim().chars().map(safe).collect()
 }
 
-/// Cleans a detail and shortens it to what a card can hold.
+/// Cleans a detail and truncates it.
 pub(super) fn detail(text: &str) -> String {
     let text = clean(text);
-    if text.chars().count() <= LONGEST_DETAIL {
+    if text.chars().count() <= MAX_DETAIL {
         return text;
     }
-    text.chars().take(LONGEST_DETAIL - 1).chain(['…']).collect()
+    text.chars().take(MAX_DETAIL - 1).chain(['…']).collect()
 }
 
 /// Escapes for XML text and attribute values.
@@ -54,8 +51,7 @@ pub(super) enum Weight {
 
 /// Returns the width in pixels of text in a sans-serif font of `size` pixels.
 ///
-/// The reader's font is unknown, so the widths are those of a wide one (DejaVu Sans, Verdana):
-/// in any other, text is a little narrower than its card, which nobody notices.
+/// The font of the viewer is unknown, so the widths are those of a wide one (DejaVu Sans, Verdana).
 pub(super) fn width(text: &str, size: i64, weight: Weight) -> i64 {
     let normal: i64 = text.chars().map(char_width).sum();
     let per_mille = match weight {
@@ -92,9 +88,8 @@ pub(super) fn cells(text: &str) -> usize {
     text.chars().map(cells_of).sum()
 }
 
-/// Cells of one character: the wide and the zero-width ranges that occur in practice. The exact
-/// tables are a crate of their own; a host name is ASCII, and a detail in another script may be
-/// off by a cell without harm.
+/// Cells of one character: the wide and zero-width ranges that occur in practice. Names are ASCII, and
+/// a detail in another script may be off by a cell.
 fn cells_of(c: char) -> usize {
     match u32::from(c) {
         0x0300..=0x036f | 0x200b..=0x200d | 0x20d0..=0x20ff | 0xfe00..=0xfe0f => 0,
@@ -107,7 +102,7 @@ fn cells_of(c: char) -> usize {
 
 /// Breaks words into lines no wider than `limit` pixels, joined by middle dots.
 ///
-/// A word that is wider than the limit gets a line of its own: the card grows.
+/// A word that is wider than the limit gets its own line, and the card grows.
 pub(super) fn flow(words: &[String], limit: i64, size: i64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.iter().filter(|word| !word.is_empty()) {

@@ -1,28 +1,25 @@
-//! The topology as text for a terminal: a tree on the left, kind and details in columns.
-//!
-//! In: a [`Topology`] and the [`Glyphs`] the terminal can show. Out: lines without trailing blanks.
-//! Never: colour, the width of the terminal.
+//! Renders a diagram as text for a terminal: a tree on the left, type and details in columns.
 
-use super::Topology;
+use super::Diagram;
 use super::forest::{Forest, Shape, subtitle};
 use super::text::{cells, clean};
 
-/// The widest column, in cells. One long value sticks out and must not push away the rest.
-const WIDEST_CELL: usize = 32;
+/// The widest column, in cells. Longer values exceed their column.
+const MAX_COLUMN: usize = 32;
 /// The longest rule after the name of a region, in cells.
-const LONGEST_RULE: usize = 78;
+const MAX_RULE: usize = 78;
 
 /// The characters to draw with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Glyphs {
     /// Box drawing characters and arrows.
     Unicode,
-    /// Nothing but ASCII in the drawing itself; names and details stay as they are.
+    /// ASCII only; names and details are not changed.
     Ascii,
 }
 
-/// The strings of one set of glyphs, all of the width their place in the tree needs.
-struct Pen {
+/// The strings of a set of glyphs.
+struct TreeGlyphs {
     child: &'static str,
     last_child: &'static str,
     spoke: &'static str,
@@ -36,7 +33,7 @@ struct Pen {
     child_sign: &'static str,
 }
 
-const UNICODE: Pen = Pen {
+const UNICODE: TreeGlyphs = TreeGlyphs {
     child: "├── ",
     last_child: "└── ",
     spoke: "╞══ ",
@@ -50,7 +47,7 @@ const UNICODE: Pen = Pen {
     child_sign: "──",
 };
 
-const ASCII: Pen = Pen {
+const ASCII: TreeGlyphs = TreeGlyphs {
     child: "|-- ",
     last_child: "`-- ",
     spoke: "|== ",
@@ -77,26 +74,26 @@ enum Row {
     Blank,
 }
 
-/// Renders the topology as a tree for a terminal.
-pub fn tree(topology: &Topology, glyphs: Glyphs) -> String {
-    let pen = match glyphs {
+/// Renders the diagram as a tree for a terminal.
+pub fn tree(diagram: &Diagram, glyphs: Glyphs) -> String {
+    let glyphs = match glyphs {
         Glyphs::Unicode => &UNICODE,
         Glyphs::Ascii => &ASCII,
     };
-    let forest = Forest::of(topology);
+    let forest = Forest::of(diagram);
     let mut rows = Vec::new();
     match forest.shape {
         Shape::Tiers => {
-            for (host, tops) in forest.tops_by_host(topology) {
+            for (host, tops) in forest.tops_by_host(diagram) {
                 separate(&mut rows);
-                let painter = Painter {
-                    topology,
+                let writer = TreeWriter {
+                    diagram,
                     forest: &forest,
-                    pen,
+                    glyphs,
                 };
                 if host.is_empty() {
                     tops.iter()
-                        .for_each(|top| painter.entry(*top, "", "", &mut rows));
+                        .for_each(|top| writer.entry(*top, "", "", &mut rows));
                 } else {
                     let cells = vec!["host".to_owned()];
                     rows.push(Row::Entry {
@@ -104,7 +101,7 @@ pub fn tree(topology: &Topology, glyphs: Glyphs) -> String {
                         cells,
                         notes: Vec::new(),
                     });
-                    painter.all(
+                    writer.all(
                         tops.iter().map(|top| (*top, false)).collect(),
                         "",
                         &mut rows,
@@ -113,56 +110,56 @@ pub fn tree(topology: &Topology, glyphs: Glyphs) -> String {
             }
         }
         Shape::Ring | Shape::Hub => {
-            let painter = Painter {
-                topology,
+            let writer = TreeWriter {
+                diagram,
                 forest: &forest,
-                pen,
+                glyphs,
             };
             for top in &forest.tops {
                 if !forest.below(*top).is_empty() {
                     separate(&mut rows);
                 }
-                painter.entry(*top, "", "", &mut rows);
+                writer.entry(*top, "", "", &mut rows);
             }
         }
         Shape::Regions => {
-            let painter = Painter {
-                topology,
+            let writer = TreeWriter {
+                diagram,
                 forest: &forest,
-                pen,
+                glyphs,
             };
-            for (region, tops) in forest.tops_by_region(topology.regions.len()) {
+            for (region, tops) in forest.tops_by_region(diagram.regions.len()) {
                 separate(&mut rows);
-                let (name, host) = match region.and_then(|at| topology.regions.get(at)) {
+                let (name, host) = match region.and_then(|at| diagram.regions.get(at)) {
                     Some(region) => (clean(&region.name), region.host.as_deref()),
                     None => ("no region".to_owned(), None),
                 };
-                let host = clean(host.unwrap_or(&topology.host));
+                let host = clean(host.unwrap_or(&diagram.host));
                 rows.push(Row::Heading(name, host));
                 tops.iter()
-                    .for_each(|top| painter.entry(*top, "  ", "  ", &mut rows));
+                    .for_each(|top| writer.entry(*top, "  ", "  ", &mut rows));
             }
         }
     }
 
-    let mut lines = vec![heading(topology, &forest, pen), String::new()];
-    lines.extend(align(&rows, pen));
-    lines.extend(footer(topology, &forest, pen));
+    let mut lines = vec![heading(diagram, &forest, glyphs), String::new()];
+    lines.extend(align(&rows, glyphs));
+    lines.extend(footer(diagram, &forest, glyphs));
     let mut text = lines.join("\n");
     text.push('\n');
     text
 }
 
-struct Painter<'t> {
-    topology: &'t Topology,
+struct TreeWriter<'t> {
+    diagram: &'t Diagram,
     forest: &'t Forest,
-    pen: &'static Pen,
+    glyphs: &'static TreeGlyphs,
 }
 
-impl Painter<'_> {
+impl TreeWriter<'_> {
     /// Adds a node whose line starts with `first`, and all below it, whose lines start with `rest`.
     fn entry(&self, at: usize, first: &str, rest: &str, rows: &mut Vec<Row>) {
-        let node = &self.topology.nodes[at];
+        let node = &self.diagram.nodes[at];
         let cells = [&node.kind]
             .into_iter()
             .chain(&node.details)
@@ -179,13 +176,13 @@ impl Painter<'_> {
 
     fn all(&self, below: Vec<(usize, bool)>, rest: &str, rows: &mut Vec<Row>) {
         let n_below = below.len();
-        for (place, (node, is_spoke)) in below.into_iter().enumerate() {
-            let pen = self.pen;
-            let (branch, further) = match (is_spoke, place + 1 == n_below) {
-                (false, false) => (pen.child, pen.down),
-                (false, true) => (pen.last_child, pen.blank),
-                (true, false) => (pen.spoke, pen.down),
-                (true, true) => (pen.last_spoke, pen.blank),
+        for (nth, (node, is_spoke)) in below.into_iter().enumerate() {
+            let glyphs = self.glyphs;
+            let (branch, further) = match (is_spoke, nth + 1 == n_below) {
+                (false, false) => (glyphs.child, glyphs.down),
+                (false, true) => (glyphs.last_child, glyphs.blank),
+                (true, false) => (glyphs.spoke, glyphs.down),
+                (true, true) => (glyphs.last_spoke, glyphs.blank),
             };
             self.entry(
                 node,
@@ -197,14 +194,14 @@ impl Painter<'_> {
     }
 
     fn notes(&self, at: usize) -> Vec<String> {
-        let name = |node: usize| clean(&self.topology.nodes[node].name);
+        let name = |node: usize| clean(&self.diagram.nodes[node].name);
         let mut notes = Vec::new();
         if self.forest.hub == Some(at) {
             notes.push("hub".to_owned());
         }
         notes.extend(
             self.forest
-                .host_note(self.topology, at)
+                .host_note(self.diagram, at)
                 .map(|on| format!("on {}", clean(on))),
         );
         let above = self.forest.parent_across(at);
@@ -216,21 +213,21 @@ impl Painter<'_> {
         }
         let peers: Vec<_> = self.forest.peers_of(at).map(name).collect();
         if !peers.is_empty() {
-            notes.push(format!("{} {}", self.pen.peers, peers.join(", ")));
+            notes.push(format!("{} {}", self.glyphs.peers, peers.join(", ")));
         }
         notes
     }
 }
 
-fn heading(topology: &Topology, forest: &Forest, pen: &Pen) -> String {
-    let mut words = vec![clean(&topology.name)];
+fn heading(diagram: &Diagram, forest: &Forest, glyphs: &TreeGlyphs) -> String {
+    let mut words = vec![clean(&diagram.name)];
     words.extend(
-        subtitle(topology, forest.shape)
+        subtitle(diagram, forest.shape)
             .iter()
             .map(|word| clean(word)),
     );
     words.retain(|word| !word.is_empty());
-    words.join(pen.dot)
+    words.join(glyphs.dot)
 }
 
 fn separate(rows: &mut Vec<Row>) {
@@ -239,7 +236,7 @@ fn separate(rows: &mut Vec<Row>) {
     }
 }
 
-fn align(rows: &[Row], pen: &Pen) -> Vec<String> {
+fn align(rows: &[Row], glyphs: &TreeGlyphs) -> Vec<String> {
     let mut tree_width = 0;
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
@@ -252,7 +249,7 @@ fn align(rows: &[Row], pen: &Pen) -> Vec<String> {
             tree_width = tree_width.max(cells(tree));
             widths.resize(widths.len().max(columns.len()), 0);
             for (width, cell) in widths.iter_mut().zip(columns) {
-                *width = (*width).max(cells(cell).min(WIDEST_CELL));
+                *width = (*width).max(cells(cell).min(MAX_COLUMN));
             }
         }
     }
@@ -276,7 +273,7 @@ fn align(rows: &[Row], pen: &Pen) -> Vec<String> {
         .map(|line| cells(line))
         .max()
         .unwrap_or(0)
-        .min(LONGEST_RULE);
+        .min(MAX_RULE);
     let lines = rows.iter().zip(entries).map(|(row, line)| match row {
         Row::Heading(name, host) => {
             let on = if host.is_empty() {
@@ -284,9 +281,9 @@ fn align(rows: &[Row], pen: &Pen) -> Vec<String> {
             } else {
                 format!(" on {host}")
             };
-            let title = format!("{0}{0} {name}{on} ", pen.rule);
+            let title = format!("{0}{0} {name}{on} ", glyphs.rule);
             let rule = longest.saturating_sub(cells(&title)).max(2);
-            format!("{title}{}", pen.rule.repeat(rule))
+            format!("{title}{}", glyphs.rule.repeat(rule))
         }
         Row::Entry { .. } | Row::Blank => line,
     });
@@ -297,11 +294,11 @@ fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(cells(text))))
 }
 
-/// Lists the links, and explains the two kinds of branches when both meanings matter.
-fn footer(topology: &Topology, forest: &Forest, pen: &Pen) -> Vec<String> {
+/// Lists the links, and explains the two kinds of branches if both occur.
+fn footer(diagram: &Diagram, forest: &Forest, glyphs: &TreeGlyphs) -> Vec<String> {
     let mut lines = Vec::new();
     if !forest.links.is_empty() {
-        let name = |at: usize| clean(&topology.regions[at].name);
+        let name = |at: usize| clean(&diagram.regions[at].name);
         let width = forest
             .links
             .iter()
@@ -313,13 +310,13 @@ fn footer(topology: &Topology, forest: &Forest, pen: &Pen) -> Vec<String> {
             lines.push(format!(
                 "  {} {} {}",
                 pad(&name(*a), width),
-                pen.peers,
+                glyphs.peers,
                 name(*b)
             ));
         }
     }
     if forest.shape == Shape::Hub && !forest.spokes.is_empty() {
-        let (spoke, child) = (pen.spoke_sign, pen.child_sign);
+        let (spoke, child) = (glyphs.spoke_sign, glyphs.child_sign);
         lines.extend([
             String::new(),
             format!("{spoke} spoke of the hub   {child} child"),

@@ -1,44 +1,42 @@
-//! The plan of `apply`: the world becomes what the manifest says.
-//!
-//! In: [`Inputs`]. Out: a [`Plan`], parents before their children.
-//! Never: the removal of a guest that nobody asked to remove.
+//! The plan of `apply`: creates, changes and configures the nodes of a manifest. Guests are deleted
+//! only with `--prune`, or to replace them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::{GuestId, GuestUuid, Power};
-use crate::resolve::{Origin, Resolved, ResolvedNode};
+use crate::observed::{GuestId, GuestUuid, PowerState};
+use crate::resolve::{Origin, ResolvedManifest, ResolvedNode};
 use crate::units::Seconds;
 
-use super::compare::{found, judge, reason, remembered};
-use super::holder::whose;
-use super::inside::{inside, why};
-use super::owner::{Match, Owners};
-use super::place::{Offer, offer};
+use super::compare::{compare, existing, from_record, reason};
+use super::config::{config_action, inspection_failure};
+use super::desired::desired_guest;
+use super::guest_index::{GuestIndex, GuestMatch};
+use super::host_profile::{HostProfile, profile};
+use super::orphans::{
+    GuestKey, ambiguous, copies_of, edited, foreign, only_copies, orphans, refuse_lost_guests,
+    unknown_guests, untagged, unusable,
+};
 use super::record::NodeRecord;
-use super::remade::remade;
+use super::recreated::recreated;
 use super::step::Steps;
-use super::strays::{
-    Exact, ambiguous, bystanders, copies_of, edited, foreign, given_up, only_copies, strays,
-    unseen_inside, unusable,
-};
 use super::types::{
-    Action, FORM, Foreign, Found, ImageNeed, NodePlan, Place, Plan, Reason, ReasonKind, Refusal,
-    Wanted,
+    Action, DesiredGuest, ExistingGuest, ForeignGuest, NodeLocation, NodePlan, PLAN_FORMAT, Plan,
+    Reason, ReasonKind, Refusal, RequiredImage,
 };
-use super::wanted::wanted;
-use super::{Inputs, Look, identity};
+use super::vmid_holder::describe_holder;
+use super::{Observation, PlanInputs, identity};
 
 /// Makes the plan of `apply`.
-pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
+pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
     let roots = site_hosts(inputs.resolved);
-    let mut maker = Maker {
+    let mut planner = ApplyPlanner {
         inputs,
-        owners: Owners::new(inputs.site, &inputs.resolved.name, inputs.looks),
+        guest_index: GuestIndex::new(inputs.site, &inputs.resolved.name, inputs.observations),
         copies: Vec::new(),
-        again: BTreeSet::new(),
-        offers: BTreeMap::new(),
+        recreated: BTreeSet::new(),
+        profiles: BTreeMap::new(),
         claimed: BTreeSet::new(),
-        actions: BTreeMap::new(),
+        changes: BTreeMap::new(),
         nodes: Vec::with_capacity(inputs.resolved.nodes.len()),
         images: Vec::new(),
         refusals: Vec::new(),
@@ -49,32 +47,32 @@ pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
             .depth
             .is_some_and(|depth| node.depth >= depth);
         let host = roots.get(node.name.as_str());
-        match (place(node), host) {
-            (Some(place), Some(host)) => maker.node(node, &place, host, deep),
-            _ => maker.refusals.push(no_host(inputs, node)),
+        match (location(node), host) {
+            (Some(location), Some(host)) => planner.node(node, &location, host, deep),
+            _ => planner.refusals.push(no_host(inputs, node)),
         }
     }
-    maker.strays(&roots);
-    maker.check_ids();
-    let foreign = maker.foreign();
-    let Maker {
+    planner.orphans(&roots);
+    planner.check_vmids();
+    let foreign = planner.foreign();
+    let ApplyPlanner {
         nodes,
         images,
         mut refusals,
-        offers,
-        again,
+        profiles,
+        recreated,
         ..
-    } = maker;
-    refusals.extend(bystanders(inputs, &offers, &nodes, &again));
-    empty(inputs, nodes, images, foreign, refusals)
+    } = planner;
+    refusals.extend(refuse_lost_guests(inputs, &profiles, &nodes, &recreated));
+    new_plan(inputs, nodes, images, foreign, refusals)
 }
 
-/// Puts a plan together.
-pub(super) fn empty(
-    inputs: &Inputs<'_>,
+/// Makes a plan without steps.
+pub(super) fn new_plan(
+    inputs: &PlanInputs<'_>,
     nodes: Vec<NodePlan>,
-    images: Vec<ImageNeed>,
-    foreign: Vec<Foreign>,
+    images: Vec<RequiredImage>,
+    foreign: Vec<ForeignGuest>,
     refusals: Vec<Refusal>,
 ) -> Plan {
     let settings = &inputs.resolved.settings;
@@ -86,7 +84,7 @@ pub(super) fn empty(
     hosts.sort_unstable();
     hosts.dedup();
     Plan {
-        form: FORM,
+        format: PLAN_FORMAT,
         verb: inputs.options.verb,
         site: Some(inputs.site.clone()),
         manifest: inputs.resolved.name.clone(),
@@ -107,14 +105,14 @@ pub(super) fn empty(
 }
 
 /// Returns the nodes, parents before their children.
-pub(super) fn by_depth(resolved: &Resolved) -> Vec<&ResolvedNode> {
+pub(super) fn by_depth(resolved: &ResolvedManifest) -> Vec<&ResolvedNode> {
     let mut nodes: Vec<&ResolvedNode> = resolved.nodes.iter().collect();
     nodes.sort_by(|one, other| (one.depth, &one.name).cmp(&(other.depth, &other.name)));
     nodes
 }
 
-/// Returns the host of the site each node is on, directly or in another node.
-pub fn site_hosts(resolved: &Resolved) -> BTreeMap<&str, &str> {
+/// Returns the host of the site that each node is on, directly or nested.
+pub fn site_hosts(resolved: &ResolvedManifest) -> BTreeMap<&str, &str> {
     let mut hosts: BTreeMap<&str, &str> = BTreeMap::new();
     for node in by_depth(resolved) {
         let host = match (&node.parent, &node.host) {
@@ -129,19 +127,19 @@ pub fn site_hosts(resolved: &Resolved) -> BTreeMap<&str, &str> {
     hosts
 }
 
-/// Returns where a node lives, as the looks name it.
-pub(super) fn place(node: &ResolvedNode) -> Option<Place> {
+/// Returns where a node runs.
+pub(super) fn location(node: &ResolvedNode) -> Option<NodeLocation> {
     match (&node.parent, &node.host) {
-        (Some(parent), _) => Some(Place::Inside(parent.to_string())),
-        (None, Some(host)) => Some(Place::Host(host.value.clone())),
+        (Some(parent), _) => Some(NodeLocation::Inside(parent.to_string())),
+        (None, Some(host)) => Some(NodeLocation::Host(host.value.clone())),
         (None, None) => None,
     }
 }
 
-/// Returns the identity that a new guest of a node gets. A record without a site is of a guest
-/// that had an identity of the first form, which no new guest gets.
+/// Returns the identity of a new guest of a node. A record without a site belongs to a guest with a
+/// legacy identity, which is not reused.
 pub(super) fn identity_of(
-    inputs: &Inputs<'_>,
+    inputs: &PlanInputs<'_>,
     node: &str,
     host: &str,
     record: Option<&NodeRecord>,
@@ -153,103 +151,103 @@ pub(super) fn identity_of(
     )
 }
 
-fn no_host(inputs: &Inputs<'_>, node: &ResolvedNode) -> Refusal {
+fn no_host(inputs: &PlanInputs<'_>, node: &ResolvedNode) -> Refusal {
     Refusal {
         node: Some(node.name.to_string()),
         reason: reason(
             inputs,
-            format!("nothing says which host `{}` runs on", node.name),
+            format!("no host is set for `{}`", node.name),
             Some(&Origin::Written(node.span)),
         ),
-        hint: "name one with -H HOST, or write `host: NAME` on the node".to_owned(),
+        hint: "pass -H HOST, or set `host: NAME` on the node".to_owned(),
     }
 }
 
-struct Maker<'i, 'a> {
-    inputs: &'i Inputs<'a>,
-    owners: Owners<'i>,
-    /// Guests that carry the identity of a node without being its guest.
-    copies: Vec<Foreign>,
-    /// Guests of planned nodes that go with the node they run in.
-    again: BTreeSet<Exact>,
-    offers: BTreeMap<Place, Offer>,
+struct ApplyPlanner<'i, 'a> {
+    inputs: &'i PlanInputs<'a>,
+    guest_index: GuestIndex<'i>,
+    /// Copies: guests that carry the identity of a node without being its guest.
+    copies: Vec<ForeignGuest>,
+    /// Guests that are destroyed with their parent and recreated.
+    recreated: BTreeSet<GuestKey>,
+    profiles: BTreeMap<NodeLocation, HostProfile>,
     claimed: BTreeSet<GuestUuid>,
-    /// What happens to each node: children follow their parents.
-    actions: BTreeMap<String, Fate>,
+    /// The planned change of each node; those of children depend on it.
+    changes: BTreeMap<String, PlannedChange>,
     nodes: Vec<NodePlan>,
-    images: Vec<ImageNeed>,
+    images: Vec<RequiredImage>,
     refusals: Vec<Refusal>,
 }
 
-impl<'i, 'a: 'i> Maker<'i, 'a> {
-    fn node(&mut self, node: &'a ResolvedNode, place: &Place, host: &str, deep: bool) {
+impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
+    fn node(&mut self, node: &'a ResolvedNode, location: &NodeLocation, host: &str, deep: bool) {
         let name = node.name.as_str();
         let known = self.inputs.records.of(name, host);
-        let offer = self.offer(place);
+        let profile = self.profile(location);
         let mut uuid = identity_of(self.inputs, name, host, known);
         // The guest of a node that was moved to another parent stays where it is.
         let (record, moved) = match known {
-            Some(known) if known.place != *place => (None, Some(known)),
+            Some(known) if known.location != *location => (None, Some(known)),
             known => (known, None),
         };
-        let parent = match place {
-            Place::Inside(parent) => self.actions.get(parent).copied(),
-            Place::Host(_) => None,
+        let parent = match location {
+            NodeLocation::Inside(parent) => self.changes.get(parent).copied(),
+            NodeLocation::Host(_) => None,
         };
-        let mut seen = match parent.filter(|parent| parent.is_new()) {
+        let mut presence = match parent.filter(|parent| parent.is_new()) {
             Some(parent) => {
                 let replaced = parent.action == Action::Replace;
-                let remade = remade(
+                let recreated = recreated(
                     self.inputs,
-                    &self.owners,
+                    &self.guest_index,
                     node,
-                    (place, host),
+                    (location, host),
                     (record, replaced),
                 );
-                self.copies.extend(remade.copies);
-                self.again.extend(remade.guest.filter(|_| !deep));
-                Seen::Absent(remade.reasons)
+                self.copies.extend(recreated.copies);
+                self.recreated.extend(recreated.guest.filter(|_| !deep));
+                GuestPresence::Absent(recreated.reasons)
             }
-            None => self.seen(node, place, host, record),
+            None => self.presence(node, location, host, record),
         };
-        if let Seen::There(found) = &seen {
+        if let GuestPresence::Present(found) = &presence {
             uuid = found.guest.uuid.clone();
         }
-        // A guest that was given up keeps its MAC address and its SMBIOS uuid.
-        let other = self.owners.given_up(place, record).is_some() || moved.is_some();
-        if other && !matches!(seen, Seen::There(_)) {
+        // A guest that lost its tags keeps its MAC address and SMBIOS UUID.
+        let other = self.guest_index.untagged(location, record).is_some() || moved.is_some();
+        if other && !matches!(presence, GuestPresence::Present(_)) {
             uuid = identity::successor(&uuid);
         }
-        if let (Seen::Absent(why), Some(moved)) = (&mut seen, moved)
+        if let (GuestPresence::Absent(why), Some(moved)) = (&mut presence, moved)
             && let Some(vmid) = moved.guest.vmid
         {
-            why.push(said(&format!(
-                "guest {vmid} in {} is recorded as its guest, and is not moved",
-                moved.place
+            why.push(Reason::new(format!(
+                "its recorded guest {vmid} in {} is not moved",
+                moved.location
             )));
         }
         self.claimed.insert(uuid.clone());
         if deep {
             return;
         }
-        let could_see = !matches!(seen, Seen::Hidden(_));
-        let (action, mut reasons, found) = match seen {
-            Seen::There(found) => {
-                if found.power == Power::Unknown {
+        let observed = !matches!(presence, GuestPresence::Unknown(_));
+        let (action, mut reasons, found) = match presence {
+            GuestPresence::Present(found) => {
+                if found.power == PowerState::Unknown {
                     self.refuse_unknown(name, &found);
                 }
-                let want = self.wanted(node, place, host, &offer, uuid.clone());
-                let (mut action, mut reasons) = judge(self.inputs, node, &want, &found, record);
+                let wanted = self.wanted(node, location, host, &profile, uuid.clone());
+                let (mut action, mut reasons) = compare(self.inputs, node, &wanted, &found, record);
                 let restarts = parent.is_some_and(|parent| parent.restarts);
                 if action == Action::Nothing && restarts {
                     action = Action::Start;
-                    reasons.insert(0, said("the node it runs on is started again"));
+                    reasons.insert(0, Reason::new("its parent node is restarted"));
                 }
                 (action, reasons, Some(found))
             }
-            Seen::Absent(why) => (Action::Create, why, None),
-            Seen::Hidden(why) => {
-                let found = record.map(remembered);
+            GuestPresence::Absent(why) => (Action::Create, why, None),
+            GuestPresence::Unknown(why) => {
+                let found = record.map(from_record);
                 let action = if found.is_some() {
                     Action::Start
                 } else {
@@ -261,33 +259,36 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         let config = self.inputs.configs.get(name).cloned();
         let asked = config.as_ref().and_then(|config| config.found.as_ref());
         for why in asked.iter().flat_map(|asked| &asked.refusals) {
-            let hint = "correct the spec or the node; nothing is changed before";
+            let hint = "fix the spec or the node; nothing is changed until then";
             self.refuse(Some(name), why.to_string(), None, hint);
         }
         let (action, mut reasons) = match &config {
-            Some(config) if action == Action::Nothing => inside(config, reasons),
+            Some(config) if action == Action::Nothing => config_action(config, reasons),
             Some(config) if config.unseen.is_some() => {
-                let text = format!("what differs inside could not be seen{}", why(config));
-                reasons.push(said(&text));
+                let text = format!(
+                    "it could not be compared with its spec{}",
+                    inspection_failure(config)
+                );
+                reasons.push(Reason::new(text));
                 (action, reasons)
             }
             _ => (action, reasons),
         };
         if action == Action::Replace {
             uuid = match record.map(|record| record.site.is_some()) {
-                // Its identity is of the first form, so that the first of this one is another.
+                // Its identity is a legacy one, so the first identity of this site differs from it.
                 Some(false) => identity_of(self.inputs, name, host, record),
                 Some(true) | None => identity::successor(&uuid),
             };
             self.claimed.insert(uuid.clone());
             let inside = found
                 .as_ref()
-                .and_then(|found| unseen_inside(self.inputs, (host, name), found, true));
+                .and_then(|found| unknown_guests(self.inputs, (host, name), found, true));
             reasons.extend(inside);
         }
-        let want = self.wanted(node, place, host, &offer, uuid);
+        let wanted = self.wanted(node, location, host, &profile, uuid);
         if action.changes()
-            && let Some((detail, hint)) = &offer.wrong
+            && let Some((detail, hint)) = &profile.problem
         {
             self.refuse(
                 Some(name),
@@ -297,13 +298,13 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             );
         }
         let differs = found.as_ref().is_some_and(|found| {
-            found.cores.is_some_and(|cores| cores != want.cores)
-                || found.memory.is_some_and(|memory| memory != want.memory)
+            found.cores.is_some_and(|cores| cores != wanted.cores)
+                || found.memory.is_some_and(|memory| memory != wanted.memory)
         });
         let restarts = match action {
             Action::Start => found
                 .as_ref()
-                .is_none_or(|found| found.power != Power::Running),
+                .is_none_or(|found| found.power != PowerState::Running),
             Action::Change => differs,
             Action::Create | Action::Replace => true,
             Action::Nothing
@@ -313,143 +314,145 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
             | Action::Leave => false,
         };
         match found.as_ref().map(|found| found.power) {
-            Some(Power::Running) if action == Action::Change && restarts => reasons.push(said(
-                "it is restarted: CPUs and memory change while it is stopped",
-            )),
-            Some(Power::Stopped) if action == Action::Change => {
-                reasons.push(said("it does not run; it is started afterwards"));
+            Some(PowerState::Running) if action == Action::Change && restarts => {
+                reasons.push(Reason::new("it is restarted to change CPUs and memory"))
             }
-            Some(Power::Running | Power::Stopped | Power::Unknown) | None => {}
+            Some(PowerState::Stopped) if action == Action::Change => {
+                reasons.push(Reason::new("it is stopped now; it is started afterwards"));
+            }
+            Some(PowerState::Running | PowerState::Stopped | PowerState::Unknown) | None => {}
         }
-        let fate = Fate {
+        let change = PlannedChange {
             action,
             restarts,
-            seen: could_see,
+            observed,
         };
-        self.actions.insert(name.to_owned(), fate);
+        self.changes.insert(name.to_owned(), change);
         let mut planned = NodePlan {
             name: name.to_owned(),
             host: host.to_owned(),
-            place: place.clone(),
+            location: location.clone(),
             depth: node.depth,
             action,
             reasons,
-            wanted: Some(want),
+            wanted: Some(wanted),
             found,
             config,
             reidentified: None,
             recorded: None,
         };
         if planned.may_remove_inside() {
-            planned.reasons.push(said(
-                "accounts, packages and files of an earlier spec may be removed; which could not be seen",
+            planned.reasons.push(Reason::new(
+                "accounts, packages and files of an earlier spec may be removed; they could not be listed",
             ));
         }
         self.nodes.push(planned);
     }
 
-    fn offer(&mut self, place: &Place) -> Offer {
+    fn profile(&mut self, location: &NodeLocation) -> HostProfile {
         let inputs = self.inputs;
-        self.offers
-            .entry(place.clone())
-            .or_insert_with(|| offer(inputs, place))
+        self.profiles
+            .entry(location.clone())
+            .or_insert_with(|| profile(inputs, location))
             .clone()
     }
 
     fn wanted(
         &mut self,
         node: &ResolvedNode,
-        place: &Place,
+        location: &NodeLocation,
         host: &str,
-        offer: &Offer,
+        profile: &HostProfile,
         uuid: GuestUuid,
-    ) -> Wanted {
-        wanted(
+    ) -> DesiredGuest {
+        desired_guest(
             self.inputs,
             node,
-            (place, host),
-            offer,
+            (location, host),
+            profile,
             uuid,
             &mut self.images,
         )
     }
 
-    /// Finds out what there is of a node.
-    fn seen(
+    /// Determines whether the guest of a node exists.
+    fn presence(
         &mut self,
         node: &ResolvedNode,
-        place: &Place,
+        location: &NodeLocation,
         host: &str,
         record: Option<&NodeRecord>,
-    ) -> Seen {
+    ) -> GuestPresence {
         let name = node.name.as_str();
         let here = Some(Origin::Written(node.span));
         let new = |text: &str| {
             let why = reason(self.inputs, text.to_owned(), here.as_ref());
-            Seen::Absent(vec![why])
+            GuestPresence::Absent(vec![why])
         };
-        let Some((place, look)) = self.inputs.looks.get_key_value(place) else {
-            return Seen::Hidden(said(
-                "the node it runs on cannot be asked now; it is kept if it is there",
+        let Some((location, observation)) = self.inputs.observations.get_key_value(location) else {
+            return GuestPresence::Unknown(Reason::new(
+                "its parent node does not answer; an existing guest is kept",
             ));
         };
-        if let Look::Unseen(why) = look {
-            return Seen::Hidden(said(&format!("{why}; it is kept if it is there")));
+        if let Observation::Unavailable(why) = observation {
+            return GuestPresence::Unknown(Reason::new(format!(
+                "{why}; an existing guest is kept"
+            )));
         }
-        let carrying = self.owners.of_node(place, (host, name), record);
+        let carrying = self.guest_index.of_node(location, (host, name), record);
         self.claimed.extend(carrying.identities());
         let guest = match carrying {
-            Match::Absent => None,
-            Match::Guest(guest, copies) => {
-                self.copies.extend(copies_of(place, name, &copies));
+            GuestMatch::Absent => None,
+            GuestMatch::Guest(guest, copies) => {
+                self.copies.extend(copies_of(location, name, &copies));
                 Some(guest)
             }
-            Match::Copies(copies) => {
-                self.copies.extend(copies_of(place, name, &copies));
+            GuestMatch::Copies(copies) => {
+                self.copies.extend(copies_of(location, name, &copies));
                 let (detail, hint) = only_copies(name, record, &copies);
                 self.refuse(Some(name), detail, None, &hint);
                 None
             }
-            Match::Ambiguous(guests) => {
+            GuestMatch::Ambiguous(guests) => {
                 let (detail, hint) = ambiguous(name, &guests);
                 self.refuse(Some(name), detail, None, &hint);
                 guests.first().copied()
             }
-            Match::Edited(guest) => {
+            GuestMatch::Edited(guest) => {
                 let (detail, hint) = edited(name, self.inputs.site, guest);
                 self.refuse(Some(name), detail, None, &hint);
                 None
             }
         };
         let Some(guest) = guest else {
-            return match self.owners.given_up(place, record) {
+            return match self.guest_index.untagged(location, record) {
                 Some(guest) => {
-                    let text = format!("the manifest names it; {}", given_up(guest));
-                    Seen::Absent(vec![Reason {
-                        kind: ReasonKind::GivenUp,
+                    let text = format!("it is in the manifest; {}", untagged(guest));
+                    GuestPresence::Absent(vec![Reason {
+                        kind: ReasonKind::Untagged,
                         ..reason(self.inputs, text, here.as_ref())
                     }])
                 }
-                None if record.is_some_and(NodeRecord::is_cut_off) => new(
-                    "the manifest names it, and a run that worked on it was cut off: it may be half-created",
+                None if record.is_some_and(NodeRecord::is_interrupted) => new(
+                    "it is in the manifest, and an interrupted run may have left it partially created",
                 ),
-                None => new("the manifest names it, and it is not there"),
+                None => new("it is in the manifest and does not exist"),
             };
         };
         if let Some((detail, hint)) = unusable(name, guest) {
             self.refuse(Some(name), detail, None, &hint);
         }
-        match found(guest, record) {
-            Some(found) => Seen::There(found),
-            None => new("the manifest names it, and it is not there"),
+        match existing(guest, record) {
+            Some(found) => GuestPresence::Present(found),
+            None => new("it is in the manifest and does not exist"),
         }
     }
 
-    /// Nothing is planned on a guess: whether a guest runs decides what is done to it.
-    fn refuse_unknown(&mut self, name: &str, found: &Found) {
+    /// The action depends on whether the guest is running, so an unknown state is refused.
+    fn refuse_unknown(&mut self, name: &str, found: &ExistingGuest) {
         let guest = &found.guest;
-        let detail = format!("whether {guest} (`{name}`) runs is unknown");
-        let hint = format!("does `{}` answer? Plan again when it does", guest.host);
+        let detail = format!("the power state of {guest} (`{name}`) is unknown");
+        let hint = format!("check that `{}` answers, and plan again", guest.host);
         self.refuse(Some(name), detail, None, &hint);
     }
 
@@ -461,67 +464,70 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         });
     }
 
-    /// Adds guests of this manifest that it does not name.
-    fn strays(&mut self, roots: &BTreeMap<&str, &str>) {
+    /// Adds guests of this manifest that it does not list.
+    fn orphans(&mut self, roots: &BTreeMap<&str, &str>) {
         let prune = self.inputs.options.prune;
-        let strays = strays(
+        let orphans = orphans(
             self.inputs,
-            &self.owners,
+            &self.guest_index,
             &self.claimed,
             roots,
-            &mut self.offers,
+            &mut self.profiles,
         );
-        for stray in strays.nodes {
-            let (action, why) = match &stray.unproven {
+        for orphan in orphans.nodes {
+            let (action, why) = match &orphan.unproven {
                 Some(why) => (Action::Leave, why.clone()),
-                None if prune => (Action::Destroy, stray.why.clone()),
-                None => (Action::Leave, format!("{}; --prune removes it", stray.why)),
+                None if prune => (Action::Destroy, orphan.why.clone()),
+                None => (Action::Leave, format!("{}; --prune deletes it", orphan.why)),
             };
-            let mut node = stray.node(self.inputs, action, &why);
-            // What is recorded under the name of a node is its own guest's from now on.
+            let mut node = orphan.node(self.inputs, action, &why);
+            // The record under the name of a listed node belongs to its new guest from now on.
             let host = node.host.as_str();
             let named = |known: &String| roots.get(known.as_str()) == Some(&host);
             node.recorded = node.recorded.take().filter(|known| !named(known));
             self.nodes.push(node);
         }
-        self.nodes.extend(strays.given_up);
-        self.copies.extend(strays.copies);
+        self.nodes.extend(orphans.untagged);
+        self.copies.extend(orphans.copies);
         if prune {
-            self.refusals.extend(strays.refusals);
+            self.refusals.extend(orphans.refusals);
         }
     }
 
-    /// Refuses ids that someone else has.
-    fn check_ids(&mut self) {
-        let going: BTreeSet<(Place, Option<GuestId>)> = self
+    /// Refuses ids that another guest has.
+    fn check_vmids(&mut self) {
+        let deleted: BTreeSet<(NodeLocation, Option<GuestId>)> = self
             .nodes
             .iter()
             .filter(|node| matches!(node.action, Action::Destroy | Action::Replace))
-            .filter_map(|node| Some((node.place.clone(), node.found.as_ref()?.guest.vmid)))
+            .filter_map(|node| Some((node.location.clone(), node.found.as_ref()?.guest.vmid)))
             .collect();
         let mut refused = Vec::new();
         for node in &self.nodes {
-            let made = matches!(node.action, Action::Create | Action::Replace);
+            let creates = matches!(node.action, Action::Create | Action::Replace);
             let vmid = node.wanted.as_ref().and_then(|wanted| wanted.vmid);
-            let (true, Some(vmid)) = (made, vmid) else {
+            let (true, Some(vmid)) = (creates, vmid) else {
                 continue;
             };
-            let Some((place, _)) = self.inputs.looks.get_key_value(&node.place) else {
+            let Some((location, _)) = self.inputs.observations.get_key_value(&node.location) else {
                 continue;
             };
-            let parent_is_new = match &node.place {
-                Place::Inside(parent) => self.actions.get(parent).is_some_and(|fate| fate.is_new()),
-                Place::Host(_) => false,
+            let parent_is_new = match &node.location {
+                NodeLocation::Inside(parent) => self
+                    .changes
+                    .get(parent)
+                    .is_some_and(|change| change.is_new()),
+                NodeLocation::Host(_) => false,
             };
-            let holder = self.owners.with_vmid(place, vmid);
-            // A guest without a name is being made and does not say whose it is yet: it may be
-            // ours, left by a run that died. Making ours waits for it and finds out.
+            let holder = self.guest_index.with_vmid(location, vmid);
+            // A guest without a name is being created and carries no identity yet: it may be that
+            // of the node, from an interrupted run. The create step waits for it and checks.
             if let Some(holder) = holder
                 && !(holder.name.is_empty() && holder.uuid.is_none())
                 && !parent_is_new
-                && !going.contains(&(node.place.clone(), Some(vmid)))
+                && !deleted.contains(&(node.location.clone(), Some(vmid)))
             {
-                let (of, hint) = whose(self.inputs, holder, (&node.host, &node.name));
+                let (of, hint) = describe_holder(self.inputs, holder, (&node.host, &node.name));
                 refused.push((node.name.clone(), vmid, of, hint));
             }
         }
@@ -533,12 +539,12 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
         }
     }
 
-    /// Lists guests that are not of this manifest.
-    fn foreign(&mut self) -> Vec<Foreign> {
+    /// Lists guests that do not belong to this manifest.
+    fn foreign(&mut self) -> Vec<ForeignGuest> {
         let copies = std::mem::take(&mut self.copies);
         foreign(
             self.inputs,
-            &self.offers,
+            &self.profiles,
             copies,
             &self.nodes,
             &self.claimed,
@@ -546,21 +552,21 @@ impl<'i, 'a: 'i> Maker<'i, 'a> {
     }
 }
 
-/// What happens to a node, as far as its children care.
+/// What the plan does to a node, as far as it affects its children.
 #[derive(Clone, Copy)]
-struct Fate {
+struct PlannedChange {
     action: Action,
-    /// Whether what runs on it is stopped meanwhile.
+    /// Whether it is stopped in between, and the guests on it with it.
     restarts: bool,
-    /// Whether it could be seen.
-    seen: bool,
+    /// Whether its location could be observed.
+    observed: bool,
 }
 
-impl Fate {
-    /// Tells whether nothing of what ran on it is left.
+impl PlannedChange {
+    /// Returns whether its guest is a new one, without the children it had.
     fn is_new(self) -> bool {
         match self.action {
-            Action::Create => self.seen,
+            Action::Create => self.observed,
             Action::Replace => true,
             Action::Nothing
             | Action::Start
@@ -573,19 +579,12 @@ impl Fate {
     }
 }
 
-/// What there is of a node.
-enum Seen {
-    /// It is there.
-    There(Found),
-    /// It is not, and why.
+/// Whether the guest of a node exists.
+enum GuestPresence {
+    /// It exists.
+    Present(ExistingGuest),
+    /// It does not exist; the reasons to create it.
     Absent(Vec<Reason>),
-    /// Its place cannot be seen.
-    Hidden(Reason),
-}
-
-pub(super) fn said(text: &str) -> Reason {
-    Reason {
-        text: text.to_owned(),
-        ..Reason::default()
-    }
+    /// Its location cannot be observed.
+    Unknown(Reason),
 }

@@ -13,12 +13,12 @@ pub fn uuid(site: &SiteId, manifest: &str, host: &str, node: &str) -> GuestUuid 
     derive(&["guest", site.as_str(), manifest, host, node])
 }
 
-/// Returns the identity of the guest that replaces another, which must not be mistaken for it.
+/// Returns the identity of the guest that replaces another one.
 pub fn successor(of: &GuestUuid) -> GuestUuid {
     derive(&["successor", of.as_str()])
 }
 
-/// Returns the MAC address of a guest: one that is administered locally, so that it is nobody's.
+/// Returns the MAC address of a guest: a locally administered one.
 pub fn mac(uuid: &GuestUuid) -> String {
     let digest = digest(&["mac", uuid.as_str()]);
     let tail: Vec<String> = digest[..5].iter().map(|b| format!("{b:02x}")).collect();
@@ -28,14 +28,14 @@ pub fn mac(uuid: &GuestUuid) -> String {
 fn digest(parts: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
-        // The length first: otherwise `a` + `bc` and `ab` + `c` would be one.
+        // Length-prefixed: otherwise `a` + `bc` and `ab` + `c` would be the same.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
     hash.finalize().into()
 }
 
-/// A UUID of version 8, which is for forms of one's own.
+/// Returns a UUID of version 8, the one for custom formats.
 fn derive(parts: &[&str]) -> GuestUuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest(parts)[..16]);

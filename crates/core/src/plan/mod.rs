@@ -1,78 +1,77 @@
-//! From what should be and what is to what is done.
-//!
-//! In: a resolved manifest, what was seen, what is remembered. Out: a [`Plan`] with its steps.
-//! Never: waiting or asking; a plan is a pure function of what it is given.
+//! Turns a resolved manifest, the observed state of its hosts and the recorded state of its nodes
+//! into a [`Plan`] with its steps. Pure: the same input gives the same plan.
 
 mod apply;
 mod compare;
+mod config;
+mod desired;
 mod destroy;
-mod estimate;
-mod holder;
+mod durations;
+mod guest_index;
+mod host_profile;
 pub mod identity;
-mod inside;
-mod owner;
-mod place;
+mod orphans;
 mod rebuild;
 mod record;
+mod recreated;
 mod reidentify;
-mod remade;
 mod step;
-mod strays;
 mod types;
 mod unsupported;
-mod wanted;
+mod vmid_holder;
 
 use std::collections::BTreeMap;
 
 pub use apply::site_hosts;
-pub use estimate::Paces;
-pub use inside::{digest, port, spec_text, without_values};
-pub use owner::ids;
-pub use rebuild::{Rebuilt, rebuild, rebuilt_plan, unknown_manifest};
-pub use record::{Configured, Elsewhere, NodeRecord, NodeStatus, Records};
+pub use config::{spec_digest, spec_json, ssh_port, without_config_values};
+pub use durations::StepDurations;
+pub use guest_index::known_vmids;
+pub use orphans::{UNKNOWN_GUESTS, lost_guests_message, remaining_guests, removes_guest};
+pub use rebuild::{RebuiltRecords, rebuild_plan, rebuild_records, unknown_manifest};
+pub use record::{AppliedSpec, NodeRecord, NodeStatus, OtherRecords, Records};
 pub use step::{Step, StepId, StepKind, Steps, steps};
-pub use strays::{UNSEEN_INSIDE, is_removed, left_inside, lost_with_it};
 pub use types::{
-    Action, Comparison, ConfigPlan, FORM, Foreign, Found, GuestPlan, ImageNeed, Nic, NodePlan,
-    Place, Plan, Reason, ReasonKind, Refusal, Reidentified, Unseen, Verb, Wanted,
+    Action, ConfigPlan, DesiredGuest, ExistingGuest, ForeignGuest, GuestPlan, InspectionFailure,
+    Nic, NodeLocation, NodePlan, PLAN_FORMAT, Plan, Reason, ReasonKind, Refusal, Reidentification,
+    RequiredImage, SpecComparison, Verb,
 };
 
 pub use crate::doc::manifest::OnError;
+pub use desired::{DEFAULT_USER, update_image_sources};
 pub use unsupported::unsupported;
-pub use wanted::{USER, correct_sources};
 
 use crate::catalog::Catalog;
 use crate::doc::scalar::SiteId;
-use crate::kind::Traits;
-use crate::observed::Observed;
-use crate::resolve::Resolved;
+use crate::host_kind::HostTraits;
+use crate::observed::Inventory;
+use crate::resolve::ResolvedManifest;
 
-/// What was seen at a place.
+/// The observed state of a location.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Look {
+pub enum Observation {
     /// Everything that is there.
-    Seen(Observed),
-    /// Nothing, and why: it does not run, or does not answer. Unknown is not empty.
-    Unseen(String),
+    Available(Inventory),
+    /// Nothing, and why: it is stopped or does not answer. Unknown is not empty.
+    Unavailable(String),
 }
 
-/// What the person asks for.
+/// Options of a plan, from the command line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// What the plan is for.
+pub struct PlanOptions {
+    /// The operation to plan.
     pub verb: Verb,
-    /// Remove guests of ours that the manifest does not name any more.
+    /// Delete guests of this manifest that it no longer lists.
     pub prune: bool,
-    /// How many levels are made; all when left out.
+    /// How many levels of nesting to plan; all of them if `None`.
     pub depth: Option<usize>,
-    /// What happens to the rest when a node fails, instead of what the manifest says.
+    /// What to do with the other nodes when one fails; overrides the manifest.
     pub on_error: Option<OnError>,
-    /// How many nodes are worked on at once, instead of what the manifest says.
+    /// How many nodes to process at once; overrides the manifest.
     pub parallelism: Option<usize>,
 }
 
-impl Options {
-    /// Returns the usual options for a verb.
+impl PlanOptions {
+    /// Returns the default options for an operation.
     pub fn new(verb: Verb) -> Self {
         Self {
             verb,
@@ -84,57 +83,57 @@ impl Options {
     }
 }
 
-/// What a plan is made from.
-pub struct Inputs<'a> {
-    /// The site whose guests are ours.
+/// The inputs of a plan.
+pub struct PlanInputs<'a> {
+    /// The site that owns the guests.
     pub site: &'a SiteId,
     /// The documents.
     pub catalog: &'a Catalog,
     /// The manifest.
-    pub resolved: &'a Resolved,
-    /// What was seen. Each root's host is in it; a node that hosts is when it could be asked.
-    pub looks: &'a BTreeMap<Place, Look>,
-    /// What is remembered of nodes.
+    pub resolved: &'a ResolvedManifest,
+    /// The observed state. Contains each root's host, and each hypervisor node that answered.
+    pub observations: &'a BTreeMap<NodeLocation, Observation>,
+    /// The recorded nodes of this manifest.
     pub records: &'a Records,
-    /// What is recorded for other manifests and hosts.
-    pub elsewhere: &'a Elsewhere,
-    /// What nodes become inside, by name, and what of that was seen. Nodes that are left out are not
+    /// Records of other manifests and hosts.
+    pub other_records: &'a OtherRecords,
+    /// Configuration of nodes by name, with the differences found. Nodes without an entry are not
     /// configured.
     pub configs: &'a BTreeMap<String, ConfigPlan>,
-    /// What the person asks for.
-    pub options: &'a Options,
-    /// How long steps take.
-    pub paces: &'a Paces,
+    /// The options.
+    pub options: &'a PlanOptions,
+    /// Measured durations of steps.
+    pub step_durations: &'a StepDurations,
 }
 
-impl Inputs<'_> {
-    /// Returns what the host is like that a place is on, directly or in other nodes.
-    fn traits_of(&self, place: &Place) -> Traits {
-        let name = match place {
-            Place::Host(host) => return self.catalog.traits_of(host),
-            Place::Inside(name) => name,
+impl PlanInputs<'_> {
+    /// Returns the traits of the site host behind a location.
+    fn traits_of(&self, location: &NodeLocation) -> HostTraits {
+        let name = match location {
+            NodeLocation::Host(host) => return self.catalog.traits_of(host),
+            NodeLocation::Inside(name) => name,
         };
-        if let Some(place) = self.resolved.node(name).and_then(apply::place) {
-            return self.traits_of(&place);
+        if let Some(location) = self.resolved.node(name).and_then(apply::location) {
+            return self.traits_of(&location);
         }
-        // The manifest does not name it any more.
+        // The manifest no longer lists it.
         let mut records = self.records.values();
         let record = records.find(|record| record.name == *name);
-        record.map_or(Traits::PROXMOX_VE, |record| {
+        record.map_or(HostTraits::PROXMOX_VE, |record| {
             self.catalog.traits_of(&record.host)
         })
     }
 }
 
 /// Makes the plan.
-pub fn plan(inputs: &Inputs<'_>) -> Plan {
+pub fn plan(inputs: &PlanInputs<'_>) -> Plan {
     let mut plan = match inputs.options.verb {
         Verb::Apply => apply::plan(inputs),
         Verb::Destroy => destroy::plan(inputs),
         Verb::Reidentify => reidentify::plan(inputs),
     };
     plan.steps = steps(&plan);
-    let estimate = estimate::estimate(&plan, inputs.paces);
+    let estimate = durations::estimate(&plan, inputs.step_durations);
     plan.estimate = estimate.map(|(seconds, _)| seconds);
     plan.measured = estimate.is_some_and(|(_, measured)| measured);
     plan

@@ -1,40 +1,39 @@
-//! What can be remembered again of nodes that the journal does not know.
+//! Rebuilds lost records from the observed guests.
 //!
-//! In: what was seen. Out: records of guests that are the only ones to carry a node's identity, and
-//! why others are not believed.
-//! Never: a record from a name, a manifest's tag or notes alone: the identity is computed anew.
+//! A guest is recorded only if it is the only one that carries the identity of a node. Name, tags and
+//! notes alone are not trusted: the identity is computed from the documents.
 
 use std::collections::BTreeSet;
 
 use crate::doc::scalar::SiteId;
 use crate::observed::{GuestUuid, ObservedGuest};
 
-use super::apply::{by_depth, empty, place, said, site_hosts};
-use super::compare::found;
-use super::owner::{Match, Owners, is_identity_of};
-use super::place::offer;
+use super::apply::{by_depth, location, new_plan, site_hosts};
+use super::compare::existing;
+use super::desired::DEFAULT_USER;
+use super::guest_index::{GuestIndex, GuestMatch, is_identity_of};
+use super::host_profile::profile;
+use super::orphans::{ambiguous, edited, only_copies, unusable};
 use super::record::{NodeRecord, NodeStatus};
-use super::strays::{ambiguous, edited, only_copies, unusable};
-use super::types::{Action, NodePlan, Place, Plan, Refusal};
-use super::wanted::USER;
-use super::{Inputs, Look};
+use super::types::{Action, NodeLocation, NodePlan, Plan, Reason, Refusal};
+use super::{Observation, PlanInputs};
 
-/// What was found of the nodes of a manifest.
+/// The rebuilt records of a manifest.
 #[derive(Clone, Debug, Default)]
-pub struct Rebuilt {
-    /// Nodes whose guests are there, with what can be remembered of them.
+pub struct RebuiltRecords {
+    /// Nodes whose guests exist, with their records.
     pub nodes: Vec<(NodePlan, NodeRecord)>,
-    /// Guests that are not recorded, and why.
+    /// Why guests are not recorded.
     pub refusals: Vec<Refusal>,
-    /// Identities of nodes, and of what is recorded: their guests are no strangers.
+    /// Identities of nodes and of existing records.
     pub claimed: BTreeSet<GuestUuid>,
 }
 
-/// Looks for the guests of nodes that nothing is remembered of.
-pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
-    let owners = Owners::new(inputs.site, &inputs.resolved.name, inputs.looks);
+/// Finds the guests of nodes without a record.
+pub fn rebuild_records(inputs: &PlanInputs<'_>) -> RebuiltRecords {
+    let guest_index = GuestIndex::new(inputs.site, &inputs.resolved.name, inputs.observations);
     let hosts = site_hosts(inputs.resolved);
-    let mut rebuilt = Rebuilt::default();
+    let mut rebuilt = RebuiltRecords::default();
     let known = inputs
         .records
         .values()
@@ -42,45 +41,48 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
     let mut claimed: BTreeSet<GuestUuid> = known.collect();
     for node in by_depth(inputs.resolved) {
         let name = node.name.as_str();
-        let (Some(place), Some(host)) = (place(node), hosts.get(name)) else {
+        let (Some(location), Some(host)) = (location(node), hosts.get(name)) else {
             continue;
         };
-        if !matches!(inputs.looks.get(&place), Some(Look::Seen(_))) {
+        if !matches!(
+            inputs.observations.get(&location),
+            Some(Observation::Available(_))
+        ) {
             continue;
         }
         let known = inputs.records.of(name, host);
-        let carrying = owners.of_node(&place, (host, name), known);
+        let carrying = guest_index.of_node(&location, (host, name), known);
         claimed.extend(carrying.identities());
         if known.is_some() {
             // Another driver may have replaced what is recorded.
-            if let Match::Copies(guests) = carrying {
+            if let GuestMatch::Copies(guests) = carrying {
                 let why = only_copies(name, known, &guests);
                 rebuilt.refusals.push(Refusal::of(Some(name), why));
             }
             continue;
         }
         let (guest, why) = match carrying {
-            Match::Absent => continue,
-            Match::Guest(guest, _) => (Some(guest), unusable(name, guest)),
-            Match::Copies(guests) => (None, Some(only_copies(name, None, &guests))),
-            Match::Ambiguous(guests) => (None, Some(ambiguous(name, &guests))),
-            Match::Edited(guest) => (None, Some(edited(name, inputs.site, guest))),
+            GuestMatch::Absent => continue,
+            GuestMatch::Guest(guest, _) => (Some(guest), unusable(name, guest)),
+            GuestMatch::Copies(guests) => (None, Some(only_copies(name, None, &guests))),
+            GuestMatch::Ambiguous(guests) => (None, Some(ambiguous(name, &guests))),
+            GuestMatch::Edited(guest) => (None, Some(edited(name, inputs.site, guest))),
         };
         if let Some((detail, hint)) = why {
             rebuilt
                 .refusals
                 .push(Refusal::of(Some(name), (detail, hint)));
         } else if let Some(guest) = guest
-            && let Some(found) = found(guest, None)
+            && let Some(found) = existing(guest, None)
         {
-            let record = record(inputs, name, (&place, host), guest, &found.guest);
+            let record = record(inputs, name, (&location, host), guest, &found.guest);
             let node = NodePlan {
                 name: name.to_owned(),
                 host: (*host).to_owned(),
-                place,
+                location,
                 depth: node.depth,
                 action: Action::Nothing,
-                reasons: vec![said("its guest was found")],
+                reasons: vec![Reason::new("its guest was found")],
                 wanted: None,
                 found: Some(found),
                 config: None,
@@ -90,21 +92,21 @@ pub fn rebuild(inputs: &Inputs<'_>) -> Rebuilt {
             rebuilt.nodes.push((node, record));
         }
     }
-    rebuilt.refusals.extend(unnamed(inputs, &claimed));
+    rebuilt.refusals.extend(unlisted(inputs, &claimed));
     rebuilt.claimed = claimed;
     rebuilt
 }
 
-/// Returns the plan under which records are written down: there is nothing to do in it.
-pub fn rebuilt_plan(inputs: &Inputs<'_>, nodes: Vec<NodePlan>) -> Plan {
-    empty(inputs, nodes, Vec::new(), Vec::new(), Vec::new())
+/// Returns the empty plan under which rebuilt records are written to the journal.
+pub fn rebuild_plan(inputs: &PlanInputs<'_>, nodes: Vec<NodePlan>) -> Plan {
+    new_plan(inputs, nodes, Vec::new(), Vec::new(), Vec::new())
 }
 
-/// What was created completely, and whether it can be reached, is found out by the next apply.
+/// The next apply determines whether the guest was created completely and can be reached.
 fn record(
-    inputs: &Inputs<'_>,
+    inputs: &PlanInputs<'_>,
     name: &str,
-    (place, host): (&Place, &str),
+    (location, host): (&NodeLocation, &str),
     guest: &ObservedGuest,
     reference: &crate::observed::GuestRef,
 ) -> NodeRecord {
@@ -113,41 +115,41 @@ fn record(
     NodeRecord {
         name: name.to_owned(),
         host: host.to_owned(),
-        place: place.clone(),
+        location: location.clone(),
         site: Some(inputs.site.clone()),
         guest: reference.clone(),
         status: match guest.lock.as_deref() {
             Some("create") => NodeStatus::Creating,
-            Some(_) | None => NodeStatus::Made,
+            Some(_) | None => NodeStatus::Created,
         },
         source: None,
         address: None,
-        user: Some(user.map_or_else(|| USER.to_owned(), ToString::to_string)),
+        user: Some(user.map_or_else(|| DEFAULT_USER.to_owned(), ToString::to_string)),
         configured: None,
         hosts_guests: inputs.resolved.node(name).map(|node| node.can_host),
     }
 }
 
-/// Reports guests that say they are of this manifest and whose identity is no node's: the manifest
-/// may have named them once, or somebody wrote their tags.
-fn unnamed(inputs: &Inputs<'_>, claimed: &BTreeSet<GuestUuid>) -> Vec<Refusal> {
+/// Reports guests tagged with this manifest whose identity is that of no node: the manifest may have
+/// listed them earlier, or the tags were set manually.
+fn unlisted(inputs: &PlanInputs<'_>, claimed: &BTreeSet<GuestUuid>) -> Vec<Refusal> {
     let manifest = &inputs.resolved.name;
     let roots = site_hosts(inputs.resolved);
     let mut refusals = Vec::new();
-    for (place, look) in inputs.looks {
-        let Look::Seen(observed) = look else {
+    for (location, observation) in inputs.observations {
+        let Observation::Available(observed) = observation else {
             continue;
         };
-        let host = match place {
-            Place::Host(host) => host.as_str(),
-            Place::Inside(node) => roots.get(node.as_str()).copied().unwrap_or_default(),
+        let host = match location {
+            NodeLocation::Host(host) => host.as_str(),
+            NodeLocation::Inside(node) => roots.get(node.as_str()).copied().unwrap_or_default(),
         };
-        let machine = offer(inputs, place).host;
+        let machine = profile(inputs, location).host;
         for guest in &observed.guests {
             let Some(uuid) = guest.uuid.as_ref().filter(|uuid| !claimed.contains(uuid)) else {
                 continue;
             };
-            // Of a cluster, each host entry shows the guests of all machines.
+            // Each host entry of a cluster lists the guests of all machines.
             let here = guest.host == machine;
             if !guest.belongs_to(inputs.site, manifest)
                 || !here && is_machine_of_another(inputs, host, &guest.host)
@@ -156,14 +158,14 @@ fn unnamed(inputs: &Inputs<'_>, claimed: &BTreeSet<GuestUuid>) -> Vec<Refusal> {
                 continue;
             }
             let detail = format!(
-                "guest {} ({}) on {} carries the tags of this site and of `{manifest}`, and the identity of none of its nodes",
+                "guest {} ({}) on {} carries the tags of this site and of `{manifest}`, but not the identity of any of its nodes",
                 guest.vmid, guest.name, guest.host
             );
             let hint = match here {
                 true => format!(
-                    "homestak manifest plan -M {manifest} -H {host} lists what the manifest does not name any more; guests of a host entry that was renamed carry its old name"
+                    "homestak manifest plan -M {manifest} -H {host} lists guests that are no longer in the manifest; guests of a renamed host entry keep its old name"
                 ),
-                false => OWN.to_owned(),
+                false => REMOVE_TAGS.to_owned(),
             };
             refusals.push(Refusal::of(None, (detail, hint)));
         }
@@ -171,18 +173,18 @@ fn unnamed(inputs: &Inputs<'_>, claimed: &BTreeSet<GuestUuid>) -> Vec<Refusal> {
     refusals
 }
 
-/// What there is to do about a guest that is nobody's.
-const OWN: &str = "if it is to stay as a guest of its own, remove its tags `homestak*`";
+/// The hint for a guest that belongs to no node.
+const REMOVE_TAGS: &str = "to keep it outside homestak, remove its tags `homestak*`";
 
-fn is_machine_of_another(inputs: &Inputs<'_>, host: &str, machine: &str) -> bool {
+fn is_machine_of_another(inputs: &PlanInputs<'_>, host: &str, machine: &str) -> bool {
     let mut others = inputs.catalog.guest_hosts().filter(|other| *other != host);
-    others.any(|other| offer(inputs, &Place::Host(other.clone())).host == machine)
+    others.any(|other| profile(inputs, &NodeLocation::Host(other.clone())).host == machine)
 }
 
-/// Tells whether a guest is recorded for another manifest or host, or has the identity of a node on
-/// another host of the site. People rename guests, so every name that a node has is tried.
+/// Returns whether a guest is recorded for another manifest or host, or has the identity of a node on
+/// another host of the site. Guests can be renamed, so every node name is tried.
 fn is_of_another_host(
-    inputs: &Inputs<'_>,
+    inputs: &PlanInputs<'_>,
     host: &str,
     guest: &ObservedGuest,
     uuid: &GuestUuid,
@@ -191,15 +193,15 @@ fn is_of_another_host(
     let nodes = inputs.resolved.nodes.iter().map(|node| node.name.as_str());
     let names: BTreeSet<&str> = nodes.chain([guest.name.as_str()]).collect();
     let mut others = inputs.catalog.guest_hosts().filter(|other| *other != host);
-    inputs.elsewhere.has(uuid, guest.vmid)
+    inputs.other_records.has(uuid, guest.vmid)
         || others.any(|other| {
             let mut names = names.iter();
             names.any(|name| is_identity_of(manifest, other, name, uuid))
         })
 }
 
-/// Says why a guest of the site that no manifest of it names is not recorded, with the manifest that
-/// its tags name.
+/// Returns why a guest of the site with an unknown manifest in its tags is not recorded, with the name
+/// of that manifest.
 pub fn unknown_manifest(
     site: &SiteId,
     guest: &ObservedGuest,
@@ -216,10 +218,10 @@ pub fn unknown_manifest(
         Some(name) => (
             format!("of a manifest `{name}`, which the site does not have"),
             format!(
-                "if the manifest was renamed, `manifests/{name}.yaml` is the name under which its nodes are recorded; {OWN}"
+                "if the manifest was renamed, its nodes are recorded under `manifests/{name}.yaml`; {REMOVE_TAGS}"
             ),
         ),
-        None => ("of no manifest".to_owned(), OWN.to_owned()),
+        None => ("of no manifest".to_owned(), REMOVE_TAGS.to_owned()),
     };
     let detail = format!(
         "guest {} ({}) on {} carries the tags of this site and {whose}",

@@ -1,53 +1,54 @@
-//! The plan of `reidentify`: guests that were created before sites had an id get an identity of
-//! this site. Only the journal tells whose they are.
+//! The plan of `reidentify`: gives guests that were created before sites had an id an identity of this
+//! site. They are matched by the journal alone.
 
 use std::collections::BTreeMap;
 
-use super::apply::{empty, said};
-use super::compare::found;
-use super::place::{Offer, offer};
+use super::apply::new_plan;
+use super::compare::existing;
+use super::host_profile::{HostProfile, profile};
+use super::orphans::foreign;
 use super::record::NodeRecord;
-use super::strays::foreign;
-use super::types::{Action, NodePlan, Place, Plan, Refusal, Reidentified};
-use super::{Inputs, Look, identity};
+use super::types::{Action, NodeLocation, NodePlan, Plan, Reason, Refusal, Reidentification};
+use super::{Observation, PlanInputs, identity};
 use crate::observed::ObservedGuest;
 
 /// Makes the plan of `reidentify`.
-pub(super) fn plan(inputs: &Inputs<'_>) -> Plan {
-    let mut offers: BTreeMap<Place, Offer> = BTreeMap::new();
+pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
+    let mut profiles: BTreeMap<NodeLocation, HostProfile> = BTreeMap::new();
     let mut nodes = Vec::new();
     let mut refusals = Vec::new();
     for record in inputs.records.values() {
-        offers
-            .entry(record.place.clone())
-            .or_insert_with(|| offer(inputs, &record.place));
+        profiles
+            .entry(record.location.clone())
+            .or_insert_with(|| profile(inputs, &record.location));
         if record.site.is_some() {
             continue;
         }
-        match seen(inputs, record) {
+        match guest_of(inputs, record) {
             Ok(guest) => nodes.extend(node(inputs, record, guest)),
             Err(why) => refusals.push(Refusal {
                 node: Some(record.name.clone()),
-                reason: said(&why),
-                hint: "`homestak manifest forget` removes the record of a guest that is gone"
-                    .to_owned(),
+                reason: Reason::new(why),
+                hint:
+                    "`homestak manifest forget` removes the record of a guest that no longer exists"
+                        .to_owned(),
             }),
         }
     }
     nodes.sort_by_key(|node| node.depth);
     let records = inputs.records.values();
     let claimed = records.map(|record| record.guest.uuid.clone()).collect();
-    let foreign = foreign(inputs, &offers, Vec::new(), &nodes, &claimed);
-    empty(inputs, nodes, Vec::new(), foreign, refusals)
+    let foreign = foreign(inputs, &profiles, Vec::new(), &nodes, &claimed);
+    new_plan(inputs, nodes, Vec::new(), foreign, refusals)
 }
 
-/// Finds the guest of a record: at its id, with the identity that is recorded or the new one,
-/// which an interrupted run may have given to it.
-fn seen<'a>(inputs: &Inputs<'a>, record: &NodeRecord) -> Result<&'a ObservedGuest, String> {
-    let observed = match inputs.looks.get(&record.place) {
-        Some(Look::Seen(observed)) => observed,
-        Some(Look::Unseen(why)) => return Err(why.clone()),
-        None => return Err(format!("{} cannot be seen", record.place)),
+/// Finds the guest of a record: at its id, with the recorded identity or with the new one, which an
+/// interrupted run may have given to it.
+fn guest_of<'a>(inputs: &PlanInputs<'a>, record: &NodeRecord) -> Result<&'a ObservedGuest, String> {
+    let observed = match inputs.observations.get(&record.location) {
+        Some(Observation::Available(observed)) => observed,
+        Some(Observation::Unavailable(why)) => return Err(why.clone()),
+        None => return Err(format!("{} could not be observed", record.location)),
     };
     let new = new_identity(inputs, record);
     let guest = observed.guests.iter().find(|guest| {
@@ -60,37 +61,37 @@ fn seen<'a>(inputs: &Inputs<'a>, record: &NodeRecord) -> Result<&'a ObservedGues
             "guest {vmid} does not carry the recorded identity of `{}`",
             record.name
         ),
-        Some(vmid) => format!("guest {vmid} of `{}` is not there", record.name),
-        None => format!("nothing records which guest `{}` is", record.name),
+        Some(vmid) => format!("guest {vmid} of `{}` does not exist", record.name),
+        None => format!("the guest of `{}` is not recorded", record.name),
     })
 }
 
-fn new_identity(inputs: &Inputs<'_>, record: &NodeRecord) -> crate::observed::GuestUuid {
+fn new_identity(inputs: &PlanInputs<'_>, record: &NodeRecord) -> crate::observed::GuestUuid {
     let manifest = &inputs.resolved.name;
     identity::uuid(inputs.site, manifest, &record.host, &record.name)
 }
 
-fn node(inputs: &Inputs<'_>, record: &NodeRecord, guest: &ObservedGuest) -> Option<NodePlan> {
-    let found = found(guest, Some(record))?;
+fn node(inputs: &PlanInputs<'_>, record: &NodeRecord, guest: &ObservedGuest) -> Option<NodePlan> {
+    let found = existing(guest, Some(record))?;
     let depth = inputs.resolved.node(&record.name);
     let depth = depth.map_or(
-        usize::from(matches!(record.place, Place::Inside(_))),
+        usize::from(matches!(record.location, NodeLocation::Inside(_))),
         |node| node.depth,
     );
     Some(NodePlan {
         name: record.name.clone(),
         host: record.host.clone(),
-        place: record.place.clone(),
+        location: record.location.clone(),
         depth,
         action: Action::Reidentify,
-        reasons: vec![said(&format!(
+        reasons: vec![Reason::new(format!(
             "guest {} on {} was created before this site had an id",
             guest.vmid, guest.host
         ))],
         wanted: None,
         found: Some(found),
         config: None,
-        reidentified: Some(Box::new(Reidentified {
+        reidentified: Some(Box::new(Reidentification {
             uuid: new_identity(inputs, record),
             record: record.clone(),
         })),

@@ -1,7 +1,6 @@
-//! A plan as steps: the smallest things that are done, recorded and undone.
+//! The steps of a plan: the smallest units that are executed, recorded and undone.
 //!
-//! They are derived once, when the plan is made, and are part of it from then on: whoever carries it
-//! out, continues or undoes it reads them there. A step never makes a choice.
+//! They are derived once, when the plan is made, and stored with it. A step never makes a decision.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,39 +9,39 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::types::{Action, NodePlan, Place, Plan};
-use crate::observed::{GuestId, GuestKind, Power};
+use super::types::{Action, NodeLocation, NodePlan, Plan};
+use crate::observed::{GuestId, GuestKind, PowerState};
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
-    /// Brings an image into its storage.
+    /// Downloads an image into its storage.
     Image,
-    /// Makes the guest, stopped.
+    /// Creates the guest, stopped.
     Create,
     /// Starts it.
     Start,
     /// Waits until it is reached.
     Ready,
-    /// Takes its first-boot data away.
+    /// Removes its first-boot data.
     Discard,
-    /// Makes it inside what its spec says.
+    /// Applies its spec.
     Configure,
     /// Changes CPUs and memory of a stopped guest.
     Reshape,
     /// Grows its disk.
     Grow,
-    /// Brings it to a halt.
+    /// Stops it.
     Stop,
-    /// Removes it.
+    /// Deletes it.
     Destroy,
     /// Gives it an identity of this site.
     Reidentify,
 }
 
 impl StepKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 11] = [
         Self::Image,
         Self::Create,
@@ -57,7 +56,7 @@ impl StepKind {
         Self::Reidentify,
     ];
 
-    /// Returns the word.
+    /// Returns the name used in plans and step ids.
     pub fn word(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -74,38 +73,38 @@ impl StepKind {
         }
     }
 
-    /// Returns what is happening, for a person.
+    /// Describes the step in progress, for the operator.
     pub fn doing(self) -> &'static str {
         match self {
-            Self::Image => "fetching the image",
+            Self::Image => "downloading the image",
             Self::Create => "creating",
             Self::Start => "starting",
-            Self::Ready => "waiting until it is reached",
+            Self::Ready => "waiting until it is reachable",
             Self::Discard => "removing first-boot data",
             Self::Configure => "configuring",
             Self::Reshape => "changing CPUs and memory",
             Self::Grow => "growing the disk",
             Self::Stop => "stopping",
             Self::Destroy => "destroying",
-            Self::Reidentify => "giving it this site's identity",
+            Self::Reidentify => "assigning this site's identity",
         }
     }
 }
 
-/// The name of a step: what it does and to what, such as `create:father/web`, `ready:father/hv/web`
-/// for a node inside `hv`, or `image:father/debian-13.qcow2`. Unique in its plan, and the same
-/// whatever else is in it: a node has at most one step of each kind, and one name per place.
+/// The id of a step: its kind and object, such as `create:father/web`, `ready:father/hv/web` for a node
+/// inside `hv`, or `image:father/debian-13.qcow2`. Unique in its plan and independent of the rest of
+/// it: a node has at most one step of each kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct StepId(Arc<str>);
 
 impl StepId {
-    /// Names what a step does to something at a place on a host of the site.
-    fn new(kind: StepKind, (host, place): (&str, &Place), name: &str) -> Self {
+    /// Makes the id of a step for an object at a location on a host of the site.
+    fn new(kind: StepKind, (host, location): (&str, &NodeLocation), name: &str) -> Self {
         let kind = kind.word();
-        Self::from(match place {
-            Place::Host(host) => format!("{kind}:{host}/{name}"),
-            Place::Inside(parent) => format!("{kind}:{host}/{parent}/{name}"),
+        Self::from(match location {
+            NodeLocation::Host(host) => format!("{kind}:{host}/{name}"),
+            NodeLocation::Inside(parent) => format!("{kind}:{host}/{parent}/{name}"),
         })
     }
 
@@ -136,21 +135,21 @@ impl fmt::Display for StepId {
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its name.
+    /// Its id.
     pub id: StepId,
-    /// What it does.
+    /// Its kind.
     pub kind: StepKind,
-    /// Index of the node in the plan; none for an image.
+    /// Index of the node in the plan; `None` for an image.
     pub node: Option<usize>,
     /// Index of the image in the plan, for an image.
     pub image: Option<usize>,
-    /// Indices of the steps that must be done before.
+    /// Indices of the steps that it depends on.
     pub after: Vec<usize>,
 }
 
-/// The steps of a plan, each behind those that it waits for.
+/// The steps of a plan, each after those that it depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Vec<Written>")]
+#[serde(try_from = "Vec<StepRow>")]
 pub struct Steps {
     all: Vec<Step>,
     index: BTreeMap<StepId, usize>,
@@ -162,10 +161,10 @@ impl Steps {
         self.index.get(id).copied()
     }
 
-    /// Adds a step behind the others and returns its index.
+    /// Appends a step and returns its index.
     fn push(&mut self, mut step: Step) -> usize {
         let at = self.all.len();
-        // Names of guests come from their hosts, and a host that lies must not make two steps one.
+        // Guest names come from their hosts, which must not be able to merge two steps.
         while self.position(&step.id).is_some() {
             step.id = StepId::from(format!("{}#{at}", step.id));
         }
@@ -183,9 +182,9 @@ impl Deref for Steps {
     }
 }
 
-/// A step as it is written: it waits for others by their names.
+/// A serialized step, with its dependencies by id.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct StepRow {
     id: StepId,
     kind: StepKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,10 +196,10 @@ struct Written {
 }
 
 impl Serialize for Steps {
-    // One after the other: there may be many, and a copy of all takes as much again.
+    // One by one: a copy of all of them would double the memory.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let name = |at: &usize| self[*at].id.clone();
-        serializer.collect_seq(self.iter().map(|step| Written {
+        serializer.collect_seq(self.iter().map(|step| StepRow {
             id: step.id.clone(),
             kind: step.kind,
             node: step.node,
@@ -210,22 +209,25 @@ impl Serialize for Steps {
     }
 }
 
-impl TryFrom<Vec<Written>> for Steps {
+impl TryFrom<Vec<StepRow>> for Steps {
     type Error = String;
 
-    fn try_from(written: Vec<Written>) -> Result<Self, String> {
+    fn try_from(rows: Vec<StepRow>) -> Result<Self, String> {
         let mut steps = Self::default();
-        for step in written {
-            // What a step waits for comes before it, so nothing waits for itself.
+        for step in rows {
+            // Dependencies come first, so there are no cycles.
             let before = |id: &StepId| {
                 let known = steps.position(id);
                 known.ok_or_else(|| {
-                    format!("`{}` waits for `{id}`, which is not before it", step.id)
+                    format!(
+                        "step `{}` depends on `{id}`, which does not precede it",
+                        step.id
+                    )
                 })
             };
             let after: Result<Vec<usize>, String> = step.after.iter().map(before).collect();
             if steps.position(&step.id).is_some() {
-                return Err(format!("the step `{}` is there twice", step.id));
+                return Err(format!("duplicate step `{}`", step.id));
             }
             steps.push(Step {
                 after: after?,
@@ -241,24 +243,24 @@ impl TryFrom<Vec<Written>> for Steps {
 
 /// Derives the steps of a plan.
 pub fn steps(plan: &Plan) -> Steps {
-    Maker::new(plan).make()
+    StepBuilder::new(plan).build()
 }
 
-struct Maker<'p> {
+struct StepBuilder<'p> {
     plan: &'p Plan,
     steps: Steps,
-    /// For each node, the step after which its children can be made.
+    /// For each node, the step after which its children can be created.
     ready: BTreeMap<&'p str, usize>,
-    /// For each place and id, the step that frees it.
-    freed: BTreeMap<(&'p Place, Option<GuestId>), usize>,
-    /// For each place, every step that removes a guest there that the manifest does not name.
-    pruned: BTreeMap<&'p Place, Vec<usize>>,
-    /// For each node, the steps that remove its children.
+    /// For each location and id, the step that frees it.
+    freed: BTreeMap<(&'p NodeLocation, Option<GuestId>), usize>,
+    /// For each location, the steps that delete orphans there.
+    pruned: BTreeMap<&'p NodeLocation, Vec<usize>>,
+    /// For each node, the steps that delete its children.
     emptied: BTreeMap<&'p str, Vec<usize>>,
     images: BTreeMap<usize, usize>,
 }
 
-impl<'p> Maker<'p> {
+impl<'p> StepBuilder<'p> {
     fn new(plan: &'p Plan) -> Self {
         Self {
             plan,
@@ -271,15 +273,15 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn make(mut self) -> Steps {
-        // Children go before their parents, and whatever goes makes room for what comes.
+    fn build(mut self) -> Steps {
+        // Children are deleted before their parents, and everything is deleted before guests are created.
         for (at, node) in self.plan.nodes.iter().enumerate().rev() {
             if matches!(node.action, Action::Destroy | Action::Replace) {
                 self.remove(at, node);
             }
         }
         for (at, node) in self.plan.nodes.iter().enumerate() {
-            self.bring(at, node);
+            self.add(at, node);
         }
         self.steps
     }
@@ -287,7 +289,7 @@ impl<'p> Maker<'p> {
     fn push(&mut self, kind: StepKind, at: usize, after: Vec<usize>) -> usize {
         let node = &self.plan.nodes[at];
         self.steps.push(Step {
-            id: StepId::new(kind, (&node.host, &node.place), &node.name),
+            id: StepId::new(kind, (&node.host, &node.location), &node.name),
             kind,
             node: Some(at),
             image: None,
@@ -301,30 +303,34 @@ impl<'p> Maker<'p> {
         };
         let children = self.emptied.remove(node.name.as_str()).unwrap_or_default();
         let stop = self.push(StepKind::Stop, at, children);
-        let gone = self.push(StepKind::Destroy, at, vec![stop]);
-        self.freed.insert((&node.place, found.guest.vmid), gone);
+        let destroyed = self.push(StepKind::Destroy, at, vec![stop]);
+        self.freed
+            .insert((&node.location, found.guest.vmid), destroyed);
         if node.wanted.is_none() {
-            self.pruned.entry(&node.place).or_default().push(gone);
+            self.pruned
+                .entry(&node.location)
+                .or_default()
+                .push(destroyed);
         }
-        if let Place::Inside(parent) = &node.place {
-            self.emptied.entry(parent).or_default().push(gone);
+        if let NodeLocation::Inside(parent) = &node.location {
+            self.emptied.entry(parent).or_default().push(destroyed);
         }
     }
 
-    fn bring(&mut self, at: usize, node: &'p NodePlan) {
-        let parent = match &node.place {
-            Place::Inside(parent) => self.ready.get(parent.as_str()).copied(),
-            Place::Host(_) => None,
+    fn add(&mut self, at: usize, node: &'p NodePlan) {
+        let parent = match &node.location {
+            NodeLocation::Inside(parent) => self.ready.get(parent.as_str()).copied(),
+            NodeLocation::Host(_) => None,
         };
         let last = match node.action {
             Action::Nothing | Action::Leave | Action::Destroy => return,
             Action::Create | Action::Replace => {
-                let made = self.create(at, node, parent);
-                Some(self.run(at, node, vec![made], true))
+                let created = self.create(at, node, parent);
+                Some(self.run(at, node, vec![created], true))
             }
             Action::Start => {
                 let found = node.found.as_ref();
-                let before = match found.filter(|found| found.made != Some(true)) {
+                let before = match found.filter(|found| found.created != Some(true)) {
                     Some(_) => vec![self.create(at, node, parent)],
                     None => parent.into_iter().collect(),
                 };
@@ -350,12 +356,12 @@ impl<'p> Maker<'p> {
             after.extend(self.image(image, parent));
         }
         if let Some(vmid) = wanted.and_then(|wanted| wanted.vmid) {
-            after.extend(self.freed.get(&(&node.place, Some(vmid))));
+            after.extend(self.freed.get(&(&node.location, Some(vmid))));
         }
-        after.extend(self.pruned.get(&node.place).into_iter().flatten());
-        // The node's own old guest goes first.
+        after.extend(self.pruned.get(&node.location).into_iter().flatten());
+        // The node's own old guest is deleted first.
         let own = node.found.as_ref().map(|found| found.guest.vmid);
-        after.extend(own.and_then(|vmid| self.freed.get(&(&node.place, vmid))));
+        after.extend(own.and_then(|vmid| self.freed.get(&(&node.location, vmid))));
         after.sort_unstable();
         after.dedup();
         self.push(StepKind::Create, at, after)
@@ -367,7 +373,11 @@ impl<'p> Maker<'p> {
         }
         let need = self.plan.images.get(image)?;
         let step = self.steps.push(Step {
-            id: StepId::new(StepKind::Image, (&need.site_host, &need.place), &need.file),
+            id: StepId::new(
+                StepKind::Image,
+                (&need.site_host, &need.location),
+                &need.file,
+            ),
             kind: StepKind::Image,
             node: None,
             image: Some(image),
@@ -385,7 +395,7 @@ impl<'p> Maker<'p> {
             .wanted
             .as_ref()
             .is_some_and(|wanted| wanted.kind == GuestKind::Vm);
-        // What is configured counts as ready, so its first-boot data goes before.
+        // A configured node counts as ready, so its first-boot data is removed before.
         let before = if fresh && vm {
             self.push(StepKind::Discard, at, vec![ready])
         } else {
@@ -394,13 +404,13 @@ impl<'p> Maker<'p> {
         self.configure(at, node, vec![before]).unwrap_or(ready)
     }
 
-    /// Configures a node that has a spec.
+    /// Configures a node with a spec.
     fn configure(&mut self, at: usize, node: &NodePlan, after: Vec<usize>) -> Option<usize> {
         node.config.as_ref()?;
         Some(self.push(StepKind::Configure, at, after))
     }
 
-    /// Changes a guest; returns the step after which it is ready, if any comes.
+    /// Changes a guest; returns the step after which it is ready, if there is any.
     fn change(&mut self, at: usize, node: &NodePlan, parent: Option<usize>) -> Option<usize> {
         let mut before: Vec<usize> = parent.into_iter().collect();
         let (Some(wanted), Some(found)) = (&node.wanted, &node.found) else {
@@ -412,13 +422,13 @@ impl<'p> Maker<'p> {
         let differs = found.cores.is_some_and(|cores| cores != wanted.cores)
             || found.memory.is_some_and(|memory| memory != wanted.memory);
         if differs {
-            // New sizes count from the next start on.
-            if found.power == Power::Running {
+            // New sizes take effect at the next start.
+            if found.power == PowerState::Running {
                 before = vec![self.push(StepKind::Stop, at, before)];
             }
             before = vec![self.push(StepKind::Reshape, at, before)];
         }
-        if found.power == Power::Running && !differs {
+        if found.power == PowerState::Running && !differs {
             let last = before.last().copied();
             return self.configure(at, node, before).or(last);
         }

@@ -1,7 +1,5 @@
-//! What a plan is made of. It can be written to a file and read back.
-//!
-//! In: values. Out: values; nothing here decides.
-//! Never: the value of a secret; keys and tokens are named, and looked up when they are used.
+//! The types of a plan. A plan can be written to a file and read back, so it contains no secrets:
+//! keys and tokens are referenced by name and looked up when they are used.
 
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -9,33 +7,33 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Configured, NodeRecord};
+use super::record::{AppliedSpec, NodeRecord};
 use super::step::Steps;
 use crate::converge::Change;
 use crate::doc::manifest::OnError;
 use crate::doc::scalar::SiteId;
 use crate::doc::timeouts::Timeouts;
 use crate::foreign::ForeignText;
-use crate::observed::{GuestId, GuestKind, GuestRef, GuestUuid, Power};
+use crate::observed::{GuestId, GuestKind, GuestRef, GuestUuid, PowerState};
 use crate::units::{Gib, Mib, Seconds};
 
-/// The form of a written plan. A program that does not know the form does not carry it out.
-pub const FORM: u32 = 3;
+/// The format version of a written plan. A program refuses to execute other versions.
+pub const PLAN_FORMAT: u32 = 3;
 
-/// What a plan is for.
+/// The operation that a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// The world becomes what the manifest says.
+    /// Create, change and configure the nodes of the manifest.
     Apply,
-    /// What the manifest made is removed.
+    /// Delete the nodes of the manifest.
     Destroy,
-    /// Guests that were created before sites had an id get an identity of this site.
+    /// Give guests that were created before sites had an id an identity of this site.
     Reidentify,
 }
 
 impl Verb {
-    /// Returns the word.
+    /// Returns the name used in plans and output.
     pub fn word(self) -> &'static str {
         match self {
             Self::Apply => "apply",
@@ -45,17 +43,17 @@ impl Verb {
     }
 }
 
-/// Where guests live.
+/// Where a node runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum NodeLocation {
     /// On a host of the site.
     Host(String),
-    /// In a node of the manifest.
+    /// Inside a node of the manifest.
     Inside(String),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for NodeLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Host(name) => f.write_str(name),
@@ -64,57 +62,58 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// A plan: every choice is made.
+/// A plan. Every decision is made here; executing it only follows the steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The form, [`FORM`].
-    pub form: u32,
-    /// What it is for.
+    /// The format version, [`PLAN_FORMAT`].
+    #[serde(rename = "form")]
+    pub format: u32,
+    /// The operation.
     pub verb: Verb,
-    /// The site whose guests it is about; `None` in plans of the first form.
+    /// The site that owns the guests; `None` in plans of format 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<SiteId>,
     /// The manifest.
     pub manifest: String,
-    /// Hosts of the site it touches, sorted.
+    /// Hosts of the site that it changes, sorted.
     pub hosts: Vec<String>,
-    /// What happens to the rest when a node fails.
+    /// What to do with the other nodes when one fails.
     pub on_error: OnError,
-    /// How many nodes are worked on at once.
+    /// How many nodes to process at once.
     pub parallelism: usize,
-    /// Whether a node is ready only when its SSH answers.
+    /// Whether a node counts as ready only when SSH answers.
     pub verify_ssh: bool,
     /// Seconds added to each wait per level of nesting.
     pub timeout_buffer: Seconds,
-    /// Time limits that the manifest sets.
+    /// Timeouts that the manifest sets.
     #[serde(default, skip_serializing_if = "Timeouts::is_empty")]
     pub timeouts: Timeouts,
-    /// What each node is like, parents before their children.
+    /// The planned nodes, parents before their children.
     pub nodes: Vec<NodePlan>,
-    /// Images that nodes are made from.
-    pub images: Vec<ImageNeed>,
-    /// What is done, in the smallest parts. Plans of earlier forms were written without.
+    /// Images that nodes are created from.
+    pub images: Vec<RequiredImage>,
+    /// The steps. Plans of earlier formats were written without them.
     #[serde(default)]
     pub steps: Steps,
-    /// Guests that are there and not ours.
-    pub foreign: Vec<Foreign>,
-    /// What cannot be done; a plan with any is not carried out.
+    /// Existing guests that do not belong to this manifest.
+    pub foreign: Vec<ForeignGuest>,
+    /// What cannot be done. A plan with refusals is not executed.
     pub refusals: Vec<Refusal>,
-    /// How long it will take, in seconds; `None` when steps like these were never measured.
+    /// The estimated duration in seconds; `None` when steps of a kind were never measured.
     pub estimate: Option<f64>,
-    /// Whether all of that was measured on the same hosts.
+    /// Whether the whole estimate was measured on the same hosts.
     #[serde(default)]
     pub measured: bool,
 }
 
 impl Plan {
-    /// Returns the node of that name.
+    /// Returns a node by name.
     pub fn node(&self, name: &str) -> Option<&NodePlan> {
         self.nodes.iter().find(|node| node.name == name)
     }
 
-    /// Returns how many steps each node takes.
-    pub fn n_steps(&self) -> Vec<usize> {
+    /// Returns the number of steps of each node.
+    pub fn steps_per_node(&self) -> Vec<usize> {
         let mut n_steps = vec![0; self.nodes.len()];
         for node in self.steps.iter().filter_map(|step| step.node) {
             if let Some(n_steps) = n_steps.get_mut(node) {
@@ -124,19 +123,19 @@ impl Plan {
         n_steps
     }
 
-    /// Tells whether there is nothing to do.
+    /// Returns whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.nodes.iter().all(|node| !node.action.changes())
     }
 
-    /// Tells whether carrying it out removes guests.
+    /// Returns whether executing it deletes guests.
     pub fn removes(&self) -> bool {
         let removal = |action| matches!(action, Action::Replace | Action::Destroy);
         self.nodes.iter().any(|node| removal(node.action))
     }
 
-    /// Tells whether carrying it out removes accounts, packages or files inside nodes, or may do so
-    /// in one that could not be asked.
+    /// Returns whether executing it removes accounts, packages or files inside nodes, or may do so
+    /// in a node that could not be inspected.
     pub fn removes_inside(&self) -> bool {
         let nodes = self.nodes.iter().filter(|node| node.action.changes());
         let configs = nodes.clone().filter_map(|node| node.config.as_ref());
@@ -146,10 +145,9 @@ impl Plan {
         changes.any(Change::is_removal) || nodes.clone().any(NodePlan::may_remove_inside)
     }
 
-    /// Tells whether two plans do the same, whatever they expect of time and whichever lines of the
-    /// documents say so.
+    /// Returns whether two plans do the same work. Estimates, reasons and foreign guests are ignored.
     pub fn same_work(&self, other: &Self) -> bool {
-        let still = |plan: &Self| Self {
+        let work = |plan: &Self| Self {
             estimate: None,
             measured: false,
             foreign: Vec::new(),
@@ -157,43 +155,43 @@ impl Plan {
             refusals: plan.refusals.iter().map(Refusal::without_reason).collect(),
             ..plan.clone()
         };
-        still(self) == still(other)
+        work(self) == work(other)
     }
 }
 
-/// A copy, for whoever keeps the plan itself.
+/// Clones the plan.
 impl From<&Plan> for Arc<Plan> {
     fn from(plan: &Plan) -> Self {
         Self::new(plan.clone())
     }
 }
 
-/// What is done to a node.
+/// What the plan does to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is as it should be, or not there as it should not be.
+    /// No change.
     Nothing,
-    /// It is made.
+    /// Create it.
     Create,
-    /// It is there and brought to run.
+    /// Complete its creation if necessary and start it.
     Start,
-    /// It is changed where it is.
+    /// Change its CPUs, memory or disk.
     Change,
-    /// It runs, and is not inside as its spec says.
+    /// Apply its spec: it is running and differs from it.
     Configure,
-    /// It is removed and made anew.
+    /// Delete and recreate it.
     Replace,
-    /// It is removed.
+    /// Delete it.
     Destroy,
-    /// It gets an identity of this site; nothing else about it changes.
+    /// Give it an identity of this site and change nothing else.
     Reidentify,
-    /// The manifest does not name it any more; it is left alone.
+    /// Keep it, although the manifest no longer lists it.
     Leave,
 }
 
 impl Action {
-    /// Returns the word.
+    /// Returns the name used in plans and output.
     pub fn word(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -208,23 +206,25 @@ impl Action {
         }
     }
 
-    /// Tells whether anything is done.
+    /// Returns whether it changes anything.
     pub fn changes(self) -> bool {
         !matches!(self, Self::Nothing | Self::Leave)
     }
 }
 
-/// What a reason is about, where anything depends on it.
+/// The kind of a reason, where code depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReasonKind {
-    /// Nothing depends on it.
+    /// Any other reason.
     #[default]
     Other,
-    /// The recorded guest of the node was made a guest of its own, which stays.
-    GivenUp,
-    /// Nobody saw what runs in the node, and it is destroyed with it.
-    UnseenInside,
+    /// The tags of the recorded guest were removed, so that it no longer belongs to the node.
+    #[serde(rename = "given-up")]
+    Untagged,
+    /// The guests inside the node could not be listed and are destroyed with it.
+    #[serde(rename = "unseen-inside")]
+    UnknownGuests,
 }
 
 impl ReasonKind {
@@ -233,65 +233,76 @@ impl ReasonKind {
     }
 }
 
-/// Why, and the line behind it.
+/// Why something is planned or refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// What it is about.
+    /// Its kind.
     #[serde(default, skip_serializing_if = "ReasonKind::is_other")]
     pub kind: ReasonKind,
-    /// What a person reads.
+    /// The text for the operator.
     pub text: String,
-    /// `path:line:column`, where a document says so.
+    /// `path:line:column` of the document behind it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// What is done to one node, and what it is like afterwards.
+impl Reason {
+    /// Makes a reason that no document is behind.
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The plan of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodePlan {
     /// Its name.
     pub name: String,
     /// The host of the site it is on, directly or in another node.
     pub host: String,
-    /// Where it lives.
-    pub place: Place,
-    /// How many nodes it runs on, one in another.
+    /// Where it runs.
+    #[serde(rename = "place")]
+    pub location: NodeLocation,
+    /// Its nesting depth: 0 on a host of the site.
     pub depth: usize,
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// Why.
+    /// The reasons.
     pub reasons: Vec<Reason>,
-    /// What it should be; none for a guest that the manifest does not name.
+    /// The desired guest; `None` for a node that the manifest does not list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wanted: Option<Wanted>,
-    /// What is there.
+    pub wanted: Option<DesiredGuest>,
+    /// The existing guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<Found>,
-    /// What it becomes inside; none for a node without a spec, and for one that fetches it itself.
+    pub found: Option<ExistingGuest>,
+    /// Its configuration; `None` for a node without a spec, or that fetches its spec itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigPlan>,
-    /// The identity it gets, and what the journal knows of it, for a node that is reidentified.
+    /// The new identity and the record, for a node that is reidentified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reidentified: Option<Box<Reidentified>>,
-    /// The name that the journal has for it, where that is not `name`.
+    pub reidentified: Option<Box<Reidentification>>,
+    /// Its name in the journal, where that is not `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,
 }
 
 impl NodePlan {
-    /// Returns the name under which the journal knows it.
+    /// Returns its name in the journal.
     pub fn record_name(&self) -> &str {
         self.recorded.as_ref().unwrap_or(&self.name)
     }
 
-    /// Tells whether its recorded guest was made a guest of its own, which stays.
-    pub fn is_given_up(&self) -> bool {
+    /// Returns whether the tags of its recorded guest were removed.
+    pub fn is_untagged(&self) -> bool {
         let mut reasons = self.reasons.iter();
-        reasons.any(|why| why.kind == ReasonKind::GivenUp)
+        reasons.any(|why| why.kind == ReasonKind::Untagged)
     }
 
-    /// Tells whether configuring it may remove what an earlier spec gave it, without anybody having
-    /// seen what that is. A node that was never reached has nothing of an earlier spec.
+    /// Returns whether configuring it may remove what an earlier spec added, although that could not
+    /// be listed. A node that was never reached has nothing from an earlier spec.
     pub fn may_remove_inside(&self) -> bool {
         let stays = match self.action {
             Action::Start | Action::Change | Action::Configure => true,
@@ -312,7 +323,7 @@ impl NodePlan {
         stays && differs && config.found.is_none()
     }
 
-    /// Returns what is done to the node, without why.
+    /// Returns a copy without reasons.
     #[must_use]
     pub fn without_reasons(&self) -> Self {
         let config = self.config.clone();
@@ -327,75 +338,76 @@ impl NodePlan {
     }
 }
 
-/// A guest that gets an identity of this site.
+/// A guest that is given an identity of this site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reidentified {
+pub struct Reidentification {
     /// Its new identity.
     pub uuid: GuestUuid,
-    /// What the journal knows of it, which stays.
+    /// Its record, which is otherwise kept.
     pub record: NodeRecord,
 }
 
-/// What a node becomes inside.
+/// The planned configuration of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfigPlan {
     /// Its spec.
     pub spec: String,
-    /// What the resolved spec adds up to; the spec itself may hold secrets.
+    /// Digest of the resolved spec, which itself may contain secrets.
     pub digest: String,
-    /// Where SSH listens once it is applied.
+    /// The SSH port once the spec is applied.
     pub port: u16,
-    /// What the node said, when it could be asked.
+    /// How the node differs from its spec, if it could be inspected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<Comparison>,
-    /// Why it could not be asked, of a node that runs.
+    pub found: Option<SpecComparison>,
+    /// Why a running node could not be inspected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unseen: Option<Unseen>,
+    pub unseen: Option<InspectionFailure>,
 }
 
-/// Why a node that runs could not be asked what it is like inside.
+/// Why a running node could not be inspected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unseen {
-    /// What happened.
+pub struct InspectionFailure {
+    /// The cause.
     pub why: ForeignText,
-    /// What to do about it; may be empty.
+    /// What the operator can do; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hint: String,
 }
 
 impl ConfigPlan {
-    /// Tells whether the node was asked, and applying its spec would change nothing.
+    /// Returns whether the node was inspected and complies with its spec.
     pub fn is_settled(&self) -> bool {
         self.found.as_ref().is_some_and(|found| found.settled)
     }
 }
 
-/// A node beside its spec.
+/// How a node differs from its spec.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Comparison {
+pub struct SpecComparison {
     /// Whether applying the spec would change nothing.
     pub settled: bool,
-    /// What differs. Some of it may only be named, whoever asks.
+    /// The differences. Values that not everyone on the node may read are left out.
     pub changes: Vec<Change>,
-    /// Why the node cannot become what its spec says.
+    /// Why the spec cannot be applied to the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<ForeignText>,
 }
 
-/// A guest of ours that is there.
+/// The existing guest of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
-    /// Which it is.
+pub struct ExistingGuest {
+    /// Its identity and id.
     pub guest: GuestRef,
-    /// Whether its identity is of the first form, without a site.
+    /// Whether its identity is from before sites had an id.
+    #[serde(default, rename = "first_form")]
+    pub legacy_identity: bool,
+    /// Its power state.
     #[serde(default)]
-    pub first_form: bool,
-    /// Whether it runs.
-    #[serde(default)]
-    pub power: Power,
+    pub power: PowerState,
     /// Whether it was created completely; `None` when nothing is recorded.
-    pub made: Option<bool>,
-    /// Whether it was reached; `None` when nothing is recorded, or not whether it was.
+    #[serde(rename = "made")]
+    pub created: Option<bool>,
+    /// Whether it was ever reached; `None` when that is not recorded.
     pub ready: Option<bool>,
     /// Virtual CPUs, when known.
     pub cores: Option<u32>,
@@ -403,28 +415,28 @@ pub struct Found {
     pub memory: Option<Mib>,
     /// Disk, when known.
     pub disk: Option<Gib>,
-    /// Its address when it was last seen ready.
+    /// Its address when it was last ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// What it was last made inside.
+    /// The spec that was last applied to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub configured: Option<Configured>,
+    pub configured: Option<AppliedSpec>,
     /// Whether it was created for guests to run on it; `None` when nothing is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts_guests: Option<bool>,
 }
 
-/// A guest's place on the network.
+/// The network interface of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
     /// Its MAC address, lower case.
     pub mac: String,
-    /// Bridge of the host, where there are bridges.
+    /// Bridge, on hosts with bridges.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<String>,
     /// VLAN tag.
     pub vlan: Option<u16>,
-    /// Fixed address with prefix; `None` for DHCP. Virtual machines get it from their seed.
+    /// Static address with prefix; `None` for DHCP. Virtual machines get it from their first-boot data.
     pub address: Option<(IpAddr, u8)>,
     /// Gateway.
     pub gateway: Option<IpAddr>,
@@ -435,11 +447,11 @@ pub struct Nic {
 pub struct GuestPlan {
     /// Its identity.
     pub uuid: GuestUuid,
-    /// What it is.
+    /// Virtual machine or container.
     pub kind: GuestKind,
-    /// The machine it is made on, by the name the hypervisor has for it.
+    /// The machine it is created on, by the name the hypervisor uses for it.
     pub host: String,
-    /// Its id, or `None` to have one chosen.
+    /// Its id; `None` lets the provider choose one.
     pub vmid: Option<GuestId>,
     /// Virtual CPUs.
     pub cores: u32,
@@ -447,40 +459,40 @@ pub struct GuestPlan {
     pub memory: Mib,
     /// Disk.
     pub disk: Gib,
-    /// Storage of the disk, where there are storages.
+    /// Storage of the disk, on hosts with storages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
-    /// Storage of the seed and of images, where there are storages.
+    /// Storage of images and first-boot data, on hosts with storages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_storage: Option<String>,
-    /// Its place on the network.
+    /// Its network interface.
     #[serde(flatten)]
     pub nic: Nic,
-    /// Whether a container runs without privileges.
+    /// Whether a container is unprivileged.
     pub unprivileged: bool,
-    /// Whether guests will run on it, so that it needs the host's CPU features.
+    /// Whether guests will run on it, which requires the CPU features of the host.
     pub hosts_guests: bool,
 }
 
-/// What a node should be: everything that making it needs, but secrets.
+/// The desired guest of a node: everything needed to create it, except secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct DesiredGuest {
     /// Its guest.
     #[serde(flatten)]
     pub guest: GuestPlan,
-    /// What it is made from: the name of an image, or a volume.
+    /// What it is created from: the name of an image, or a volume.
     pub source: String,
-    /// Index of the image in the plan; none for a volume that is there already.
+    /// Index of the image in the plan; `None` for an existing volume.
     pub image: Option<usize>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
-    /// The user that is made on first boot.
+    /// The user created on first boot.
     pub user: String,
-    /// Packages that are installed on first boot.
+    /// Packages installed on first boot.
     pub packages: Vec<String>,
 }
 
-impl Deref for Wanted {
+impl Deref for DesiredGuest {
     type Target = GuestPlan;
 
     fn deref(&self) -> &GuestPlan {
@@ -488,35 +500,37 @@ impl Deref for Wanted {
     }
 }
 
-/// An image that must be in a storage before guests are made from it.
+/// An image that must be available on a host before guests are created from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageNeed {
-    /// The image's own name.
+pub struct RequiredImage {
+    /// The name of the image.
     pub name: String,
-    /// Where it must be.
-    pub place: Place,
-    /// The host of the site behind the place.
+    /// Where it must be available.
+    #[serde(rename = "place")]
+    pub location: NodeLocation,
+    /// The host of the site behind the location.
     pub site_host: String,
-    /// The machine that must have it.
+    /// The machine it must be available on.
     pub host: String,
-    /// The storage that must have it, where there are storages.
+    /// The storage it must be in, on hosts with storages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
-    /// What it is for.
+    /// The kind of guest it is for.
     pub kind: GuestKind,
     /// Its file name in the storage.
     pub file: String,
-    /// Where the host can fetch it from.
+    /// The URL it is downloaded from.
     pub url: Option<String>,
-    /// What it must add up to.
+    /// Its checksum.
     pub checksum: Option<String>,
 }
 
-/// A guest that is not ours.
+/// An existing guest that does not belong to this manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Foreign {
+pub struct ForeignGuest {
     /// Where it is.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub location: NodeLocation,
     /// Its id.
     pub vmid: GuestId,
     /// Its name.
@@ -524,43 +538,40 @@ pub struct Foreign {
     /// The host it is on.
     #[serde(default)]
     pub host: String,
-    /// The manifest it belongs to, when it is one of another.
+    /// The manifest it belongs to, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
-    /// The site it belongs to, when it is another.
+    /// The site it belongs to, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<SiteId>,
-    /// The node whose identity it carries without being its guest: a copy or a restored backup.
+    /// The node whose identity it carries, if it is a copy or a restored backup of its guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy_of: Option<String>,
 }
 
-/// Something that cannot be done.
+/// Something that the plan cannot do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The node, when it is about one.
+    /// The node, if it concerns one.
     pub node: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What to do about it.
+    /// What the operator can do.
     pub hint: String,
 }
 
 impl Refusal {
-    /// Returns what is refused, without why.
+    /// Returns a copy without reason and hint.
     #[must_use]
     pub fn without_reason(&self) -> Self {
         Self::of(self.node.as_deref(), <(String, String)>::default())
     }
 
-    /// Refuses something for a reason that no line of a document gave.
+    /// Makes a refusal that no document is behind.
     pub(super) fn of(node: Option<&str>, (detail, hint): (String, String)) -> Self {
         Self {
             node: node.map(str::to_owned),
-            reason: Reason {
-                text: detail,
-                ..Reason::default()
-            },
+            reason: Reason::new(detail),
             hint,
         }
     }

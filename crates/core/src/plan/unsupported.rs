@@ -1,16 +1,16 @@
-//! What a manifest can ask for and this version cannot do. It is refused, because a node that is
-//! created and then not configured would be reported as complete.
+//! Refuses what a manifest can contain and this version does not support. Otherwise a node that is
+//! created but not configured would be reported as complete.
 
 use super::compare::located;
-use super::types::{Plan, Refusal, Wanted};
+use super::types::{DesiredGuest, Plan, Refusal};
 use crate::catalog::Catalog;
 use crate::doc::manifest::{Mode, NodeType};
-use crate::kind::Traits;
+use crate::host_kind::HostTraits;
 use crate::observed::GuestKind;
-use crate::resolve::{Origin, Resolved, ResolvedNode};
+use crate::resolve::{Origin, ResolvedManifest, ResolvedNode};
 
-/// Returns a refusal for each node of a plan that asks for what cannot be done.
-pub fn unsupported(catalog: &Catalog, resolved: &Resolved, plan: &Plan) -> Vec<Refusal> {
+/// Returns a refusal for each unsupported setting of a planned node.
+pub fn unsupported(catalog: &Catalog, resolved: &ResolvedManifest, plan: &Plan) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for node in &plan.nodes {
         let (Some(written), Some(wanted)) = (resolved.node(&node.name), &node.wanted) else {
@@ -24,7 +24,7 @@ pub fn unsupported(catalog: &Catalog, resolved: &Resolved, plan: &Plan) -> Vec<R
             });
         };
         let traits = catalog.traits_of(&node.host);
-        for (text, origin, hint) in lacking(catalog, written, wanted, &node.host, traits) {
+        for (text, origin, hint) in missing_features(catalog, written, wanted, &node.host, traits) {
             refuse(text, origin, hint);
         }
         match written.kind.value {
@@ -43,7 +43,7 @@ pub fn unsupported(catalog: &Catalog, resolved: &Resolved, plan: &Plan) -> Vec<R
                     written.mode.value
                 ),
                 &written.mode.origin,
-                "--mode push configures it from here",
+                "--mode push configures it from the driver",
             ),
         }
         if let Some(spec) = &written.spec
@@ -56,64 +56,67 @@ pub fn unsupported(catalog: &Catalog, resolved: &Resolved, plan: &Plan) -> Vec<R
                     spec.value
                 ),
                 &spec.origin,
-                "leave `spec` out, or write `type: vm`",
+                "remove `spec`, or use `type: vm`",
             );
         }
     }
     refusals
 }
 
-/// Returns what a node asks for by name that its host does not have. What the site names for all
-/// hosts is not asked of those that lack it.
-fn lacking<'n>(
+/// Returns settings of a node that its host does not support. Site-wide defaults are ignored on hosts
+/// that do not support them.
+fn missing_features<'n>(
     catalog: &Catalog,
     node: &'n ResolvedNode,
-    wanted: &Wanted,
+    wanted: &DesiredGuest,
     host: &str,
-    traits: Traits,
+    traits: HostTraits,
 ) -> Vec<(String, &'n Origin, &'static str)> {
-    let mut lacking = Vec::new();
+    let mut missing = Vec::new();
     if let Some(vmid) = node.vmid.as_ref().filter(|_| !traits.numbers_guests) {
-        lacking.push((
-            format!("`{host}` does not number its guests, so that `vmid` cannot be chosen"),
+        missing.push((
+            format!("`{host}` assigns ids itself, so `vmid` cannot be set"),
             &vmid.origin,
-            "leave `vmid` out: the host gives the guest an id",
+            "remove `vmid`",
         ));
     }
     if !traits.has_bridges {
-        let usual = catalog
+        let default = catalog
             .defaults()
             .and_then(|defaults| defaults.bridge.as_ref());
-        let usual = usual.map(|bridge| Origin::Written(bridge.span));
+        let default = default.map(|bridge| Origin::Written(bridge.span));
         let net = &node.networking;
-        let asks = |origin: &Origin| {
-            matches!(origin, Origin::Written(_)) && Some(origin) != usual.as_ref()
+        let is_requested = |origin: &Origin| {
+            matches!(origin, Origin::Written(_)) && Some(origin) != default.as_ref()
         };
-        if asks(&net.bridge.origin) {
-            lacking.push((
-                format!("`{host}` has no bridges, and `{}` is one", net.bridge.value),
+        if is_requested(&net.bridge.origin) {
+            missing.push((
+                format!(
+                    "`{host}` does not support bridges, such as `{}`",
+                    net.bridge.value
+                ),
                 &net.bridge.origin,
-                "leave `bridge` out of its preset and network, or name another host",
+                "remove `bridge` from its preset and network, or use another host",
             ));
         }
         if let Some(vlan) = &net.vlan {
-            lacking.push((
-                format!("`{host}` has no bridges, and so no VLAN {}", vlan.value),
+            missing.push((
+                format!("`{host}` does not support VLANs, such as {}", vlan.value),
                 &vlan.origin,
-                "name a network without `vlan`, or another host",
+                "use a network without `vlan`, or another host",
             ));
         }
     }
     let source = node.template.as_ref().or(node.image.as_ref());
     if let Some(source) = source.filter(|_| !traits.has_storages && wanted.image.is_none()) {
-        lacking.push((
+        missing.push((
             format!(
-                "`{host}` has no storages, and `{}` is a volume of one",
+                "`{host}` has no storages, so the volume `{}` cannot be used",
                 source.value
             ),
             &source.origin,
-            "name an image of the site",
+            "use an image of the site",
         ));
     }
-    lacking
+    missing
 }

@@ -1,7 +1,5 @@
-//! Where a node is on the network: address, gateway, name servers, bridge.
-//!
-//! In: node, spec, preset and site. Out: [`Networking`], and what cannot be right.
-//! Never: asking the network; precedence is node, spec, preset, DHCP.
+//! Network settings of a node: address, gateway, name servers, bridge. Precedence of addresses: node,
+//! spec, preset, DHCP.
 
 use std::net::IpAddr;
 
@@ -12,46 +10,46 @@ use crate::doc::site::{Defaults, Network, Site};
 use crate::doc::spec::SpecNetwork;
 use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
-use super::origin::{Origin, Valued};
+use super::origin::{Origin, WithOrigin};
 use super::reference::dangling;
 
-/// Prefix assumed for a bare IPv4 address outside every named network, as the reference does.
+/// Prefix assumed for an IPv4 address without one outside every named network.
 const ASSUMED_V4: u8 = 24;
-/// Prefix assumed for a bare IPv6 address outside every named network.
+/// Prefix assumed for an IPv6 address without one outside every named network.
 const ASSUMED_V6: u8 = 64;
 
-/// Where a node is on the network.
+/// Network settings of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Networking {
-    /// Name of the network, when it is one of the site's.
-    pub network: Option<Valued<String>>,
-    /// A fixed address with its prefix, or `None` for DHCP.
-    pub address: Valued<Option<Cidr>>,
+    /// Name of the network, if it is one of the site.
+    pub network: Option<WithOrigin<String>>,
+    /// Static address with its prefix, or `None` for DHCP.
+    pub address: WithOrigin<Option<Cidr>>,
     /// Gateway.
-    pub gateway: Option<Valued<IpAddr>>,
+    pub gateway: Option<WithOrigin<IpAddr>>,
     /// Name servers.
-    pub dns: Valued<Vec<IpAddr>>,
+    pub dns: WithOrigin<Vec<IpAddr>>,
     /// Bridge of the host.
-    pub bridge: Valued<String>,
+    pub bridge: WithOrigin<String>,
     /// VLAN tag.
-    pub vlan: Option<Valued<i64>>,
+    pub vlan: Option<WithOrigin<i64>>,
 }
 
-/// What the decision is made from.
-pub(super) struct Inputs<'a> {
+/// The documents that network settings are resolved from.
+pub(super) struct NetworkInputs<'a> {
     pub(super) node: &'a Node,
     pub(super) spec: Option<&'a SpecNetwork>,
     pub(super) preset: Option<&'a Preset>,
     pub(super) site: Option<&'a Site>,
 }
 
-/// Decides where a node is on the network.
-pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Diagnostics) -> Networking {
+/// Resolves the network settings of a node.
+pub(super) fn networking(inputs: &NetworkInputs<'_>, faults: &mut Diagnostics) -> Networking {
     let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
     let written = address(inputs);
     let (name, network) = network(inputs, written.as_ref(), faults);
     let own = inputs.node.ip.is_some();
-    // A spec writes address and gateway together, so its gateway goes with its address only.
+    // The gateway of a spec is only used with the address of the spec.
     let spec = inputs.spec.filter(|_| !own);
     let gateway = inputs
         .node
@@ -59,7 +57,7 @@ pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Diagnostics) -> Netwo
         .as_ref()
         .or_else(|| spec.and_then(|spec| spec.gateway.as_ref()))
         .or_else(|| network.and_then(|network| network.gateway.as_ref()))
-        .map(Valued::from)
+        .map(WithOrigin::from)
         .or_else(|| site_gateway(defaults, written.as_ref(), network));
     let dns = inputs
         .node
@@ -69,8 +67,8 @@ pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Diagnostics) -> Netwo
         .or_else(|| network.and_then(|network| network.dns.as_ref()))
         .or_else(|| defaults.and_then(|defaults| defaults.dns_servers.as_ref()));
     let dns = dns.map_or_else(
-        || Valued::built_in(Vec::new()),
-        |dns| Valued::written(dns.iter().map(|ip| ip.value).collect(), dns.span),
+        || WithOrigin::built_in(Vec::new()),
+        |dns| WithOrigin::written(dns.iter().map(|ip| ip.value).collect(), dns.span),
     );
     let bridge = inputs
         .preset
@@ -78,15 +76,15 @@ pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Diagnostics) -> Netwo
         .or_else(|| network.and_then(|network| network.bridge.as_ref()))
         .or_else(|| defaults.and_then(|defaults| defaults.bridge.as_ref()));
     let bridge = bridge.map_or_else(
-        || Valued::built_in("vmbr0".to_owned()),
-        |bridge| Valued::written(bridge.to_string(), bridge.span),
+        || WithOrigin::built_in("vmbr0".to_owned()),
+        |bridge| WithOrigin::written(bridge.to_string(), bridge.span),
     );
     let vlan = network
         .and_then(|network| network.vlan.as_ref())
-        .map(|vlan| Valued::written(vlan.0, vlan.span));
+        .map(|vlan| WithOrigin::written(vlan.0, vlan.span));
     let address = written.map_or_else(
-        || Valued::built_in(None),
-        |written| fixed(&written, network, gateway.as_ref(), faults),
+        || WithOrigin::built_in(None),
+        |written| static_address(&written, network, gateway.as_ref(), faults),
     );
     Networking {
         network: name,
@@ -98,22 +96,24 @@ pub(super) fn networking(inputs: &Inputs<'_>, faults: &mut Diagnostics) -> Netwo
     }
 }
 
-/// The site's gateway, unless the node has a fixed address that cannot reach it.
+/// Returns the site's gateway, unless the node has a static address that cannot reach it.
 fn site_gateway(
     defaults: Option<&Spanned<Defaults>>,
     address: Option<&Spanned<Address>>,
     network: Option<&Network>,
-) -> Option<Valued<IpAddr>> {
+) -> Option<WithOrigin<IpAddr>> {
     let gateway = defaults?.gateway.as_ref()?;
     let reachable = match address.map(|address| address.value) {
-        Some(Address::Static { ip, prefix }) => full(ip, prefix, network).contains(gateway.value),
+        Some(Address::Static { ip, prefix }) => {
+            with_prefix(ip, prefix, network).contains(gateway.value)
+        }
         Some(Address::Dhcp) | None => true,
     };
-    reachable.then(|| Valued::from(gateway))
+    reachable.then(|| WithOrigin::from(gateway))
 }
 
-/// Completes an address with the prefix of its network, or the usual one.
-fn full(ip: IpAddr, prefix: Option<u8>, network: Option<&Network>) -> Cidr {
+/// Completes an address with the prefix of its network, or the assumed one.
+fn with_prefix(ip: IpAddr, prefix: Option<u8>, network: Option<&Network>) -> Cidr {
     let assumed = if ip.is_ipv4() { ASSUMED_V4 } else { ASSUMED_V6 };
     let of_network = network
         .and_then(|network| network.cidr.as_ref())
@@ -124,8 +124,8 @@ fn full(ip: IpAddr, prefix: Option<u8>, network: Option<&Network>) -> Cidr {
     }
 }
 
-/// Returns the address that was written, unless it is DHCP.
-fn address(inputs: &Inputs<'_>) -> Option<Spanned<Address>> {
+/// Returns the written address, unless it is DHCP.
+fn address(inputs: &NetworkInputs<'_>) -> Option<Spanned<Address>> {
     let candidates = [
         inputs.node.ip.as_ref(),
         inputs.spec.and_then(|spec| spec.ip.as_ref()),
@@ -137,12 +137,12 @@ fn address(inputs: &Inputs<'_>) -> Option<Spanned<Address>> {
         .cloned()
 }
 
-/// Finds the site's network the node is on: named, or the one its address lies in.
+/// Finds the network of the node: the named one, the one that contains its address, or the default.
 fn network<'a>(
-    inputs: &Inputs<'a>,
+    inputs: &NetworkInputs<'a>,
     address: Option<&Spanned<Address>>,
     faults: &mut Diagnostics,
-) -> (Option<Valued<String>>, Option<&'a Network>) {
+) -> (Option<WithOrigin<String>>, Option<&'a Network>) {
     let networks = inputs.site.and_then(|site| site.networks.as_ref());
     let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
     if let Some(name) = &inputs.node.network {
@@ -161,27 +161,27 @@ fn network<'a>(
             ));
         }
         return (
-            Some(Valued::written(name.to_string(), name.span)),
+            Some(WithOrigin::written(name.to_string(), name.span)),
             found.map(|network| &network.value),
         );
     }
     if let Some(Address::Static { ip, .. }) = address.map(|address| address.value) {
-        let mut holding = networks
+        let mut containing = networks
             .into_iter()
             .flat_map(|networks| &networks.value)
             .filter(|(_, network)| network.cidr.as_ref().is_some_and(|cidr| cidr.contains(ip)));
-        if let (Some((name, network)), None) = (holding.next(), holding.next()) {
-            let how = "the network that holds the address";
+        if let (Some((name, network)), None) = (containing.next(), containing.next()) {
+            let how = "the network that contains the address";
             return (
-                Some(Valued::derived(name.clone(), how, Some(network.span))),
+                Some(WithOrigin::derived(name.clone(), how, Some(network.span))),
                 Some(&network.value),
             );
         }
     }
-    // A dangling default is reported with the site.
+    // A dangling default network is reported with the site.
     let default = defaults.and_then(|defaults| defaults.network.as_ref());
     let found = default.and_then(|name| Some((name, networks?.get(name.as_str())?)));
-    // The default network does not claim addresses that lie elsewhere.
+    // The default network does not apply to addresses outside of it.
     let outside = match (address.map(|address| address.value), found) {
         (Some(Address::Static { ip, .. }), Some((_, network))) => {
             !network.cidr.as_ref().is_some_and(|cidr| cidr.contains(ip))
@@ -190,26 +190,26 @@ fn network<'a>(
     };
     match found.filter(|_| !outside) {
         Some((name, network)) => (
-            Some(Valued::written(name.to_string(), name.span)),
+            Some(WithOrigin::written(name.to_string(), name.span)),
             Some(&network.value),
         ),
         None => (None, None),
     }
 }
 
-/// Completes a fixed address with its prefix and checks it.
-fn fixed(
+/// Completes a static address with its prefix and checks it.
+fn static_address(
     written: &Spanned<Address>,
     network: Option<&Network>,
-    gateway: Option<&Valued<IpAddr>>,
+    gateway: Option<&WithOrigin<IpAddr>>,
     faults: &mut Diagnostics,
-) -> Valued<Option<Cidr>> {
+) -> WithOrigin<Option<Cidr>> {
     let Address::Static { ip, prefix } = written.value else {
-        return Valued::built_in(None);
+        return WithOrigin::built_in(None);
     };
     let span = written.span;
     let cidr = network.and_then(|network| network.cidr.as_ref());
-    let full = full(ip, prefix, network);
+    let full = with_prefix(ip, prefix, network);
     let origin = if prefix.is_none() && cidr.is_none() {
         Origin::Derived(
             format!("the prefix /{} is assumed", full.prefix),
@@ -219,7 +219,7 @@ fn fixed(
         Origin::Written(span)
     };
     if !check_usable(full, span, faults) {
-        return Valued {
+        return WithOrigin {
             value: Some(full),
             origin,
         };
@@ -229,12 +229,15 @@ fn fixed(
     {
         let (message, hint) = if cidr.contains(ip) {
             (
-                format!("{full} has another prefix than its network, {}", cidr.value),
-                format!("write `{ip}/{}`, or leave the prefix out", cidr.prefix),
+                format!(
+                    "the prefix of {full} differs from that of its network {}",
+                    cidr.value
+                ),
+                format!("write `{ip}/{}`, or remove the prefix", cidr.prefix),
             )
         } else {
             (
-                format!("{ip} does not lie in the network {}", cidr.value),
+                format!("{ip} is not in the network {}", cidr.value),
                 format!(
                     "choose an address of {}, or another network",
                     cidr.network()
@@ -246,7 +249,7 @@ fn fixed(
                 .label(cidr.span, "the network is defined here")
                 .hint(hint),
         );
-        return Valued {
+        return WithOrigin {
             value: Some(full),
             origin,
         };
@@ -260,22 +263,22 @@ fn fixed(
             )
             .hint("choose another address"),
         ),
-        Some(Valued {
+        Some(WithOrigin {
             value,
             origin: Origin::Written(at),
-            // A network's own gateway is judged with the network.
+            // The gateway of a network is checked with the network.
         }) if !full.contains(*value) && !is_gateway_of(network, *at) => faults.push(
             Diagnostic::error(
                 Code::OutsideNetwork,
                 *at,
-                format!("the gateway {value} does not lie in {}", full.network()),
+                format!("the gateway {value} is not in {}", full.network()),
             )
             .label(span, "the address is written here")
-            .hint("correct the gateway, or write the address with its prefix: `ADDRESS/PREFIX`"),
+            .hint("fix the gateway, or write the address with its prefix: `ADDRESS/PREFIX`"),
         ),
         Some(_) | None => {}
     }
-    Valued {
+    WithOrigin {
         value: Some(full),
         origin,
     }
@@ -286,31 +289,31 @@ fn is_gateway_of(network: Option<&Network>, at: Span) -> bool {
     gateway.is_some_and(|gateway| gateway.span == at)
 }
 
-/// Says why no machine can have the address, if so.
+/// Returns why no machine can have the address, if so.
 fn unusable(address: Cidr) -> Option<(&'static str, String)> {
     let ip = address.ip;
     let network = address.network();
     let why = if ip.is_unspecified() {
-        "stands for no address at all"
+        "is the unspecified address"
     } else if ip.is_multicast() {
-        "is a multicast address, not that of a machine"
+        "is a multicast address"
     } else if ip.is_loopback() {
-        "is the machine's address for itself"
+        "is a loopback address"
     } else if matches!(ip, IpAddr::V4(v4) if v4.is_broadcast()) {
-        "stands for every machine"
+        "is the broadcast address"
     } else if !address.is_reserved(ip) {
         return None;
     } else if ip == network.ip {
-        return Some(("is the network's own address", between(network)));
+        return Some(("is the network address", usable_range(network)));
     } else {
-        return Some(("is the network's broadcast address", between(network)));
+        return Some(("is the network's broadcast address", usable_range(network)));
     };
-    let hint = "choose an address of the network the machine is on";
+    let hint = "choose an address of the machine's network";
     Some((why, hint.to_owned()))
 }
 
-/// Names the addresses of a network that machines can have.
-fn between(network: Cidr) -> String {
+/// Returns a hint with the usable addresses of a network.
+fn usable_range(network: Cidr) -> String {
     match (network.ip, network.last()) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
             let inner = |ip: std::net::Ipv4Addr, by: i64| {
@@ -326,7 +329,7 @@ fn between(network: Cidr) -> String {
     }
 }
 
-/// Reports an address that no machine can have. Returns whether one can.
+/// Reports an address that no machine can have, and returns whether it is usable.
 fn check_usable(address: Cidr, span: Span, faults: &mut Diagnostics) -> bool {
     let Some((why, hint)) = unusable(address) else {
         return true;
@@ -336,7 +339,7 @@ fn check_usable(address: Cidr, span: Span, faults: &mut Diagnostics) -> bool {
     false
 }
 
-/// Checks the networks of a site on their own.
+/// Checks the networks of a site.
 pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
     let networks = site.networks.iter().flat_map(|networks| &networks.value);
     for (name, network) in networks {
@@ -345,7 +348,7 @@ pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
                 Diagnostic::error(
                     Code::InvalidName,
                     network.span,
-                    format!("`{name}` cannot name a network"),
+                    format!("`{name}` is not a valid name for a network"),
                 )
                 .hint("use letters, digits, `.`, `_` and `-`"),
             );
@@ -376,10 +379,7 @@ pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
                 Diagnostic::error(
                     Code::OutsideNetwork,
                     gateway.span,
-                    format!(
-                        "the gateway {} does not lie in {}",
-                        gateway.value, cidr.value
-                    ),
+                    format!("the gateway {} is not in {}", gateway.value, cidr.value),
                 )
                 .hint(format!("choose an address of {}", cidr.network())),
             );

@@ -1,7 +1,4 @@
-//! Variables for Ansible, for people who keep their playbooks.
-//!
-//! In: a posture's name and the site. Out: JSON with the keys the playbooks expect.
-//! Never: an unknown posture answered with defaults.
+//! Exports a posture and site settings as variables for existing Ansible playbooks.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +6,27 @@ use serde_json::{Value as Json, json};
 
 use crate::catalog::Catalog;
 
-use super::reveal::Reveal;
-use super::spec::{all_keys, secured, ssh_keys, texts};
+use super::secret_visibility::SecretVisibility;
+use super::spec::{all_keys, posture_settings, ssh_keys, texts};
 
 /// Which set of keys an export has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compat {
-    /// Today's keys.
+    /// The current keys.
     Current,
     /// The keys of the driver handbook, exactly.
     Seed,
 }
 
-/// Resolves the variables for a posture. `None` when there is no such posture.
-pub fn variables(catalog: &Catalog, posture: &str, compat: Compat, reveal: Reveal) -> Option<Json> {
+/// Resolves the variables for a posture. `None` if the posture does not exist.
+pub fn variables(
+    catalog: &Catalog,
+    posture: &str,
+    compat: Compat,
+    visibility: SecretVisibility,
+) -> Option<Json> {
     let document = catalog.postures.get(posture)?;
-    let secured = secured(document.value.as_ref());
+    let posture_settings = posture_settings(document.value.as_ref());
     let site = catalog.defaults();
     let timezone = site
         .and_then(|site| site.timezone.as_ref())
@@ -36,7 +38,7 @@ pub fn variables(catalog: &Catalog, posture: &str, compat: Compat, reveal: Revea
     let mut known = BTreeSet::new();
     for package in texts(site.and_then(|site| site.packages.as_ref()))
         .into_iter()
-        .chain(secured.packages.value)
+        .chain(posture_settings.packages.value)
     {
         if known.insert(package.clone()) {
             packages.push(package);
@@ -44,17 +46,17 @@ pub fn variables(catalog: &Catalog, posture: &str, compat: Compat, reveal: Revea
     }
     let keys: Vec<String> = all_keys(ssh_keys(catalog))
         .iter()
-        .map(|key| key.render(reveal))
+        .map(|key| key.render(visibility))
         .collect();
     let mut variables = json!({
         "timezone": timezone,
         "pve_remove_subscription_nag": nag,
         "packages": packages,
-        "ssh_port": secured.port.value,
-        "ssh_permit_root_login": secured.permit_root_login.value.word(),
-        "ssh_password_authentication": secured.password_authentication.value.word(),
-        "sudo_nopasswd": secured.nopasswd.value,
-        "fail2ban_enabled": secured.fail2ban.value,
+        "ssh_port": posture_settings.port.value,
+        "ssh_permit_root_login": posture_settings.permit_root_login.value.word(),
+        "ssh_password_authentication": posture_settings.password_authentication.value.word(),
+        "sudo_nopasswd": posture_settings.nopasswd.value,
+        "fail2ban_enabled": posture_settings.fail2ban.value,
     });
     if compat == Compat::Seed {
         variables["env_name"] = posture.into();

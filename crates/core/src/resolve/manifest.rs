@@ -1,8 +1,5 @@
-//! A whole manifest: nodes, relations, settings.
-//!
-//! In: a manifest's name and what the command line adds. Out: [`Resolved`], and every fault of
-//! the manifest and of the documents it uses.
-//! Never: faults of documents that this manifest does not use.
+//! Resolves a manifest: nodes, relations and settings. Reports diagnostics of the manifest and of the
+//! documents it uses, and of no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +9,21 @@ use crate::doc::scalar::{NodeName, Vmid};
 use crate::doc::timeouts::{Limit, Timeouts};
 use crate::doc::{Code, Diagnostic, Diagnostics, Severity, Span, Spanned};
 
-use super::node::{ResolvedNode, Scope};
-use super::origin::{Origin, Valued, written_or};
+use super::node::{NodeResolver, ResolvedNode};
+use super::node_graph::{GraphNode, NodeGraph, node_graph};
+use super::origin::{Origin, WithOrigin, written_or};
 use super::pattern::pattern;
 use super::reference::dangling;
-use super::topology::{Placed, Topology, topology};
 use super::{site, spec, vmid};
 
-/// What the command line and the record add to the documents.
+/// What the command line and the journal add to the documents.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// Host of nodes that name none (`-H`).
+pub struct ResolveOptions {
+    /// Host of nodes that set none (`-H`).
     pub host: Option<String>,
     /// Mode of all nodes (`--mode`).
     pub mode: Option<Mode>,
-    /// Ids of nodes that exist already.
+    /// Recorded vmids of existing nodes.
     pub recorded: BTreeMap<NodeName, Vmid>,
 }
 
@@ -34,59 +31,59 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedSettings {
     /// Wait for SSH after boot.
-    pub verify_ssh: Valued<bool>,
-    /// Remove what was created when a test fails.
-    pub cleanup_on_failure: Valued<bool>,
+    pub verify_ssh: WithOrigin<bool>,
+    /// Delete what was created when a test fails.
+    pub cleanup_on_failure: WithOrigin<bool>,
     /// Seconds added to each wait per level of nesting.
-    pub timeout_buffer: Valued<i64>,
-    /// Time limits that are written.
-    pub timeouts: Vec<(Limit, Valued<i64>)>,
-    /// What happens to the rest when a node fails.
-    pub on_error: Valued<OnError>,
-    /// How many nodes are worked on at once.
-    pub parallelism: Valued<i64>,
+    pub timeout_buffer: WithOrigin<i64>,
+    /// Timeouts that the manifest sets.
+    pub timeouts: Vec<(Limit, WithOrigin<i64>)>,
+    /// What to do with the other nodes when one fails.
+    pub on_error: WithOrigin<OnError>,
+    /// How many nodes to process at once.
+    pub parallelism: WithOrigin<i64>,
 }
 
 impl ResolvedSettings {
-    /// Returns the time limits that are written.
+    /// Returns the timeouts that the manifest sets.
     pub fn limits(&self) -> Timeouts {
         let mut limits = Timeouts::default();
         for (limit, seconds) in &self.timeouts {
             let seconds = u64::try_from(seconds.value).unwrap_or(0);
-            // The document was checked when it was read: nothing else gets here.
+            // Cannot fail: the values were checked when the document was decoded.
             _ = limits.set(*limit, seconds);
         }
         limits
     }
 }
 
-/// A manifest without references.
+/// A resolved manifest.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resolved {
-    /// Its name: the file's.
+pub struct ResolvedManifest {
+    /// Its name: that of the file.
     pub name: String,
-    /// One line for people.
+    /// A short description.
     pub description: Option<String>,
-    /// The shape of the graph.
-    pub pattern: Valued<Pattern>,
-    /// The node in the middle.
+    /// The pattern of the graph.
+    pub pattern: WithOrigin<Pattern>,
+    /// The hub.
     pub hub: Option<NodeName>,
-    /// Names of regions with their hosts, sorted.
+    /// Regions with their hosts, sorted by name.
     pub regions: Vec<(String, Option<String>)>,
-    /// Pairs of regions that are joined, by index into `regions`.
+    /// Linked pairs of regions, by index into `regions`.
     pub links: Vec<(usize, usize)>,
-    /// How it is carried out.
+    /// The settings.
     pub settings: ResolvedSettings,
     /// Its nodes, sorted by name.
     pub nodes: Vec<ResolvedNode>,
 }
 
-/// Resolves the manifest `name`. Diagnostics say whether the result can be used.
+/// Resolves the manifest `name`. The result is usable if there are no errors.
 pub fn manifest(
     catalog: &Catalog,
     name: &str,
-    request: &Request,
-) -> (Option<Resolved>, Diagnostics) {
+    options: &ResolveOptions,
+) -> (Option<ResolvedManifest>, Diagnostics) {
     let mut faults = Diagnostics::default();
     let Some(document) = catalog.manifests.get(name) else {
         return (None, faults);
@@ -96,25 +93,25 @@ pub fn manifest(
         return (None, faults);
     };
 
-    let topology = topology(manifest, catalog, request, &mut faults);
+    let topology = node_graph(manifest, catalog, options, &mut faults);
     let pattern = pattern(manifest, &topology, &mut faults);
-    let scope = Scope {
+    let resolver = NodeResolver {
         catalog,
         manifest,
-        request,
+        options,
     };
     let mut nodes: Vec<ResolvedNode> = topology
         .nodes
         .iter()
-        .map(|placed| scope.node(placed, &mut faults))
+        .map(|node_ref| resolver.node(node_ref, &mut faults))
         .collect();
-    check_unplaced(manifest, &topology, &scope, &mut faults);
-    relate(&mut nodes, &topology, catalog, request, &mut faults);
-    assign_vmids(&mut nodes, &topology, &scope, &mut faults);
+    check_unnamed(manifest, &topology, &resolver, &mut faults);
+    set_relations(&mut nodes, &topology, catalog, options, &mut faults);
+    assign_vmids(&mut nodes, &topology, &resolver, &mut faults);
     check_addresses(&nodes, catalog, &mut faults);
     check_used(&nodes, catalog, &mut faults);
 
-    let resolved = Resolved {
+    let resolved = ResolvedManifest {
         name: name.to_owned(),
         description: manifest.description.as_ref().map(|text| text.value.clone()),
         hub: topology
@@ -143,36 +140,35 @@ pub fn manifest(
     (Some(resolved), faults)
 }
 
-/// Nodes without a usable name, or with one that is taken, are not in the graph; what they name
-/// is checked all the same.
-fn check_unplaced(
+/// Checks the references of nodes that are not in the graph: those without a valid or unique name.
+fn check_unnamed(
     manifest: &Manifest,
-    topology: &Topology<'_>,
-    scope: &Scope<'_>,
+    topology: &NodeGraph<'_>,
+    resolver: &NodeResolver<'_>,
     faults: &mut Diagnostics,
 ) {
-    let Some(stand_in) = NodeName::new("unnamed") else {
+    let Some(placeholder) = NodeName::new("unnamed") else {
         return;
     };
-    let placed: BTreeSet<Span> = topology
+    let in_graph: BTreeSet<Span> = topology
         .nodes
         .iter()
-        .map(|placed| placed.node.span)
+        .map(|node_ref| node_ref.node.span)
         .collect();
     let all = manifest.nodes.iter().flat_map(|nodes| &nodes.value);
-    for node in all.filter(|node| !placed.contains(&node.span)) {
+    for node in all.filter(|node| !in_graph.contains(&node.span)) {
         let start = Span {
             end: node.span.start,
             ..node.span
         };
-        let stand_in = Spanned {
-            value: stand_in.clone(),
+        let placeholder = Spanned {
+            value: placeholder.clone(),
             span: start,
         };
-        let name = node.name.as_ref().unwrap_or(&stand_in);
+        let name = node.name.as_ref().unwrap_or(&placeholder);
         let mut found = Diagnostics::default();
-        scope.node(
-            &Placed {
+        resolver.node(
+            &GraphNode {
                 name,
                 node,
                 parent_host: None,
@@ -181,7 +177,7 @@ fn check_unplaced(
             },
             &mut found,
         );
-        // Notices about a node that does not exist yet would only hide the fault.
+        // Notices about such a node would only distract from the error in its name.
         let errors = found
             .iter()
             .filter(|fault| fault.severity == Severity::Error);
@@ -198,49 +194,49 @@ fn settings(manifest: &Manifest) -> ResolvedSettings {
     let buffer = written
         .timeout_buffer
         .as_ref()
-        .map(|value| Valued::written(value.0, value.span));
+        .map(|value| WithOrigin::written(value.0, value.span));
     let parallelism = written
         .parallelism
         .as_ref()
-        .map(|value| Valued::written(value.0, value.span));
+        .map(|value| WithOrigin::written(value.0, value.span));
     let timeouts = written.timeouts.as_ref();
     let timeouts = timeouts.map(|timeouts| timeouts.value.written());
     ResolvedSettings {
         timeouts: timeouts
             .into_iter()
             .flatten()
-            .map(|(limit, value)| (limit, Valued::written(value.0, value.span)))
+            .map(|(limit, value)| (limit, WithOrigin::written(value.0, value.span)))
             .collect(),
         verify_ssh: written_or(written.verify_ssh.as_ref(), true),
         cleanup_on_failure: written_or(written.cleanup_on_failure.as_ref(), true),
-        timeout_buffer: buffer.unwrap_or_else(|| Valued::built_in(60)),
+        timeout_buffer: buffer.unwrap_or_else(|| WithOrigin::built_in(60)),
         on_error: written_or(written.on_error.as_ref(), OnError::Stop),
-        parallelism: parallelism.unwrap_or_else(|| Valued::built_in(4)),
+        parallelism: parallelism.unwrap_or_else(|| WithOrigin::built_in(4)),
     }
 }
 
-/// Fills in what a node has from its relations: parent, peers, region, depth, host.
-fn relate(
+/// Sets what follows from the graph: parent, peers, region, depth and host.
+fn set_relations(
     nodes: &mut [ResolvedNode],
-    topology: &Topology<'_>,
+    topology: &NodeGraph<'_>,
     catalog: &Catalog,
-    request: &Request,
+    options: &ResolveOptions,
     faults: &mut Diagnostics,
 ) {
-    for (at, placed) in topology.nodes.iter().enumerate() {
+    for (at, node_ref) in topology.nodes.iter().enumerate() {
         let node = &mut nodes[at];
         let name = |at: usize| topology.nodes[at].name.value.clone();
         node.parent = topology.graph.parent(at).map(name);
-        node.peers = placed.peers.iter().map(|peer| name(*peer)).collect();
+        node.peers = node_ref.peers.iter().map(|peer| name(*peer)).collect();
         node.depth = topology.graph.depth(at);
-        let region = placed.region.map(|region| topology.regions[region]);
+        let region = node_ref.region.map(|region| topology.regions[region]);
         node.region = region
             .and_then(|region| region.name.as_ref())
             .map(|name| name.to_string());
         if node.parent.is_some() {
             continue;
         }
-        let written = placed.node.host.as_ref();
+        let written = node_ref.node.host.as_ref();
         if let Some(host) = written.filter(|host| !catalog.has_host(host.as_str())) {
             faults.push(dangling(
                 Code::NoSuchHost,
@@ -252,12 +248,12 @@ fn relate(
         }
         let of_region = region.and_then(|region| region.host.as_ref());
         node.host = written
-            .map(|host| Valued::written(host.to_string(), host.span))
-            .or_else(|| placed.parent_host.clone())
-            .or_else(|| of_region.map(|host| Valued::written(host.to_string(), host.span)))
+            .map(|host| WithOrigin::written(host.to_string(), host.span))
+            .or_else(|| node_ref.parent_host.clone())
+            .or_else(|| of_region.map(|host| WithOrigin::written(host.to_string(), host.span)))
             .or_else(|| {
-                let value = request.host.clone()?;
-                Some(Valued {
+                let value = options.host.clone()?;
+                Some(WithOrigin {
                     value,
                     origin: Origin::CommandLine("-H"),
                 })
@@ -267,44 +263,43 @@ fn relate(
 
 fn assign_vmids(
     nodes: &mut [ResolvedNode],
-    topology: &Topology<'_>,
-    scope: &Scope<'_>,
+    topology: &NodeGraph<'_>,
+    resolver: &NodeResolver<'_>,
     faults: &mut Diagnostics,
 ) {
-    // The graph has no circles: where the documents have one, it was cut.
+    // The graph has no cycles: those of the documents were removed.
     let root = |at: usize| std::iter::successors(Some(at), |at| topology.graph.parent(*at)).last();
     let host = |at: usize| nodes[root(at)?].host.as_ref();
-    let candidates: Vec<vmid::Candidate<'_>> = topology
+    let candidates: Vec<vmid::VmidCandidate<'_>> = topology
         .nodes
         .iter()
         .zip(nodes.iter())
         .enumerate()
-        .map(|(at, (placed, node))| vmid::Candidate {
+        .map(|(at, (node_ref, node))| vmid::VmidCandidate {
             numbered: host(at)
-                .is_none_or(|host| scope.catalog.traits_of(&host.value).numbers_guests),
-            name: &placed.name.value,
-            name_span: placed.name.span,
-            written: placed.node.vmid.as_ref(),
-            place: match (&node.parent, &node.host) {
+                .is_none_or(|host| resolver.catalog.traits_of(&host.value).numbers_guests),
+            name: &node_ref.name.value,
+            name_span: node_ref.name.span,
+            written: node_ref.node.vmid.as_ref(),
+            scope: match (&node.parent, &node.host) {
                 (Some(parent), _) => format!("node {parent}"),
                 (None, Some(host)) => format!("host {}", host.value),
                 (None, None) => String::new(),
             },
         })
         .collect();
-    let base = scope
+    let base = resolver
         .manifest
         .settings
         .as_ref()
         .and_then(|settings| settings.vmid_base.as_ref());
-    let assigned = vmid::assign(&candidates, base, &scope.request.recorded, faults);
+    let assigned = vmid::assign(&candidates, base, &resolver.options.recorded, faults);
     for (node, vmid) in nodes.iter_mut().zip(assigned) {
         node.vmid = vmid;
     }
 }
 
-/// Reports addresses that two machines would share. The same address in two named networks is
-/// two addresses.
+/// Reports duplicate addresses. The same address in two named networks is not a duplicate.
 fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostics) {
     let mut taken: BTreeMap<(Option<&str>, std::net::IpAddr), (String, Span)> = BTreeMap::new();
     let hosts = catalog
@@ -342,7 +337,7 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagn
             .filter(|(owner, _)| owner.starts_with("the host"));
         let earlier = taken.get(&(network, address.ip)).or(host);
         if let Some((owner, first)) = earlier {
-            // An address in a shared spec stands in one place; point at the nodes instead.
+            // An address in a shared spec has one span: report the nodes instead.
             let (here, there) = if *first == written {
                 (node.span, written)
             } else {
@@ -353,12 +348,12 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagn
                     Code::DuplicateAddress,
                     here,
                     format!(
-                        "`{}` would have the address {} of {owner}",
+                        "`{}` has the same address as {owner}: {}",
                         node.name, address.ip
                     ),
                 )
                 .label(there, "the address is written here")
-                .hint("give each machine an address of its own, or use `ip: dhcp`"),
+                .hint("use a unique address for each machine, or `ip: dhcp`"),
             );
         } else {
             taken.insert((network, address.ip), (format!("`{}`", node.name), written));
@@ -366,10 +361,10 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagn
     }
 }
 
-/// Adds the faults of every document the manifest uses.
+/// Adds the diagnostics of all documents that the manifest uses.
 fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostics) {
     site::check_site(catalog, faults);
-    let names = |pick: fn(&ResolvedNode) -> Option<&Valued<String>>| -> BTreeSet<&str> {
+    let names = |pick: fn(&ResolvedNode) -> Option<&WithOrigin<String>>| -> BTreeSet<&str> {
         nodes
             .iter()
             .filter_map(pick)
@@ -402,8 +397,8 @@ fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostic
     }
 }
 
-impl Resolved {
-    /// Returns the node of that name.
+impl ResolvedManifest {
+    /// Returns a node by name.
     pub fn node(&self, name: &str) -> Option<&ResolvedNode> {
         self.nodes.iter().find(|node| node.name.as_str() == name)
     }

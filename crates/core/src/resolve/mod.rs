@@ -1,29 +1,26 @@
-//! References become values, and each value remembers where it came from.
-//!
-//! In: a [`Catalog`](crate::catalog::Catalog) and what the command line adds. Out: resolved
-//! manifests and specs, exports, and every fault found on the way. Checking is resolving.
-//! Never: a value that depends on the order of files or nodes.
+//! Resolves references between documents to values, each with its origin, and reports diagnostics on
+//! the way: validating is resolving. Results do not depend on the order of files or nodes.
 
 mod address;
 pub mod ansible;
+mod diagram;
 mod manifest;
 mod node;
+mod node_graph;
 pub mod origin;
 mod pattern;
-mod picture;
 mod reference;
 mod render;
-mod reveal;
-mod sheet;
+mod resolved_json;
+mod secret_visibility;
 pub mod site;
 pub mod spec;
 pub mod tofu;
-mod topology;
 mod vmid;
 
 pub use address::Networking;
-pub use manifest::{Request, Resolved, ResolvedSettings, manifest};
-pub use node::{ResolvedNode, Size};
-pub use origin::{Origin, Valued};
-pub use reveal::{Reveal, SecretRef};
-pub use sheet::Sheet;
+pub use manifest::{ResolveOptions, ResolvedManifest, ResolvedSettings, manifest};
+pub use node::{NodeSize, ResolvedNode};
+pub use origin::{Origin, WithOrigin};
+pub use resolved_json::ResolvedJson;
+pub use secret_visibility::{SecretRef, SecretVisibility};

@@ -1,7 +1,4 @@
-//! One node: its references become values, its type-specific keys are checked.
-//!
-//! In: a placed node and the catalog. Out: [`ResolvedNode`] with the origin of each value.
-//! Never: relations between nodes; those are settled before.
+//! Resolves a node, except for its relations to other nodes, and checks the keys of its type.
 
 use crate::catalog::Catalog;
 use crate::doc::image::ImageKind;
@@ -10,91 +7,91 @@ use crate::doc::preset::Preset;
 use crate::doc::scalar::{NodeName, Vmid};
 use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
-use super::address::{Inputs, Networking, networking};
-use super::manifest::Request;
-use super::origin::{Origin, Valued, written_or};
+use super::address::{NetworkInputs, Networking, networking};
+use super::manifest::ResolveOptions;
+use super::node_graph::{GraphNode, can_host};
+use super::origin::{Origin, WithOrigin, written_or};
 use super::reference::dangling;
 use super::site::without_effect;
-use super::topology::{Placed, can_host};
 
-/// How big a node is.
+/// The size of a node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Size {
+pub struct NodeSize {
     /// Virtual CPUs.
-    pub cores: Valued<i64>,
+    pub cores: WithOrigin<i64>,
     /// Memory in MiB.
-    pub memory: Valued<i64>,
+    pub memory: WithOrigin<i64>,
     /// Disk in GiB.
-    pub disk: Valued<i64>,
+    pub disk: WithOrigin<i64>,
 }
 
-/// A node without references.
+/// A resolved node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedNode {
     /// Its name.
     pub name: NodeName,
-    /// Where the name was written.
+    /// Span of the name.
     pub span: Span,
-    /// What it is.
-    pub kind: Valued<NodeType>,
-    /// One line for people.
+    /// Its type.
+    pub kind: WithOrigin<NodeType>,
+    /// A short description.
     pub description: Option<String>,
-    /// Host it runs on; `None` for children, and when no host was named at all.
-    pub host: Option<Valued<String>>,
-    /// Node it runs on.
+    /// Host it runs on; `None` for children, and if no host is set at all.
+    pub host: Option<WithOrigin<String>>,
+    /// Parent node it runs on.
     pub parent: Option<NodeName>,
-    /// Nodes it belongs together with.
+    /// Its peers.
     pub peers: Vec<NodeName>,
-    /// Region it is in.
+    /// Its region.
     pub region: Option<String>,
-    /// How many nodes it runs on, one in another.
+    /// Its nesting depth: 0 on a host.
     pub depth: usize,
     /// Whether nodes can run on it.
     pub can_host: bool,
-    /// Who starts its configuration.
-    pub mode: Valued<Mode>,
+    /// How it is configured: push, pull or hybrid.
+    pub mode: WithOrigin<Mode>,
     /// Name of its spec.
-    pub spec: Option<Valued<String>>,
+    pub spec: Option<WithOrigin<String>>,
     /// Name of its preset.
-    pub preset: Option<Valued<String>>,
-    /// How big it is; `None` only when that could not be resolved.
-    pub size: Option<Size>,
-    /// Its image, by the image's own name.
-    pub image: Option<Valued<String>>,
-    /// Its template: an image's own name, or a volume.
-    pub template: Option<Valued<String>>,
-    /// Whether a container runs without privileges.
-    pub unprivileged: Option<Valued<bool>>,
-    /// Id on its host; `None` leaves it to the provider.
-    pub vmid: Option<Valued<Vmid>>,
-    /// Where it is on the network.
+    pub preset: Option<WithOrigin<String>>,
+    /// Its size; `None` only if it could not be resolved.
+    pub size: Option<NodeSize>,
+    /// Name of its image, not an alias.
+    pub image: Option<WithOrigin<String>>,
+    /// Its template: name of an image, or a volume.
+    pub template: Option<WithOrigin<String>>,
+    /// Whether a container is unprivileged.
+    pub unprivileged: Option<WithOrigin<bool>>,
+    /// Its vmid; `None` lets the provider choose one.
+    pub vmid: Option<WithOrigin<Vmid>>,
+    /// Its network settings.
     pub networking: Networking,
-    /// Packages its preset installs on first boot.
+    /// Packages of its preset, installed on first boot.
     pub packages: Vec<String>,
-    /// CPU cores and memory in GiB that a hypervisor must find.
+    /// CPU cores and memory in GiB that a hypervisor requires.
     pub hardware: Option<(Option<i64>, Option<i64>)>,
-    /// How a hypervisor's API is reached.
+    /// Access to the API of a hypervisor.
     pub api: Option<ApiAccess>,
 }
 
-/// What resolving a node needs beside the node.
-pub(super) struct Scope<'a> {
+/// Resolves nodes.
+pub(super) struct NodeResolver<'a> {
     pub(super) catalog: &'a Catalog,
     pub(super) manifest: &'a Manifest,
-    pub(super) request: &'a Request,
+    pub(super) options: &'a ResolveOptions,
 }
 
-impl Scope<'_> {
-    /// Resolves everything of a node that does not depend on other nodes.
-    pub(super) fn node(&self, placed: &Placed<'_>, faults: &mut Diagnostics) -> ResolvedNode {
-        let node = &placed.node.value;
+impl NodeResolver<'_> {
+    /// Resolves a node, except for its relations to other nodes.
+    pub(super) fn node(&self, node_ref: &GraphNode<'_>, faults: &mut Diagnostics) -> ResolvedNode {
+        let node = &node_ref.node.value;
         let kind = written_or(node.kind.as_ref(), NodeType::Vm);
         if !node.invalid.contains(&"type") {
             check_type_keys(node, kind.value, faults);
         }
         let spec = self.spec(node, faults);
-        let preset = self.preset(placed, faults);
-        let (image, template) = self.image(placed, kind.value, faults);
+        let preset = self.preset(node_ref, faults);
+        let (image, template) = self.image(node_ref, kind.value, faults);
         let networking = self.networking(node, spec.as_ref(), preset.as_ref(), faults);
         self.check_api_token(node, faults);
         let preset_value = preset
@@ -104,8 +101,8 @@ impl Scope<'_> {
             .iter()
             .flat_map(|preset| preset.packages.iter().flat_map(|list| &list.value));
         ResolvedNode {
-            name: placed.name.value.clone(),
-            span: placed.name.span,
+            name: node_ref.name.value.clone(),
+            span: node_ref.name.span,
             unprivileged: (kind.value == NodeType::Ct)
                 .then(|| written_or(node.unprivileged.as_ref(), true)),
             description: node.description.as_ref().map(|text| text.value.clone()),
@@ -115,7 +112,7 @@ impl Scope<'_> {
             region: None,
             depth: 0,
             can_host: can_host(node, self.catalog) == Some(true),
-            mode: self.mode(placed, kind.value, faults),
+            mode: self.mode(node_ref, kind.value, faults),
             size: size(node, preset_value),
             packages: packages.map(|package| package.to_string()).collect(),
             spec,
@@ -141,7 +138,7 @@ impl Scope<'_> {
         self.catalog.presets.get(name)?.value.as_ref()
     }
 
-    fn spec(&self, node: &Node, faults: &mut Diagnostics) -> Option<Valued<String>> {
+    fn spec(&self, node: &Node, faults: &mut Diagnostics) -> Option<WithOrigin<String>> {
         let spec = node.spec.as_ref()?;
         let specs = &self.catalog.specs;
         if !specs.contains_key(spec.as_str()) {
@@ -154,13 +151,17 @@ impl Scope<'_> {
                 known,
             ));
         }
-        Some(Valued::written(spec.to_string(), spec.span))
+        Some(WithOrigin::written(spec.to_string(), spec.span))
     }
 
-    /// The node's preset, the site's, or `vm-small` where the site has one.
-    fn preset(&self, placed: &Placed<'_>, faults: &mut Diagnostics) -> Option<Valued<String>> {
+    /// Returns the node's preset, the site's default, or `vm-small` if the site has it.
+    fn preset(
+        &self,
+        node_ref: &GraphNode<'_>,
+        faults: &mut Diagnostics,
+    ) -> Option<WithOrigin<String>> {
         const FALLBACK: &str = "vm-small";
-        let node = &placed.node.value;
+        let node = &node_ref.node.value;
         let presets = &self.catalog.presets;
         let known = || presets.keys().map(String::as_str);
         if let Some(preset) = &node.preset {
@@ -173,7 +174,7 @@ impl Scope<'_> {
                     known(),
                 ));
             }
-            return Some(Valued::written(preset.to_string(), preset.span));
+            return Some(WithOrigin::written(preset.to_string(), preset.span));
         }
         let whole = node.cores.is_some() && node.memory.is_some() && node.disk.is_some();
         if whole || node.invalid.contains(&"preset") {
@@ -184,17 +185,17 @@ impl Scope<'_> {
             .defaults()
             .and_then(|defaults| defaults.preset.as_ref())
         {
-            return Some(Valued::written(preset.to_string(), preset.span));
+            return Some(WithOrigin::written(preset.to_string(), preset.span));
         }
         if presets.contains_key(FALLBACK) {
-            faults.push(built_in(placed, "preset", FALLBACK));
-            return Some(Valued::built_in(FALLBACK.into()));
+            faults.push(notice_built_in(node_ref, "preset", FALLBACK));
+            return Some(WithOrigin::built_in(FALLBACK.into()));
         }
         faults.push(
             Diagnostic::error(
                 Code::MissingPreset,
-                placed.name.span,
-                format!("`{}` has no preset", placed.name.value),
+                node_ref.name.span,
+                format!("`{}` has no preset", node_ref.name.value),
             )
             .hint("write `preset: NAME` on the node, or under `defaults` in `site.yaml`"),
         );
@@ -203,11 +204,11 @@ impl Scope<'_> {
 
     fn image(
         &self,
-        placed: &Placed<'_>,
+        node_ref: &GraphNode<'_>,
         kind: NodeType,
         faults: &mut Diagnostics,
-    ) -> (Option<Valued<String>>, Option<Valued<String>>) {
-        let node = &placed.node.value;
+    ) -> (Option<WithOrigin<String>>, Option<WithOrigin<String>>) {
+        let node = &node_ref.node.value;
         let defaults = self.catalog.defaults();
         match kind {
             NodeType::Ct => {
@@ -219,8 +220,8 @@ impl Scope<'_> {
                     faults.push(
                         Diagnostic::error(
                             Code::MissingImage,
-                            placed.name.span,
-                            format!("the container `{}` has no template", placed.name.value),
+                            node_ref.name.span,
+                            format!("the container `{}` has no template", node_ref.name.value),
                         )
                         .hint("write `template: NAME` on the node, or under `defaults` in `site.yaml`"),
                     );
@@ -235,9 +236,9 @@ impl Scope<'_> {
                     .or_else(|| defaults.and_then(|defaults| defaults.image.as_ref()));
                 let Some(image) = image else {
                     if !node.invalid.contains(&"image") {
-                        faults.push(built_in(placed, "image", FALLBACK));
+                        faults.push(notice_built_in(node_ref, "image", FALLBACK));
                     }
-                    return (Some(Valued::built_in(FALLBACK.into())), None);
+                    return (Some(WithOrigin::built_in(FALLBACK.into())), None);
                 };
                 (
                     self.catalog_image(image.as_str(), image.span, ImageKind::Disk, faults),
@@ -247,14 +248,14 @@ impl Scope<'_> {
         }
     }
 
-    /// A template is a volume on the host's storage, or an image of ours.
+    /// Resolves a template: a volume on the host's storage, or an image of the site.
     fn template(
         &self,
         template: &Spanned<String>,
         faults: &mut Diagnostics,
-    ) -> Option<Valued<String>> {
+    ) -> Option<WithOrigin<String>> {
         if template.contains(':') {
-            return Some(Valued::from(template));
+            return Some(WithOrigin::from(template));
         }
         self.catalog_image(template, template.span, ImageKind::Template, faults)
     }
@@ -265,7 +266,7 @@ impl Scope<'_> {
         span: Span,
         wanted: ImageKind,
         faults: &mut Diagnostics,
-    ) -> Option<Valued<String>> {
+    ) -> Option<WithOrigin<String>> {
         let Some(image) = self.catalog.image(name) else {
             faults.push(dangling(
                 Code::NoSuchImage,
@@ -288,7 +289,7 @@ impl Scope<'_> {
                     span,
                     format!("the image `{name}` is a {kind}, not a {wanted}"),
                 )
-                .hint("containers take templates, all other nodes take disks"),
+                .hint("containers use templates, all other nodes use disks"),
             );
         }
         let origin = if image.name == name {
@@ -296,7 +297,7 @@ impl Scope<'_> {
         } else {
             Origin::Derived(format!("alias `{name}`"), Some(span))
         };
-        Some(Valued {
+        Some(WithOrigin {
             value: image.name.clone(),
             origin,
         })
@@ -305,8 +306,8 @@ impl Scope<'_> {
     fn networking(
         &self,
         node: &Node,
-        spec: Option<&Valued<String>>,
-        preset: Option<&Valued<String>>,
+        spec: Option<&WithOrigin<String>>,
+        preset: Option<&WithOrigin<String>>,
         faults: &mut Diagnostics,
     ) -> Networking {
         let spec = spec.and_then(|spec| {
@@ -318,7 +319,7 @@ impl Scope<'_> {
                 .network
                 .as_ref()
         });
-        let inputs = Inputs {
+        let inputs = NetworkInputs {
             node,
             spec: spec.map(|network| &network.value),
             preset: preset.and_then(|preset| self.preset_value(&preset.value)),
@@ -331,8 +332,13 @@ impl Scope<'_> {
         networking(&inputs, faults)
     }
 
-    fn mode(&self, placed: &Placed<'_>, kind: NodeType, faults: &mut Diagnostics) -> Valued<Mode> {
-        let own = placed
+    fn mode(
+        &self,
+        node_ref: &GraphNode<'_>,
+        kind: NodeType,
+        faults: &mut Diagnostics,
+    ) -> WithOrigin<Mode> {
+        let own = node_ref
             .node
             .execution
             .as_ref()
@@ -342,13 +348,13 @@ impl Scope<'_> {
             .execution
             .as_ref()
             .and_then(|execution| execution.default_mode.as_ref());
-        let mode = match (self.request.mode, own.or(default)) {
-            (Some(mode), _) => Valued {
+        let mode = match (self.options.mode, own.or(default)) {
+            (Some(mode), _) => WithOrigin {
                 value: mode,
                 origin: Origin::CommandLine("--mode"),
             },
-            (None, Some(mode)) => Valued::from(mode),
-            (None, None) => Valued::built_in(Mode::Push),
+            (None, Some(mode)) => WithOrigin::from(mode),
+            (None, None) => WithOrigin::built_in(Mode::Push),
         };
         if kind != NodeType::Pve || mode.value == Mode::Push {
             return mode;
@@ -356,18 +362,18 @@ impl Scope<'_> {
         let span = match mode.origin {
             Origin::Written(span) => span,
             Origin::BuiltIn | Origin::CommandLine(_) | Origin::Derived(..) | Origin::Recorded => {
-                placed.name.span
+                node_ref.name.span
             }
         };
         let message = format!(
             "`{}` is a pve node and is configured by push, not {}",
-            placed.name.value, mode.value
+            node_ref.name.value, mode.value
         );
         faults.push(
             Diagnostic::notice(Code::PveIsPushed, span, message)
-                .hint("write `execution: {mode: push}` on the node to say so"),
+                .hint("write `execution: {mode: push}` on the node to make this explicit"),
         );
-        Valued::derived(Mode::Push, "pve nodes are configured by push", Some(span))
+        WithOrigin::derived(Mode::Push, "pve nodes are configured by push", Some(span))
     }
 
     fn check_api_token(&self, node: &Node, faults: &mut Diagnostics) {
@@ -378,9 +384,9 @@ impl Scope<'_> {
     }
 }
 
-fn size(node: &Node, preset: Option<&Preset>) -> Option<Size> {
-    let pick = |own: Option<Valued<i64>>, preset: Option<Valued<i64>>| own.or(preset);
-    Some(Size {
+fn size(node: &Node, preset: Option<&Preset>) -> Option<NodeSize> {
+    let pick = |own: Option<WithOrigin<i64>>, preset: Option<WithOrigin<i64>>| own.or(preset);
+    Some(NodeSize {
         cores: pick(
             node.cores.as_ref().map(number),
             preset.and_then(|preset| preset.cores.as_ref()).map(number),
@@ -398,18 +404,18 @@ fn size(node: &Node, preset: Option<&Preset>) -> Option<Size> {
 
 fn number<const MIN: i64, const MAX: i64>(
     spanned: &Spanned<crate::doc::scalar::Int<MIN, MAX>>,
-) -> Valued<i64> {
-    Valued::written(spanned.value.0, spanned.span)
+) -> WithOrigin<i64> {
+    WithOrigin::written(spanned.value.0, spanned.span)
 }
 
-/// Nothing was named and the site has no default: the built-in one is used, and said.
-fn built_in(placed: &Placed<'_>, key: &str, value: &str) -> Diagnostic {
+/// Returns the notice that a built-in default is used.
+fn notice_built_in(node_ref: &GraphNode<'_>, key: &str, value: &str) -> Diagnostic {
     Diagnostic::notice(
         Code::BuiltInDefault,
-        placed.name.span,
+        node_ref.name.span,
         format!(
-            "`{}` names no {key}, so `{value}` is used",
-            placed.name.value
+            "`{}` sets no {key}, so `{value}` is used",
+            node_ref.name.value
         ),
     )
     .hint(format!(
@@ -417,50 +423,50 @@ fn built_in(placed: &Placed<'_>, key: &str, value: &str) -> Diagnostic {
     ))
 }
 
-/// Reports keys that belong to another type of node.
+/// Reports keys that are not valid for the type of node.
 fn check_type_keys(node: &Node, kind: NodeType, faults: &mut Diagnostics) {
     let api = node.access.as_ref().and_then(|access| access.api.as_ref());
-    let (not_ct, only_ct, only_pve) = ("every type but `ct`", "type `ct`", "type `pve`");
+    let (not_ct, only_ct, only_pve) = ("all types except `ct`", "type `ct`", "type `pve`");
     let keys = [
         (
             "image",
             node.image.as_ref().map(|key| key.span),
             kind != NodeType::Ct,
             not_ct,
-            "containers take `template`",
+            "containers use `template`",
         ),
         (
             "template",
             node.template.as_ref().map(|key| key.span),
             kind == NodeType::Ct,
             only_ct,
-            "write `image`, or make the node `type: ct`",
+            "use `image`, or `type: ct`",
         ),
         (
             "unprivileged",
             node.unprivileged.as_ref().map(|key| key.span),
             kind == NodeType::Ct,
             only_ct,
-            "remove it, or make the node `type: ct`",
+            "remove it, or use `type: ct`",
         ),
         (
             "hardware",
             node.hardware.as_ref().map(|key| key.span),
             kind == NodeType::Pve,
             only_pve,
-            "remove it, or make the node `type: pve`",
+            "remove it, or use `type: pve`",
         ),
         (
             "access.api",
             api.map(|key| key.span),
             kind == NodeType::Pve,
             only_pve,
-            "remove it, or make the node `type: pve`",
+            "remove it, or use `type: pve`",
         ),
     ];
-    for (key, span, fits, whose, hint) in keys {
+    for (key, span, fits, types, hint) in keys {
         if let Some(span) = span.filter(|_| !fits) {
-            let message = format!("`{key}` is a key of {whose}; this node is a {kind}");
+            let message = format!("`{key}` is valid for {types}, and this node is a {kind}");
             faults.push(Diagnostic::error(Code::WrongNodeType, span, message).hint(hint));
         } else if let Some(span) = span.filter(|_| matches!(key, "hardware" | "access.api")) {
             faults.push(without_effect(key, span));

@@ -1,27 +1,24 @@
-//! Where a resolved value came from.
-//!
-//! In: places and rules. Out: [`Origin`], and text for `--origin`.
-//! Never: the value itself, which may be secret.
+//! The origin of a resolved value.
 
 use crate::doc::{Sources, Span, Spanned};
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It stands in a document.
+    /// Written in a document.
     Written(Span),
-    /// It is what homestak does when nobody says otherwise.
+    /// The built-in default.
     BuiltIn,
-    /// It was given on the command line.
+    /// A command-line option.
     CommandLine(&'static str),
-    /// It follows from something else; the text says how, the place says from what.
+    /// Derived from another value: how, and from which span.
     Derived(String, Option<Span>),
-    /// It was recorded when the node was created.
+    /// Recorded when the node was created.
     Recorded,
 }
 
 impl Origin {
-    /// Describes the origin, with `path:line:column` where there is a place.
+    /// Describes the origin, with `path:line:column` if there is a span.
     pub fn describe(&self, sources: &Sources) -> String {
         match self {
             Self::Written(span) => sources.locate(*span).to_string(),
@@ -36,21 +33,21 @@ impl Origin {
 
 /// A value with its origin. Equality ignores the origin.
 #[derive(Clone, Debug)]
-pub struct Valued<T> {
+pub struct WithOrigin<T> {
     /// The value.
     pub value: T,
-    /// Where it came from.
+    /// Its origin.
     pub origin: Origin,
 }
 
-impl<T: PartialEq> PartialEq for Valued<T> {
+impl<T: PartialEq> PartialEq for WithOrigin<T> {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
     }
 }
 
-impl<T> Valued<T> {
-    /// Makes a value that nobody wrote.
+impl<T> WithOrigin<T> {
+    /// Makes a built-in default.
     pub fn built_in(value: T) -> Self {
         Self {
             value,
@@ -58,7 +55,7 @@ impl<T> Valued<T> {
         }
     }
 
-    /// Makes a value that stands in a document.
+    /// Makes a value written in a document.
     pub fn written(value: T, span: Span) -> Self {
         Self {
             value,
@@ -66,7 +63,7 @@ impl<T> Valued<T> {
         }
     }
 
-    /// Makes a value that follows from something else.
+    /// Makes a derived value.
     pub fn derived(value: T, how: impl Into<String>, span: Option<Span>) -> Self {
         Self {
             value,
@@ -75,13 +72,13 @@ impl<T> Valued<T> {
     }
 }
 
-impl<T: Clone> From<&Spanned<T>> for Valued<T> {
+impl<T: Clone> From<&Spanned<T>> for WithOrigin<T> {
     fn from(spanned: &Spanned<T>) -> Self {
         Self::written(spanned.value.clone(), spanned.span)
     }
 }
 
-/// Returns the written value, or the built-in one.
-pub fn written_or<T: Clone>(written: Option<&Spanned<T>>, default: T) -> Valued<T> {
-    written.map_or_else(|| Valued::built_in(default), Valued::from)
+/// Returns the written value, or the built-in default.
+pub fn written_or<T: Clone>(written: Option<&Spanned<T>>, default: T) -> WithOrigin<T> {
+    written.map_or_else(|| WithOrigin::built_in(default), WithOrigin::from)
 }

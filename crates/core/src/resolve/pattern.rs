@@ -1,28 +1,26 @@
-//! The pattern of a manifest: derived from the graph, or checked against it.
-//!
-//! In: a sound topology. Out: the pattern, and why a written one does not fit.
-//! Never: a judgement on a graph with dangling names; those are reported first.
+//! Derives the pattern of a manifest from its graph, or checks the written one against it. Graphs with
+//! dangling references are not checked.
 
 use std::collections::BTreeSet;
 
 use crate::doc::manifest::{Manifest, Pattern};
 use crate::doc::{Code, Diagnostic, Diagnostics, Span};
 
-use super::origin::Valued;
-use super::topology::Topology;
+use super::node_graph::NodeGraph;
+use super::origin::WithOrigin;
 
-/// Returns the pattern of a manifest, and reports when the written one does not fit.
+/// Returns the pattern of a manifest, and reports a written one that does not match the graph.
 pub(super) fn pattern(
     manifest: &Manifest,
-    topology: &Topology<'_>,
+    topology: &NodeGraph<'_>,
     faults: &mut Diagnostics,
-) -> Valued<Pattern> {
+) -> WithOrigin<Pattern> {
     let derived = derive(topology);
     let Some(written) = &manifest.pattern else {
         if topology.sound {
             check(derived, topology, None, whole(manifest), faults);
         }
-        return Valued::derived(derived, "derived from the graph", None);
+        return WithOrigin::derived(derived, "derived from the graph", None);
     };
     if topology.sound {
         check(
@@ -33,7 +31,7 @@ pub(super) fn pattern(
             faults,
         );
     }
-    Valued::from(written)
+    WithOrigin::from(written)
 }
 
 fn whole(manifest: &Manifest) -> Span {
@@ -46,7 +44,7 @@ fn whole(manifest: &Manifest) -> Span {
     first.or(nodes).unwrap_or(crate::doc::tree::NOWHERE)
 }
 
-fn derive(topology: &Topology<'_>) -> Pattern {
+fn derive(topology: &NodeGraph<'_>) -> Pattern {
     if !topology.regions.is_empty() || !topology.links.is_empty() {
         Pattern::Federated
     } else if topology.hub.is_some() {
@@ -60,30 +58,30 @@ fn derive(topology: &Topology<'_>) -> Pattern {
     }
 }
 
-/// Most places that are marked in one fault, and most nodes named: a message is for people.
-const MOST_SHOWN: usize = 24;
+/// At most this many labels and nodes are shown in one diagnostic.
+const MAX_SHOWN: usize = 24;
 
-/// Collects everything in the graph that the pattern does not have.
-struct Check<'t, 'a> {
-    topology: &'t Topology<'a>,
+/// Collects mismatches between graph and pattern into one diagnostic.
+struct PatternCheck<'t, 'a> {
+    topology: &'t NodeGraph<'a>,
     fault: Option<Diagnostic>,
-    /// What to change in the graph, for the first thing that does not fit.
+    /// How to fix the first mismatch in the graph.
     fix: String,
     pattern: Pattern,
-    /// Where the pattern is written; a derived one is not.
+    /// Span of the pattern; `None` if it is derived.
     written: Option<Span>,
-    /// Where to point when nothing else is known.
+    /// Fallback span.
     span: Span,
 }
 
-impl Check<'_, '_> {
+impl PatternCheck<'_, '_> {
     fn mismatch(&mut self, why: impl std::fmt::Display, at: Option<Span>, fix: impl Into<String>) {
         let Some(fault) = self.fault.take() else {
             let pattern = self.pattern;
             let known = if self.written.is_some() {
                 format!("the pattern is `{pattern}`")
             } else {
-                format!("the graph makes this a `{pattern}` manifest")
+                format!("the derived pattern is `{pattern}`")
             };
             self.fix = fix.into();
             let at_pattern = self.written.or(at).unwrap_or(self.span);
@@ -100,15 +98,16 @@ impl Check<'_, '_> {
             return;
         };
         self.fault = Some(match at {
-            Some(at) if fault.labels.len() < MOST_SHOWN => fault.label(at, why.to_string()),
+            Some(at) if fault.labels.len() < MAX_SHOWN => fault.label(at, why.to_string()),
             Some(_) | None => fault,
         });
     }
 
     fn no_parents(&mut self) {
-        for (at, placed) in self.topology.nodes.iter().enumerate() {
-            if let (Some(_), Some(parent)) = (self.topology.graph.parent(at), &placed.node.parent) {
-                let why = format!("`{}` runs on `{}`", placed.name.value, parent.value);
+        for (at, node_ref) in self.topology.nodes.iter().enumerate() {
+            if let (Some(_), Some(parent)) = (self.topology.graph.parent(at), &node_ref.node.parent)
+            {
+                let why = format!("`{}` runs on `{}`", node_ref.name.value, parent.value);
                 return self.mismatch(why, Some(parent.span), "remove `parent`");
             }
         }
@@ -119,10 +118,10 @@ impl Check<'_, '_> {
             .topology
             .nodes
             .iter()
-            .find_map(|placed| Some((placed, placed.node.peers.as_ref()?)));
-        if let Some((placed, peers)) = peer.filter(|(_, peers)| !peers.is_empty()) {
+            .find_map(|node_ref| Some((node_ref, node_ref.node.peers.as_ref()?)));
+        if let Some((node_ref, peers)) = peer.filter(|(_, peers)| !peers.is_empty()) {
             self.mismatch(
-                format!("`{}` has peers", placed.name.value),
+                format!("`{}` has peers", node_ref.name.value),
                 Some(peers.span),
                 "remove `peers`",
             );
@@ -131,7 +130,7 @@ impl Check<'_, '_> {
 
     fn no_hub(&mut self) {
         if let Some((_, span)) = self.topology.hub {
-            self.mismatch("a hub is named", Some(span), "remove `hub`");
+            self.mismatch("a hub is set", Some(span), "remove `hub`");
         }
     }
 
@@ -148,12 +147,12 @@ impl Check<'_, '_> {
 
 fn check(
     pattern: Pattern,
-    topology: &Topology<'_>,
+    topology: &NodeGraph<'_>,
     written: Option<Span>,
     span: Span,
     faults: &mut Diagnostics,
 ) {
-    let mut check = Check {
+    let mut check = PatternCheck {
         topology,
         fault: None,
         fix: String::new(),
@@ -196,16 +195,14 @@ fn check(
         let hint = if derived == pattern {
             check.fix
         } else {
-            format!(
-                "the graph is `{derived}`: write that, leave `pattern` out, or change the graph"
-            )
+            format!("the graph is `{derived}`: use that, remove `pattern`, or change the graph")
         };
         faults.push(fault.hint(hint));
     }
 }
 
-/// There are peers, all of them connected, and every root is one or carries one.
-fn mesh(check: &mut Check<'_, '_>) {
+/// Requires peers, all of them connected, and a peer in the tree of every root.
+fn mesh(check: &mut PatternCheck<'_, '_>) {
     let topology = check.topology;
     let peers: Vec<usize> = (0..topology.nodes.len())
         .filter(|at| !topology.nodes[*at].peers.is_empty())
@@ -213,18 +210,18 @@ fn mesh(check: &mut Check<'_, '_>) {
     let Some(first) = peers.first() else {
         return check.mismatch("no node has peers", None, "write `peers` on a node");
     };
-    let carrying: BTreeSet<usize> = peers.iter().map(|at| topology.graph.root_of(*at)).collect();
+    let peer_roots: BTreeSet<usize> = peers.iter().map(|at| topology.graph.root_of(*at)).collect();
     for root in topology
         .graph
         .roots()
-        .filter(|root| !carrying.contains(root))
+        .filter(|root| !peer_roots.contains(root))
     {
         let name = topology.nodes[root].name;
         check.mismatch(
             format!("`{}` has no peers", name.value),
             Some(name.span),
             format!(
-                "write `peers` on `{}`, or name it as a peer of another node",
+                "write `peers` on `{}`, or add it to the `peers` of another node",
                 name.value
             ),
         );
@@ -233,15 +230,15 @@ fn mesh(check: &mut Check<'_, '_>) {
     if let Some(at) = apart.first() {
         let (name, other) = (topology.nodes[*at].name, topology.nodes[*first].name);
         check.mismatch(
-            format!("`{}` is not connected with `{}`", name.value, other.value),
+            format!("`{}` is not connected to `{}`", name.value, other.value),
             Some(name.span),
-            "name a node of the one part as a peer of a node of the other",
+            "add a node of one part to the `peers` of a node of the other",
         );
     }
 }
 
-/// The hub stands at the top and has spokes: its children, and every other node at the top.
-fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Diagnostics) {
+/// Requires a hub without a parent, and spokes: its children and all other roots.
+fn hub_spoke(topology: &NodeGraph<'_>, span: Span, faults: &mut Diagnostics) {
     let roots: Vec<usize> = topology.graph.roots().collect();
     let hub = match topology.hub {
         Some((hub, _)) => hub,
@@ -249,10 +246,10 @@ fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Diagnostics) {
         None => {
             let mut tops: Vec<String> = roots
                 .iter()
-                .take(MOST_SHOWN)
+                .take(MAX_SHOWN)
                 .map(|at| format!("`{}`", topology.nodes[*at].name.value))
                 .collect();
-            if roots.len() > MOST_SHOWN {
+            if roots.len() > MAX_SHOWN {
                 tops.push("...".into());
             }
             faults.push(
@@ -260,7 +257,7 @@ fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Diagnostics) {
                     Code::BadHub,
                     span,
                     format!(
-                        "no hub is named, and {} nodes stand at the top: {}",
+                        "no hub is set, and there are {} root nodes: {}",
                         roots.len(),
                         tops.join(", ")
                     ),
@@ -280,7 +277,7 @@ fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Diagnostics) {
                 format!("the hub `{}` runs on another node", name.value),
             )
             .label(name.span, "the hub is defined here")
-            .hint("the hub stands at the top: remove its `parent`, or name another hub"),
+            .hint("the hub must be a root node: remove its `parent`, or set another hub"),
         );
     }
     if topology.nodes.len() < 2 {
@@ -295,30 +292,30 @@ fn hub_spoke(topology: &Topology<'_>, span: Span, faults: &mut Diagnostics) {
     }
 }
 
-/// Two or more regions, each with nodes, each reachable over links; every node in a region.
-fn federated(check: &mut Check<'_, '_>, faults: &mut Diagnostics) {
+/// Requires two or more regions, each with nodes, all connected by links, and every node in a region.
+fn federated(check: &mut PatternCheck<'_, '_>, faults: &mut Diagnostics) {
     let topology = check.topology;
     if topology.regions.len() < 2 {
         return check.mismatch(
-            "there are not two regions",
+            "there are fewer than two regions",
             topology.regions.first().map(|region| region.span),
-            "list a second region, or leave `regions` out",
+            "add a second region, or remove `regions`",
         );
     }
     for root in topology.graph.roots() {
-        let placed = &topology.nodes[root];
-        if placed.region.is_none() {
+        let node_ref = &topology.nodes[root];
+        if node_ref.region.is_none() {
             check.mismatch(
-                format!("`{}` is in no region", placed.name.value),
-                Some(placed.name.span),
-                format!("write `region: NAME` on `{}`", placed.name.value),
+                format!("`{}` is in no region", node_ref.name.value),
+                Some(node_ref.name.span),
+                format!("write `region: NAME` on `{}`", node_ref.name.value),
             );
         }
     }
     let used: BTreeSet<usize> = topology
         .nodes
         .iter()
-        .filter_map(|placed| placed.region)
+        .filter_map(|node_ref| node_ref.region)
         .collect();
     for (at, region) in topology.regions.iter().enumerate() {
         let Some(name) = region.name.as_ref().filter(|_| !used.contains(&at)) else {
@@ -345,15 +342,15 @@ fn federated(check: &mut Check<'_, '_>, faults: &mut Diagnostics) {
     for at in unreached(&all, |at| linked[at].iter().copied()) {
         if let Some(name) = &topology.regions[at].name {
             check.mismatch(
-                format!("no link leads to region `{}`", name.value),
+                format!("no link connects region `{}`", name.value),
                 Some(name.span),
-                "add `{between: [ONE, OTHER]}` to `links` until all regions are joined",
+                "add `{between: [ONE, OTHER]}` to `links` until all regions are connected",
             );
         }
     }
 }
 
-/// Returns the members that cannot be reached from the first one.
+/// Returns the members that are not reachable from the first one.
 fn unreached<I: Iterator<Item = usize>>(
     members: &[usize],
     edges: impl Fn(usize) -> I,

@@ -1,12 +1,9 @@
-//! Names that must exist: the message when they do not.
-//!
-//! In: a name, its place, what exists. Out: a fault with the nearest existing name.
-//! Never: the same dangling name reported with different words in different places.
+//! Diagnostics for references to names that do not exist, with the closest existing name as a hint.
 
 use crate::doc::decode::closest;
 use crate::doc::{Code, Diagnostic, Diagnostics, Span};
 
-/// Reports that `name` does not exist among `known`.
+/// Returns the diagnostic for a reference to `name`, which is not among `known`.
 pub(crate) fn dangling<'k>(
     code: Code,
     span: Span,
@@ -18,44 +15,44 @@ pub(crate) fn dangling<'k>(
     let hint = match closest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None if known.is_empty() => {
-            format!("there is no {what} at all; write one, or remove the reference")
+            format!("there is no {what} at all; create one, or remove the reference")
         }
-        None => format!("there is: {}", list(&known)),
+        None => format!("available: {}", list(&known)),
     };
     Diagnostic::error(code, span, format!("there is no {what} `{name}`")).hint(hint)
 }
 
-/// Guesses for the first few faults only, where every guess means a look at many names.
-const GUESSES: usize = 20;
+/// Search for similar names only for the first errors when there are many names to compare with.
+const MAX_SUGGESTIONS: usize = 20;
 /// How many names are many.
-const MANY: usize = 1_000;
+const MANY_NAMES: usize = 1_000;
 
-/// Reports that `name` does not exist among the nodes or regions of a manifest, which can be many.
-pub(super) fn lost<'k>(
+/// Reports a reference to a node or region that does not exist in the manifest, which may have many.
+pub(super) fn report_dangling<'k>(
     faults: &mut Diagnostics,
     (code, what): (Code, &str),
     (name, span): (&str, Span),
     n_known: usize,
     known: impl Iterator<Item = &'k str>,
 ) {
-    let guess = n_known <= MANY && !faults.is_full() || faults.errors() < GUESSES;
-    faults.push(if guess {
+    let suggest = n_known <= MANY_NAMES && !faults.is_full() || faults.errors() < MAX_SUGGESTIONS;
+    faults.push(if suggest {
         dangling(code, span, what, name, known)
     } else {
         Diagnostic::error(code, span, format!("there is no {what} `{name}`")).hint(format!(
-            "there are {n_known} others; mend the first faults first"
+            "there are {n_known} others; fix the first errors first"
         ))
     });
 }
 
-/// Lists names for a hint: all when they are few, the first ones otherwise.
+/// Lists the first few names for a hint.
 fn list(names: &[&str]) -> String {
-    const MOST: usize = 12;
+    const MAX_LISTED: usize = 12;
     let mut sorted = names.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
-    let more = sorted.len().saturating_sub(MOST);
-    sorted.truncate(MOST);
+    let more = sorted.len().saturating_sub(MAX_LISTED);
+    sorted.truncate(MAX_LISTED);
     let shown = sorted
         .iter()
         .map(|name| format!("`{name}`"))

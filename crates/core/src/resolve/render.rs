@@ -1,77 +1,74 @@
-//! Resolved nodes and manifests as sheets: JSON beside origins.
-//!
-//! In: resolved values. Out: [`Sheet`]s and JSON, keys in a fixed order.
-//! Never: deciding; every value is already there.
+//! Renders resolved nodes and manifests as JSON with origins, keys in a fixed order.
 
 use serde_json::{Value as Json, json};
 
-use super::manifest::Resolved;
+use super::manifest::ResolvedManifest;
 use super::node::ResolvedNode;
 use super::origin::Origin;
-use super::sheet::Sheet;
+use super::resolved_json::ResolvedJson;
 
 impl ResolvedNode {
     /// Renders the node.
-    pub fn sheet(&self) -> Sheet {
-        let mut sheet = Sheet::default();
+    pub fn render(&self) -> ResolvedJson {
+        let mut json = ResolvedJson::default();
         let here = Origin::Written(self.span);
-        sheet.put("name", self.name.as_str(), &here);
-        sheet.put_text("type", &self.kind);
+        json.put("name", self.name.as_str(), &here);
+        json.put_text("type", &self.kind);
         if let Some(description) = &self.description {
-            sheet.set("description", description.as_str().into());
+            json.set("description", description.as_str().into());
         }
         if let Some(host) = &self.host {
-            sheet.put_valued("host", host);
+            json.put_value("host", host);
         }
         if let Some(parent) = &self.parent {
-            sheet.put("parent", parent.as_str(), &here);
+            json.put("parent", parent.as_str(), &here);
         }
         if !self.peers.is_empty() {
             let peers: Vec<&str> = self.peers.iter().map(|peer| peer.as_str()).collect();
-            sheet.put(
+            json.put(
                 "peers",
                 peers,
                 &Origin::Derived("peers of both sides".into(), Some(self.span)),
             );
         }
         if let Some(region) = &self.region {
-            sheet.put("region", region.as_str(), &here);
+            json.put("region", region.as_str(), &here);
         }
-        sheet.set("depth", self.depth.into());
-        sheet.set("can_host", self.can_host.into());
-        sheet.put_text("mode", &self.mode);
+        json.set("depth", self.depth.into());
+        json.set("can_host", self.can_host.into());
+        json.put_text("mode", &self.mode);
         for (path, value) in [("spec", &self.spec), ("preset", &self.preset)] {
             if let Some(value) = value {
-                sheet.put_valued(path, value);
+                json.put_value(path, value);
             }
         }
         if let Some(size) = &self.size {
-            sheet.put_valued("cores", &size.cores);
-            sheet.put_valued("memory", &size.memory);
-            sheet.put_valued("disk", &size.disk);
+            json.put_value("cores", &size.cores);
+            json.put_value("memory", &size.memory);
+            json.put_value("disk", &size.disk);
         }
         for (path, value) in [("image", &self.image), ("template", &self.template)] {
             if let Some(value) = value {
-                sheet.put_valued(path, value);
+                json.put_value(path, value);
             }
         }
         if let Some(unprivileged) = &self.unprivileged {
-            sheet.put_valued("unprivileged", unprivileged);
+            json.put_value("unprivileged", unprivileged);
         }
         match &self.vmid {
-            Some(vmid) => sheet.put("vmid", vmid.value.0, &vmid.origin),
-            None => sheet.put(
+            Some(vmid) => json.put("vmid", vmid.value.0, &vmid.origin),
+            None => json.put(
                 "vmid",
                 Json::Null,
                 &Origin::Derived("left to the provider".into(), None),
             ),
         }
-        self.networking_into(&mut sheet);
+        self.render_network(&mut json);
         if !self.packages.is_empty() {
-            sheet.set("packages", json!(self.packages));
+            json.set("packages", json!(self.packages));
         }
         if let Some((cores, memory)) = self.hardware {
-            sheet.put(
+            json.put(
                 "hardware",
                 json!({ "cpu_cores": cores, "memory_gb": memory }),
                 &here,
@@ -84,44 +81,44 @@ impl ResolvedNode {
                 "token": text(api.token.as_ref().map(|token| token.value.clone())),
                 "datastore": text(api.datastore.as_ref().map(|datastore| datastore.value.clone())),
             });
-            sheet.put("access.api", api, &here);
+            json.put("access.api", api, &here);
         }
-        sheet
+        json
     }
 
-    fn networking_into(&self, sheet: &mut Sheet) {
+    fn render_network(&self, json: &mut ResolvedJson) {
         let net = &self.networking;
         if let Some(network) = &net.network {
-            sheet.put_valued("network.name", network);
+            json.put_value("network.name", network);
         }
         let address = net
             .address
             .value
             .map_or_else(|| "dhcp".to_owned(), |address| address.to_string());
-        sheet.put("network.address", address, &net.address.origin);
+        json.put("network.address", address, &net.address.origin);
         if let Some(gateway) = &net.gateway {
-            sheet.put_text("network.gateway", gateway);
+            json.put_text("network.gateway", gateway);
         }
         let dns: Vec<String> = net.dns.value.iter().map(ToString::to_string).collect();
-        sheet.put("network.dns", dns, &net.dns.origin);
-        sheet.put_valued("network.bridge", &net.bridge);
+        json.put("network.dns", dns, &net.dns.origin);
+        json.put_value("network.bridge", &net.bridge);
         if let Some(vlan) = &net.vlan {
-            sheet.put_valued("network.vlan", vlan);
+            json.put_value("network.vlan", vlan);
         }
     }
 }
 
-impl Resolved {
-    /// Renders everything but the nodes.
-    pub fn sheet(&self) -> Sheet {
-        let mut sheet = Sheet::default();
-        sheet.set("name", self.name.as_str().into());
+impl ResolvedManifest {
+    /// Renders everything except the nodes.
+    pub fn render(&self) -> ResolvedJson {
+        let mut json = ResolvedJson::default();
+        json.set("name", self.name.as_str().into());
         if let Some(description) = &self.description {
-            sheet.set("description", description.as_str().into());
+            json.set("description", description.as_str().into());
         }
-        sheet.put_text("pattern", &self.pattern);
+        json.put_text("pattern", &self.pattern);
         if let Some(hub) = &self.hub {
-            sheet.set("hub", hub.as_str().into());
+            json.set("hub", hub.as_str().into());
         }
         if !self.regions.is_empty() {
             let regions: Vec<Json> = self
@@ -129,25 +126,25 @@ impl Resolved {
                 .iter()
                 .map(|(name, host)| json!({ "name": name, "host": host }))
                 .collect();
-            sheet.set("regions", regions.into());
+            json.set("regions", regions.into());
             let name = |at: usize| self.regions[at].0.as_str();
             let links: Vec<Json> = self
                 .links
                 .iter()
                 .map(|(one, other)| json!({ "between": [name(*one), name(*other)] }))
                 .collect();
-            sheet.set("links", links.into());
+            json.set("links", links.into());
         }
         let settings = &self.settings;
-        sheet.put_valued("settings.verify_ssh", &settings.verify_ssh);
-        sheet.put_valued("settings.cleanup_on_failure", &settings.cleanup_on_failure);
-        sheet.put_valued("settings.timeout_buffer", &settings.timeout_buffer);
+        json.put_value("settings.verify_ssh", &settings.verify_ssh);
+        json.put_value("settings.cleanup_on_failure", &settings.cleanup_on_failure);
+        json.put_value("settings.timeout_buffer", &settings.timeout_buffer);
         for (limit, seconds) in &settings.timeouts {
             let path = format!("settings.timeouts.{}", limit.word());
-            sheet.put_valued(&path, seconds);
+            json.put_value(&path, seconds);
         }
-        sheet.put_text("settings.on_error", &settings.on_error);
-        sheet.put_valued("settings.parallelism", &settings.parallelism);
-        sheet
+        json.put_text("settings.on_error", &settings.on_error);
+        json.put_value("settings.parallelism", &settings.parallelism);
+        json
     }
 }

@@ -1,7 +1,6 @@
-//! The site as a whole: every document, every reference, used or not.
+//! Validates a site: all documents and references, used or not.
 //!
-//! In: a catalog. Out: every fault in it.
-//! Never: conclusions from secrets that could not be opened; unknown is not absent.
+//! Secrets that could not be opened are unknown, not missing: nothing is concluded from them.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +9,11 @@ use crate::doc::spec::{SshKeyId, User};
 use crate::doc::{Code, Diagnostic, Diagnostics, Severity, Span, Spanned};
 
 use super::address::check_networks;
-use super::manifest::{Request, manifest};
+use super::manifest::{ResolveOptions, manifest};
 use super::reference::dangling;
 use super::spec::{check as check_spec, ssh_keys};
 
-/// Checks everything in a site.
+/// Validates a site.
 pub fn validate(catalog: &Catalog) -> Diagnostics {
     let mut faults = catalog.faults.clone();
     check_site(catalog, &mut faults);
@@ -30,21 +29,21 @@ pub fn validate(catalog: &Catalog) -> Diagnostics {
     for found in others {
         faults.extend(found.clone());
     }
-    notice_images(catalog, &mut faults);
+    notice_unpinned_images(catalog, &mut faults);
     notice_unused(catalog, &mut faults);
     let hosts: BTreeSet<&String> = catalog.hosts.keys().chain(catalog.nodes.keys()).collect();
     for name in hosts {
         check_host(catalog, name, &mut faults);
     }
     for name in catalog.manifests.keys() {
-        faults.extend(manifest(catalog, name, &Request::default()).1);
+        faults.extend(manifest(catalog, name, &ResolveOptions::default()).1);
     }
     faults
 }
 
-/// Says which images of the site can change. Those built into the program are not the site's, and
-/// a warning says it when one of them is downloaded.
-fn notice_images(catalog: &Catalog, faults: &mut Diagnostics) {
+/// Reports images of the site without a checksum. For built-in images a warning is printed when one is
+/// downloaded.
+fn notice_unpinned_images(catalog: &Catalog, faults: &mut Diagnostics) {
     for document in catalog.images.values() {
         let source = catalog.sources.source(document.file);
         let built_in = source.is_some_and(|source| source.path.starts_with("stock:"));
@@ -57,7 +56,7 @@ fn notice_images(catalog: &Catalog, faults: &mut Diagnostics) {
     }
 }
 
-/// Checks `site.yaml` and `secrets.yaml`, which every command uses.
+/// Checks `site.yaml` and `secrets.yaml`.
 pub fn check_site(catalog: &Catalog, faults: &mut Diagnostics) {
     if let Some(site) = &catalog.site {
         faults.extend(site.faults.clone());
@@ -113,13 +112,13 @@ pub fn check_site(catalog: &Catalog, faults: &mut Diagnostics) {
     }
 }
 
-/// Reports a key that is read, and that nothing acts on.
+/// Returns the diagnostic for a key without an effect.
 pub(super) fn without_effect(key: &str, span: Span) -> Diagnostic {
     let message = format!("`{key}` has no effect in this version");
-    Diagnostic::notice(Code::NoEffect, span, message).hint("it can stay, or be removed")
+    Diagnostic::notice(Code::NoEffect, span, message).hint("it can be removed")
 }
 
-/// Reports keys of the site and its hosts that nothing acts on.
+/// Reports keys of the site and its hosts without an effect.
 fn notice_unused(catalog: &Catalog, faults: &mut Diagnostics) {
     let release = catalog
         .defaults()
@@ -149,13 +148,13 @@ fn notice_unused(catalog: &Catalog, faults: &mut Diagnostics) {
     let passwords = secrets.and_then(|secrets| secrets.passwords.as_ref());
     let root = passwords.and_then(|passwords| passwords.get("vm_root"));
     if let Some(root) = root.filter(|root| !root.expose().is_empty()) {
-        let message = "`passwords.vm_root` is set on no node: only `resolve tofu` uses it";
+        let message = "`passwords.vm_root` is not set on nodes: only `resolve tofu` uses it";
         let hint = "log in with a key; root has no password on nodes";
         faults.push(Diagnostic::notice(Code::NoEffect, root.span, message).hint(hint));
     }
 }
 
-/// Checks what is known of a host: `nodes/NAME.yaml` and `hosts/NAME.yaml`.
+/// Checks the documents of a host, `nodes/NAME.yaml` and `hosts/NAME.yaml`.
 pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
     if let Some(kind) = catalog.written_kind(name)
         && !catalog.document_kinds().any(|known| known == kind.as_str())
@@ -223,18 +222,18 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics
     }
 }
 
-/// Says that the token a node uses when it names none is not there. The node may do without.
+/// Reports a missing default API token. The node may not need one.
 fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut Diagnostics) {
     let secrets = catalog.secrets.as_ref();
     let tokens = secrets.and_then(|secrets| secrets.value.as_ref()?.api_tokens.as_ref());
     if secrets.is_none()
-        || uncertain(catalog)
+        || secrets_unknown(catalog)
         || tokens.is_some_and(|tokens| tokens.contains_key(name))
     {
         return;
     }
     let message = format!(
-        "the node names no API token, and there is none called `{name}`, so its API cannot be used"
+        "the node sets no API token, and there is none named `{name}`, so its API cannot be used"
     );
     faults.push(
         Diagnostic::notice(Code::NoSuchApiToken, whole, message).hint(format!(
@@ -243,24 +242,23 @@ fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut
     );
 }
 
-/// Says that nobody could log in with a key.
+/// Reports that the site has no SSH keys.
 pub(super) fn notice_no_keys(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Diagnostics) {
     let Some(secrets) = &catalog.secrets else {
         notice_no_secrets(catalog, specs, faults);
         return;
     };
-    if uncertain(catalog) || ssh_keys(catalog).is_some_and(|keys| !keys.is_empty()) {
+    if secrets_unknown(catalog) || ssh_keys(catalog).is_some_and(|keys| !keys.is_empty()) {
         return;
     }
-    let message = "the site has no SSH keys, so nobody could log in to a node with one";
+    let message = "the site has no SSH keys, so nobody can log in to a node with one";
     faults.push(
         Diagnostic::notice(Code::NoKeys, secrets.span(), message)
             .hint("add your public key under `ssh_keys`: `YOU@HOST: \"ssh-ed25519 ...\"`"),
     );
 }
 
-/// Says once that users get no keys because there is no file of secrets. The built-in site never
-/// has one.
+/// Reports that users get no keys because the site has no secrets. The built-in site never has any.
 fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Diagnostics) {
     let own = specs.iter().filter_map(|spec| catalog.specs.get(*spec));
     let own = own.filter(|document| {
@@ -270,7 +268,7 @@ fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Dia
     let users = own
         .filter_map(|document| document.value.as_ref()?.access.as_ref()?.users.as_ref())
         .flat_map(|users| &users.value);
-    // Keys that are named are a fault of their own when they are not there.
+    // Missing keys that are listed are reported separately.
     let without = |user: &&Spanned<User>| user.ssh_keys.is_none();
     let Some(name) = users.filter(without).find_map(|user| user.name.as_ref()) else {
         return;
@@ -282,12 +280,12 @@ fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Dia
     );
     faults.push(Diagnostic::notice(Code::NoKeys, name.span, message).hint(
         "copy the site's `secrets.yaml.enc` or `secrets.yaml` here if it has one elsewhere, or \
-         write a `secrets.yaml` with your public key under `ssh_keys`",
+         create a `secrets.yaml` with your public key under `ssh_keys`",
     ));
 }
 
-/// Returns why it is unknown which SSH keys the users of a spec get: the secrets could not be opened
-/// or read in full. `None` when they are known, or when no user gets any.
+/// Returns why the SSH keys of a spec's users are unknown: the secrets could not be opened or read in
+/// full. `None` if they are known, or if no user gets any.
 pub fn unknown_keys<'c>(catalog: &'c Catalog, spec: &str) -> Option<&'c Diagnostic> {
     let access = catalog.specs.get(spec)?.value.as_ref()?.access.as_ref()?;
     let users = &access.users.as_ref()?.value;
@@ -295,18 +293,18 @@ pub fn unknown_keys<'c>(catalog: &'c Catalog, spec: &str) -> Option<&'c Diagnost
         let listed = user.ssh_keys.as_ref();
         listed.is_none_or(|keys| !keys.value.is_empty())
     };
-    let unknown = uncertain(catalog) && users.iter().any(takes_keys);
+    let unknown = secrets_unknown(catalog) && users.iter().any(takes_keys);
     let secrets = catalog.secrets.as_ref().filter(|_| unknown)?;
     secrets.faults.iter().next()
 }
 
-/// Reports ids of SSH keys that the secrets do not have.
+/// Reports SSH keys that are not in the secrets.
 pub(super) fn check_ssh_keys<'k>(
     catalog: &Catalog,
     listed: impl Iterator<Item = &'k Spanned<SshKeyId>>,
     faults: &mut Diagnostics,
 ) {
-    if uncertain(catalog) {
+    if secrets_unknown(catalog) {
         return;
     }
     let keys = ssh_keys(catalog);
@@ -317,13 +315,13 @@ pub(super) fn check_ssh_keys<'k>(
     }
 }
 
-/// Reports an id of an API token that the secrets do not have.
+/// Reports an API token that is not in the secrets.
 pub(super) fn check_api_token(
     catalog: &Catalog,
     token: &Spanned<String>,
     faults: &mut Diagnostics,
 ) {
-    if uncertain(catalog) {
+    if secrets_unknown(catalog) {
         return;
     }
     let tokens = catalog
@@ -340,19 +338,19 @@ pub(super) fn check_api_token(
     }
 }
 
-/// Says so when the site has no secrets at all, which is another mistake than a wrong id.
+/// Replaces the hint if the site has no secrets at all.
 fn without_secrets(catalog: &Catalog, fault: Diagnostic, section: &str) -> Diagnostic {
     if catalog.secrets.is_some() {
         return fault;
     }
     fault.hint(format!(
-        "the site has no `secrets.yaml`; write one with the id under `{section}`"
+        "the site has no `secrets.yaml`; create one with the id under `{section}`"
     ))
 }
 
-/// Tells whether the secrets could not be opened or read in full, so that an id that is not
-/// there may only be unreadable. Malformed values are there all the same.
-fn uncertain(catalog: &Catalog) -> bool {
+/// Returns whether the secrets could not be opened or read in full, so that a missing id may only be
+/// unreadable. Malformed values still exist.
+fn secrets_unknown(catalog: &Catalog) -> bool {
     catalog.secrets.as_ref().is_some_and(|secrets| {
         secrets.value.is_none()
             || secrets.faults.iter().any(|fault| {

@@ -1,7 +1,5 @@
-//! A spec without references: what a node becomes, the same bytes whatever the mode.
-//!
-//! In: a spec's name, and the node it is for. Out: a [`Sheet`]: JSON beside origins.
-//! Never: a posture left out, a host name other than the node's, an order that varies.
+//! Resolves a spec for a node: the same bytes whatever the mode, with a posture in any case and the
+//! name of the node as host name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,36 +13,36 @@ use crate::doc::spec::{Spec, User};
 use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
 use super::node::ResolvedNode;
-use super::origin::{Origin, Valued, written_or};
+use super::origin::{Origin, WithOrigin, written_or};
 use super::reference::dangling;
-use super::reveal::{Reveal, SecretRef};
-use super::sheet::Sheet;
+use super::resolved_json::ResolvedJson;
+use super::secret_visibility::{SecretRef, SecretVisibility};
 
-/// Posture of specs that name none: the strict one, so that a node is only opened on purpose.
+/// Posture of specs that set none: the strict one.
 pub const DEFAULT_POSTURE: &str = "prod";
 
-/// Resolves a spec, for a node or on its own. `None` when the spec could not be read.
+/// Resolves a spec, for a node or on its own. `None` if the spec could not be read.
 pub fn spec(
     catalog: &Catalog,
     name: &str,
     node: Option<&ResolvedNode>,
-    reveal: Reveal,
-) -> Option<Sheet> {
+    visibility: SecretVisibility,
+) -> Option<ResolvedJson> {
     let document = catalog.specs.get(name)?;
     let spec = document.value.as_ref()?;
-    let mut sheet = Sheet::default();
-    sheet.set("schema_version", json!(1));
-    identity(&mut sheet, catalog, spec, name, node);
-    network(&mut sheet, spec, node);
-    access(&mut sheet, catalog, spec, reveal);
-    platform(&mut sheet, catalog, spec);
-    config(&mut sheet, catalog, spec);
-    run(&mut sheet, spec);
-    Some(sheet)
+    let mut out = ResolvedJson::default();
+    out.set("schema_version", json!(1));
+    identity(&mut out, catalog, spec, name, node);
+    network(&mut out, spec, node);
+    access(&mut out, catalog, spec, visibility);
+    platform(&mut out, catalog, spec);
+    config(&mut out, catalog, spec);
+    run(&mut out, spec);
+    Some(out)
 }
 
 fn identity(
-    sheet: &mut Sheet,
+    out: &mut ResolvedJson,
     catalog: &Catalog,
     spec: &Spec,
     name: &str,
@@ -54,15 +52,15 @@ fn identity(
     let own = identity.and_then(|identity| identity.hostname.as_ref());
     let hostname = match (node, own) {
         (Some(node), _) => {
-            Valued::derived(node.name.to_string(), "the node's name", Some(node.span))
+            WithOrigin::derived(node.name.to_string(), "the node's name", Some(node.span))
         }
-        (None, Some(own)) => Valued::written(own.to_string(), own.span),
-        (None, None) => Valued::derived(name.to_owned(), "the spec's name", None),
+        (None, Some(own)) => WithOrigin::written(own.to_string(), own.span),
+        (None, None) => WithOrigin::derived(name.to_owned(), "the spec's name", None),
     };
-    sheet.put_valued("identity.hostname", &hostname);
+    out.put_value("identity.hostname", &hostname);
     let domain = identity.and_then(|identity| identity.domain.as_ref());
     if let Some(domain) = domain.or_else(|| catalog.defaults()?.domain.as_ref()) {
-        sheet.put(
+        out.put(
             "identity.domain",
             domain.to_string(),
             &Origin::Written(domain.span),
@@ -70,19 +68,19 @@ fn identity(
     }
 }
 
-/// A fixed address only: a node on DHCP has no `network` section.
-fn network(sheet: &mut Sheet, spec: &Spec, node: Option<&ResolvedNode>) {
+/// Only for static addresses: a node with DHCP has no `network` section.
+fn network(out: &mut ResolvedJson, spec: &Spec, node: Option<&ResolvedNode>) {
     if let Some(node) = node {
         let net = &node.networking;
         let Some(address) = net.address.value else {
             return;
         };
-        sheet.put("network.ip", address.to_string(), &net.address.origin);
+        out.put("network.ip", address.to_string(), &net.address.origin);
         if let Some(gateway) = &net.gateway {
-            sheet.put_text("network.gateway", gateway);
+            out.put_text("network.gateway", gateway);
         }
         let dns: Vec<String> = net.dns.value.iter().map(ToString::to_string).collect();
-        sheet.put("network.dns", dns, &net.dns.origin);
+        out.put("network.dns", dns, &net.dns.origin);
         return;
     }
     let Some(net) = &spec.network else { return };
@@ -90,10 +88,10 @@ fn network(sheet: &mut Sheet, spec: &Spec, node: Option<&ResolvedNode>) {
         net.ip.as_ref().map(|ip| ip.value)
     {
         let text = prefix.map_or_else(|| ip.to_string(), |prefix| format!("{ip}/{prefix}"));
-        sheet.put("network.ip", text, &Origin::Written(net.span));
+        out.put("network.ip", text, &Origin::Written(net.span));
     }
     if let Some(gateway) = &net.gateway {
-        sheet.put(
+        out.put(
             "network.gateway",
             gateway.to_string(),
             &Origin::Written(gateway.span),
@@ -101,13 +99,13 @@ fn network(sheet: &mut Sheet, spec: &Spec, node: Option<&ResolvedNode>) {
     }
     if let Some(dns) = &net.dns {
         let list: Vec<String> = dns.iter().map(|ip| ip.to_string()).collect();
-        sheet.put("network.dns", list, &Origin::Written(dns.span));
+        out.put("network.dns", list, &Origin::Written(dns.span));
     }
 }
 
-fn access(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec, reveal: Reveal) {
+fn access(out: &mut ResolvedJson, catalog: &Catalog, spec: &Spec, visibility: SecretVisibility) {
     let name = posture_name(spec);
-    sheet.put_valued("access.posture", &name);
+    out.put_value("access.posture", &name);
     let keys = ssh_keys(catalog);
     let users = spec
         .access
@@ -119,12 +117,12 @@ fn access(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec, reveal: Reveal) {
         let sudo = written_or(user.sudo.as_ref(), false);
         let chosen: Vec<String> = user_keys(user, keys)
             .iter()
-            .map(|key| key.render(reveal))
+            .map(|key| key.render(visibility))
             .collect();
         let path = format!("access.users[{}]", list.len());
-        sheet.note(format!("{path}.name"), Origin::Written(name.span));
-        sheet.note(format!("{path}.sudo"), sudo.origin);
-        sheet.note(
+        out.add_origin(format!("{path}.name"), Origin::Written(name.span));
+        out.add_origin(format!("{path}.sudo"), sudo.origin);
+        out.add_origin(
             format!("{path}.ssh_keys"),
             user.ssh_keys.as_ref().map_or_else(
                 || Origin::Derived("every key of the site".into(), None),
@@ -133,15 +131,15 @@ fn access(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec, reveal: Reveal) {
         );
         list.push(json!({ "name": name.to_string(), "sudo": sudo.value, "ssh_keys": chosen }));
     }
-    sheet.set("access.users", Json::Array(list));
+    out.set("access.users", Json::Array(list));
     let posture = catalog
         .postures
         .get(&name.value)
         .and_then(|document| document.value.as_ref());
-    posture_into(sheet, posture);
+    render_posture(out, posture);
 }
 
-/// The keys that may log in as a user: those listed, or all.
+/// Returns the authorized keys of a user: those listed, or all.
 fn user_keys(user: &User, keys: Option<&SecretMap>) -> Vec<SecretRef> {
     match &user.ssh_keys {
         Some(listed) => listed
@@ -152,7 +150,7 @@ fn user_keys(user: &User, keys: Option<&SecretMap>) -> Vec<SecretRef> {
     }
 }
 
-/// Every SSH key of the site, by id.
+/// Returns all SSH keys of the site, by id.
 pub(super) fn all_keys(keys: Option<&SecretMap>) -> Vec<SecretRef> {
     keys.into_iter()
         .flatten()
@@ -160,31 +158,31 @@ pub(super) fn all_keys(keys: Option<&SecretMap>) -> Vec<SecretRef> {
         .collect()
 }
 
-/// Returns the posture a spec names, or the default one.
-pub(super) fn posture_name(spec: &Spec) -> Valued<String> {
+/// Returns the name of the posture of a spec, or the default.
+pub(super) fn posture_name(spec: &Spec) -> WithOrigin<String> {
     let written = spec
         .access
         .as_ref()
         .and_then(|access| access.posture.as_ref());
     written.map_or_else(
-        || Valued::built_in(DEFAULT_POSTURE.to_owned()),
-        |posture| Valued::written(posture.to_string(), posture.span),
+        || WithOrigin::built_in(DEFAULT_POSTURE.to_owned()),
+        |posture| WithOrigin::written(posture.to_string(), posture.span),
     )
 }
 
-/// What a posture says, with defaults. Shared with the Ansible export.
-pub(super) struct Secured {
-    pub(super) auth: Valued<AuthMethod>,
-    pub(super) port: Valued<i64>,
-    pub(super) permit_root_login: Valued<PermitRootLogin>,
-    pub(super) password_authentication: Valued<YesNo>,
-    pub(super) nopasswd: Valued<bool>,
-    pub(super) fail2ban: Valued<bool>,
-    pub(super) packages: Valued<Vec<String>>,
+/// The settings of a posture, with defaults. Shared with the Ansible export.
+pub(super) struct PostureSettings {
+    pub(super) auth: WithOrigin<AuthMethod>,
+    pub(super) port: WithOrigin<i64>,
+    pub(super) permit_root_login: WithOrigin<PermitRootLogin>,
+    pub(super) password_authentication: WithOrigin<YesNo>,
+    pub(super) nopasswd: WithOrigin<bool>,
+    pub(super) fail2ban: WithOrigin<bool>,
+    pub(super) packages: WithOrigin<Vec<String>>,
 }
 
-/// Applies the defaults to a posture; without one they alone hold, and root cannot log in at all.
-pub(super) fn secured(posture: Option<&Posture>) -> Secured {
+/// Applies the defaults to a posture. Without a posture, root cannot log in at all.
+pub(super) fn posture_settings(posture: Option<&Posture>) -> PostureSettings {
     let root = match posture {
         Some(_) => PermitRootLogin::ProhibitPassword,
         None => PermitRootLogin::No,
@@ -195,14 +193,14 @@ pub(super) fn secured(posture: Option<&Posture>) -> Secured {
     let fail2ban = posture.and_then(|posture| posture.fail2ban.as_ref());
     let packages = posture.and_then(|posture| posture.packages.as_ref());
     let port = ssh.and_then(|ssh| ssh.port.as_ref());
-    Secured {
+    PostureSettings {
         auth: written_or(
             auth.and_then(|auth| auth.method.as_ref()),
             AuthMethod::Network,
         ),
         port: port.map_or_else(
-            || Valued::built_in(22),
-            |port| Valued::written(port.0, port.span),
+            || WithOrigin::built_in(22),
+            |port| WithOrigin::written(port.0, port.span),
         ),
         permit_root_login: written_or(ssh.and_then(|ssh| ssh.permit_root_login.as_ref()), root),
         password_authentication: written_or(
@@ -215,31 +213,34 @@ pub(super) fn secured(posture: Option<&Posture>) -> Secured {
             false,
         ),
         packages: packages.map_or_else(
-            || Valued::built_in(Vec::new()),
-            |packages| Valued::written(texts(Some(packages)), packages.span),
+            || WithOrigin::built_in(Vec::new()),
+            |packages| WithOrigin::written(texts(Some(packages)), packages.span),
         ),
     }
 }
 
-fn posture_into(sheet: &mut Sheet, posture: Option<&Posture>) {
-    let secured = secured(posture);
-    sheet.put_text("access._posture.auth.method", &secured.auth);
-    sheet.put_valued("access._posture.ssh.port", &secured.port);
-    sheet.put_text(
+fn render_posture(out: &mut ResolvedJson, posture: Option<&Posture>) {
+    let posture_settings = posture_settings(posture);
+    out.put_text("access._posture.auth.method", &posture_settings.auth);
+    out.put_value("access._posture.ssh.port", &posture_settings.port);
+    out.put_text(
         "access._posture.ssh.permit_root_login",
-        &secured.permit_root_login,
+        &posture_settings.permit_root_login,
     );
-    sheet.put_text(
+    out.put_text(
         "access._posture.ssh.password_authentication",
-        &secured.password_authentication,
+        &posture_settings.password_authentication,
     );
-    sheet.put_valued("access._posture.sudo.nopasswd", &secured.nopasswd);
-    sheet.put_valued("access._posture.fail2ban.enabled", &secured.fail2ban);
-    sheet.put_valued("access._posture.packages", &secured.packages);
+    out.put_value("access._posture.sudo.nopasswd", &posture_settings.nopasswd);
+    out.put_value(
+        "access._posture.fail2ban.enabled",
+        &posture_settings.fail2ban,
+    );
+    out.put_value("access._posture.packages", &posture_settings.packages);
 }
 
-/// Packages of site, spec and posture, each once, in that order.
-fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
+/// Merges the packages of site, spec and posture in that order, without duplicates.
+fn platform(out: &mut ResolvedJson, catalog: &Catalog, spec: &Spec) {
     let platform = spec.platform.as_ref();
     let own = platform.and_then(|platform| platform.packages.as_ref());
     let posture = catalog
@@ -261,7 +262,7 @@ fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
     {
         for package in &list.value {
             if known.insert(package.as_str()) {
-                sheet.note(
+                out.add_origin(
                     format!("platform.packages[{}]", merged.len()),
                     Origin::Written(package.span),
                 );
@@ -269,7 +270,7 @@ fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
             }
         }
     }
-    sheet.set("platform.packages", merged.into());
+    out.set("platform.packages", merged.into());
     let services = platform.and_then(|platform| platform.services.as_ref());
     for (path, units) in [
         (
@@ -287,15 +288,15 @@ fn platform(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
             .map(|unit| unit.to_string())
             .collect();
         let origin = units.map_or(Origin::BuiltIn, |units| Origin::Written(units.span));
-        sheet.put(path, list, &origin);
+        out.put(path, list, &origin);
     }
 }
 
-fn config(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
+fn config(out: &mut ResolvedJson, catalog: &Catalog, spec: &Spec) {
     let config = spec.config.as_ref();
     let timezone = config.and_then(|config| config.timezone.as_ref());
     if let Some(timezone) = timezone.or_else(|| catalog.defaults()?.timezone.as_ref()) {
-        sheet.put(
+        out.put(
             "config.timezone",
             timezone.to_string(),
             &Origin::Written(timezone.span),
@@ -306,7 +307,7 @@ fn config(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
             .defaults()
             .and_then(|defaults| defaults.pve_remove_subscription_nag.as_ref());
         let nag = written_or(pve.remove_subscription_nag.as_ref().or(site), true);
-        sheet.put_valued("config.pve.remove_subscription_nag", &nag);
+        out.put_value("config.pve.remove_subscription_nag", &nag);
     }
     // Sorted, so that the order of keys in the file does not change the bytes.
     let mut more: Vec<_> = config.iter().flat_map(|config| &config.more).collect();
@@ -314,16 +315,16 @@ fn config(sheet: &mut Sheet, catalog: &Catalog, spec: &Spec) {
     let mut extra = serde_json::Map::new();
     for (key, value) in more {
         extra.insert(key.clone(), sorted(value.to_json()));
-        sheet.note(format!("config.{key}"), Origin::Written(value.span));
+        out.add_origin(format!("config.{key}"), Origin::Written(value.span));
     }
-    if let Json::Object(mut whole) = sheet
+    if let Json::Object(mut whole) = out
         .json()
         .get("config")
         .cloned()
         .unwrap_or_else(|| json!({}))
     {
         whole.extend(extra);
-        sheet.set("config", whole.into());
+        out.set("config", whole.into());
     }
 }
 
@@ -332,14 +333,14 @@ fn sorted(mut json: Json) -> Json {
     json
 }
 
-fn run(sheet: &mut Sheet, spec: &Spec) {
+fn run(out: &mut ResolvedJson, spec: &Spec) {
     use crate::doc::spec::Trigger;
     let run = spec
         .run
         .as_ref()
         .map(|run| run.value.clone())
         .unwrap_or_default();
-    sheet.put_text(
+    out.put_text(
         "run.trigger",
         &written_or(run.trigger.as_ref(), Trigger::Manual),
     );
@@ -349,11 +350,11 @@ fn run(sheet: &mut Sheet, spec: &Spec) {
     ];
     for (path, duration) in texts {
         if let Some(duration) = duration {
-            sheet.put(path, duration.to_string(), &Origin::Written(duration.span));
+            out.put(path, duration.to_string(), &Origin::Written(duration.span));
         }
     }
     if let Some(port) = &run.port {
-        sheet.put("run.port", port.0, &Origin::Written(port.span));
+        out.put("run.port", port.0, &Origin::Written(port.span));
     }
     for (path, text) in [
         ("run.path", &run.path),
@@ -361,19 +362,19 @@ fn run(sheet: &mut Sheet, spec: &Spec) {
         ("run.branch", &run.branch),
     ] {
         if let Some(text) = text {
-            sheet.put(path, text.value.clone(), &Origin::Written(text.span));
+            out.put(path, text.value.clone(), &Origin::Written(text.span));
         }
     }
 }
 
-/// Reports what is wrong with a spec and with what it names.
+/// Reports diagnostics of a spec and of the documents it references.
 pub fn check(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
     let Some(document) = catalog.specs.get(name) else {
         return;
     };
     faults.extend(document.faults.clone());
     let Some(spec) = &document.value else { return };
-    // What could not be read may have named a posture.
+    // A part that could not be read may have set a posture.
     let whole = (document.faults.errors() == 0).then(|| document.span());
     check_posture(catalog, spec, whole, faults);
     check_keys(catalog, spec, faults);
@@ -381,7 +382,7 @@ pub fn check(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
     check_trigger(spec, faults);
 }
 
-/// Only a schedule makes a node act by itself.
+/// Reports triggers that are not implemented.
 fn check_trigger(spec: &Spec, faults: &mut Diagnostics) {
     use crate::doc::spec::Trigger;
     let trigger = spec.run.as_ref().and_then(|run| run.trigger.as_ref());
@@ -397,12 +398,12 @@ fn check_trigger(spec: &Spec, faults: &mut Diagnostics) {
                     trigger.value
                 ),
             )
-            .hint("write `trigger: schedule` to have the node watched"),
+            .hint("use `trigger: schedule` to correct drift automatically"),
         ),
     }
 }
 
-/// A unit cannot be both on and off.
+/// Reports units that are both enabled and disabled.
 fn check_services(spec: &Spec, faults: &mut Diagnostics) {
     let platform = spec.platform.as_ref();
     let Some(services) = platform.and_then(|platform| platform.services.as_ref()) else {
@@ -452,14 +453,14 @@ fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &m
             let used = match found {
                 Some(_) => format!("`{DEFAULT_POSTURE}` is used"),
                 None => format!(
-                    "strict built-in settings are used, for the site has no `{DEFAULT_POSTURE}`"
+                    "strict built-in settings are used, because the site has no `{DEFAULT_POSTURE}`"
                 ),
             };
             faults.push(
                 Diagnostic::notice(
                     Code::BuiltInDefault,
                     whole,
-                    format!("the spec names no posture, so {used}"),
+                    format!("the spec sets no posture, so {used}"),
                 )
                 .hint("write `access: {posture: NAME}`"),
             );
@@ -473,17 +474,17 @@ fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &m
     );
 }
 
-/// Users have no passwords, so sudo that asks for one is of no use to them. The user of the driver
-/// is never asked, and root needs no sudo.
+/// Reports users who could not use sudo: it asks for a password, and users have none. The user of the
+/// driver is exempt from the password, and root needs no sudo.
 fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults: &mut Diagnostics) {
-    let nopasswd = secured(posture).nopasswd;
+    let nopasswd = posture_settings(posture).nopasswd;
     if nopasswd.value {
         return;
     }
     let driver = catalog
         .defaults()
         .and_then(|defaults| defaults.vm_user.as_ref());
-    let driver = driver.map_or(crate::plan::USER, |user| user.as_str());
+    let driver = driver.map_or(crate::plan::DEFAULT_USER, |user| user.as_str());
     let users = spec
         .access
         .as_ref()
@@ -503,7 +504,7 @@ fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults:
             Code::SudoNeedsPassword,
             sudo.span,
             format!(
-                "`{}` could not use sudo: {asking} asks for a password, and users have none",
+                "`{}` cannot use sudo: {asking} asks for a password, and users have none",
                 name.value
             ),
         );
@@ -511,7 +512,7 @@ fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults:
             fault = fault.label(span, "asks for a password");
         }
         faults.push(
-            fault.hint("remove `sudo: true`, or name a posture with `sudo: {nopasswd: true}`"),
+            fault.hint("remove `sudo: true`, or use a posture with `sudo: {nopasswd: true}`"),
         );
     }
 }
@@ -541,7 +542,7 @@ fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Diagnostics) {
     }
 }
 
-/// Says once that a spec's own host name is not used by nodes.
+/// Reports a host name in a spec, which nodes do not use.
 pub(super) fn notice_hostname(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
     let spec = catalog
         .specs
@@ -554,16 +555,16 @@ pub(super) fn notice_hostname(catalog: &Catalog, name: &str, faults: &mut Diagno
                 Code::HostnameUnused,
                 hostname.span,
                 format!(
-                    "nodes are called by their own names, not `{}`",
+                    "nodes use their own name as host name, not `{}`",
                     hostname.value
                 ),
             )
-            .hint("remove `hostname`: it only holds for machines without a manifest"),
+            .hint("remove `hostname`: it is only used for machines without a manifest"),
         );
     }
 }
 
-/// The site's SSH keys, when they could be read.
+/// Returns the site's SSH keys, if they could be read.
 pub(super) fn ssh_keys(catalog: &Catalog) -> Option<&SecretMap> {
     catalog
         .secrets
@@ -575,7 +576,7 @@ pub(super) fn ssh_keys(catalog: &Catalog) -> Option<&SecretMap> {
         .map(|keys| &keys.value)
 }
 
-/// Turns a list of packages into text.
+/// Returns the names of packages.
 pub(super) fn texts(packages: Option<&Spanned<Vec<Spanned<Package>>>>) -> Vec<String> {
     packages
         .into_iter()

@@ -1,7 +1,4 @@
-//! Variables for OpenTofu, for people who keep their modules.
-//!
-//! In: a resolved manifest, a host, and what the driver knows of itself. Out: JSON.
-//! Never: a secret's value unless asked for; a token when nothing would check it.
+//! Exports the guests of a host as variables for existing OpenTofu modules.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -10,22 +7,22 @@ use crate::doc::pve_node::PveNode;
 use crate::token::{Claims, SigningKey, TokenError, mint};
 
 use super::ansible::Compat;
-use super::manifest::Resolved;
+use super::manifest::ResolvedManifest;
 use super::node::ResolvedNode;
-use super::reveal::{Reveal, SecretRef};
+use super::secret_visibility::{SecretRef, SecretVisibility};
 use super::spec::{all_keys, ssh_keys};
 
-/// What an export is made for.
-pub struct Target<'a> {
+/// The target of an export.
+pub struct TofuTarget<'a> {
     /// The host whose guests are exported: a name from `nodes/`, or a node of the manifest.
     pub host: &'a str,
     /// Only this node.
     pub node: Option<&'a str>,
-    /// Which keys.
+    /// The set of keys.
     pub compat: Compat,
-    /// Whether values of secrets are handed out.
-    pub reveal: Reveal,
-    /// Address of the server, instead of the site's.
+    /// Whether values of secrets are shown.
+    pub visibility: SecretVisibility,
+    /// URL of the server; overrides the one of the site.
     pub server_url: Option<&'a str>,
     /// Absolute path of the private key the provider uses.
     pub ssh_private_key_file: &'a str,
@@ -35,18 +32,18 @@ pub struct Target<'a> {
     pub now: i64,
 }
 
-/// Why there is no export.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TofuError {
     /// The host has no API document.
-    #[error("there is no `nodes/{0}.yaml` that says how the API of `{0}` is reached")]
+    #[error("there is no `nodes/{0}.yaml` with the API access of `{0}`")]
     NoApi(String),
     /// The host has no storage.
-    #[error("neither `nodes/{0}.yaml` nor `site.yaml` names a `datastore`")]
+    #[error("neither `nodes/{0}.yaml` nor `site.yaml` sets a `datastore`")]
     NoDatastore(String),
-    /// No node of the manifest is there.
+    /// No node of the manifest runs there.
     #[error("no node of the manifest runs on `{0}`")]
-    Nothing(String),
+    NoNodes(String),
     /// Tokens are needed and cannot be signed.
     #[error("`auth.signing_key` is missing from the secrets, and `{0}` needs a provisioning token")]
     NoSigningKey(String),
@@ -58,16 +55,16 @@ pub enum TofuError {
 /// Resolves the variables for the guests of one host.
 pub fn variables(
     catalog: &Catalog,
-    manifest: &Resolved,
-    target: &Target<'_>,
+    manifest: &ResolvedManifest,
+    target: &TofuTarget<'_>,
 ) -> Result<Json, TofuError> {
     let nodes: Vec<&ResolvedNode> = manifest
         .nodes
         .iter()
-        .filter(|node| is_wanted(node, target))
+        .filter(|node| is_selected(node, target))
         .collect();
     if nodes.is_empty() {
-        return Err(TofuError::Nothing(target.host.to_owned()));
+        return Err(TofuError::NoNodes(target.host.to_owned()));
     }
     let api = catalog
         .nodes
@@ -118,11 +115,11 @@ pub fn variables(
     put("datastore", datastore.into());
     put(
         "root_password",
-        secret(catalog, "passwords", "vm_root", target.reveal).into(),
+        secret(catalog, "passwords", "vm_root", target.visibility).into(),
     );
     let keys: Vec<String> = all_keys(ssh_keys(catalog))
         .iter()
-        .map(|key| key.render(target.reveal))
+        .map(|key| key.render(target.visibility))
         .collect();
     put("ssh_keys", keys.into());
     match target.compat {
@@ -146,10 +143,10 @@ pub fn variables(
     Ok(variables.into())
 }
 
-fn is_wanted(node: &ResolvedNode, target: &Target<'_>) -> bool {
-    let place = node.parent.as_ref().map(|parent| parent.as_str());
-    let place = place.or_else(|| node.host.as_ref().map(|host| host.value.as_str()));
-    place == Some(target.host)
+fn is_selected(node: &ResolvedNode, target: &TofuTarget<'_>) -> bool {
+    let location = node.parent.as_ref().map(|parent| parent.as_str());
+    let location = location.or_else(|| node.host.as_ref().map(|host| host.value.as_str()));
+    location == Some(target.host)
         && target
             .node
             .is_none_or(|wanted| wanted == node.name.as_str())
@@ -159,7 +156,7 @@ fn vm(
     catalog: &Catalog,
     node: &ResolvedNode,
     server_url: &str,
-    target: &Target<'_>,
+    target: &TofuTarget<'_>,
 ) -> Result<Json, TofuError> {
     let mut vm = Map::new();
     let mut put = |key: &str, value: Json| _ = vm.insert(key.to_owned(), value);
@@ -209,17 +206,17 @@ fn vm(
     Ok(vm.into())
 }
 
-/// A node with a spec and a server to ask gets a token for that spec.
+/// Mints a token for a node with a spec, if there is a server.
 fn token(
     catalog: &Catalog,
     node: &ResolvedNode,
     server_url: &str,
-    target: &Target<'_>,
+    target: &TofuTarget<'_>,
 ) -> Result<String, TofuError> {
     let Some(spec) = node.spec.as_ref().filter(|_| !server_url.is_empty()) else {
         return Ok(String::new());
     };
-    if target.reveal == Reveal::Masked {
+    if target.visibility == SecretVisibility::Masked {
         return Ok(format!("<secret token for {} {}>", node.name, spec.value));
     }
     let key = signing_key(catalog).ok_or_else(|| TofuError::NoSigningKey(node.name.to_string()))?;
@@ -232,7 +229,7 @@ fn token(
     Ok(mint(&claims, &key))
 }
 
-/// Returns the key that signs provisioning tokens, when the site has one.
+/// Returns the key that signs provisioning tokens, if the site has one.
 pub fn signing_key(catalog: &Catalog) -> Option<SecretRef> {
     let auth = catalog.secrets.as_ref()?.value.as_ref()?.auth.as_ref()?;
     let value = auth.signing_key.as_ref()?.value.clone();
@@ -242,12 +239,12 @@ pub fn signing_key(catalog: &Catalog) -> Option<SecretRef> {
     })
 }
 
-fn api_token(catalog: &Catalog, api: &PveNode, target: &Target<'_>) -> String {
+fn api_token(catalog: &Catalog, api: &PveNode, target: &TofuTarget<'_>) -> String {
     let id = api.api_token.as_ref().map_or(target.host, |id| id.as_str());
-    secret(catalog, "api_tokens", id, target.reveal)
+    secret(catalog, "api_tokens", id, target.visibility)
 }
 
-fn secret(catalog: &Catalog, section: &str, id: &str, reveal: Reveal) -> String {
+fn secret(catalog: &Catalog, section: &str, id: &str, visibility: SecretVisibility) -> String {
     let secrets = catalog
         .secrets
         .as_ref()
@@ -257,10 +254,10 @@ fn secret(catalog: &Catalog, section: &str, id: &str, reveal: Reveal) -> String 
         _ => secrets.passwords.as_ref(),
     });
     let found = SecretRef::find(section, id, section_map.map(|map| &map.value));
-    found.map_or_else(String::new, |secret| secret.render(reveal))
+    found.map_or_else(String::new, |secret| secret.render(visibility))
 }
 
-/// The provider logs in on the host itself when the endpoint is loopback.
+/// The provider connects to the host itself if the endpoint is on loopback.
 fn ssh_host(api: &PveNode, endpoint: &str) -> String {
     if endpoint.contains("://localhost") || endpoint.contains("://127.0.0.1") {
         return "127.0.0.1".into();

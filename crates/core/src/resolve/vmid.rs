@@ -1,44 +1,40 @@
-//! Which id each guest gets on its host.
-//!
-//! In: what is written, what was recorded, `settings.vmid_base`. Out: ids, or `None` for the
-//! provider to choose. Precedence: written, recorded, base plus rank by name.
-//! Never: two guests of one host with the same id.
+//! Assigns vmids: the one written in the manifest, else the recorded one, else `vmid_base` plus the rank
+//! by name, else none, and the provider chooses. Two guests of one host never get the same.
 
 use std::collections::BTreeMap;
 
 use crate::doc::scalar::{NodeName, Vmid};
 use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 
-use super::origin::{Origin, Valued};
+use super::origin::{Origin, WithOrigin};
 
-/// What is known of one node before its id is chosen.
-pub(super) struct Candidate<'a> {
+/// A node that needs a vmid.
+pub(super) struct VmidCandidate<'a> {
     pub(super) name: &'a NodeName,
     pub(super) name_span: Span,
     pub(super) written: Option<&'a Spanned<Vmid>>,
-    /// Whether guests have numbers where it lives; otherwise only one that is written is kept, to
-    /// be refused.
+    /// Whether its host numbers its guests; otherwise only a written vmid is kept, to be refused later.
     pub(super) numbered: bool,
-    /// Whose guest it is: ids are unique there.
-    pub(super) place: String,
+    /// The host or node it runs on, within which vmids are unique.
+    pub(super) scope: String,
 }
 
-/// Chooses the id of every node. Nodes come sorted by name, so the index is the rank.
+/// Assigns the vmid of every node. Nodes are sorted by name, so the index is the rank.
 pub(super) fn assign(
-    candidates: &[Candidate<'_>],
+    candidates: &[VmidCandidate<'_>],
     base: Option<&Spanned<Vmid>>,
     recorded: &BTreeMap<NodeName, Vmid>,
     faults: &mut Diagnostics,
-) -> Vec<Option<Valued<Vmid>>> {
+) -> Vec<Option<WithOrigin<Vmid>>> {
     let mut taken: BTreeMap<(&str, Vmid), usize> = BTreeMap::new();
     let mut assigned = Vec::with_capacity(candidates.len());
     let base = base.filter(|base| fits(base, candidates, recorded, faults));
     for (rank, node) in candidates.iter().enumerate() {
         let chosen = choose(node, rank, base, recorded);
         if let Some(vmid) = &chosen {
-            let earlier = taken.insert((node.place.as_str(), vmid.value), rank);
+            let earlier = taken.insert((node.scope.as_str(), vmid.value), rank);
             if let Some(earlier) = earlier.and_then(|earlier| candidates.get(earlier)) {
-                report(node, earlier, vmid, recorded, faults);
+                report_duplicate(node, earlier, vmid, recorded, faults);
             }
         }
         assigned.push(chosen);
@@ -47,19 +43,19 @@ pub(super) fn assign(
 }
 
 fn choose(
-    node: &Candidate<'_>,
+    node: &VmidCandidate<'_>,
     rank: usize,
     base: Option<&Spanned<Vmid>>,
     recorded: &BTreeMap<NodeName, Vmid>,
-) -> Option<Valued<Vmid>> {
+) -> Option<WithOrigin<Vmid>> {
     if let Some(written) = node.written {
-        return Some(Valued::from(written));
+        return Some(WithOrigin::from(written));
     }
     if !node.numbered {
         return None;
     }
     if let Some(recorded) = recorded.get(node.name) {
-        return Some(Valued {
+        return Some(WithOrigin {
             value: *recorded,
             origin: Origin::Recorded,
         });
@@ -69,18 +65,17 @@ fn choose(
         .value
         .0
         .saturating_add(i64::try_from(rank).unwrap_or(i64::MAX));
-    Some(Valued::derived(
+    Some(WithOrigin::derived(
         Vmid::from_number(number),
         format!("`vmid_base` + rank {rank} by name"),
         Some(base.span),
     ))
 }
 
-/// Tells whether every node that needs it gets an id from the base, and reports the last that
-/// does not.
+/// Returns whether `vmid_base` is small enough for all nodes that need it, and reports it otherwise.
 fn fits(
     base: &Spanned<Vmid>,
-    candidates: &[Candidate<'_>],
+    candidates: &[VmidCandidate<'_>],
     recorded: &BTreeMap<NodeName, Vmid>,
     faults: &mut Diagnostics,
 ) -> bool {
@@ -103,60 +98,60 @@ fn fits(
             ),
         )
         .hint(format!(
-            "write {} at most: vmids go up to {LARGEST}",
+            "use at most {}: the largest vmid is {LARGEST}",
             LARGEST - rank
         )),
     );
     false
 }
 
-fn report(
-    node: &Candidate<'_>,
-    earlier: &Candidate<'_>,
-    vmid: &Valued<Vmid>,
+fn report_duplicate(
+    node: &VmidCandidate<'_>,
+    earlier: &VmidCandidate<'_>,
+    vmid: &WithOrigin<Vmid>,
     recorded: &BTreeMap<NodeName, Vmid>,
     faults: &mut Diagnostics,
 ) {
-    let place = |candidate: &Candidate<'_>| {
+    let span = |candidate: &VmidCandidate<'_>| {
         candidate
             .written
             .map_or(candidate.name_span, |written| written.span)
     };
-    // Point at the later place in the file, whichever node comes first by name.
-    let (first, second) = if place(earlier) <= place(node) {
+    // Report the one that is later in the file, whichever comes first by name.
+    let (first, second) = if span(earlier) <= span(node) {
         (earlier, node)
     } else {
         (node, earlier)
     };
-    let from_base = |candidate: &Candidate<'_>| {
+    let from_base = |candidate: &VmidCandidate<'_>| {
         candidate.written.is_none() && !recorded.contains_key(candidate.name)
     };
     let (whose, hint) = if from_base(second) {
         (
             format!(", which `{}` gets from `vmid_base`,", second.name),
-            "give one of them another vmid, or change `vmid_base`",
+            "set another vmid for one of them, or change `vmid_base`",
         )
     } else {
         (
             format!(" of `{}`", second.name),
-            "give one of them another vmid, or leave it out to have one chosen",
+            "set another vmid for one of them, or remove it to have one assigned",
         )
     };
     let here = if from_base(first) {
         format!("`{}` gets it from `vmid_base`", first.name)
     } else {
-        format!("`{}` has it here", first.name)
+        format!("used by `{}` here", first.name)
     };
     faults.push(
         Diagnostic::error(
             Code::DuplicateVmid,
-            place(second),
+            span(second),
             format!(
-                "vmid {}{whose} is also that of `{}` on the same host",
+                "vmid {}{whose} is also used by `{}` on the same host",
                 vmid.value, first.name
             ),
         )
-        .label(place(first), here)
+        .label(span(first), here)
         .hint(hint),
     );
 }

@@ -1,12 +1,9 @@
-//! Topologies as the manifests of a homestak site make them, one for each pattern.
-//!
-//! In: nothing. Out: [`Topology`] values for snapshots.
-//! Never: anything random.
+//! Example diagrams for snapshots, one for each pattern.
 
-use homestak_core::draw::{Node, Region, Topology};
+use homestak_core::draw::{Diagram, DiagramNode, DiagramRegion};
 
 /// All examples. The name is that of the snapshot files.
-pub(crate) fn all() -> Vec<Topology> {
+pub(crate) fn all() -> Vec<Diagram> {
     vec![
         n1(),
         workers(),
@@ -18,69 +15,69 @@ pub(crate) fn all() -> Vec<Topology> {
     ]
 }
 
-fn topology(name: &str, pattern: &str, nodes: Vec<Node>) -> Topology {
+fn diagram(name: &str, pattern: &str, nodes: Vec<DiagramNode>) -> Diagram {
     let (name, pattern, host) = (name.to_owned(), pattern.to_owned(), "father".to_owned());
-    Topology {
+    Diagram {
         name,
         pattern,
         host,
         nodes,
-        ..Topology::default()
+        ..Diagram::default()
     }
 }
 
 /// `words` is `name kind detail...`.
-fn node(words: &str, parent: Option<usize>) -> Node {
+fn node(words: &str, parent: Option<usize>) -> DiagramNode {
     let mut words = words.split_whitespace().map(str::to_owned);
     let (name, kind) = (
         words.next().unwrap_or_default(),
         words.next().unwrap_or_default(),
     );
-    Node {
+    DiagramNode {
         name,
         kind,
         details: words.collect(),
         parent,
-        ..Node::default()
+        ..DiagramNode::default()
     }
 }
 
-fn n1() -> Topology {
-    topology(
+fn n1() -> Diagram {
+    diagram(
         "n1",
         "flat",
         vec![node("test vm base vm-small 99001 push", None)],
     )
 }
 
-fn workers() -> Topology {
+fn workers() -> Diagram {
     let names = ["worker-1", "worker-2", "worker-3"];
     let nodes = names.iter().zip(99011..);
     let nodes = nodes.map(|(name, id)| node(&format!("{name} vm base vm-small {id} pull"), None));
-    Topology {
+    Diagram {
         peers: vec![(0, 1), (1, 2), (0, 2)],
-        ..topology("workers", "flat", nodes.collect())
+        ..diagram("workers", "flat", nodes.collect())
     }
 }
 
-fn n2() -> Topology {
+fn n2() -> Diagram {
     let nodes = vec![
         node("root-pve pve pve-9 vm-large 99011 push", None),
         node("edge vm base vm-small 99021 pull", Some(0)),
     ];
-    topology("n2-tiered", "tiered", nodes)
+    diagram("n2-tiered", "tiered", nodes)
 }
 
-fn n3() -> Topology {
+fn n3() -> Diagram {
     let nodes = vec![
         node("root-pve pve pve-9 vm-large 99011 push", None),
         node("leaf-pve pve pve-9 vm-medium 99021 push", Some(0)),
         node("test vm base vm-small 99031 pull", Some(1)),
     ];
-    topology("n3-deep", "tiered", nodes)
+    diagram("n3-deep", "tiered", nodes)
 }
 
-fn mesh() -> Topology {
+fn mesh() -> Diagram {
     let mut nodes = Vec::new();
     for (at, host) in ["host-a", "host-b", "host-c"].iter().enumerate() {
         nodes.push(node(
@@ -99,13 +96,13 @@ fn mesh() -> Topology {
         ));
     }
     nodes[2].host = Some("mother".to_owned());
-    Topology {
+    Diagram {
         peers: vec![(0, 1), (1, 2), (2, 0)],
-        ..topology("trio", "mesh", nodes)
+        ..diagram("trio", "mesh", nodes)
     }
 }
 
-fn hub_spoke() -> Topology {
+fn hub_spoke() -> Diagram {
     let mut nodes = vec![node("gateway pve pve-9 vm-large 99200 push", None)];
     for (at, town) in ["oslo", "turin", "gdansk"].iter().enumerate() {
         let spoke = nodes.len();
@@ -124,13 +121,13 @@ fn hub_spoke() -> Topology {
             ));
         }
     }
-    Topology {
+    Diagram {
         hub: Some(0),
-        ..topology("branches", "hub-spoke", nodes)
+        ..diagram("branches", "hub-spoke", nodes)
     }
 }
 
-fn federated() -> Topology {
+fn federated() -> Diagram {
     let mut nodes = Vec::new();
     for (at, region) in ["eu", "us", "ap"].iter().enumerate() {
         let root = nodes.len();
@@ -150,7 +147,7 @@ fn federated() -> Topology {
             ));
         }
     }
-    let region = |name: &str, host: &str| Region {
+    let region = |name: &str, host: &str| DiagramRegion {
         name: name.to_owned(),
         host: Some(host.to_owned()),
     };
@@ -160,9 +157,9 @@ fn federated() -> Topology {
         region("asia", "aunt"),
     ];
     let links = vec![(0, 1), (1, 2), (0, 2)];
-    Topology {
+    Diagram {
         regions,
         links,
-        ..topology("planet", "federated", nodes)
+        ..diagram("planet", "federated", nodes)
     }
 }

@@ -1,12 +1,9 @@
-//! What the drawings look like, and what holds for every drawing.
-//!
-//! In: the examples, and random forests. Out: snapshots, and no overlap anywhere.
-//! Never: a renderer; pictures are looked at by people.
+//! Snapshots of diagrams, and properties of all of them.
 
 mod examples;
 mod xml;
 
-use homestak_core::draw::{Glyphs, Node, Region, Topology, dot, mermaid, svg, tree};
+use homestak_core::draw::{Diagram, DiagramNode, DiagramRegion, Glyphs, dot, mermaid, svg, tree};
 use proptest::prelude::*;
 use snapbox::{Data, assert_data_eq};
 
@@ -28,7 +25,7 @@ fn terminal_trees_look_as_reviewed() {
 }
 
 #[test]
-fn pictures_look_as_reviewed() {
+fn svgs_look_as_reviewed() {
     for example in examples::all() {
         check(&example.name, "svg", svg(&example));
     }
@@ -57,19 +54,19 @@ fn ascii_trees_are_ascii() {
 
 #[test]
 fn an_empty_manifest_still_draws() {
-    let empty = Topology::default();
+    let empty = Diagram::default();
     assert_eq!(tree(&empty, Glyphs::Unicode), "0 machines\n\n");
-    check_picture(&empty).unwrap();
+    check_svg(&empty).unwrap();
     assert!(dot(&empty).starts_with("digraph \"\" {"));
     assert!(mermaid(&empty).contains("flowchart TB"));
 }
 
 #[test]
-fn a_parent_cycle_is_cut_and_every_node_is_drawn_once() {
-    let node = |name: &str, parent| Node {
+fn a_parent_cycle_is_broken_and_every_node_is_drawn_once() {
+    let node = |name: &str, parent| DiagramNode {
         name: name.to_owned(),
         parent: Some(parent),
-        ..Node::default()
+        ..DiagramNode::default()
     };
     let nodes = vec![
         node("one", 1),
@@ -77,31 +74,31 @@ fn a_parent_cycle_is_cut_and_every_node_is_drawn_once() {
         node("three", 0),
         node("four", 2),
     ];
-    let cycle = Topology {
+    let cycle = Diagram {
         nodes,
-        ..Topology::default()
+        ..Diagram::default()
     };
     let text = tree(&cycle, Glyphs::Unicode);
     for name in ["one", "two", "three", "four"] {
         assert_eq!(text.matches(name).count(), 1, "{text}");
     }
-    check_picture(&cycle).unwrap();
+    check_svg(&cycle).unwrap();
 }
 
 #[test]
-fn details_cannot_leave_their_quotes() {
+fn details_are_escaped_in_all_formats() {
     let evil = "a\"]; x --> y <script>&amp;\u{1b}[31m\n%%{init: {}}%% `*b*` \\";
-    let node = Node {
+    let node = DiagramNode {
         name: "end".to_owned(),
         details: vec![evil.to_owned()],
-        ..Node::default()
+        ..DiagramNode::default()
     };
-    let hostile = Topology {
+    let hostile = Diagram {
         name: evil.to_owned(),
         nodes: vec![node],
-        ..Topology::default()
+        ..Diagram::default()
     };
-    check_picture(&hostile).unwrap();
+    check_svg(&hostile).unwrap();
     assert!(!tree(&hostile, Glyphs::Unicode).contains('\u{1b}'));
     let chart = mermaid(&hostile);
     let body = chart.split_once("flowchart TB").unwrap().1;
@@ -115,14 +112,14 @@ fn details_cannot_leave_their_quotes() {
 #[test]
 fn a_long_name_widens_its_card() {
     let name = "w".repeat(63);
-    let node = Node {
+    let node = DiagramNode {
         name: name.clone(),
         kind: "vm".to_owned(),
-        ..Node::default()
+        ..DiagramNode::default()
     };
-    let long = Topology {
+    let long = Diagram {
         nodes: vec![node],
-        ..Topology::default()
+        ..Diagram::default()
     };
     let picture = svg(&long);
     let elements = xml::elements(&picture).unwrap();
@@ -134,19 +131,19 @@ fn a_long_name_widens_its_card() {
 
 #[test]
 fn two_hundred_machines_stay_in_a_readable_shape() {
-    let node = |at: usize| Node {
+    let node = |at: usize| DiagramNode {
         name: format!("worker-{at}"),
         kind: "vm".to_owned(),
         details: vec!["base".to_owned(), "vm-small".to_owned(), at.to_string()],
-        ..Node::default()
+        ..DiagramNode::default()
     };
     let nodes = (0..200).map(node).collect();
-    let fleet = Topology {
+    let fleet = Diagram {
         host: "father".to_owned(),
         nodes,
-        ..Topology::default()
+        ..Diagram::default()
     };
-    let (width, height) = check_picture(&fleet).unwrap();
+    let (width, height) = check_svg(&fleet).unwrap();
     assert!(
         width < 4.0 * height && height < 4.0 * width,
         "{width} by {height}"
@@ -160,28 +157,28 @@ fn is(element: &xml::Element, class: &str) -> bool {
         .is_some_and(|found| found == class)
 }
 
-/// Checks that the picture is XML and that no card covers another or leaves its sheet.
-fn check_picture(topology: &Topology) -> Result<(f64, f64), String> {
-    let elements = xml::elements(&svg(topology))?;
+/// Checks that the SVG is XML, and that cards do not overlap and are inside the image.
+fn check_svg(diagram: &Diagram) -> Result<(f64, f64), String> {
+    let elements = xml::elements(&svg(diagram))?;
     let (width, height) = (elements[0].number("width"), elements[0].number("height"));
     let cards: Vec<[f64; 4]> = elements
         .iter()
         .filter(|element| is(element, "card"))
         .map(|card| ["x", "y", "width", "height"].map(|name| card.number(name)))
         .collect();
-    if cards.len() < topology.nodes.len() {
+    if cards.len() < diagram.nodes.len() {
         return Err(format!(
             "{} cards for {} nodes",
             cards.len(),
-            topology.nodes.len()
+            diagram.nodes.len()
         ));
     }
     for (at, [x, y, w, h]) in cards.iter().enumerate() {
         if *x < 0.0 || *y < 0.0 || x + w > width || y + h > height {
-            return Err(format!("card {at} leaves the sheet"));
+            return Err(format!("card {at} is outside the image"));
         }
         for (other, [x2, y2, w2, h2]) in cards.iter().enumerate().skip(at + 1) {
-            // Touching is too close as well: ten pixels of air.
+            // At least ten pixels apart.
             let apart = x + w + 10.0 <= *x2
                 || x2 + w2 + 10.0 <= *x
                 || y + h + 10.0 <= *y2
@@ -194,7 +191,7 @@ fn check_picture(topology: &Topology) -> Result<(f64, f64), String> {
     Ok((width, height))
 }
 
-fn any_node(n_nodes: usize) -> impl Strategy<Value = Node> {
+fn any_node(n_nodes: usize) -> impl Strategy<Value = DiagramNode> {
     let kind = prop::sample::select(vec!["vm", "ct", "pve", "k3s", "odd", ""]);
     let details = prop::collection::vec("\\PC{0,12}|[a-z0-9-]{0,60}|(?s).{0,8}", 0..5);
     let parent = prop::option::weighted(0.7, 0..n_nodes + 1);
@@ -208,7 +205,7 @@ fn any_node(n_nodes: usize) -> impl Strategy<Value = Node> {
         region,
         host,
     )
-        .prop_map(|(name, kind, details, parent, region, host)| Node {
+        .prop_map(|(name, kind, details, parent, region, host)| DiagramNode {
             name,
             kind: kind.to_owned(),
             details,
@@ -218,7 +215,7 @@ fn any_node(n_nodes: usize) -> impl Strategy<Value = Node> {
         })
 }
 
-fn any_topology() -> impl Strategy<Value = Topology> {
+fn any_diagram() -> impl Strategy<Value = Diagram> {
     let sized = |n_nodes: usize| {
         let nodes = prop::collection::vec(any_node(n_nodes), n_nodes);
         let peers = prop::collection::vec((0..n_nodes + 1, 0..n_nodes + 1), 0..6);
@@ -230,13 +227,13 @@ fn any_topology() -> impl Strategy<Value = Topology> {
     };
     (1_usize..40).prop_flat_map(sized).prop_map(
         |(nodes, peers, hub, n_regions, links, pattern, host)| {
-            let region = |at: usize| Region {
+            let region = |at: usize| DiagramRegion {
                 name: format!("region-{at}"),
                 host: None,
             };
             let regions = (0..n_regions).map(region).collect();
             let (name, pattern) = ("any <&> name".to_owned(), pattern.to_owned());
-            Topology {
+            Diagram {
                 name,
                 pattern,
                 host,
@@ -254,25 +251,25 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_picture_is_xml_without_overlapping_cards(topology in any_topology()) {
-        let checked = check_picture(&topology);
+    fn every_svg_is_xml_without_overlapping_cards(diagram in any_diagram()) {
+        let checked = check_svg(&diagram);
         prop_assert!(checked.is_ok(), "{:?}", checked);
     }
 
     #[test]
-    fn every_tree_has_one_line_per_machine_and_no_control_characters(topology in any_topology()) {
+    fn every_tree_has_one_line_per_machine_and_no_control_characters(diagram in any_diagram()) {
         for glyphs in [Glyphs::Unicode, Glyphs::Ascii] {
-            let text = tree(&topology, glyphs);
-            prop_assert!(text.lines().count() > topology.nodes.len());
+            let text = tree(&diagram, glyphs);
+            prop_assert!(text.lines().count() > diagram.nodes.len());
             prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
             prop_assert!(text.lines().all(|line| line == line.trim_end()));
         }
     }
 
     #[test]
-    fn every_format_is_the_same_twice(topology in any_topology()) {
-        prop_assert_eq!(svg(&topology), svg(&topology));
-        prop_assert_eq!(dot(&topology), dot(&topology));
-        prop_assert_eq!(mermaid(&topology), mermaid(&topology));
+    fn every_format_is_the_same_twice(diagram in any_diagram()) {
+        prop_assert_eq!(svg(&diagram), svg(&diagram));
+        prop_assert_eq!(dot(&diagram), dot(&diagram));
+        prop_assert_eq!(mermaid(&diagram), mermaid(&diagram));
     }
 }

@@ -1,7 +1,4 @@
-//! A checker for well-formed XML that is as small as the SVG we write is simple.
-//!
-//! In: text. Out: the elements with their attributes, or what is wrong with the text.
-//! Never: doctypes, comments, CDATA: we write none, so finding one is a fault.
+//! A small checker for well-formed XML without doctypes, comments and CDATA.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +89,7 @@ fn element(tag: &str) -> Result<Element, String> {
     })
 }
 
-/// Text may hold entities we know and characters XML 1.0 allows.
+/// Text may contain known entities and the characters that XML 1.0 allows.
 fn check_text(text: &str) -> Result<(), String> {
     for part in text.split('&').skip(1) {
         let known = ["amp;", "lt;", "gt;", "quot;", "#39;"];

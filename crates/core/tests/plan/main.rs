@@ -1,31 +1,30 @@
-//! Plans as pure functions: the same for the same input, whole, in order, and big.
-//!
-//! In: random manifests and worlds. Out: what must hold of every plan.
-//! Never: a provider.
+//! Plans: unit tests, and properties of the plans of random manifests and inventories.
 
-mod bystanders;
-mod insides;
-mod owners;
+mod config;
+mod guest_matching;
+mod lost_guests;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::{
-    GuestKind, GuestRef, GuestUuid, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    GuestKind, GuestRef, GuestUuid, Inventory, ObservedGuest, ObservedHost, ObservedStorage,
+    PowerState,
 };
 use homestak_core::plan::{
-    Action, Comparison, ConfigPlan, Elsewhere, Inputs, Look, NodeRecord, NodeStatus, Options,
-    Paces, Place, Plan, Records, Step, StepKind, Verb, identity, plan,
+    Action, ConfigPlan, NodeLocation, NodeRecord, NodeStatus, Observation, OtherRecords, Plan,
+    PlanInputs, PlanOptions, Records, SpecComparison, Step, StepDurations, StepKind, Verb,
+    identity, plan,
 };
-use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use homestak_core::units::Gib;
 use proptest::prelude::*;
 
-fn documents(text: &str) -> (Catalog, Resolved) {
-    let input = |kind, name: &str, text: &str| Input {
+fn documents(text: &str) -> (Catalog, ResolvedManifest) {
+    let input = |kind, name: &str, text: &str| InputDocument {
         kind,
         name: name.to_owned(),
         path: format!("{name}.yaml"),
@@ -55,17 +54,17 @@ fn documents(text: &str) -> (Catalog, Resolved) {
             "api_endpoint: https://127.0.0.1:8006\n",
         ),
     ]);
-    let request = Request {
+    let request = ResolveOptions {
         host: Some("father".to_owned()),
-        ..Request::default()
+        ..ResolveOptions::default()
     };
     let (resolved, faults) = manifest(&catalog, "m", &request);
     assert_eq!(faults.errors(), 0, "{faults:?}\n{text}");
     (catalog, resolved.expect("a manifest"))
 }
 
-fn host(guests: Vec<ObservedGuest>) -> Observed {
-    Observed {
+fn host(guests: Vec<ObservedGuest>) -> Inventory {
+    Inventory {
         hosts: vec![ObservedHost {
             name: "father".to_owned(),
             online: true,
@@ -89,9 +88,9 @@ fn site() -> SiteId {
     SiteId::new("kq7f2mzx4vbt3npw").expect("an id")
 }
 
-fn guest(name: &str, vmid: u32, power: Power, uuid: Option<GuestUuid>) -> ObservedGuest {
+fn guest(name: &str, vmid: u32, power: PowerState, uuid: Option<GuestUuid>) -> ObservedGuest {
     ObservedGuest {
-        is_stranger: false,
+        is_unrelated: false,
         kind: GuestKind::Vm,
         vmid: vmid.into(),
         host: "father".to_owned(),
@@ -116,73 +115,77 @@ fn ours(name: &str, vmid: u32) -> ObservedGuest {
     guest(
         name,
         vmid,
-        Power::Running,
+        PowerState::Running,
         Some(identity::uuid(&site(), "m", "father", name)),
     )
 }
 
-fn planned(text: &str, guests: Vec<ObservedGuest>, options: &Options) -> Plan {
+fn planned(text: &str, guests: Vec<ObservedGuest>, options: &PlanOptions) -> Plan {
     recorded(text, guests, &[], options)
 }
 
-/// Plans with what the journal knows of nodes.
+/// Plans with records of nodes.
 fn recorded(
     text: &str,
     guests: Vec<ObservedGuest>,
     records: &[NodeRecord],
-    options: &Options,
+    options: &PlanOptions,
 ) -> Plan {
-    with(text, guests, (records, &Elsewhere::default()), options)
+    with(text, guests, (records, &OtherRecords::default()), options)
 }
 
-/// Plans with what the journal knows of other manifests and hosts.
+/// Plans with records of other manifests and hosts.
 fn with_journal(
     text: &str,
     guests: Vec<ObservedGuest>,
-    elsewhere: &Elsewhere,
-    options: &Options,
+    other_records: &OtherRecords,
+    options: &PlanOptions,
 ) -> Plan {
-    with(text, guests, (&[], elsewhere), options)
+    with(text, guests, (&[], other_records), options)
 }
 
 fn with(
     text: &str,
     guests: Vec<ObservedGuest>,
-    (records, elsewhere): (&[NodeRecord], &Elsewhere),
-    options: &Options,
+    (records, other_records): (&[NodeRecord], &OtherRecords),
+    options: &PlanOptions,
 ) -> Plan {
-    let looks = [(Place::Host("father".to_owned()), Look::Seen(host(guests)))].into();
-    looked(text, &looks, (records, elsewhere), options)
+    let observations = [(
+        NodeLocation::Host("father".to_owned()),
+        Observation::Available(host(guests)),
+    )]
+    .into();
+    plan_observed(text, &observations, (records, other_records), options)
 }
 
-/// Plans with what was seen at several places.
-fn looked(
+/// Plans with observations of several locations.
+fn plan_observed(
     text: &str,
-    looks: &BTreeMap<Place, Look>,
-    (records, elsewhere): (&[NodeRecord], &Elsewhere),
-    options: &Options,
+    observations: &BTreeMap<NodeLocation, Observation>,
+    (records, other_records): (&[NodeRecord], &OtherRecords),
+    options: &PlanOptions,
 ) -> Plan {
     let (catalog, resolved) = documents(text);
     let records = records.iter().cloned();
-    plan(&Inputs {
+    plan(&PlanInputs {
         site: &site(),
         catalog: &catalog,
         resolved: &resolved,
-        looks,
+        observations,
         records: &records.collect(),
-        elsewhere,
+        other_records,
         configs: &BTreeMap::new(),
         options,
-        paces: &Paces::default(),
+        step_durations: &StepDurations::default(),
     })
 }
 
-/// What the journal knows of a guest that is ready.
+/// The record of a guest that is ready.
 fn record(guest: &ObservedGuest, name: &str) -> NodeRecord {
     NodeRecord {
         name: name.to_owned(),
         host: "father".to_owned(),
-        place: Place::Host("father".to_owned()),
+        location: NodeLocation::Host("father".to_owned()),
         site: guest.site.clone(),
         guest: GuestRef {
             uuid: guest.uuid.clone().expect("an identity"),
@@ -200,18 +203,18 @@ fn record(guest: &ObservedGuest, name: &str) -> NodeRecord {
 }
 
 fn apply(text: &str, guests: Vec<ObservedGuest>) -> Plan {
-    planned(text, guests, &Options::new(Verb::Apply))
+    planned(text, guests, &PlanOptions::new(Verb::Apply))
 }
 
 const TWO: &str = "nodes:\n  - {name: a, preset: small}\n  - {name: b, preset: small, vmid: 500}\n";
 
 #[test]
-fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
+fn a_spec_that_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
     let (catalog, resolved) = documents(TWO);
     let there = host(vec![ours("a", 200), ours("b", 500)]);
-    let found = Comparison {
-        refusals: vec!["time zone `Europe/Nowhere` does not exist".into()],
-        ..Comparison::default()
+    let found = SpecComparison {
+        refusals: vec!["the time zone `Europe/Nowhere` does not exist".into()],
+        ..SpecComparison::default()
     };
     let config = ConfigPlan {
         spec: "base".to_owned(),
@@ -220,16 +223,20 @@ fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
         found: Some(found),
         unseen: None,
     };
-    let plan = plan(&Inputs {
+    let plan = plan(&PlanInputs {
         site: &site(),
         catalog: &catalog,
         resolved: &resolved,
-        looks: &[(Place::Host("father".to_owned()), Look::Seen(there))].into(),
+        observations: &[(
+            NodeLocation::Host("father".to_owned()),
+            Observation::Available(there),
+        )]
+        .into(),
         records: &Records::default(),
-        elsewhere: &Elsewhere::default(),
+        other_records: &OtherRecords::default(),
         configs: &[("a".to_owned(), config)].into(),
-        options: &Options::new(Verb::Apply),
-        paces: &Paces::default(),
+        options: &PlanOptions::new(Verb::Apply),
+        step_durations: &StepDurations::default(),
     });
     let [refusal] = &plan.refusals[..] else {
         panic!("{:?}", plan.refusals)
@@ -237,20 +244,20 @@ fn what_a_node_refuses_is_refused_by_the_plan_with_its_reason() {
     assert_eq!(refusal.node.as_deref(), Some("a"));
     assert_eq!(
         refusal.reason.text,
-        "time zone `Europe/Nowhere` does not exist"
+        "the time zone `Europe/Nowhere` does not exist"
     );
 }
 
 #[test]
-fn nodes_that_are_there_as_written_need_nothing() {
+fn unchanged_nodes_need_no_steps() {
     let plan = apply(TWO, vec![ours("a", 200), ours("b", 500)]);
     assert!(plan.is_empty(), "{:#?}", plan.nodes);
     assert!(plan.steps.is_empty());
 }
 
 #[test]
-fn an_id_that_belongs_to_someone_else_is_refused_with_its_line() {
-    let plan = apply(TWO, vec![guest("other", 500, Power::Running, None)]);
+fn a_vmid_of_another_guest_is_refused_with_its_line() {
+    let plan = apply(TWO, vec![guest("other", 500, PowerState::Running, None)]);
     let [refusal] = plan.refusals.as_slice() else {
         panic!("{:#?}", plan.refusals);
     };
@@ -261,22 +268,22 @@ fn an_id_that_belongs_to_someone_else_is_refused_with_its_line() {
 }
 
 #[test]
-fn a_guest_that_is_being_made_may_be_ours_and_is_not_refused() {
-    // What the list shows of a guest whose making has just begun.
-    let plan = apply(TWO, vec![guest("", 500, Power::Unknown, None)]);
+fn the_vmid_of_a_guest_being_created_is_not_refused() {
+    // How a guest is listed while it is being created.
+    let plan = apply(TWO, vec![guest("", 500, PowerState::Unknown, None)]);
     assert_eq!(plan.refusals, []);
     assert_eq!(plan.node("b").map(|node| node.action), Some(Action::Create));
 }
 
 #[test]
-fn unknown_power_is_refused_and_never_planned_upon() {
+fn an_unknown_power_state_is_refused() {
     let there = ObservedGuest {
-        power: Power::Unknown,
+        power: PowerState::Unknown,
         ..ours("a", 200)
     };
     let known = record(&there, "a");
     let there = vec![there, ours("b", 500)];
-    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Apply));
+    let plan = recorded(TWO, there, &[known], &PlanOptions::new(Verb::Apply));
     let [refusal] = plan.refusals.as_slice() else {
         panic!("{:#?}", plan.refusals);
     };
@@ -301,16 +308,16 @@ fn sizes_are_changed_in_place_and_disks_only_grow() {
     let smaller = "nodes:\n  - {name: a, preset: small, disk: 5}\n";
     let plan = apply(smaller, vec![ours("a", 200)]);
     assert!(plan.is_empty());
-    assert!(plan.nodes[0].reasons[0].text.contains("never made smaller"));
+    assert!(plan.nodes[0].reasons[0].text.contains("never shrunk"));
 }
 
 #[test]
-fn depth_counts_levels_and_deeper_nodes_are_left_alone() {
+fn nodes_below_the_depth_are_not_planned() {
     let text = "nodes:\n  - {name: a, type: pve, preset: small, image: pve-9}\n  - {name: b, preset: small, parent: a}\n";
-    let options = Options {
+    let options = PlanOptions {
         depth: Some(1),
         prune: true,
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     };
     let plan = planned(text, Vec::new(), &options);
     let names: Vec<&str> = plan.nodes.iter().map(|node| node.name.as_str()).collect();
@@ -318,30 +325,34 @@ fn depth_counts_levels_and_deeper_nodes_are_left_alone() {
 }
 
 #[test]
-fn a_host_that_is_offline_or_lacks_the_storage_is_refused() {
+fn an_offline_host_is_refused() {
     let (catalog, resolved) = documents(TWO);
     let mut seen = host(Vec::new());
     seen.hosts[0].online = false;
-    let looks = [(Place::Host("father".to_owned()), Look::Seen(seen))].into();
-    let options = Options::new(Verb::Apply);
-    let plan = plan(&Inputs {
+    let observations = [(
+        NodeLocation::Host("father".to_owned()),
+        Observation::Available(seen),
+    )]
+    .into();
+    let options = PlanOptions::new(Verb::Apply);
+    let plan = plan(&PlanInputs {
         site: &site(),
         catalog: &catalog,
         resolved: &resolved,
-        looks: &looks,
+        observations: &observations,
         records: &Records::default(),
-        elsewhere: &Elsewhere::default(),
+        other_records: &OtherRecords::default(),
         configs: &BTreeMap::new(),
         options: &options,
-        paces: &Paces::default(),
+        step_durations: &StepDurations::default(),
     });
     assert_eq!(plan.refusals.len(), 2, "one for each node");
     assert!(plan.refusals[0].reason.text.contains("offline"));
 }
 
 #[test]
-fn a_written_plan_reads_back_the_same() {
-    let plan = apply(TWO, vec![guest("other", 900, Power::Stopped, None)]);
+fn a_serialized_plan_deserializes_to_the_same() {
+    let plan = apply(TWO, vec![guest("other", 900, PowerState::Stopped, None)]);
     let text = serde_json::to_string(&plan).expect("JSON");
     let back: Plan = serde_json::from_str(&text).expect("a plan");
     assert_eq!(back, plan);
@@ -403,7 +414,7 @@ fn before(steps: &[Step], at: usize) -> BTreeSet<usize> {
 
 proptest! {
     #[test]
-    fn parents_are_ready_before_their_children_are_made(parents in forest()) {
+    fn parents_are_ready_before_their_children_are_created(parents in forest()) {
         let plan = apply(&text_of(&parents), Vec::new());
         let steps = &plan.steps;
         let find = |node: usize, kind| {
@@ -427,7 +438,7 @@ proptest! {
         let text = text_of(&parents);
         let mut lines: Vec<&str> = text.lines().skip(1).collect();
         lines.reverse();
-        let turned = format!("nodes:\n{}\n", lines.join("\n"));
+        let reversed = format!("nodes:\n{}\n", lines.join("\n"));
         let there: Vec<ObservedGuest> = (0..parents.len())
             .filter(|at| parents[*at].is_none() && running & (1 << at) != 0)
             .map(|at| ours(&format!("n{at}"), 600 + u32::try_from(at).expect("small")))
@@ -437,6 +448,6 @@ proptest! {
             let nodes: Vec<_> = plan.nodes.iter().map(|n| (n.name.clone(), n.action, n.wanted.clone())).collect();
             (nodes, plan.steps)
         };
-        prop_assert_eq!(work(&text), work(&turned));
+        prop_assert_eq!(work(&text), work(&reversed));
     }
 }

@@ -1,36 +1,36 @@
-//! Steps by their names: unique in every plan, the same whatever else is in it, written with it.
+//! Step ids: unique in every plan, independent of the rest of it, serialized with it.
 
 use homestak_core::plan::{StepId, Steps, steps};
 
 use super::*;
 
-/// What there is of a node, and what the journal knows of it.
+/// The state of a node before the plan.
 #[derive(Clone, Copy, Debug)]
-enum Was {
+enum NodeState {
     Absent,
-    Half,
+    Creating,
     Stopped,
     Small,
     Running,
 }
 
-/// A manifest of hypervisors in each other, and what there is of each.
-fn worlds() -> impl Strategy<Value = (Vec<Option<usize>>, Vec<Was>, usize)> {
-    let was = prop::sample::select(vec![
-        Was::Absent,
-        Was::Half,
-        Was::Stopped,
-        Was::Small,
-        Was::Running,
-        Was::Running,
+/// Nested hypervisors, and the state of each.
+fn node_states() -> impl Strategy<Value = (Vec<Option<usize>>, Vec<NodeState>, usize)> {
+    let states = prop::sample::select(vec![
+        NodeState::Absent,
+        NodeState::Creating,
+        NodeState::Stopped,
+        NodeState::Small,
+        NodeState::Running,
+        NodeState::Running,
     ]);
-    (forest(), prop::collection::vec(was, 12), 0..3_usize)
+    (forest(), prop::collection::vec(states, 12), 0..3_usize)
 }
 
-fn options(which: usize) -> Options {
-    Options {
+fn options(which: usize) -> PlanOptions {
+    PlanOptions {
         prune: which == 1,
-        ..Options::new(if which == 2 {
+        ..PlanOptions::new(if which == 2 {
             Verb::Destroy
         } else {
             Verb::Apply
@@ -38,52 +38,57 @@ fn options(which: usize) -> Options {
     }
 }
 
-/// Plans for a world in which every node that runs has a guest in it that the manifest does not name,
-/// all of one name and id.
-fn plan_of(text: &str, parents: &[Option<usize>], was: &[Was], options: &Options) -> Plan {
-    let place = |parent: Option<usize>| match parent {
-        Some(parent) => Place::Inside(format!("n{parent}")),
-        None => Place::Host("father".to_owned()),
+/// Plans with an orphan of the same name and id in every running node.
+fn plan_of(
+    text: &str,
+    parents: &[Option<usize>],
+    states: &[NodeState],
+    options: &PlanOptions,
+) -> Plan {
+    let location = |parent: Option<usize>| match parent {
+        Some(parent) => NodeLocation::Inside(format!("n{parent}")),
+        None => NodeLocation::Host("father".to_owned()),
     };
-    let mut seen: BTreeMap<Place, Vec<ObservedGuest>> = BTreeMap::new();
+    let mut seen: BTreeMap<NodeLocation, Vec<ObservedGuest>> = BTreeMap::new();
     let mut records = Vec::new();
     for (at, parent) in parents.iter().enumerate() {
         let (name, vmid) = (format!("n{at}"), 600 + u32::try_from(at).expect("small"));
         let mut guest = ours(&name, vmid);
-        match was[at] {
-            Was::Absent => continue,
-            Was::Half | Was::Running => {}
-            Was::Stopped => guest.power = Power::Stopped,
-            Was::Small => (guest.cores, guest.disk) = (Some(7), Some(Gib(1).into())),
+        match states[at] {
+            NodeState::Absent => continue,
+            NodeState::Creating | NodeState::Running => {}
+            NodeState::Stopped => guest.power = PowerState::Stopped,
+            NodeState::Small => (guest.cores, guest.disk) = (Some(7), Some(Gib(1).into())),
         }
         records.push(NodeRecord {
-            place: place(*parent),
+            location: location(*parent),
             hosts_guests: Some(true),
-            status: match was[at] {
-                Was::Half => NodeStatus::Creating,
+            status: match states[at] {
+                NodeState::Creating => NodeStatus::Creating,
                 _ => NodeStatus::Ready,
             },
             ..record(&guest, &name)
         });
-        if matches!(was[at], Was::Running) {
-            seen.entry(place(Some(at)))
+        if matches!(states[at], NodeState::Running) {
+            seen.entry(location(Some(at)))
                 .or_default()
                 .push(ours("twin", 700));
         }
-        seen.entry(place(*parent)).or_default().push(guest);
+        seen.entry(location(*parent)).or_default().push(guest);
     }
-    seen.entry(place(None)).or_default();
-    let looks = seen.into_iter();
-    let looks = looks.map(|(place, guests)| (place, Look::Seen(host(guests))));
-    let elsewhere = Elsewhere::default();
-    looked(text, &looks.collect(), (&records, &elsewhere), options)
+    seen.entry(location(None)).or_default();
+    let observations = seen.into_iter();
+    let observations =
+        observations.map(|(location, guests)| (location, Observation::Available(host(guests))));
+    let other = OtherRecords::default();
+    plan_observed(text, &observations.collect(), (&records, &other), options)
 }
 
-/// Returns each step with the node or image it is about and the names of those it waits for.
+/// Returns each step with its node or image and the ids of its dependencies.
 fn by_name(plan: &Plan) -> BTreeMap<StepId, (StepKind, String, BTreeSet<StepId>)> {
     let subject = |step: &Step| match (step.node, step.image) {
-        (Some(at), _) => format!("{} {}", plan.nodes[at].place, plan.nodes[at].name),
-        (None, Some(at)) => format!("{} {}", plan.images[at].place, plan.images[at].file),
+        (Some(at), _) => format!("{} {}", plan.nodes[at].location, plan.nodes[at].name),
+        (None, Some(at)) => format!("{} {}", plan.images[at].location, plan.images[at].file),
         (None, None) => String::new(),
     };
     let names = |step: &Step| {
@@ -100,13 +105,13 @@ fn by_name(plan: &Plan) -> BTreeMap<StepId, (StepKind, String, BTreeSet<StepId>)
 
 proptest! {
     #[test]
-    fn every_step_of_every_plan_has_a_name_of_its_own((parents, was, which) in worlds()) {
-        let plan = plan_of(&text_of(&parents), &parents, &was, &options(which));
+    fn every_step_of_every_plan_has_a_unique_id((parents, states, which) in node_states()) {
+        let plan = plan_of(&text_of(&parents), &parents, &states, &options(which));
         let named = by_name(&plan);
         prop_assert_eq!(named.len(), plan.steps.len());
         for (at, step) in plan.steps.iter().enumerate() {
             prop_assert_eq!(plan.steps.position(&step.id), Some(at));
-            // It says what it does, and no number was needed to tell it from another.
+            // It starts with its kind, and no number was needed to make it unique.
             let start = format!("{}:father/", step.kind.word());
             prop_assert!(step.id.as_str().starts_with(&start), "{}", step.id);
         }
@@ -116,11 +121,11 @@ proptest! {
     }
 
     #[test]
-    fn a_step_keeps_its_name_when_another_node_is_added((parents, was, which) in worlds()) {
+    fn a_step_keeps_its_id_when_another_node_is_added((parents, states, which) in node_states()) {
         let text = text_of(&parents);
         let more = format!("{text}  - {{name: a-new-one, preset: small}}\n");
-        let before = by_name(&plan_of(&text, &parents, &was, &options(which)));
-        let after = by_name(&plan_of(&more, &parents, &was, &options(which)));
+        let before = by_name(&plan_of(&text, &parents, &states, &options(which)));
+        let after = by_name(&plan_of(&more, &parents, &states, &options(which)));
         for (id, step) in &before {
             prop_assert_eq!(after.get(id), Some(step), "{}", id);
         }
@@ -132,12 +137,12 @@ proptest! {
 }
 
 #[test]
-fn guests_of_one_name_and_id_in_three_places_have_steps_of_their_own() {
+fn guests_of_one_name_and_id_in_three_locations_have_separate_steps() {
     let parents = [None, None, None];
     let plan = plan_of(
         &text_of(&parents),
         &parents,
-        &[Was::Running; 3],
+        &[NodeState::Running; 3],
         &options(1),
     );
     let names: Vec<&str> = plan.steps.iter().map(|step| step.id.as_str()).collect();
@@ -155,7 +160,7 @@ fn guests_of_one_name_and_id_in_three_places_have_steps_of_their_own() {
 }
 
 #[test]
-fn steps_are_named_after_what_they_do_and_where() {
+fn step_ids_contain_kind_and_location() {
     let text = "nodes:\n  - {name: hv, type: pve, preset: small, image: pve-9}\n  - {name: web, preset: small, image: debian-12, parent: hv}\n";
     let plan = apply(text, Vec::new());
     let names: Vec<&str> = plan.steps.iter().map(|step| step.id.as_str()).collect();
@@ -179,7 +184,7 @@ fn a_node_with_guests_on_two_hosts_has_steps_for_each() {
     let old = |host: &str, vmid| {
         let mut record = record(&ours("a", vmid), "a");
         record.host = host.to_owned();
-        record.place = Place::Host(host.to_owned());
+        record.location = NodeLocation::Host(host.to_owned());
         record.site = None;
         record
     };
@@ -189,20 +194,20 @@ fn a_node_with_guests_on_two_hosts_has_steps_for_each() {
             site: None,
             ..ours("a", vmid)
         };
-        Look::Seen(host(vec![guest]))
+        Observation::Available(host(vec![guest]))
     };
-    let looks = [("father", 200), ("mother", 300)]
-        .map(|(name, vmid)| (Place::Host(name.to_owned()), seen(vmid)));
-    let options = Options::new(Verb::Reidentify);
-    let journal = (&records[..], &Elsewhere::default());
-    let plan = looked(TWO, &looks.into(), journal, &options);
+    let observations = [("father", 200), ("mother", 300)]
+        .map(|(name, vmid)| (NodeLocation::Host(name.to_owned()), seen(vmid)));
+    let options = PlanOptions::new(Verb::Reidentify);
+    let journal = (&records[..], &OtherRecords::default());
+    let plan = plan_observed(TWO, &observations.into(), journal, &options);
     let names: Vec<&str> = plan.steps.iter().map(|step| step.id.as_str()).collect();
     assert_eq!(names, ["reidentify:father/a", "reidentify:mother/a"]);
 }
 
 #[test]
-fn guests_that_a_host_calls_the_same_do_not_share_a_step() {
-    let mut plan = planned(TWO, vec![ours("a", 200)], &Options::new(Verb::Destroy));
+fn guests_with_the_same_name_do_not_share_a_step() {
+    let mut plan = planned(TWO, vec![ours("a", 200)], &PlanOptions::new(Verb::Destroy));
     let node = plan.node("a").expect("a").clone();
     plan.nodes = vec![node.clone(), node];
     let steps = steps(&plan);
@@ -211,7 +216,7 @@ fn guests_that_a_host_calls_the_same_do_not_share_a_step() {
 }
 
 #[test]
-fn steps_that_are_there_twice_or_wait_for_what_is_not_before_them_are_not_read() {
+fn duplicate_steps_and_invalid_dependencies_are_rejected() {
     let step = |id: &str, after: &[&str]| serde_json::json!({"id": id, "kind": "start", "node": 0, "after": after});
     let read = |steps| serde_json::from_value::<Steps>(serde_json::Value::Array(steps));
     assert_eq!(
@@ -233,7 +238,7 @@ fn steps_that_are_there_twice_or_wait_for_what_is_not_before_them_are_not_read()
 #[test]
 fn a_plan_is_the_same_work_when_only_lines_and_reasons_differ() {
     let text = "nodes:\n  - {name: a, preset: small}\n  - {name: b, preset: small, vmid: 900}\n";
-    let there = vec![guest("other", 900, Power::Stopped, None)];
+    let there = vec![guest("other", 900, PowerState::Stopped, None)];
     let plan = |text: &str| apply(text, there.clone());
     let (before, after) = (plan(text), plan(&format!("# A comment.\n\n{text}")));
     assert_ne!(before, after, "lines are shown");

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use homestak_api::limit::monotonic;
 use homestak_api::runtime::leavable;
 use homestak_core::doc::timeouts::Limit;
-use homestak_core::plan::{Place, Plan, USER};
+use homestak_core::plan::{DEFAULT_USER, NodeLocation, Plan};
 use homestak_engine::context::off;
 use homestak_engine::ports::Provider;
 use homestak_providers::finding::{Finding, Severity};
@@ -20,7 +20,7 @@ use homestak_providers::ssh::Ssh;
 use serde_json::{Value as Json, json};
 
 use super::inside::OverSsh;
-use super::{HostKind, Kind, Site, Traits};
+use super::{HostKind, HostTraits, Kind, Site};
 use crate::error::DriverError;
 use crate::settings::DriverSettings;
 
@@ -40,13 +40,13 @@ const BETWEEN: Duration = Duration::from_millis(50);
 pub(super) const KIND: Kind = Kind {
     word: LOCAL,
     label: "built in",
-    traits: Traits {
+    traits: HostTraits {
         seeds_containers: true,
         // On this machine a hypervisor is one of ours, whatever its spec says of Proxmox VE.
         configures_hypervisors: false,
-        is_entered: true,
+        has_direct_shell: true,
         has_storages: false,
-        ..Traits::PROXMOX_VE
+        ..HostTraits::PROXMOX_VE
     },
     open: |site| Arc::new(ThisMachine(site.clone())),
     kept: Some(|settings| settings.local_root.join("nodes")),
@@ -105,7 +105,7 @@ impl HostKind for ThisMachine {
         self.0.opened(format!("inside local {uuid}"), || {
             let defaults = session.catalog.defaults();
             let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
-            let user = user.map_or(USER, |user| user.as_str());
+            let user = user.map_or(DEFAULT_USER, |user| user.as_str());
             let ssh = Ssh::to(&self.0.keyring, address, user, uuid.as_str())
                 .connecting(session.timeouts().of(Limit::Ssh));
             let carrier = Box::new(OverSsh::new(node, ssh));
@@ -128,9 +128,9 @@ impl HostKind for ThisMachine {
     }
 
     async fn check(&self, name: &str, plan: Option<&Plan>) -> Result<Vec<Finding>, DriverError> {
-        let here = Place::Host(name.to_owned());
+        let here = NodeLocation::Host(name.to_owned());
         let nodes = plan.iter().flat_map(|plan| &plan.nodes);
-        let nodes = nodes.filter(|node| node.place == here);
+        let nodes = nodes.filter(|node| node.location == here);
         let asked: Vec<_> = nodes
             .filter_map(|node| Some((node.name.clone(), node.wanted.as_ref()?.nic.address?.0)))
             .collect();

@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_api::runtime::leavable;
 use homestak_core::doc::timeouts::Limit;
-use homestak_core::kind::KnownKind;
+use homestak_core::host_kind::HostKindInfo;
 use homestak_core::plan::Plan;
 use homestak_engine::events::Hub;
 use homestak_engine::ports::{Places, PortError, Provider};
@@ -34,7 +34,7 @@ use crate::error::DriverError;
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
-pub use homestak_core::kind::Traits;
+pub use homestak_core::host_kind::HostTraits;
 
 /// Every kind of host that the program has, and the only place that lists them.
 pub const KINDS: &[&Kind] = &[&pve::KIND, &local::KIND, &sim::KIND, &ssh::KIND];
@@ -49,7 +49,7 @@ pub struct Kind {
     /// What its hosts are called in lists.
     pub label: &'static str,
     /// What its hosts are like.
-    pub traits: Traits,
+    pub traits: HostTraits,
     /// Makes what opens hosts of this kind.
     pub open: fn(&Arc<Site>) -> Arc<dyn HostKind>,
     /// Returns the directory that exists once its host has anything, for a kind with one host that
@@ -58,8 +58,8 @@ pub struct Kind {
 }
 
 /// Returns kinds as documents and plans know them.
-pub fn known(kinds: &[&Kind]) -> Vec<KnownKind> {
-    let known = |kind: &&Kind| KnownKind {
+pub fn known(kinds: &[&Kind]) -> Vec<HostKindInfo> {
+    let known = |kind: &&Kind| HostKindInfo {
         word: kind.word,
         label: kind.label,
         is_built_in: kind.kept.is_some(),

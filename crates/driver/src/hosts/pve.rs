@@ -11,14 +11,14 @@ use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_core::doc::pve_node::PveNode;
 use homestak_core::plan::Plan;
-use homestak_engine::ports::{Capabilities, Observed, PortError, Provider};
+use homestak_engine::ports::{Capabilities, Inventory, PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::pve::preflight::check;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
 use homestak_site::SiteSource;
 use serde_json::{Value as Json, json};
 
-use super::{HostKind, Kind, Site, Traits};
+use super::{HostKind, HostTraits, Kind, Site};
 use crate::error::{DriverError, count};
 use crate::preflight::wanted;
 use crate::session::Session;
@@ -27,7 +27,7 @@ use crate::session::Session;
 pub(super) const KIND: Kind = Kind {
     word: "pve",
     label: "Proxmox VE",
-    traits: Traits::PROXMOX_VE,
+    traits: HostTraits::PROXMOX_VE,
     open: |site| Arc::new(PveHosts(site.clone())),
     kept: None,
 };
@@ -113,7 +113,7 @@ impl HostKind for PveHosts {
     }
 }
 
-fn says(capabilities: &Capabilities, observed: &Observed) -> Json {
+fn says(capabilities: &Capabilities, observed: &Inventory) -> Json {
     let hosts: Vec<Json> = observed
         .hosts
         .iter()

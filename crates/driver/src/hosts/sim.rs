@@ -22,7 +22,7 @@ use homestak_sim::kept::{self, Endpoint, Lock};
 use serde_json::{Value as Json, json};
 
 use super::pve::client;
-use super::{HostKind, Kind, Site, Traits};
+use super::{HostKind, HostTraits, Kind, Site};
 use crate::error::DriverError;
 use crate::process;
 use crate::settings::DriverSettings;
@@ -34,9 +34,9 @@ pub const SIM: &str = "sim";
 pub(super) const KIND: Kind = Kind {
     word: SIM,
     label: "built in",
-    traits: Traits {
+    traits: HostTraits {
         is_simulated: true,
-        ..Traits::PROXMOX_VE
+        ..HostTraits::PROXMOX_VE
     },
     open: |site| {
         Arc::new(Simulator {

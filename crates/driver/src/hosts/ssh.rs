@@ -15,7 +15,7 @@ use homestak_providers::finding::{Finding, Severity};
 use serde_json::{Value as Json, json};
 
 use super::pve::document;
-use super::{HostKind, Kind, Site, Traits};
+use super::{HostKind, HostTraits, Kind, Site};
 use crate::error::DriverError;
 
 /// How long SSH of a host may take to accept a connection.
@@ -25,9 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) const KIND: Kind = Kind {
     word: "ssh",
     label: "SSH only",
-    traits: Traits {
+    traits: HostTraits {
         creates_guests: false,
-        ..Traits::PROXMOX_VE
+        ..HostTraits::PROXMOX_VE
     },
     open: |site| Arc::new(SshHosts(site.clone())),
     kept: None,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_core::doc::{Diagnostics, Sources};
-use homestak_core::plan::{Options, Plan, Verb};
+use homestak_core::plan::{Plan, PlanOptions, Verb};
 use homestak_driver::clock::Time;
 use homestak_driver::events::{Event, Observer};
 use homestak_driver::hosts::KINDS;
@@ -130,7 +130,7 @@ impl Rig {
     async fn run(&self, verb: Verb) -> Result<Plan, DriverError> {
         let job = self.job()?;
         let _lease = job.hold().await?;
-        let plan = job.plan(&Options::new(verb)).await?;
+        let plan = job.plan(&PlanOptions::new(verb)).await?;
         refusals(&plan)?;
         if !plan.is_empty() {
             job.preflight(&plan).await?;
@@ -177,26 +177,26 @@ async fn what_a_host_does_not_have_is_refused_before_anything_is_done() {
     for (node, expected) in [
         (
             "preset: small, image: debian-12, vmid: 900",
-            "`meadow` does not number its guests",
+            "`meadow` assigns ids itself",
         ),
         (
             "preset: bridged, image: debian-12",
-            "`meadow` has no bridges, and `vmbr7` is one",
+            "`meadow` does not support bridges, such as `vmbr7`",
         ),
         (
             "preset: small, image: debian-12, network: lan",
-            "`meadow` has no bridges, and so no VLAN 20",
+            "`meadow` does not support VLANs, such as 20",
         ),
         (
             "preset: small, type: ct, template: 'local:vztmpl/d.tar.zst'",
-            "`meadow` has no storages, and `local:vztmpl/d.tar.zst` is a volume of one",
+            "`meadow` has no storages, so the volume `local:vztmpl/d.tar.zst` cannot be used",
         ),
     ] {
         let rig = Rig::new(&format!("nodes:\n  - {{name: a, {node}}}\n"));
         let plan = rig
             .job()
             .unwrap()
-            .plan(&Options::new(Verb::Apply))
+            .plan(&PlanOptions::new(Verb::Apply))
             .await
             .unwrap();
         let [refusal] = plan.refusals.as_slice() else {

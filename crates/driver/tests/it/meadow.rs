@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use homestak_core::plan::Plan;
 use homestak_driver::DriverError;
-use homestak_driver::hosts::{HostKind, Kind, Traits};
+use homestak_driver::hosts::{HostKind, HostTraits, Kind};
 use homestak_driver::preflight::{Finding, Severity};
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestId, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased,
-    Mib, NewGuest, NewIdentity, Observed, ObservedGuest, ObservedHost, PortError, Power, Provider,
-    Reach,
+    Capabilities, Class, Gib, GuestId, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted,
+    Inventory, Leased, Mib, NewGuest, NewIdentity, ObservedGuest, ObservedHost, PortError,
+    PowerState, Provider, Reach,
 };
 use serde_json::{Value as Json, json};
 
@@ -27,12 +27,12 @@ const IDS: [&str; 4] = ["blue-heron", "grey-owl", "red-kite", "wren"];
 pub static KIND: Kind = Kind {
     word: MEADOW,
     label: "a meadow",
-    traits: Traits {
+    traits: HostTraits {
         is_simulated: true,
         numbers_guests: false,
         has_storages: false,
         has_bridges: false,
-        ..Traits::PROXMOX_VE
+        ..HostTraits::PROXMOX_VE
     },
     open: |site| Arc::new(Meadows(meadow(&site.settings().state))),
     kept: None,
@@ -58,7 +58,7 @@ impl Meadow {
     pub fn list(&self) -> Vec<(String, String, bool)> {
         let guests = self.guests();
         let facts = |guest: &ObservedGuest| {
-            let runs = guest.power == Power::Running;
+            let runs = guest.power == PowerState::Running;
             (guest.name.clone(), guest.vmid.to_string(), runs)
         };
         guests.values().map(facts).collect()
@@ -89,8 +89,8 @@ impl Provider for Meadow {
         })
     }
 
-    async fn observe(&self) -> Result<Observed, PortError> {
-        Ok(Observed {
+    async fn observe(&self) -> Result<Inventory, PortError> {
+        Ok(Inventory {
             hosts: vec![ObservedHost {
                 name: MEADOW.to_owned(),
                 online: true,
@@ -143,8 +143,8 @@ impl Provider for Meadow {
             created_as: Some(id),
             run: Some(new.run.clone()),
             contested: None,
-            is_stranger: false,
-            power: Power::Stopped,
+            is_unrelated: false,
+            power: PowerState::Stopped,
             template: false,
             lock: None,
             cores: Some(new.cores),
@@ -161,7 +161,7 @@ impl Provider for Meadow {
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.change(guest, |there| there.power = Power::Running)
+        self.change(guest, |there| there.power = PowerState::Running)
     }
 
     async fn address(&self, _: &GuestRef) -> Result<Reach, PortError> {
@@ -184,7 +184,7 @@ impl Provider for Meadow {
     }
 
     async fn stop(&self, guest: &GuestRef, _: Halt) -> Result<(), PortError> {
-        self.change(guest, |there| there.power = Power::Stopped)
+        self.change(guest, |there| there.power = PowerState::Stopped)
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {

@@ -3,8 +3,10 @@
 //! In: plans and events made by hand. Out: rows compared.
 //! Never: a run; those are tested through the program.
 
-use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, Power};
-use homestak_core::plan::{FORM, Found, NodePlan, NodeRecord, NodeStatus, OnError, Steps, steps};
+use homestak_core::observed::{GuestKind, GuestRef, GuestUuid, PowerState};
+use homestak_core::plan::{
+    ExistingGuest, NodePlan, NodeRecord, NodeStatus, OnError, PLAN_FORMAT, Steps, steps,
+};
 use homestak_core::units::Seconds;
 
 use crate::journal::{Entry, RunHead};
@@ -16,21 +18,21 @@ fn node(name: &str, action: Action) -> NodePlan {
     NodePlan {
         name: name.to_owned(),
         host: "father".to_owned(),
-        place: Place::Host("father".to_owned()),
+        location: NodeLocation::Host("father".to_owned()),
         depth: 0,
         action,
         reasons: Vec::new(),
         wanted: None,
-        found: Some(Found {
+        found: Some(ExistingGuest {
             guest: GuestRef {
                 uuid: GuestUuid::from_bytes([7; 16]),
                 kind: GuestKind::Vm,
                 vmid: Some(100.into()),
                 host: "pve1".to_owned(),
             },
-            first_form: false,
-            power: Power::Running,
-            made: Some(true),
+            legacy_identity: false,
+            power: PowerState::Running,
+            created: Some(true),
             ready: Some(true),
             cores: None,
             memory: None,
@@ -47,7 +49,7 @@ fn node(name: &str, action: Action) -> NodePlan {
 
 fn plan(verb: Verb, nodes: Vec<NodePlan>) -> Plan {
     let mut plan = Plan {
-        form: FORM,
+        format: PLAN_FORMAT,
         verb,
         site: None,
         manifest: "m".to_owned(),
@@ -199,7 +201,7 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
     let gone = |name: &str, vmid| NodeRecord {
         name: name.to_owned(),
         host: "father".to_owned(),
-        place: Place::Host("father".to_owned()),
+        location: NodeLocation::Host("father".to_owned()),
         site: None,
         guest: guest(vmid),
         status: NodeStatus::Destroyed,
@@ -228,7 +230,7 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
             id: RunId(7),
             mark: None,
             site: None,
-            form: FORM,
+            form: PLAN_FORMAT,
             manifest: "m".to_owned(),
             hosts: vec!["father".to_owned()],
             verb: "destroy".to_owned(),
@@ -248,7 +250,7 @@ fn records_of_nodes_that_went_with_another_are_not_taken_for_those_of_that_node(
 #[test]
 fn a_node_that_goes_with_another_is_gone_when_that_is() {
     let inside = NodePlan {
-        place: Place::Inside("a".to_owned()),
+        location: NodeLocation::Inside("a".to_owned()),
         ..node("kid", Action::Nothing)
     };
     let plan = plan(Verb::Destroy, vec![node("a", Action::Destroy), inside]);

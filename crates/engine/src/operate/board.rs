@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use homestak_core::plan::{NodePlan, NodeRecord, Place, Plan};
+use homestak_core::plan::{NodeLocation, NodePlan, NodeRecord, Plan};
 
-use crate::ports::{GuestRef, Places, PortError, Power, Provider};
+use crate::ports::{GuestRef, Places, PortError, PowerState, Provider};
 use crate::steps::planned;
 
 /// What a run knows so far.
@@ -25,7 +25,7 @@ pub(crate) struct Board {
 struct Known {
     guests: BTreeMap<String, GuestRef>,
     addresses: BTreeMap<String, IpAddr>,
-    doors: BTreeMap<Place, Arc<dyn Provider>>,
+    doors: BTreeMap<NodeLocation, Arc<dyn Provider>>,
     /// Nodes that had an address at some time.
     reached: BTreeSet<String>,
     /// Nodes that were asked what runs in them before they were stopped, and had nothing in them.
@@ -77,9 +77,9 @@ impl Board {
                 known.reach(name, address);
             }
         }
-        let inside = plan.nodes.iter().filter_map(|node| match &node.place {
-            Place::Inside(parent) => Some(parent.clone()),
-            Place::Host(_) => None,
+        let inside = plan.nodes.iter().filter_map(|node| match &node.location {
+            NodeLocation::Inside(parent) => Some(parent.clone()),
+            NodeLocation::Host(_) => None,
         });
         Arc::new(Self {
             hosting: inside.collect(),
@@ -143,21 +143,21 @@ impl Board {
     pub(crate) fn leave(&self, node: &str) {
         let mut known = self.known();
         known.addresses.remove(node);
-        known.doors.remove(&Place::Inside(node.to_owned()));
+        known.doors.remove(&NodeLocation::Inside(node.to_owned()));
     }
 
     /// Opens a place; it stays open.
     pub(crate) async fn open(
         &self,
         host: &str,
-        place: &Place,
+        place: &NodeLocation,
     ) -> Result<Arc<dyn Provider>, PortError> {
         if let Some(door) = self.known().doors.get(place) {
             return Ok(door.clone());
         }
         let door = match place {
-            Place::Host(name) => self.places.host(name).await?,
-            Place::Inside(name) => {
+            NodeLocation::Host(name) => self.places.host(name).await?,
+            NodeLocation::Inside(name) => {
                 let address = self.find(name).await?;
                 self.places.inside(host, name, address).await?
             }
@@ -179,7 +179,7 @@ impl Board {
         let away = |detail: &str, hint: &str| {
             PortError::unreachable(&format!("open `{name}`"), detail, hint)
         };
-        let provider = Box::pin(self.open(&node.host, &node.place)).await?;
+        let provider = Box::pin(self.open(&node.host, &node.location)).await?;
         let seen = provider.inspect(&guest).await?;
         if let Some(seen) = seen.as_ref().filter(|seen| seen.uuid.is_none()) {
             return Err(PortError::refused(
@@ -191,7 +191,7 @@ impl Board {
                 "restore its tags `homestak*`",
             ));
         }
-        if seen.is_none_or(|seen| seen.power != Power::Running) {
+        if seen.is_none_or(|seen| seen.power != PowerState::Running) {
             return Err(away(
                 "it does not run",
                 "start it, or look for a copy of it that runs",

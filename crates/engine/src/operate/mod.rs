@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::steps::subject;
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{OnError, Plan, StepKind, without_values};
+use homestak_core::plan::{OnError, Plan, StepKind, without_config_values};
 
 use crate::events::{Cast, Hub, What};
 use crate::journal::{Ending, Entry, Happened, Journal, JournalError, Run, RunId};
@@ -86,7 +86,7 @@ impl Operator {
         let now = self.clock.now();
         let id = self
             .journal
-            .begin(verb, &without_values(&plan), &mark, now)
+            .begin(verb, &without_config_values(&plan), &mark, now)
             .await?;
         let mut stage = self.stage(id, mark, plan, &[]);
         let span = span(verb, &stage);
@@ -272,13 +272,13 @@ fn span(verb: &str, stage: &run::Stage) -> tracing::Span {
 
 /// Tells that a run begins, or goes on.
 fn announce(verb: &str, stage: &run::Stage, resumed: bool) {
-    let cast = stage.plan.nodes.iter().zip(stage.plan.n_steps());
+    let cast = stage.plan.nodes.iter().zip(stage.plan.steps_per_node());
     let nodes = cast
         .map(|(node, steps)| Cast {
             name: node.name.clone(),
-            parent: match &node.place {
-                homestak_core::plan::Place::Inside(parent) => Some(parent.clone()),
-                homestak_core::plan::Place::Host(_) => None,
+            parent: match &node.location {
+                homestak_core::plan::NodeLocation::Inside(parent) => Some(parent.clone()),
+                homestak_core::plan::NodeLocation::Host(_) => None,
             },
             host: node.host.clone(),
             action: node.action,

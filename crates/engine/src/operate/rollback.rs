@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use homestak_core::observed::Power;
-use homestak_core::plan::{Action, NodePlan, Step, StepKind, UNSEEN_INSIDE};
+use homestak_core::observed::PowerState;
+use homestak_core::plan::{Action, NodePlan, Step, StepKind, UNKNOWN_GUESTS};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -241,7 +241,7 @@ impl SoFar<'_> {
             Some(Ok(Removal::Created { there, unseen })) => {
                 let mut text = format!("destroy {}, with its disk", name(there));
                 if *unseen {
-                    text += &format!("; {UNSEEN_INSIDE}");
+                    text += &format!("; {UNKNOWN_GUESTS}");
                 }
                 (Undone, text)
             }
@@ -286,7 +286,7 @@ impl SoFar<'_> {
             StepKind::Create => self.of_create(node, at, &guest),
             StepKind::Start if !open || goes(StepKind::Create) => None,
             StepKind::Start => {
-                let ran = found.is_some_and(|found| found.power == Power::Running);
+                let ran = found.is_some_and(|found| found.power == PowerState::Running);
                 // What is kept although it was not there before, others may have started.
                 let started = !ran && was_there(node) && was_started(node, changed);
                 started.then(|| (Undone, format!("stop {guest}, which did not run before")))
@@ -328,7 +328,7 @@ impl SoFar<'_> {
             }),
             StepKind::Stop if !open || goes(StepKind::Destroy) || goes(StepKind::Reshape) => None,
             StepKind::Stop => {
-                let ran = found.is_some_and(|found| found.power == Power::Running);
+                let ran = found.is_some_and(|found| found.power == PowerState::Running);
                 ran.then(|| (Undone, format!("start {guest} again")))
             }
             StepKind::Destroy => {

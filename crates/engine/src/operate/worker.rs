@@ -11,7 +11,8 @@ use homestak_api::runtime::{LeavableClock, SharedClock, stoppable};
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{
-    Action, Configured, NodePlan, NodeRecord, NodeStatus, Place, Plan, Records, Step, StepKind,
+    Action, AppliedSpec, NodeLocation, NodePlan, NodeRecord, NodeStatus, Plan, Records, Step,
+    StepKind,
 };
 use tokio::sync::OnceCell;
 
@@ -240,12 +241,12 @@ impl Shared {
         let node = step.node.and_then(|node| self.plan.nodes.get(node));
         let created = (self.way, step.kind) == (Way::Forward, StepKind::Create);
         // What ran in a node that is replaced is gone with it.
-        let gone = |node: &&NodePlan| match &node.place {
-            Place::Inside(parent) => {
+        let gone = |node: &&NodePlan| match &node.location {
+            NodeLocation::Inside(parent) => {
                 let parent = self.plan.node(parent);
                 parent.is_some_and(|parent| parent.action == Action::Replace)
             }
-            Place::Host(_) => false,
+            NodeLocation::Host(_) => false,
         };
         let Some(node) = node.filter(|node| created && !gone(node)) else {
             return Ok(None);
@@ -270,7 +271,7 @@ impl Shared {
             };
             for record in self.journal.records(&scope).await? {
                 let key = (host.clone(), record.name.clone());
-                if let Place::Inside(parent) = &record.place {
+                if let NodeLocation::Inside(parent) = &record.location {
                     let parent = (host.clone(), parent.clone());
                     known.inside.entry(parent).or_default().push(key.clone());
                 }
@@ -402,16 +403,16 @@ impl Shared {
                 let known = node.and_then(|node| node.reidentified.as_ref());
                 known.map(|known| known.record.status)
             }
-            (Way::Forward, StepKind::Create) => Some(NodeStatus::Made),
+            (Way::Forward, StepKind::Create) => Some(NodeStatus::Created),
             // It is ready when its first-boot data is gone too: that may hold secrets.
             (Way::Forward, StepKind::Ready) if is_discarded(&self.plan.steps, at) => {
-                Some(NodeStatus::Made)
+                Some(NodeStatus::Created)
             }
             (Way::Forward, StepKind::Ready | StepKind::Discard | StepKind::Configure) => {
                 Some(NodeStatus::Ready)
             }
             (Way::Forward, StepKind::Stop) if node.is_some_and(|node| node.wanted.is_some()) => {
-                Some(NodeStatus::Made)
+                Some(NodeStatus::Created)
             }
             (Way::Back, StepKind::Configure) if came.changed => Some(NodeStatus::Ready),
             (Way::Forward, StepKind::Destroy) | (Way::Back, StepKind::Create) => {
@@ -473,9 +474,9 @@ impl Shared {
     }
 
     /// Returns what a node was last made inside, as far as it is the same guest.
-    fn configured(&self, step: &Step, node: &NodePlan, guest: &GuestRef) -> Option<Configured> {
+    fn configured(&self, step: &Step, node: &NodePlan, guest: &GuestRef) -> Option<AppliedSpec> {
         if self.way == Way::Forward && step.kind == StepKind::Configure {
-            return node.config.as_ref().map(|config| Configured {
+            return node.config.as_ref().map(|config| AppliedSpec {
                 spec: config.spec.clone(),
                 digest: config.digest.clone(),
                 port: config.port,
@@ -492,7 +493,7 @@ impl Shared {
         let first_form = node
             .found
             .as_ref()
-            .is_some_and(|found| found.guest.uuid == guest.uuid && found.first_form);
+            .is_some_and(|found| found.guest.uuid == guest.uuid && found.legacy_identity);
         self.plan.site.clone().filter(|_| !first_form)
     }
 
@@ -529,7 +530,7 @@ impl Shared {
         Some(NodeRecord {
             name: node.record_name().to_owned(),
             host: node.host.clone(),
-            place: node.place.clone(),
+            location: node.location.clone(),
             site: self.site_of(node, &guest),
             guest,
             status,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use homestak_core::plan::{Action, Configured, NodePlan};
+use homestak_core::plan::{Action, AppliedSpec, NodePlan};
 
 use super::{Came, Task};
 use crate::events::What;
@@ -42,7 +42,7 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
 }
 
 /// Returns what a node was inside before the plan, when undoing the plan brings it back.
-pub(crate) fn earlier(node: &NodePlan, changed: Option<bool>) -> Option<&Configured> {
+pub(crate) fn earlier(node: &NodePlan, changed: Option<bool>) -> Option<&AppliedSpec> {
     if changed == Some(false) || matches!(node.action, Action::Create | Action::Replace) {
         return None;
     }

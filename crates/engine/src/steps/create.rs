@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use homestak_core::plan::Wanted;
+use homestak_core::plan::DesiredGuest;
 
 use super::{Came, Task, inside};
 use crate::ports::{
-    DiskSource, GuestKind, GuestPlan, GuestRef, Halt, NewGuest, ObservedGuest, PortError, Power,
-    Provider,
+    DiskSource, GuestKind, GuestPlan, GuestRef, Halt, NewGuest, ObservedGuest, PortError,
+    PowerState, Provider,
 };
 
 /// How long a request may take to arrive that was on its way when the program ended.
@@ -113,7 +113,7 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
         host: there.host,
         ..guest
     };
-    if there.power != Power::Stopped {
+    if there.power != PowerState::Stopped {
         inside::require_empty(task, &guest, there.power).await?;
         provider.stop(&guest, Halt::Now).await?;
     }
@@ -122,7 +122,10 @@ pub(super) async fn undo(task: &Task) -> Result<Came, PortError> {
 }
 
 /// Gives the guest its address, where the place gives out addresses itself.
-async fn addressed(provider: &dyn Provider, wanted: &Wanted) -> Result<Wanted, PortError> {
+async fn addressed(
+    provider: &dyn Provider,
+    wanted: &DesiredGuest,
+) -> Result<DesiredGuest, PortError> {
     let asked = wanted.nic.address.map(|(address, _)| address);
     let mut wanted = wanted.clone();
     if let Some(leased) = provider.lease(&wanted.uuid, asked).await? {
@@ -133,7 +136,7 @@ async fn addressed(provider: &dyn Provider, wanted: &Wanted) -> Result<Wanted, P
     Ok(wanted)
 }
 
-async fn new_guest(task: &Task, wanted: &Wanted) -> Result<NewGuest, PortError> {
+async fn new_guest(task: &Task, wanted: &DesiredGuest) -> Result<NewGuest, PortError> {
     let node = task.node()?;
     let image = wanted.image.and_then(|at| task.plan.images.get(at));
     let file = image.map_or_else(|| wanted.source.clone(), |image| image.file.clone());

@@ -4,7 +4,7 @@
 //! Never: a guest other than the one the plan found, or one of another site.
 
 use super::{Came, Task, inside};
-use crate::ports::{GuestRef, Halt, PortError, Power};
+use crate::ports::{GuestRef, Halt, PortError, PowerState};
 
 /// None: removing what is gone is no error, and only it tells a guest that is gone from one that
 /// lost its identity or is still being created.
@@ -16,7 +16,10 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
     let provider = task.provider().await?;
     let guest = task.guest()?;
     let there = task.look(&guest).await?;
-    if let Some(there) = there.as_ref().filter(|there| there.power == Power::Running) {
+    if let Some(there) = there
+        .as_ref()
+        .filter(|there| there.power == PowerState::Running)
+    {
         inside::require_empty(task, &guest, there.power).await?;
     }
     task.board.leave(&task.node()?.name);
@@ -30,7 +33,7 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
         vmid: Some(there.vmid),
         ..guest
     };
-    if there.power == Power::Running {
+    if there.power == PowerState::Running {
         // Someone started it since it was stopped.
         provider.stop(&guest, Halt::Now).await?;
     }

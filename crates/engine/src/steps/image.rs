@@ -21,7 +21,7 @@ fn wanted(task: &Task) -> Result<ImageWanted, PortError> {
 
 pub(super) async fn probe(task: &Task) -> Result<Option<Came>, PortError> {
     let need = task.need()?;
-    let provider = task.board.open(&need.site_host, &need.place).await?;
+    let provider = task.board.open(&need.site_host, &need.location).await?;
     let there = provider.has_image(&wanted(task)?).await?;
     Ok(there.then(Came::default))
 }
@@ -31,7 +31,7 @@ pub(super) async fn act(task: &Task) -> Result<Came, PortError> {
         return Ok(came);
     }
     let need = task.need()?;
-    let provider = task.board.open(&need.site_host, &need.place).await?;
+    let provider = task.board.open(&need.site_host, &need.location).await?;
     provider.ensure_image(&wanted(task)?).await?;
     Ok(Came::changed())
 }

@@ -6,12 +6,15 @@
 use std::sync::Arc;
 
 use homestak_core::plan::{
-    Action, NodePlan, Place, ReasonKind, UNSEEN_INSIDE, Verb, is_removed, left_inside, lost_with_it,
+    Action, NodeLocation, NodePlan, ReasonKind, UNKNOWN_GUESTS, Verb, lost_guests_message,
+    remaining_guests, removes_guest,
 };
 
 use super::{StepKind, Task, planned};
 use crate::events::What;
-use crate::ports::{Class, GuestKind, GuestRef, ObservedGuest, PortError, Power, Provider, Sent};
+use crate::ports::{
+    Class, GuestKind, GuestRef, ObservedGuest, PortError, PowerState, Provider, Sent,
+};
 
 /// Which guests in a node go on purpose.
 #[derive(Clone, Copy)]
@@ -38,7 +41,7 @@ pub(crate) enum Inside {
 pub(super) async fn require_empty(
     task: &Task,
     guest: &GuestRef,
-    power: Power,
+    power: PowerState,
 ) -> Result<(), PortError> {
     let going = match is_forward(task) {
         true => Going::Planned,
@@ -51,7 +54,7 @@ pub(super) async fn require_empty(
     {
         task.hub.tell(What::Warning {
             subject: task.subject(),
-            text: UNSEEN_INSIDE.to_owned(),
+            text: UNKNOWN_GUESTS.to_owned(),
         });
     }
     Ok(())
@@ -63,7 +66,7 @@ pub(super) async fn require_empty(
 pub(crate) async fn look(
     task: &Task,
     guest: &GuestRef,
-    power: Power,
+    power: PowerState,
     going: Going<'_>,
 ) -> Result<Inside, PortError> {
     let node = task.node()?;
@@ -76,7 +79,7 @@ pub(crate) async fn look(
         // Nothing suggests that it hosts guests.
         None => Inside::Seen,
     };
-    if power == Power::Stopped {
+    if power == PowerState::Stopped {
         return Ok(unseen);
     }
     let board = &task.board;
@@ -92,7 +95,7 @@ pub(crate) async fn look(
         }
         Ok(guests) => Err(PortError::refused(
             &doing,
-            lost_with_it("run", &guests),
+            lost_guests_message("run", &guests),
             "move or remove them first, then homestak manifest resume",
         )),
         // It was asked before it began to stop.
@@ -140,12 +143,12 @@ async fn left(
     let inside = task.board.places().inside(&node.host, name, address);
     let inside = inside.await?;
     let observed = inside.observe().await?;
-    let place = Place::Inside(name.to_owned());
+    let place = NodeLocation::Inside(name.to_owned());
     let children: Vec<&NodePlan> = task
         .plan
         .nodes
         .iter()
-        .filter(|child| child.place == place && child.host == node.host)
+        .filter(|child| child.location == place && child.host == node.host)
         .collect();
     let machine = (observed.hosts.len() > 1).then_some(name);
     let mut gone = Vec::new();
@@ -167,9 +170,9 @@ async fn left(
             }
         }
     }
-    let mut left = left_inside(&observed, machine, |there| match going {
+    let mut left = remaining_guests(&observed, machine, |there| match going {
         Going::Planned => {
-            is_removed(&task.plan.nodes, &place, there)
+            removes_guest(&task.plan.nodes, &place, there)
                 || children
                     .iter()
                     .any(|child| goes_with(task, node, child, there))
@@ -191,7 +194,7 @@ async fn left(
             host: there.host.clone(),
         };
         let asked =
-            there.power != Power::Stopped && hosts_guests(task, child, &guest) == Some(true);
+            there.power != PowerState::Stopped && hosts_guests(task, child, &guest) == Some(true);
         if matches!(going, Going::Planned) && asked {
             let of = Box::pin(left_in_child(task, inside.clone(), (child, &guest)));
             left.extend(of.await?);
@@ -248,7 +251,7 @@ fn hosts_guests(task: &Task, node: &NodePlan, guest: &GuestRef) -> Option<bool> 
 /// Tells whether the plan says that nobody saw what runs in a node.
 fn is_said(node: &NodePlan) -> bool {
     let mut reasons = node.reasons.iter();
-    reasons.any(|reason| reason.kind == ReasonKind::UnseenInside)
+    reasons.any(|reason| reason.kind == ReasonKind::UnknownGuests)
 }
 
 /// Tells whether a step removes what the plan says, and does not undo what it did.

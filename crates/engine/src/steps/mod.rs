@@ -20,7 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use homestak_api::runtime::SharedClock;
-use homestak_core::plan::{Found, ImageNeed, NodePlan, Plan, Step, StepKind, Wanted};
+use homestak_core::plan::{
+    DesiredGuest, ExistingGuest, NodePlan, Plan, RequiredImage, Step, StepKind,
+};
 
 use crate::events::{RunHub, Subject, What};
 use crate::operate::StepState;
@@ -153,17 +155,17 @@ impl Task {
         node.ok_or_else(|| PortError::bug("read the plan", &"the step has no node"))
     }
 
-    fn wanted(&self) -> Result<&Wanted, PortError> {
+    fn wanted(&self) -> Result<&DesiredGuest, PortError> {
         let wanted = self.node()?.wanted.as_ref();
         wanted.ok_or_else(|| PortError::bug("read the plan", &"the node has no wishes"))
     }
 
-    fn found(&self) -> Result<&Found, PortError> {
+    fn found(&self) -> Result<&ExistingGuest, PortError> {
         let found = self.node()?.found.as_ref();
         found.ok_or_else(|| PortError::bug("read the plan", &"the node has no guest"))
     }
 
-    fn need(&self) -> Result<&ImageNeed, PortError> {
+    fn need(&self) -> Result<&RequiredImage, PortError> {
         let need = self.step.image.and_then(|at| self.plan.images.get(at));
         need.ok_or_else(|| PortError::bug("read the plan", &"the step has no image"))
     }
@@ -234,7 +236,7 @@ impl Task {
     /// Tells whether the plan found a guest that was created before sites had an id.
     fn is_first_form(&self, guest: &GuestUuid) -> Result<bool, PortError> {
         let found = self.node()?.found.as_ref();
-        Ok(found.is_some_and(|found| found.first_form && found.guest.uuid == *guest))
+        Ok(found.is_some_and(|found| found.legacy_identity && found.guest.uuid == *guest))
     }
 
     /// Refuses a guest that is not of the plan's site.
@@ -257,7 +259,7 @@ impl Task {
 
     async fn provider(&self) -> Result<Arc<dyn Provider>, PortError> {
         let node = self.node()?;
-        self.board.open(&node.host, &node.place).await
+        self.board.open(&node.host, &node.location).await
     }
 
     pub(crate) fn waits_for(&self, what: impl Into<String>) {
@@ -276,7 +278,7 @@ pub(crate) fn subject(plan: &Plan, step: &Step) -> Subject {
         (Some(node), _) => Subject::Node(node.name.clone()),
         (None, Some(image)) => Subject::Image {
             name: image.name.clone(),
-            place: image.place.to_string(),
+            place: image.location.to_string(),
         },
         (None, None) => Subject::Run,
     }

@@ -7,20 +7,20 @@ use homestak_core::doc::timeouts::Limit;
 use homestak_core::plan::{Action, NodePlan};
 
 use super::{Came, Task, inside, ready};
-use crate::ports::{Class, Halt, ObservedGuest, PortError, Power, Sent};
+use crate::ports::{Class, Halt, ObservedGuest, PortError, PowerState, Sent};
 
 /// Looks whether the guest runs, where the plan says it is; `None` when it is gone.
-async fn power(task: &Task) -> Result<Option<Power>, PortError> {
+async fn power(task: &Task) -> Result<Option<PowerState>, PortError> {
     known(task.look(&task.guest()?).await?)
 }
 
 /// Returns whether a guest runs, if that is known.
-fn known(there: Option<ObservedGuest>) -> Result<Option<Power>, PortError> {
+fn known(there: Option<ObservedGuest>) -> Result<Option<PowerState>, PortError> {
     let Some(there) = there else {
         return Ok(None);
     };
     match there.power {
-        Power::Unknown => Err(PortError {
+        PowerState::Unknown => Err(PortError {
             class: Class::Unreachable { sent: Sent::No },
             ..PortError::refused(
                 &format!("look whether guest {} runs", there.vmid),
@@ -33,12 +33,12 @@ fn known(there: Option<ObservedGuest>) -> Result<Option<Power>, PortError> {
 }
 
 pub(super) async fn is_running(task: &Task) -> Result<Option<Came>, PortError> {
-    let running = power(task).await? == Some(Power::Running);
+    let running = power(task).await? == Some(PowerState::Running);
     Ok(running.then(Came::default))
 }
 
 pub(super) async fn is_stopped(task: &Task) -> Result<Option<Came>, PortError> {
-    let stopped = matches!(power(task).await?, Some(Power::Stopped) | None);
+    let stopped = matches!(power(task).await?, Some(PowerState::Stopped) | None);
     Ok(stopped.then(Came::default))
 }
 
@@ -60,9 +60,9 @@ pub(super) async fn stop(task: &Task) -> Result<Came, PortError> {
     halt(task, power, Limit::Shutdown).await
 }
 
-async fn halt(task: &Task, power: Option<Power>, grace: Limit) -> Result<Came, PortError> {
+async fn halt(task: &Task, power: Option<PowerState>, grace: Limit) -> Result<Came, PortError> {
     task.board.leave(&task.node()?.name);
-    if power != Some(Power::Running) {
+    if power != Some(PowerState::Running) {
         return Ok(Came::default());
     }
     let provider = task.provider().await?;
@@ -74,9 +74,9 @@ async fn halt(task: &Task, power: Option<Power>, grace: Limit) -> Result<Came, P
 /// Tells whether a run started the guest of a node, by the plan and by what its start changed.
 pub(crate) fn was_started(node: &NodePlan, changed: Option<bool>) -> bool {
     match node.found.as_ref().map(|found| found.power) {
-        Some(Power::Running) => node.action != Action::Start,
-        Some(Power::Stopped) => true,
-        Some(Power::Unknown) => changed == Some(true),
+        Some(PowerState::Running) => node.action != Action::Start,
+        Some(PowerState::Stopped) => true,
+        Some(PowerState::Unknown) => changed == Some(true),
         // Not there when the plan was made: this run started it, unless it found it running.
         None => changed != Some(false),
     }
@@ -116,16 +116,16 @@ pub(super) async fn undo_start(task: &Task) -> Result<Came, PortError> {
 /// on is waited for: what is undone next is inside it.
 pub(super) async fn undo_stop(task: &Task) -> Result<Came, PortError> {
     let ran = match task.found()?.power {
-        Power::Running => true,
-        Power::Stopped => false,
-        Power::Unknown => task.changed == Some(true),
+        PowerState::Running => true,
+        PowerState::Stopped => false,
+        PowerState::Unknown => task.changed == Some(true),
     };
     if !ran {
         return Ok(Came::default());
     }
     let stopped = match power(task).await? {
         None => return Ok(Came::default()),
-        Some(power) => power == Power::Stopped,
+        Some(power) => power == PowerState::Stopped,
     };
     if stopped {
         let provider = task.provider().await?;

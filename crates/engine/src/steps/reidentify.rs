@@ -1,12 +1,12 @@
 //! Gives a guest an identity of this site; everything else about it stays.
 
-use homestak_core::plan::Reidentified;
+use homestak_core::plan::Reidentification;
 
 use super::{Came, Task};
 use crate::ports::{GuestRef, NewIdentity, PortError};
 
 /// What its new identity is, and under which reference it is found then.
-fn target(task: &Task) -> Result<(&Reidentified, GuestRef), PortError> {
+fn target(task: &Task) -> Result<(&Reidentification, GuestRef), PortError> {
     let node = task.node()?;
     let new = node.reidentified.as_ref();
     let new = new.ok_or_else(|| PortError::bug("read the plan", &"the node keeps its identity"))?;

@@ -1,6 +1,6 @@
 //! Plan, apply and destroy when nothing goes wrong.
 
-use homestak_core::plan::{Action, Options, Verb};
+use homestak_core::plan::{Action, PlanOptions, Verb};
 use homestak_engine::journal::Ending;
 
 use crate::lab::{Lab, guests, world_in};
@@ -78,7 +78,7 @@ nodes:
     lab.options.prune = true;
     assert_eq!(lab.apply(changed).await, Ending::Done);
     assert_eq!(lab.guests().len(), 2);
-    let plan = lab.plan_with(changed, &Options::new(Verb::Apply)).await;
+    let plan = lab.plan_with(changed, &PlanOptions::new(Verb::Apply)).await;
     assert!(plan.is_empty(), "{:#?}", plan.nodes);
 }
 

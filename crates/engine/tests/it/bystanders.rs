@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use homestak_core::plan::{Action, NodeRecord, NodeStatus, Options, Plan, Verb};
+use homestak_core::plan::{Action, NodeRecord, NodeStatus, Plan, PlanOptions, Verb};
 use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
 use homestak_engine::operate::{Interrupt, UndoEffect};
 use homestak_engine::ports::{Places, PortError, Provider};
@@ -36,15 +36,15 @@ nodes:
   - {name: hc, preset: vm-small, image: debian-12, host: pve1}
 ";
 
-fn prune() -> Options {
-    Options {
+fn prune() -> PlanOptions {
+    PlanOptions {
         prune: true,
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     }
 }
 
-fn both() -> [Options; 2] {
-    [prune(), Options::new(Verb::Destroy)]
+fn both() -> [PlanOptions; 2] {
+    [prune(), PlanOptions::new(Verb::Destroy)]
 }
 
 fn refused(plan: &Plan) -> String {
@@ -84,7 +84,7 @@ async fn a_hypervisor_without_children_is_asked_what_runs_in_it() {
     let inner = world_in(&lab.world, "hyper").unwrap();
     let config = vec![("name".to_owned(), "tenant".to_owned())];
     inner.put_guest("hyper", Kind::Qemu, 4444, config);
-    let destroy = Options::new(Verb::Destroy);
+    let destroy = PlanOptions::new(Verb::Destroy);
     let plan = lab.plan_with(HYPER, &destroy).await;
     assert!(refused(&plan).contains("4444 (tenant)"), "{plan:#?}");
     // The same when the manifest does not name it any more.
@@ -99,7 +99,7 @@ async fn a_hypervisor_without_children_is_asked_what_runs_in_it() {
         let plan = lab.plan_with(manifest, options).await;
         let hyper = plan.node("hyper").unwrap();
         assert_eq!(hyper.action, Action::Destroy);
-        let unseen = |text: &str| text.contains("what runs in it was not seen");
+        let unseen = |text: &str| text.contains("guests in it could not be listed");
         assert!(
             hyper.reasons.iter().any(|why| unseen(&why.text)),
             "{hyper:#?}"
@@ -283,7 +283,10 @@ async fn a_removal_that_is_resumed_does_not_take_a_guest_that_came_meanwhile() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hypervisor_is_asked_again_when_it_is_removed_or_replaced() {
     let moved = NESTED.replace("image: pve-9", "image: pve-9, vmid: 7001");
-    for (manifest, options) in [(NESTED, Options::new(Verb::Destroy)), (&*moved, prune())] {
+    for (manifest, options) in [
+        (NESTED, PlanOptions::new(Verb::Destroy)),
+        (&*moved, prune()),
+    ] {
         let lab = Lab::new();
         assert_eq!(lab.apply(NESTED).await, Ending::Done);
         lab.rest().await;
@@ -328,7 +331,7 @@ async fn a_hypervisor_that_does_not_run_is_removed_after_that_was_said() {
     let said = preview(&lab, "hyper").await;
     assert_eq!(said[0].0, UndoEffect::Undone, "{said:?}");
     assert!(
-        said[0].1.contains("what runs in it was not seen"),
+        said[0].1.contains("guests in it could not be listed"),
         "{said:?}"
     );
     assert_eq!(roll_back(&lab).await, Ending::RolledBack);
@@ -363,7 +366,7 @@ impl Places for Deaf {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hypervisor_that_runs_and_does_not_answer_goes_only_when_the_plan_said_so() {
-    let destroy = Options::new(Verb::Destroy);
+    let destroy = PlanOptions::new(Verb::Destroy);
     let mut lab = Lab::new();
     assert_eq!(lab.apply(HYPER).await, Ending::Done);
     lab.rest().await;
@@ -393,7 +396,7 @@ async fn undoing_keeps_a_hypervisor_that_was_opened_and_does_not_answer_any_more
             UndoEffect::Lost => (Ending::Stuck, vec![("hyper".to_owned(), true)]),
             _ => {
                 // Nothing was ever created in it.
-                assert!(said[0].1.contains("was not seen"), "{said:?}");
+                assert!(said[0].1.contains("could not be listed"), "{said:?}");
                 (Ending::RolledBack, vec![])
             }
         };
@@ -434,7 +437,7 @@ async fn a_hypervisor_whose_address_is_not_recorded_is_asked_for_it() {
             .filter_map(|entry| entry.record.as_mut());
         records.for_each(|record| record.address = None);
     }
-    let destroy = Options::new(Verb::Destroy);
+    let destroy = PlanOptions::new(Verb::Destroy);
     let plan = lab.plan_with(NESTED, &destroy).await;
     assert!(refused(&plan).contains("4444 (tenant)"), "{plan:#?}");
     let plan = lab.plan_with(OTHER, &destroy).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
-use homestak_core::plan::{Options, Plan, Verb};
+use homestak_core::plan::{Plan, PlanOptions, Verb};
 use homestak_engine::journal::Ending;
 use homestak_sim::World;
 
@@ -150,10 +150,10 @@ fn anonymous(text: &str) -> String {
 }
 
 impl Case {
-    pub fn options(&self) -> Options {
-        Options {
+    pub fn options(&self) -> PlanOptions {
+        PlanOptions {
             prune: self.verb == Verb::Apply,
-            ..Options::new(self.verb)
+            ..PlanOptions::new(self.verb)
         }
     }
 

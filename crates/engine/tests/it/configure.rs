@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use homestak_core::plan::{Action, NodeStatus, OnError, Options, Plan, StepKind, Verb};
+use homestak_core::plan::{Action, NodeStatus, OnError, Plan, PlanOptions, StepKind, Verb};
 use homestak_engine::events::What;
 use homestak_engine::journal::{Ending, Happened};
 use homestak_engine::operate::{Interrupt, UndoEffect, rollback_plan};
@@ -76,7 +76,10 @@ async fn a_node_that_cannot_be_asked_is_configured_and_the_plan_says_why() {
     let one = plan.node("one").unwrap();
     assert_eq!(one.action, Action::Configure);
     let why = &one.reasons[0].text;
-    assert!(why.contains("could not be seen: no such package"), "{why}");
+    assert!(
+        why.contains("could not be compared with its spec: no such package"),
+        "{why}"
+    );
     assert!(one.config.as_ref().unwrap().found.is_none());
 }
 
@@ -140,9 +143,9 @@ async fn what_a_node_refuses_by_itself_neither_stops_a_run_nor_rolls_it_back() {
             .lock()
             .unwrap()
             .insert("inner".to_owned(), Class::Partly);
-        let options = Options {
+        let options = PlanOptions {
             on_error: Some(mode),
-            ..Options::new(Verb::Apply)
+            ..PlanOptions::new(Verb::Apply)
         };
         let plan = lab.plan_with(TIERS, &options).await;
         assert_eq!(lab.carry_out(&plan).await, Ending::Failed);

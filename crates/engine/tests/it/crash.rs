@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use homestak_core::plan::{OnError, Options, Verb};
+use homestak_core::plan::{OnError, PlanOptions, Verb};
 use homestak_engine::journal::{Ending, Entry, Happened};
 use homestak_engine::operate::{Interrupt, Moment, Watcher, replay};
 use homestak_sim::{Call, Fault, FaultKind, Timing};
@@ -292,9 +292,9 @@ nodes:
     let call = Call::any().method("DELETE").path("/qemu/7100");
     lab.world
         .add_fault(Fault::new(call, FaultKind::Status(501)));
-    let options = Options {
+    let options = PlanOptions {
         on_error: Some(OnError::Rollback),
-        ..Options::new(Verb::Destroy)
+        ..PlanOptions::new(Verb::Destroy)
     };
     let plan = lab.plan_with(manifest, &options).await;
     assert_eq!(lab.carry_out(&plan).await, Ending::RolledBack);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestId, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib,
-    NewGuest, NewIdentity, Observed, ObservedGuest, Places, PortError, Provider, Reach,
+    Capabilities, Class, Gib, GuestId, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased,
+    Mib, NewGuest, NewIdentity, ObservedGuest, Places, PortError, Provider, Reach,
 };
 
 /// When a change fails.
@@ -113,7 +113,7 @@ impl Provider for Door {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
         self.whole.capabilities().await
     }
-    async fn observe(&self) -> Result<Observed, PortError> {
+    async fn observe(&self) -> Result<Inventory, PortError> {
         let mut observed = self.whole.observe().await?;
         observed
             .guests

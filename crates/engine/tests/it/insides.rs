@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use homestak_core::converge::{Change, ChangeCause, Handling};
-use homestak_core::plan::{ConfigPlan, Configured, Elsewhere, NodePlan, Plan};
-use homestak_core::resolve::Resolved;
+use homestak_core::plan::{AppliedSpec, ConfigPlan, NodePlan, OtherRecords, Plan};
+use homestak_core::resolve::ResolvedManifest;
 use homestak_engine::planning::PlanContext;
 use homestak_engine::ports::{
-    Class, Comparison, Configurer, GuestUuid, Inner, PortError, Remark, Sent,
+    Class, Configurer, GuestUuid, Inner, PortError, Remark, Sent, SpecComparison,
 };
 
 /// Remembers what each node became. Every node has the same spec.
@@ -54,11 +54,11 @@ impl Insides {
     }
 }
 
-fn compare(now: Option<&str>, wanted: &str) -> Comparison {
+fn compare(now: Option<&str>, wanted: &str) -> SpecComparison {
     if now == Some(wanted) {
-        return Comparison {
+        return SpecComparison {
             settled: true,
-            ..Comparison::default()
+            ..SpecComparison::default()
         };
     }
     let change = Change {
@@ -71,9 +71,9 @@ fn compare(now: Option<&str>, wanted: &str) -> Comparison {
         danger: None,
         handling: Handling::Enforce,
     };
-    Comparison {
+    SpecComparison {
         changes: vec![change],
-        ..Comparison::default()
+        ..SpecComparison::default()
     }
 }
 
@@ -81,11 +81,11 @@ fn compare(now: Option<&str>, wanted: &str) -> Comparison {
 impl PlanContext for Insides {
     type Error = Infallible;
 
-    fn looking(&self, _: &Resolved, _: &[&str], _: &Elsewhere) {}
+    fn looking(&self, _: &ResolvedManifest, _: &[&str], _: &OtherRecords) {}
 
     async fn configs(
         &self,
-        resolved: &Resolved,
+        resolved: &ResolvedManifest,
         _: &Plan,
     ) -> Result<BTreeMap<String, ConfigPlan>, Infallible> {
         let config = ConfigPlan {
@@ -99,14 +99,14 @@ impl PlanContext for Insides {
         Ok(names.map(|name| (name, config.clone())).collect())
     }
 
-    fn not_applied(&self, _: &Resolved, _: &NodePlan) -> Option<String> {
+    fn not_applied(&self, _: &ResolvedManifest, _: &NodePlan) -> Option<String> {
         None
     }
 }
 
 #[async_trait]
 impl Configurer for Insides {
-    async fn check(&self, node: &Inner) -> Result<Comparison, PortError> {
+    async fn check(&self, node: &Inner) -> Result<SpecComparison, PortError> {
         self.fails(node)?;
         let known = self.known.lock().unwrap();
         let same = known
@@ -140,7 +140,7 @@ impl Configurer for Insides {
     async fn revert(
         &self,
         node: &Inner,
-        before: &Configured,
+        before: &AppliedSpec,
         _: Arc<dyn Fn(Remark) + Send + Sync>,
     ) -> Result<bool, PortError> {
         self.fails(node)?;

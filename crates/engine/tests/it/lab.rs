@@ -10,13 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use homestak_api::runtime::{Clock, SharedClock};
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::doc::timeouts::Timeouts;
-use homestak_core::firstboot::Identity;
-use homestak_core::plan::{Options, Plan, Verb, Wanted};
-use homestak_core::resolve::{Request, Resolved, manifest};
+use homestak_core::firstboot::FirstBootConfig;
+use homestak_core::plan::{DesiredGuest, Plan, PlanOptions, Verb};
+use homestak_core::resolve::{ResolveOptions, ResolvedManifest, manifest};
 use homestak_engine::events::{Event, Hub, Observer};
 use homestak_engine::journal::{Ending, Run};
 use homestak_engine::operate::{Interrupt, Limits, Moment, Operator, Watcher};
@@ -165,10 +165,10 @@ impl Plain {
 
 #[async_trait]
 impl Seeds for Plain {
-    async fn seed(&self, node: &str, wanted: &Wanted) -> Result<Seed, PortError> {
+    async fn seed(&self, node: &str, wanted: &DesiredGuest) -> Result<Seed, PortError> {
         self.0.lock().unwrap().insert(wanted.uuid.clone());
         let keys = vec!["ssh-ed25519 AAAA ops@desk".to_owned()];
-        Ok(Identity::new(node, wanted, keys, None).into())
+        Ok(FirstBootConfig::new(node, wanted, keys, None).into())
     }
 
     async fn rename(&self, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
@@ -200,7 +200,7 @@ pub struct Lab {
     pub seeds: Arc<Plain>,
     pub insides: Arc<Insides>,
     pub ear: Arc<Ear>,
-    pub options: Options,
+    pub options: PlanOptions,
     /// Name of its manifest.
     pub manifest: &'static str,
     pub site: SiteId,
@@ -240,7 +240,7 @@ impl Lab {
             seeds: Arc::default(),
             insides: Arc::default(),
             ear: Arc::new(Ear::default()),
-            options: Options::new(Verb::Apply),
+            options: PlanOptions::new(Verb::Apply),
             manifest: "m",
             site: SiteId::from_random([7; 16]),
             watcher: None,
@@ -270,14 +270,14 @@ impl Lab {
         self.plan_with(manifest, &self.options).await
     }
 
-    pub async fn plan_with(&self, manifest: &str, options: &Options) -> Plan {
+    pub async fn plan_with(&self, manifest: &str, options: &PlanOptions) -> Plan {
         self.try_plan(manifest, options).await.unwrap()
     }
 
     pub async fn try_plan(
         &self,
         manifest: &str,
-        options: &Options,
+        options: &PlanOptions,
     ) -> Result<Plan, PlanError<Infallible>> {
         let (catalog, resolved) = documents_of(self.manifest, manifest);
         let wanted = PlanRequest {
@@ -299,7 +299,9 @@ impl Lab {
     }
 
     pub async fn destroy(&self, manifest: &str) -> Ending {
-        let plan = self.plan_with(manifest, &Options::new(Verb::Destroy)).await;
+        let plan = self
+            .plan_with(manifest, &PlanOptions::new(Verb::Destroy))
+            .await;
         self.carry_out(&plan).await
     }
 
@@ -395,21 +397,21 @@ pub fn guests(world: &World) -> Vec<(String, bool)> {
 }
 
 /// What manifests are resolved with.
-fn on_pve1() -> Request {
-    Request {
+fn on_pve1() -> ResolveOptions {
+    ResolveOptions {
         host: Some("pve1".to_owned()),
-        ..Request::default()
+        ..ResolveOptions::default()
     }
 }
 
 /// Reads the documents of a small site with one manifest, `m`.
-pub fn documents(text: &str) -> (Catalog, Resolved) {
+pub fn documents(text: &str) -> (Catalog, ResolvedManifest) {
     documents_of("m", text)
 }
 
 /// Reads the documents of a small site with one manifest.
-fn documents_of(name: &str, text: &str) -> (Catalog, Resolved) {
-    let input = |kind, name: &str, text: &str| Input {
+fn documents_of(name: &str, text: &str) -> (Catalog, ResolvedManifest) {
+    let input = |kind, name: &str, text: &str| InputDocument {
         kind,
         name: name.to_owned(),
         path: format!("{name}.yaml"),

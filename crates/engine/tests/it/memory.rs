@@ -75,7 +75,7 @@ impl Journal for Memory {
                 id,
                 mark: Some(mark.to_owned()),
                 site: plan.site.clone(),
-                form: plan.form,
+                form: plan.format,
                 manifest: plan.manifest.clone(),
                 hosts: plan.hosts.clone(),
                 verb: verb.to_owned(),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_core::observed::GuestRef;
-use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_core::plan::{OnError, Plan, PlanOptions, Verb};
 use homestak_engine::journal::{Journal as _, Scope};
 use homestak_engine::operate::Interrupt;
 use homestak_engine::planning::PlanError;
@@ -281,14 +281,14 @@ impl Walk {
             self.note(format!("driver {at} loses its journal"));
         }
         let manifest = self.manifest();
-        let options = Options {
+        let options = PlanOptions {
             prune: self.dice.one_in(2),
             on_error: Some(match self.dice.roll(3) {
                 0 => OnError::Stop,
                 1 => OnError::Rollback,
                 _ => OnError::Continue,
             }),
-            ..Options::new(if self.dice.one_in(3) {
+            ..PlanOptions::new(if self.dice.one_in(3) {
                 Verb::Destroy
             } else {
                 Verb::Apply

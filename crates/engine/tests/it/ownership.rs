@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use homestak_core::plan::{OnError, Options, Verb};
+use homestak_core::plan::{OnError, PlanOptions, Verb};
 use homestak_engine::chronicle::{Chronicle, Status};
 use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
 use homestak_engine::operate::{Interrupt, UndoEffect, UndoItem};
@@ -30,10 +30,10 @@ fn break_change(lab: &mut Lab, nth: usize, when: When, panics: bool) {
     });
 }
 
-fn rollback() -> Options {
-    Options {
+fn rollback() -> PlanOptions {
+    PlanOptions {
         on_error: Some(OnError::Rollback),
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     }
 }
 
@@ -141,7 +141,7 @@ async fn a_guest_that_lost_its_tags_after_the_plan_fails_its_removal_and_stays_r
     assert_eq!(lab.apply(TWO).await, Ending::Done);
     lab.rest().await;
     let before = recorded(&lab).await;
-    let plan = lab.plan_with(TWO, &Options::new(Verb::Destroy)).await;
+    let plan = lab.plan_with(TWO, &PlanOptions::new(Verb::Destroy)).await;
     lab.world
         .change_guest(8001, &[("delete", "tags")])
         .expect("changed");
@@ -226,7 +226,7 @@ async fn a_guest_that_is_settled_because_its_tags_were_removed_stays() {
     let lab = Lab::new();
     assert_eq!(lab.apply(TWO).await, Ending::Done);
     lab.rest().await;
-    let plan = lab.plan_with(TWO, &Options::new(Verb::Destroy)).await;
+    let plan = lab.plan_with(TWO, &PlanOptions::new(Verb::Destroy)).await;
     lab.world
         .change_guest(8001, &[("delete", "tags")])
         .expect("changed");
@@ -249,7 +249,7 @@ async fn an_id_that_someone_else_uses_now_is_not_taken_for_the_guest_without_its
         .put_guest("pve1", homestak_sim::Kind::Qemu, 8001, config);
     lab.rest().await;
     for verb in [Verb::Destroy, Verb::Apply] {
-        let plan = lab.plan_with(TWO, &Options::new(verb)).await;
+        let plan = lab.plan_with(TWO, &PlanOptions::new(verb)).await;
         let reasons = &plan.node("a").unwrap().reasons;
         let said = reasons.iter().any(|why| why.text.contains("any more"));
         assert!(!said, "{reasons:?}");
@@ -274,7 +274,7 @@ async fn a_guest_that_may_not_be_read_concerns_its_own_node_only() {
         }),
     });
     for verb in [Verb::Destroy, Verb::Apply] {
-        let plan = lab.plan_with(TWO, &Options::new(verb)).await;
+        let plan = lab.plan_with(TWO, &PlanOptions::new(verb)).await;
         let nodes = plan.refusals.iter().map(|refusal| refusal.node.as_deref());
         assert_eq!(nodes.collect::<Vec<_>>(), [Some("a")], "{plan:#?}");
         assert!(plan.node("b").unwrap().found.is_some(), "{plan:#?}");

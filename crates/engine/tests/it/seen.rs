@@ -1,6 +1,6 @@
 //! What is looked at is the guest that is recorded, and what cannot be seen is refused.
 
-use homestak_core::plan::{Action, Options, Verb};
+use homestak_core::plan::{Action, PlanOptions, Verb};
 use homestak_engine::journal::Ending;
 use homestak_sim::{Boots, Call, Fault, FaultKind, World};
 
@@ -18,8 +18,8 @@ nodes:
   - {name: b, preset: vm-small, image: debian-12, vmid: 8002}
 ";
 
-fn destroys() -> Options {
-    Options::new(Verb::Destroy)
+fn destroys() -> PlanOptions {
+    PlanOptions::new(Verb::Destroy)
 }
 
 /// Switches a hypervisor off and starts a copy of it, with a copy of what was in it.
@@ -83,7 +83,7 @@ async fn a_guest_on_a_member_that_is_away_is_refused_by_name() {
     lab.world.migrate_guest(8002, "pve2").unwrap();
     lab.settle().await;
     lab.world.set_online("pve2", false);
-    for options in [destroys(), Options::new(Verb::Apply)] {
+    for options in [destroys(), PlanOptions::new(Verb::Apply)] {
         let plan = lab.plan_with(TWO, &options).await;
         let why: Vec<&str> = plan.refusals.iter().map(|one| &*one.reason.text).collect();
         assert_eq!(why.len(), 1, "{why:?}");

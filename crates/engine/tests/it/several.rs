@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use homestak_api::trust::{Fingerprint, Trust};
-use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_core::plan::{OnError, Plan, PlanOptions, Verb};
 use homestak_engine::events::{Event, Hub, Subject, What};
 use homestak_engine::journal::{Ending, Fence, Happened, Journal, JournalError, RunId, Scope};
 use homestak_engine::operate::{Interrupt, Operator};
@@ -229,7 +229,7 @@ async fn a_driver_with_an_older_number_changes_nothing_on_the_simulator() {
     assert_eq!(lab.apply(&text).await, Ending::Done);
     let before = lab.guests();
     held(4);
-    let plan = lab.plan_with(&text, &Options::new(Verb::Destroy)).await;
+    let plan = lab.plan_with(&text, &PlanOptions::new(Verb::Destroy)).await;
     assert_eq!(lab.carry_out(&plan).await, Ending::Failed);
     let run = lab.last_run();
     let said = run.entries.iter().find_map(|entry| match &entry.happened {

@@ -1,6 +1,6 @@
 //! Steps act only on a guest that is of the plan's site and where the plan has it.
 
-use homestak_core::plan::{NodeStatus, Options, Plan, StepKind, Verb};
+use homestak_core::plan::{NodeStatus, Plan, PlanOptions, StepKind, Verb};
 use homestak_engine::journal::{Ending, Happened, Journal as _, Scope};
 use homestak_engine::operate::Interrupt;
 
@@ -104,7 +104,7 @@ async fn destroying_leaves_a_guest_whose_site_was_replaced_after_a_create_failed
         );
         assert_ne!(records[0].status, NodeStatus::Creating, "{records:?}");
         let plan = lab
-            .plan_with(&manifest(1024), &Options::new(Verb::Destroy))
+            .plan_with(&manifest(1024), &PlanOptions::new(Verb::Destroy))
             .await;
         if plan.refusals.is_empty() {
             lab.carry_out(&plan).await;
@@ -120,7 +120,7 @@ async fn a_destroy_step_leaves_a_guest_whose_site_was_replaced_since_the_plan() 
         let lab = Lab::new();
         assert_eq!(lab.apply(&manifest(1024)).await, Ending::Done);
         let plan = lab
-            .plan_with(&manifest(1024), &Options::new(Verb::Destroy))
+            .plan_with(&manifest(1024), &PlanOptions::new(Verb::Destroy))
             .await;
         retag(&lab, change);
         assert_eq!(lab.carry_out(&plan).await, Ending::Failed);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use homestak_core::plan::{OnError, Options, Verb};
+use homestak_core::plan::{OnError, PlanOptions, Verb};
 use homestak_engine::journal::{Ending, Happened};
 use homestak_engine::operate::Interrupt;
 use homestak_sim::{Call, Fault, FaultKind, World};
@@ -162,14 +162,14 @@ async fn walk(seed: u64) {
         let manifest = text(&nodes);
         let said = format!("walk {seed}, leg {leg}:\n{manifest}");
         documents(&manifest);
-        let options = Options {
+        let options = PlanOptions {
             prune: true,
             on_error: Some(match dice.roll(3) {
                 0 => OnError::Stop,
                 1 => OnError::Rollback,
                 _ => OnError::Continue,
             }),
-            ..Options::new(Verb::Apply)
+            ..PlanOptions::new(Verb::Apply)
         };
         for attempt in 0.. {
             assert!(attempt < 12, "{said}does not come to an end");

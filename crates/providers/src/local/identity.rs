@@ -5,14 +5,14 @@
 
 use std::fmt::Write as _;
 
-use homestak_core::firstboot::{Identity, NO_PASSWORDS};
+use homestak_core::firstboot::{FirstBootConfig, SSHD_NO_PASSWORDS};
 
 use super::realm::BRIDGE;
 use crate::ssh::quote;
 
 /// Returns the script. A node that `hosts` others has its address on a bridge. One that is `up`
 /// already takes everything over at once.
-pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
+pub(super) fn script(identity: &FirstBootConfig, hosts: bool, up: bool) -> String {
     let mut text = String::from(
         "set -eu\n\
          umask 022\n\
@@ -36,7 +36,7 @@ pub(super) fn script(identity: &Identity, hosts: bool, up: bool) -> String {
             &lined(&key.public),
         );
     }
-    let (path, content) = NO_PASSWORDS;
+    let (path, content) = SSHD_NO_PASSWORDS;
     put("077", path, content);
     let user = &identity.user;
     put(
@@ -80,7 +80,7 @@ fn hosts_file(name: &str) -> String {
 }
 
 /// The files of systemd-networkd.
-fn network(identity: &Identity, hosts: bool) -> Vec<(String, String)> {
+fn network(identity: &FirstBootConfig, hosts: bool) -> Vec<(String, String)> {
     let mac = &identity.mac;
     let mut own = String::from("[Network]\n");
     match identity.address {

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use homestak_engine::ports::{
-    Bytes, GuestRef, GuestUuid, Leased, Listener, Next, Observed, ObservedGuest, ObservedHost,
+    Bytes, GuestRef, GuestUuid, Inventory, Leased, Listener, Next, ObservedGuest, ObservedHost,
     PortError, Remark,
 };
 
@@ -190,14 +190,14 @@ impl Local {
         })
     }
 
-    fn everything(&self) -> Result<Observed, PortError> {
+    fn everything(&self) -> Result<Inventory, PortError> {
         let nodes = self.nodes()?;
         let guests = nodes
             .iter()
             .map(|(node, running)| node.observed(HOST, *running));
         let system = rustix::system::sysinfo();
         let memory = system.totalram.saturating_mul(u64::from(system.mem_unit));
-        Ok(Observed {
+        Ok(Inventory {
             hosts: vec![ObservedHost {
                 name: HOST.to_owned(),
                 online: true,

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use homestak_api::durable::{self, Access};
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::firstboot::Identity;
+use homestak_core::firstboot::FirstBootConfig;
 use homestak_engine::ports::{
-    Gib, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, PortError, Power,
+    Gib, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, PortError, PowerState,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +88,7 @@ pub struct Node {
     #[serde(default)]
     pub ids: Option<u32>,
     /// What it is told on first boot.
-    pub identity: Identity,
+    pub identity: FirstBootConfig,
 }
 
 impl Node {
@@ -120,11 +120,11 @@ impl Node {
             created_as: self.site.is_some().then_some(self.vmid.into()),
             run: self.run.clone(),
             contested: None,
-            is_stranger: false,
+            is_unrelated: false,
             power: if running {
-                Power::Running
+                PowerState::Running
             } else {
-                Power::Stopped
+                PowerState::Stopped
             },
             template: false,
             lock: None,

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use homestak_api::runtime::leavable;
 use homestak_engine::context::{self, fence};
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib,
-    NewGuest, NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Remark,
+    Capabilities, Class, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased,
+    Mib, NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Reach, Remark,
 };
 
 use super::{Local, VmEngine, image_name, kvm};
@@ -70,7 +70,7 @@ impl Provider for Local {
         })
     }
 
-    async fn observe(&self) -> Result<Observed, PortError> {
+    async fn observe(&self) -> Result<Inventory, PortError> {
         self.off(Self::everything).await
     }
 

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use homestak_core::foreign::{ForeignText, escape_json};
 use homestak_engine::context::fence;
 use homestak_engine::ports::{
-    Capabilities, Class, Gib, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib, NewGuest,
-    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach, Sent,
+    Capabilities, Class, Gib, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased, Mib,
+    NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Reach, Sent,
 };
 
 use super::wire::{Call, Reply, Request};
@@ -82,7 +82,7 @@ impl Provider for Remote {
         expect!(self.ask(Request::Capabilities).await?, Reply::Capabilities)
     }
 
-    async fn observe(&self) -> Result<Observed, PortError> {
+    async fn observe(&self) -> Result<Inventory, PortError> {
         expect!(self.ask(Request::Observe).await?, Reply::Observed)
     }
 

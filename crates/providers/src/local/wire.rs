@@ -6,7 +6,7 @@
 use homestak_engine::context::fenced;
 use homestak_engine::journal::Fence;
 use homestak_engine::ports::{
-    Capabilities, Gib, GuestRef, Halt, ImageWanted, Mib, NewGuest, NewIdentity, Observed,
+    Capabilities, Gib, GuestRef, Halt, ImageWanted, Inventory, Mib, NewGuest, NewIdentity,
     ObservedGuest, PortError, Provider as _,
 };
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ pub enum Reply {
     /// What it can do.
     Capabilities(Capabilities),
     /// Everything there is.
-    Observed(Observed),
+    Observed(Inventory),
     /// One guest.
     Inspected(Option<Box<ObservedGuest>>),
     /// Which guest was made.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use homestak_core::converge::{Change, Handling};
 use homestak_core::doc::timeouts::{Limit, Timeouts};
 use homestak_core::foreign::ForeignText;
-use homestak_core::plan::Comparison;
+use homestak_core::plan::SpecComparison;
 use serde::Deserialize;
 
 use crate::ssh::{LARGEST, Output, Ssh, quote};
@@ -106,7 +106,7 @@ impl Pusher {
     }
 
     /// Asks a node what differs from a spec.
-    pub fn check(&self, ssh: &Ssh, spec: &str) -> Result<Comparison, PushError> {
+    pub fn check(&self, ssh: &Ssh, spec: &str) -> Result<SpecComparison, PushError> {
         let words = ["config", "check", "--spec", "-", "--json-output"];
         let output = self.run(ssh, &words, spec)?;
         let Ok(checked) = serde_json::from_slice::<Checked>(&output.stdout) else {
@@ -129,7 +129,7 @@ impl Pusher {
                 };
             }
         }
-        Ok(Comparison {
+        Ok(SpecComparison {
             settled: checked.settled,
             changes,
             refusals: checked.refusals,

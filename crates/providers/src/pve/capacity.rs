@@ -4,7 +4,7 @@
 //! available, never its size less its use. Memory that others use does not count, for that may be
 //! shared.
 
-use homestak_engine::ports::{Bytes, Class, NewGuest, Observed};
+use homestak_engine::ports::{Bytes, Class, Inventory, NewGuest};
 use serde_json::Value;
 
 use super::client::{Pve, named};
@@ -52,7 +52,7 @@ impl Pve {
     }
 
     /// Refuses a guest that cannot fit.
-    pub(super) async fn check_room(&self, guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
+    pub(super) async fn check_room(&self, guest: &NewGuest, seen: &Inventory) -> Result<(), Fault> {
         check_memory(guest, seen)?;
         let storage = named(guest.storage.as_deref())?;
         match self.storage_state(&guest.host, storage).await {
@@ -64,7 +64,7 @@ impl Pve {
     }
 }
 
-fn check_memory(guest: &NewGuest, seen: &Observed) -> Result<(), Fault> {
+fn check_memory(guest: &NewGuest, seen: &Inventory) -> Result<(), Fault> {
     let host = &guest.host;
     let memory = seen
         .hosts

@@ -18,7 +18,7 @@ use super::http::{Answer, Transport};
 use super::remark::Voice;
 use super::requests::{self, Call};
 use super::settings::PveSettings;
-use super::task::Paces;
+use super::task::StepDurations;
 use super::upid::Upid;
 use super::upload::Upload;
 
@@ -33,7 +33,7 @@ pub struct Pve {
     pub(super) guard: Guard,
     pub(super) boots: BootSchedule,
     pub(super) voice: Voice,
-    pub(super) paces: Paces,
+    pub(super) paces: StepDurations,
     pub(super) version: tokio::sync::OnceCell<Version>,
     pub(super) vmids: tokio::sync::OnceCell<RangeInclusive<u32>>,
     no_quorum_until: AtomicI64,
@@ -80,7 +80,7 @@ impl Pve {
             guard: Guard::new(settings.limits.per_storage),
             boots: BootSchedule::default(),
             voice: Voice::default(),
-            paces: Paces::default(),
+            paces: StepDurations::default(),
             settings,
             version: tokio::sync::OnceCell::new(),
             vmids: tokio::sync::OnceCell::new(),

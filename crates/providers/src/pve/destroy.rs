@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, Power};
+use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, PowerState};
 
 use super::client::{Pve, by_kind, name_of};
 use super::fault::{Fault, Reason};
@@ -137,10 +137,10 @@ impl Pve {
     /// Does the next thing: switches the guest off, or removes it.
     async fn remove_once(&self, located: &Located) -> Result<(), Fault> {
         match self.power_of(located).await? {
-            Power::Stopped => {}
+            PowerState::Stopped => {}
             // That takes a while, so the guest is proven again before it is removed.
-            Power::Running => return self.switch_off(located).await,
-            Power::Unknown => {
+            PowerState::Running => return self.switch_off(located).await,
+            PowerState::Unknown => {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("whether {name} runs is unknown");
                 return Err(Fault::new(Class::Broken, Reason::Other, detail));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use homestak_engine::ports::{
-    Bytes, Class, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, Power,
+    Bytes, Class, GuestKind, GuestRef, GuestUuid, Mib, ObservedGuest, PowerState,
 };
 use serde_json::Value;
 
@@ -229,7 +229,7 @@ impl Pve {
     }
 
     /// Asks whether a guest runs; the list is up to ten seconds late.
-    pub(super) async fn power_of(&self, located: &Located) -> Result<Power, Fault> {
+    pub(super) async fn power_of(&self, located: &Located) -> Result<PowerState, Fault> {
         Ok(power(&text_of(&self.status_of(located).await?, "status")))
     }
 
@@ -267,7 +267,7 @@ impl Pve {
         // The configuration shows changes that wait for a restart; a guest that runs has the sizes
         // it was started with.
         let running = |field: &str| {
-            let value = status.get(field).filter(|_| power == Power::Running);
+            let value = status.get(field).filter(|_| power == PowerState::Running);
             value.and_then(quirks::parse_u64).filter(|size| *size > 0)
         };
         let cores = running("cpus").or_else(|| config.number("cores"));
@@ -284,7 +284,7 @@ impl Pve {
             created_as: identity::created_as(&tags, located.vmid).map(Into::into),
             run: config.notes().and_then(identity::run_in_notes),
             contested: None,
-            is_stranger: false,
+            is_unrelated: false,
             power,
             template: config.flag("template"),
             lock: config.lock(),

@@ -1,10 +1,10 @@
 //! Everything at once: one request, whatever the number of guests and hosts.
 //!
-//! In: the cluster's list of resources. Out: [`Observed`].
+//! In: the cluster's list of resources. Out: [`Inventory`].
 //! Never: one request per guest; a guess: what the list does not say is unknown.
 
 use homestak_engine::ports::{
-    Bytes, GuestKind, Observed, ObservedGuest, ObservedHost, ObservedStorage, Power,
+    Bytes, GuestKind, Inventory, ObservedGuest, ObservedHost, ObservedStorage, PowerState,
 };
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ use super::requests::{Call, RESOURCES};
 
 impl Pve {
     /// Looks at everything.
-    pub(super) async fn look(&self) -> Result<Observed, Fault> {
+    pub(super) async fn look(&self) -> Result<Inventory, Fault> {
         let data = self.ask(&Call::to(&RESOURCES)).await?;
         let mut observed = observed(&data)?;
         observed.requests = 1;
@@ -31,11 +31,11 @@ impl Pve {
 }
 
 /// Reads the list of resources.
-pub fn observed(data: &Value) -> Result<Observed, Fault> {
+pub fn observed(data: &Value) -> Result<Inventory, Fault> {
     let rows = data
         .as_array()
         .ok_or_else(|| Fault::garbage("the list of resources is no list"))?;
-    let mut observed = Observed::default();
+    let mut observed = Inventory::default();
     for row in rows {
         match text_of(row, "type").as_str() {
             "qemu" => observed.guests.extend(guest(GuestKind::Vm, row)),
@@ -55,7 +55,7 @@ pub fn observed(data: &Value) -> Result<Observed, Fault> {
     });
     observed.hosts.dedup_by(|b, a| a.name == b.name);
     observed.guests.sort_by(|a, b| {
-        let rank = |guest: &ObservedGuest| (guest.power == Power::Unknown, text(guest));
+        let rank = |guest: &ObservedGuest| (guest.power == PowerState::Unknown, text(guest));
         a.vmid.cmp(&b.vmid).then_with(|| rank(a).cmp(&rank(b)))
     });
     observed.guests.dedup_by_key(|guest| guest.vmid);
@@ -84,7 +84,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
     let nameless = blank || made_up.contains(&text_of(row, "name"));
     let number = |field: &str| number(field).filter(|size| *size > 0 && !blank);
     let power = match power(&text_of(row, "status")) {
-        Power::Running if blank => Power::Unknown,
+        PowerState::Running if blank => PowerState::Unknown,
         power => power,
     };
     Some(ObservedGuest {
@@ -102,7 +102,7 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
         created_as: identity::created_as(&tags, vmid).map(Into::into),
         run: None,
         contested: None,
-        is_stranger: false,
+        is_unrelated: false,
         power,
         template: row
             .get("template")
@@ -117,11 +117,11 @@ fn guest(kind: GuestKind, row: &Value) -> Option<ObservedGuest> {
 }
 
 /// Reads whether a guest runs.
-pub(super) fn power(status: &str) -> Power {
+pub(super) fn power(status: &str) -> PowerState {
     match status {
-        "running" | "paused" | "suspended" | "prelaunch" => Power::Running,
-        "stopped" => Power::Stopped,
-        _ => Power::Unknown,
+        "running" | "paused" | "suspended" | "prelaunch" => PowerState::Running,
+        "stopped" => PowerState::Stopped,
+        _ => PowerState::Unknown,
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(observed.storages[0].available, None, "it is not known");
         assert_eq!(observed.storages[0].content, ["iso", "vztmpl"]);
         let made = &observed.guests[0];
-        assert_eq!((made.vmid, made.power), (101.into(), Power::Unknown));
+        assert_eq!((made.vmid, made.power), (101.into(), PowerState::Unknown));
         assert_eq!(made.manifest.as_deref(), Some("n1"));
         assert!(made.uuid.is_some() && made.name.is_empty() && made.memory.is_none());
         assert_eq!(observed.guests[1].uuid, None);

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use homestak_engine::ports::{Class, GuestRef, Halt, Power, Sent};
+use homestak_engine::ports::{Class, GuestRef, Halt, PowerState, Sent};
 
 use super::client::{Pve, by_kind, name_of, upid};
 use super::fault::{Fault, Reason};
@@ -24,7 +24,7 @@ impl Pve {
     /// Starts a guest.
     pub(super) async fn power_on(&self, guest: &GuestRef) -> Result<(), Fault> {
         self.boots.started(&guest.host, &guest.uuid);
-        self.bring_to(guest, Power::Running, |located, _| {
+        self.bring_to(guest, PowerState::Running, |located, _| {
             by_kind(located.kind, &VM_START, &CT_START)
         })
         .await
@@ -34,7 +34,7 @@ impl Pve {
     pub(super) async fn power_off(&self, guest: &GuestRef, halt: Halt) -> Result<(), Fault> {
         // Older versions do not know the parameter and refuse the whole call.
         let overrule = self.version().await?.number >= (8, 2);
-        self.bring_to(guest, Power::Stopped, |located, first| match halt {
+        self.bring_to(guest, PowerState::Stopped, |located, first| match halt {
             Halt::Graceful(patience) if first => by_kind(located.kind, &VM_SHUTDOWN, &CT_SHUTDOWN)
                 .param("timeout", patience.as_secs().max(1))
                 .param("forceStop", 1),
@@ -48,7 +48,7 @@ impl Pve {
     async fn bring_to(
         &self,
         guest: &GuestRef,
-        wanted: Power,
+        wanted: PowerState,
         call: impl Fn(&Located, bool) -> Call + Send + Sync,
     ) -> Result<(), Fault> {
         let _turn = self.turn(guest).await;
@@ -102,7 +102,7 @@ impl Pve {
     }
 
     /// Waits until the state is as wanted: with high availability the task only asks for it.
-    async fn wait_for_power(&self, located: &Located, wanted: Power) -> Result<(), Fault> {
+    async fn wait_for_power(&self, located: &Located, wanted: PowerState) -> Result<(), Fault> {
         let started = self.clock.now();
         let mut said = false;
         loop {
@@ -113,9 +113,9 @@ impl Pve {
             if !said {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let state = match wanted {
-                    Power::Running => "running",
-                    Power::Stopped => "stopped",
-                    Power::Unknown => "settled",
+                    PowerState::Running => "running",
+                    PowerState::Stopped => "stopped",
+                    PowerState::Unknown => "settled",
                 };
                 self.voice.waiting(format!("{name} to be {state}"));
                 said = true;

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use homestak_engine::ports::{
-    Capabilities, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Leased, Mib, NewGuest,
-    NewIdentity, Observed, ObservedGuest, PortError, Provider, Reach,
+    Capabilities, Gib, GuestKind, GuestRef, GuestUuid, Halt, ImageWanted, Inventory, Leased, Mib,
+    NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Reach,
 };
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ impl Provider for Pve {
         })
     }
 
-    async fn observe(&self) -> Result<Observed, PortError> {
+    async fn observe(&self) -> Result<Inventory, PortError> {
         describe(self.look().await, || format!("look at {}", self.place()))
     }
 

@@ -83,7 +83,7 @@ pub struct RunningTask {
 /// How long tasks of each kind run on each host, so that few requests ask for their state and an
 /// end is seen soon.
 #[derive(Default)]
-pub(super) struct Paces(Mutex<BTreeMap<(String, String), Pace>>);
+pub(super) struct StepDurations(Mutex<BTreeMap<(String, String), Pace>>);
 
 #[derive(Clone, Copy)]
 struct Pace {
@@ -93,7 +93,7 @@ struct Pace {
     last: Duration,
 }
 
-impl Paces {
+impl StepDurations {
     fn known(&self) -> MutexGuard<'_, BTreeMap<(String, String), Pace>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

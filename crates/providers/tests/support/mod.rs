@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use homestak_core::doc::scalar::SiteId;
 use homestak_engine::ports::{
-    DiskSource, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Identity, Mib, NewGuest, Nic,
-    PortError, Seed,
+    DiskSource, FirstBootConfig, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Mib, NewGuest,
+    Nic, PortError, Seed,
 };
 use homestak_providers::pve::identity::Marks;
 use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
@@ -114,7 +114,7 @@ pub fn vm(nth: u32) -> NewGuest {
             user_data: "#cloud-config\n".to_owned(),
             meta_data: format!("instance-id: {}\n", uuid(nth)),
             network_config: "version: 2\n".to_owned(),
-            identity: Identity {
+            identity: FirstBootConfig {
                 uuid: uuid(nth),
                 hostname: format!("node{nth}"),
                 user: "ops".to_owned(),

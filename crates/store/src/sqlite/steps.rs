@@ -64,5 +64,5 @@ fn with_steps(text: &str) -> Option<(u32, String, Vec<StepId>)> {
     let steps = steps(&plan);
     json["steps"] = json!(steps);
     let ids = steps.iter().map(|step| step.id.clone()).collect();
-    Some((plan.form, json.to_string(), ids))
+    Some((plan.format, json.to_string(), ids))
 }

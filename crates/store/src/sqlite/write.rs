@@ -107,7 +107,7 @@ impl Beginning {
             mark: mark.to_owned(),
             hosts: to_string(&plan.hosts).map_err(Fault::nonsense)?,
             plan: to_string(plan).map_err(Fault::nonsense)?,
-            form: plan.form,
+            form: plan.format,
             kinds: kinds(plan),
             at: row::from_time(at)?,
         })

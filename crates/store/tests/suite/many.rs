@@ -101,7 +101,7 @@ pub(crate) fn one_that_is_refused_does_not_spoil_the_others(ground: &impl Ground
             .await
             .unwrap();
         let nobody = RunId(id.0 + 1);
-        let web = |step| known(step, Happened::Intent, record("web", NodeStatus::Made));
+        let web = |step| known(step, Happened::Intent, record("web", NodeStatus::Created));
         let entries: Vec<_> = (0..40).map(web).collect();
         let orders = entries.iter().enumerate().map(|(at, entry)| {
             let run = if at % 10 == 7 { nobody } else { id };

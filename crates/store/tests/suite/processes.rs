@@ -31,7 +31,7 @@ pub(crate) fn play(ground: &impl Ground, role: &str) {
             "append" => {
                 let id = RunId(number(1));
                 for step in 0..usize::try_from(number(2)).unwrap() {
-                    let known = known(step, done(), record("web", NodeStatus::Made));
+                    let known = known(step, done(), record("web", NodeStatus::Created));
                     journal.append(id, &known).await.unwrap();
                     acknowledge(step);
                 }

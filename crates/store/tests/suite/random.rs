@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use homestak_core::plan::{NodeRecord, NodeStatus, Place};
+use homestak_core::plan::{NodeLocation, NodeRecord, NodeStatus};
 use homestak_engine::journal::{Ending, Entry, Happened, Journal, RunId, Trouble};
 use homestak_engine::ports::{Class, Next, Sent};
 use jiff::Timestamp;
@@ -51,7 +51,7 @@ fn happened() -> impl Strategy<Value = Happened> {
 fn records() -> impl Strategy<Value = NodeRecord> {
     let status = prop::sample::select(vec![
         NodeStatus::Creating,
-        NodeStatus::Made,
+        NodeStatus::Created,
         NodeStatus::Ready,
         NodeStatus::Destroying,
         NodeStatus::Destroyed,
@@ -74,7 +74,7 @@ fn records() -> impl Strategy<Value = NodeRecord> {
             record.guest.vmid = vmid.filter(|id| *id != 0).map(Into::into);
             record.address = address;
             if inside {
-                record.place = Place::Inside("pve".into());
+                record.location = NodeLocation::Inside("pve".into());
                 record.source = None;
             }
             record

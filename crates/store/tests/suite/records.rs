@@ -24,7 +24,7 @@ pub(crate) fn the_newest_record_of_each_node_counts(ground: &impl Ground) {
         for (name, status) in [
             ("web", NodeStatus::Creating),
             ("db", NodeStatus::Creating),
-            ("web", NodeStatus::Made),
+            ("web", NodeStatus::Created),
             ("web", NodeStatus::Ready),
         ] {
             tell(&*journal, id, &record(name, status)).await;
@@ -35,10 +35,10 @@ pub(crate) fn the_newest_record_of_each_node_counts(ground: &impl Ground) {
             .await
             .unwrap();
         tell(&*journal, later, &record("web", NodeStatus::Destroying)).await;
-        tell(&*journal, id, &record("web", NodeStatus::Made)).await;
+        tell(&*journal, id, &record("web", NodeStatus::Created)).await;
         let expected = [
             record("db", NodeStatus::Creating),
-            record("web", NodeStatus::Made),
+            record("web", NodeStatus::Created),
         ];
         for journal in [journal, ground.open()] {
             let found = journal.records(&scope("m", "father")).await.unwrap();
@@ -115,8 +115,8 @@ pub(crate) fn a_forgotten_node_is_gone_until_it_is_seen_again(ground: &impl Grou
         assert_eq!(ground.open().records(&father).await.unwrap(), []);
         // What was written down stays.
         assert_eq!(journal.run(id).await.unwrap().unwrap().entries.len(), 1);
-        tell(&*journal, id, &record("web", NodeStatus::Made)).await;
+        tell(&*journal, id, &record("web", NodeStatus::Created)).await;
         let found = ground.open().records(&father).await.unwrap();
-        assert_eq!(found, [record("web", NodeStatus::Made)]);
+        assert_eq!(found, [record("web", NodeStatus::Created)]);
     });
 }

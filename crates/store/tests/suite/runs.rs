@@ -15,9 +15,9 @@ pub(crate) fn a_run_is_read_back_as_it_was_written(ground: &impl Ground) {
         let plan = plan("edge", 3);
         let entries = [
             known(0, Happened::Intent, record("node-0", NodeStatus::Creating)),
-            known(0, done(), record("node-0", NodeStatus::Made)),
+            known(0, done(), record("node-0", NodeStatus::Created)),
             entry(1, Happened::Intent),
-            known(1, done(), record("node-0", NodeStatus::Made)),
+            known(1, done(), record("node-0", NodeStatus::Created)),
             entry(1, Happened::Settled),
         ];
         let journal = ground.open();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use homestak_core::plan::{Options, Verb};
+use homestak_core::plan::{PlanOptions, Verb};
 use homestak_driver::Session;
 use homestak_driver::error::count;
 use homestak_driver::job::Job;
@@ -41,7 +41,7 @@ pub(super) fn run(
             let job = Job::open(choice, None, session, &settings.driver, screen)?;
             block_on(async {
                 // A host that cannot be planned for is checked without: that says why.
-                let plan = job.plan(&Options::new(Verb::Apply)).await.ok();
+                let plan = job.plan(&PlanOptions::new(Verb::Apply)).await.ok();
                 let hosts = &job.driver.hosts;
                 hosts.of(name).check(name, plan.as_ref()).await
             })??

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use homestak_core::plan::{OnError, Options, Plan};
+use homestak_core::plan::{OnError, Plan, PlanOptions};
 use homestak_driver::plan_file;
 use homestak_driver::select::Choice;
 
@@ -53,7 +53,7 @@ fn plan_named(args: &ApplyArgs, choice: &mut Choice) -> Option<PathBuf> {
 
 async fn apply(
     context: &CommandContext<'_>,
-    options: &Options,
+    options: &PlanOptions,
     keep: bool,
     written: Option<&Plan>,
 ) -> Outcome {

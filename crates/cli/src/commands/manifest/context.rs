@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use homestak_core::doc::scalar::SiteId;
-use homestak_core::plan::{Options, Plan, Verb};
+use homestak_core::plan::{Plan, PlanOptions, Verb};
 use homestak_driver::hosts::local;
 use homestak_driver::job::{self, refusals};
 use homestak_driver::runs::{Ending, RunHead, Status, UndoEffect, UndoItem, first};
@@ -34,8 +34,8 @@ pub(super) struct CommandContext<'a> {
 }
 
 /// Turns flags into what is planned.
-pub(super) fn options(wish: &WishArgs) -> Options {
-    Options {
+pub(super) fn options(wish: &WishArgs) -> PlanOptions {
+    PlanOptions {
         verb: Verb::Apply,
         prune: wish.prune,
         depth: wish.depth,
@@ -80,7 +80,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Plans, shows the plan, asks when something is removed, and carries it out.
-    pub(super) async fn run(&self, options: &Options, question: &str) -> Outcome {
+    pub(super) async fn run(&self, options: &PlanOptions, question: &str) -> Outcome {
         if self.carry.dry_run {
             return super::plan::show(&self.job.plan(options).await?, self, options);
         }

@@ -1,6 +1,6 @@
 //! `homestak manifest destroy`: what the manifest made is removed, children before their parents.
 
-use homestak_core::plan::{Options, Verb};
+use homestak_core::plan::{PlanOptions, Verb};
 
 use super::context::CommandContext;
 use crate::args::DestroyArgs;
@@ -18,10 +18,10 @@ pub(super) fn run(args: &DestroyArgs, settings: &Settings, printer: &Printer) ->
         settings,
         printer,
     )?;
-    let options = Options {
+    let options = PlanOptions {
         on_error: args.on_error,
         parallelism: args.parallel.map(|n| n as usize),
-        ..Options::new(Verb::Destroy)
+        ..PlanOptions::new(Verb::Destroy)
     };
     let work = context.run(&options, "Destroy these guests, with their disks?");
     run_command(work, &context.screen, printer)

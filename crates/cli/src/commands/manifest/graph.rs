@@ -40,7 +40,7 @@ pub(super) fn run(
         ))
         .hint(format!("homestak manifest show {name}")));
     }
-    let picture = resolved.picture(args.host.as_deref());
+    let picture = resolved.diagram(args.host.as_deref());
     let drawn = match format {
         GraphFormat::Tree => draw::tree(
             &picture,

@@ -22,7 +22,7 @@ mod validate;
 
 use std::process::ExitCode;
 
-use homestak_core::resolve::{Request, manifest};
+use homestak_core::resolve::{ResolveOptions, manifest};
 use serde_json::json;
 
 use super::Outcome;
@@ -126,7 +126,7 @@ fn list(settings: &Settings, printer: &Printer) -> Outcome {
     let session = settings.session()?;
     let mut rows = Vec::new();
     for name in session.catalog.manifests.keys() {
-        let (resolved, faults) = manifest(&session.catalog, name, &Request::default());
+        let (resolved, faults) = manifest(&session.catalog, name, &ResolveOptions::default());
         let valid = faults.errors() == 0;
         let (pattern, nodes, description) =
             resolved.as_ref().map_or_else(Default::default, |resolved| {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use homestak_api::durable::{self, Access};
-use homestak_core::plan::{Options, Plan};
+use homestak_core::plan::{Plan, PlanOptions};
 use homestak_driver::{DriverError, plan_file};
 use serde_json::Value as Json;
 
@@ -35,7 +35,7 @@ pub(super) fn run(args: &PlanArgs, settings: &Settings, printer: &Printer) -> Ou
 }
 
 /// Shows a plan as the result of a command.
-pub(super) fn show(plan: &Plan, context: &CommandContext<'_>, options: &Options) -> Outcome {
+pub(super) fn show(plan: &Plan, context: &CommandContext<'_>, options: &PlanOptions) -> Outcome {
     let printer = context.printer;
     if printer.shape.json {
         printer.raw_json(&written(plan, context, options));
@@ -45,7 +45,7 @@ pub(super) fn show(plan: &Plan, context: &CommandContext<'_>, options: &Options)
     Ok(ExitCode::from(if plan.refusals.is_empty() { 0 } else { 3 }))
 }
 
-fn written(plan: &Plan, context: &CommandContext<'_>, options: &Options) -> Json {
+fn written(plan: &Plan, context: &CommandContext<'_>, options: &PlanOptions) -> Json {
     let is_new = !context.job.driver.session.has_id;
     with_kind(
         "manifest.plan",

@@ -1,7 +1,7 @@
 //! `homestak manifest reidentify`: guests that were created before sites had an id get an identity
 //! of this site.
 
-use homestak_core::plan::{Options, Verb};
+use homestak_core::plan::{PlanOptions, Verb};
 
 use super::context::CommandContext;
 use crate::args::{CarryArgs, ManifestArgs};
@@ -18,7 +18,7 @@ pub(super) fn run(
     printer: &Printer,
 ) -> Outcome {
     let context = CommandContext::open("reidentify", manifest.choice(), carry, settings, printer)?;
-    let options = Options::new(Verb::Reidentify);
+    let options = PlanOptions::new(Verb::Reidentify);
     let work = context.run(&options, "Give these guests their new identity?");
     run_command(work, &context.screen, printer)
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use homestak_core::doc::emit::emit;
 use homestak_core::doc::{Sources, Value};
 use homestak_core::resolve::spec::spec;
-use homestak_core::resolve::{Resolved, ResolvedNode, Reveal, Sheet};
+use homestak_core::resolve::{ResolvedJson, ResolvedManifest, ResolvedNode, SecretVisibility};
 use homestak_driver::error::count;
 use homestak_driver::select::select;
 use homestak_driver::{DriverError, Session};
@@ -47,7 +47,7 @@ pub(super) fn run(
         }
     };
     if printer.shape.json {
-        let mut body = resolved.sheet().json();
+        let mut body = resolved.render().json();
         let rendered: Vec<Json> = nodes
             .iter()
             .map(|node| node_json(node, &session, options))
@@ -65,15 +65,19 @@ pub(super) fn run(
 }
 
 /// Values of secrets are shown on request only.
-pub(crate) fn reveal(show_secrets: bool) -> Reveal {
+pub(crate) fn reveal(show_secrets: bool) -> SecretVisibility {
     if show_secrets {
-        Reveal::Exposed
+        SecretVisibility::Exposed
     } else {
-        Reveal::Masked
+        SecretVisibility::Masked
     }
 }
 
-fn node_spec(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Option<Sheet> {
+fn node_spec(
+    node: &ResolvedNode,
+    session: &Session,
+    options: &Options<'_>,
+) -> Option<ResolvedJson> {
     let name = &node.spec.as_ref()?.value;
     spec(
         &session.catalog,
@@ -84,7 +88,7 @@ fn node_spec(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> O
 }
 
 fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> Json {
-    let sheet = node.sheet();
+    let sheet = node.render();
     let resolved_spec = node_spec(node, session, options);
     let origins = options.origin.then(|| {
         let sources = &session.catalog.sources;
@@ -95,7 +99,7 @@ fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> J
         )
     });
     let mut json = sheet.into_json();
-    json["resolved_spec"] = resolved_spec.map_or(Json::Null, Sheet::into_json);
+    json["resolved_spec"] = resolved_spec.map_or(Json::Null, ResolvedJson::into_json);
     if let Some((own, of_spec)) = origins {
         json["origins"] = own;
         json["spec_origins"] = of_spec;
@@ -104,7 +108,7 @@ fn node_json(node: &ResolvedNode, session: &Session, options: &Options<'_>) -> J
 }
 
 fn one(node: &ResolvedNode, session: &Session, options: &Options<'_>, printer: &Printer) {
-    let sheet = node.sheet();
+    let sheet = node.render();
     let resolved_spec = node_spec(node, session, options);
     if options.origin {
         let sources = &session.catalog.sources;
@@ -126,19 +130,19 @@ fn one(node: &ResolvedNode, session: &Session, options: &Options<'_>, printer: &
 }
 
 fn overview(
-    resolved: &Resolved,
+    resolved: &ResolvedManifest,
     nodes: &[&ResolvedNode],
     session: &Session,
     options: &Options<'_>,
     printer: &Printer,
 ) {
-    let sheet = resolved.sheet();
+    let sheet = resolved.render();
     let sources = &session.catalog.sources;
     if options.origin {
         let mut rows = origin_rows(&sheet, sources);
         for node in nodes {
             rows.extend(
-                origin_rows(&node.sheet(), sources)
+                origin_rows(&node.render(), sources)
                     .into_iter()
                     .map(|mut row| {
                         row[0] = format!("{}.{}", node.name, row[0]);
@@ -196,7 +200,7 @@ fn row(node: &ResolvedNode) -> Vec<String> {
 }
 
 /// Returns value, what it is and where it comes from, for a table.
-pub(crate) fn origin_rows(sheet: &Sheet, sources: &Sources) -> Vec<Vec<String>> {
+pub(crate) fn origin_rows(sheet: &ResolvedJson, sources: &Sources) -> Vec<Vec<String>> {
     let json = sheet.json();
     let rows = sheet.origins().iter().map(|(path, origin)| {
         vec![
@@ -209,7 +213,7 @@ pub(crate) fn origin_rows(sheet: &Sheet, sources: &Sources) -> Vec<Vec<String>> 
 }
 
 /// Returns origins as a JSON mapping from path to place.
-pub(crate) fn origins_json(sheet: &Sheet, sources: &Sources) -> Json {
+pub(crate) fn origins_json(sheet: &ResolvedJson, sources: &Sources) -> Json {
     let origins = sheet.origins().iter();
     Json::Object(
         origins

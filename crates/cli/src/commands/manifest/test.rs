@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use homestak_core::plan::{OnError, Options, Plan, Verb};
+use homestak_core::plan::{OnError, Plan, PlanOptions, Verb};
 use homestak_driver::DriverError;
 use homestak_driver::configure::notice_not_applied;
 use homestak_driver::hosts::local::{self, LOCAL};
@@ -198,14 +198,14 @@ async fn verify_nodes(
 
 async fn destroy(
     context: &CommandContext<'_>,
-    options: &Options,
+    options: &PlanOptions,
     report: &mut Report,
 ) -> Result<Option<Ending>, DriverError> {
     let begun = now(context);
-    let options = Options {
+    let options = PlanOptions {
         on_error: options.on_error,
         parallelism: options.parallelism,
-        ..Options::new(Verb::Destroy)
+        ..PlanOptions::new(Verb::Destroy)
     };
     let plan = context.job.plan(&options).await?;
     let ended = if plan.is_empty() {

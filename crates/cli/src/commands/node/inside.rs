@@ -1,7 +1,7 @@
 //! Which way leads into a node without SSH to itself.
 
 use homestak_core::observed::GuestKind;
-use homestak_core::plan::Place;
+use homestak_core::plan::NodeLocation;
 use homestak_driver::hosts::local::{self, LOCAL, Local, Node};
 use homestak_driver::nodes::{self, Known};
 use homestak_driver::runs::{Journal, Which};
@@ -49,11 +49,11 @@ pub(super) async fn find(
         ))
         .hint("homestak sim status shows the simulator"));
     }
-    if !known.traits.is_entered {
+    if !known.traits.has_direct_shell {
         return Ok(Inside::Elsewhere(Box::new(known)));
     }
-    match &known.record.place {
-        Place::Host(_) => {
+    match &known.record.location {
+        NodeLocation::Host(_) => {
             let uuid = &known.record.guest.uuid;
             let mut here = on_machine(settings, |node| node.guest() == uuid)?;
             let found = here.pop().ok_or_else(|| {
@@ -62,7 +62,7 @@ pub(super) async fn find(
             })?;
             Ok(Inside::Here(Box::new(found)))
         }
-        Place::Inside(parent) => {
+        NodeLocation::Inside(parent) => {
             let which = Which {
                 manifest: Some(known.scope.manifest.clone()),
                 host: Some(known.scope.host.clone()),

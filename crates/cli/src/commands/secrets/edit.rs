@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use homestak_core::catalog::{Catalog, Input};
+use homestak_core::catalog::{Catalog, InputDocument};
 use homestak_core::doc::DocumentKind;
 use homestak_driver::DriverError;
 use homestak_driver::secrets::{open_sealed, sealed, sealed_text, who};
@@ -94,7 +94,7 @@ pub(super) fn run(named: Option<&Path>, settings: &Settings, printer: &Printer) 
 
 /// Checks that the change is still a secrets document, and shows every fault.
 fn check(text: &str, printer: &Printer) -> Result<(), DriverError> {
-    let input = Input {
+    let input = InputDocument {
         kind: DocumentKind::Secrets,
         name: "secrets".into(),
         path: "(your change)".into(),

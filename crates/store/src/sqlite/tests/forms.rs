@@ -43,12 +43,12 @@ fn fill(journal: &Sqlite) {
             sample::known(
                 0,
                 sample::done(),
-                sample::record("node-0", NodeStatus::Made),
+                sample::record("node-0", NodeStatus::Created),
             ),
             sample::known(
                 1,
                 Happened::Intent,
-                sample::record("gone", NodeStatus::Made),
+                sample::record("gone", NodeStatus::Created),
             ),
             sample::entry(1, Happened::Failed(sample::trouble())),
         ];
@@ -74,13 +74,13 @@ fn check(journal: &Sqlite, form: usize) {
     let site = (form > 1).then(sample::site);
     let plan = Plan {
         // The fourth form of the file has plans of the third.
-        form: u32::try_from(form.min(3)).unwrap(),
+        format: u32::try_from(form.min(3)).unwrap(),
         site: site.clone(),
         ..sample::plan("edge", 1)
     };
     let record = NodeRecord {
         site,
-        ..sample::record("node-0", NodeStatus::Made)
+        ..sample::record("node-0", NodeStatus::Created)
     };
     wait(async {
         let runs = journal.runs(Some("edge")).await.unwrap();
@@ -92,7 +92,7 @@ fn check(journal: &Sqlite, form: usize) {
         );
         let run = journal.run(runs[1].id).await.unwrap().unwrap();
         assert_eq!(run.plan, plan);
-        assert_eq!(run.head.form, plan.form);
+        assert_eq!(run.head.form, plan.format);
         let steps: Vec<_> = run.entries.iter().map(|entry| entry.step.clone()).collect();
         assert_eq!(steps, [0, 0, 1, 1].map(sample::step));
         assert_eq!(run.entries[3].happened, Happened::Failed(sample::trouble()));

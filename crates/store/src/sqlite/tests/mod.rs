@@ -54,7 +54,7 @@ fn broken<T>(result: Result<T, JournalError>) -> (String, String) {
 fn turn(step: usize) -> Entry {
     let status = match step / 10 % 3 {
         0 => NodeStatus::Creating,
-        1 => NodeStatus::Made,
+        1 => NodeStatus::Created,
         _ => NodeStatus::Ready,
     };
     let name = format!("node-{}", step % 10);

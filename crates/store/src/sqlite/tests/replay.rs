@@ -82,7 +82,7 @@ fn what_is_known_of_nodes_follows_from_the_entries() {
     let dir = tempfile::tempdir().unwrap();
     let all = [
         NodeStatus::Creating,
-        NodeStatus::Made,
+        NodeStatus::Created,
         NodeStatus::Ready,
         NodeStatus::Destroying,
         NodeStatus::Destroyed,

@@ -1,12 +1,9 @@
-//! The kinds of cards, and their colours in all formats.
-//!
-//! In: the kind as the manifest writes it. Out: a [`Kind`] with class name and colours.
-//! Never: refusing a kind; an unknown one is drawn in grey under its own name.
+//! The kinds of cards with their class names and colours in all formats.
 
-/// What a card stands for.
+/// The kind of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    /// A machine that exists already: the top of the picture.
+pub(super) enum CardKind {
+    /// A host, at the top of the diagram.
     Host,
     Pve,
     K3s,
@@ -26,8 +23,8 @@ const fn colours(fill: &'static str, stroke: &'static str, text: &'static str) -
     Colours { fill, stroke, text }
 }
 
-impl Kind {
-    /// All kinds, in the order of the legend: from the outside in.
+impl CardKind {
+    /// All kinds, in the order of the legend.
     pub(super) const ALL: [Self; 6] = [
         Self::Host,
         Self::Pve,
@@ -47,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// The name as a class in SVG and Mermaid.
+    /// The class name in SVG and Mermaid.
     pub(super) fn class(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -59,8 +56,8 @@ impl Kind {
         }
     }
 
-    /// What the legend says.
-    pub(super) fn meaning(self) -> &'static str {
+    /// The label in the legend.
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Pve => "Proxmox VE",

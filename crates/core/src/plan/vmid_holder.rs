@@ -1,21 +1,20 @@
-//! Whose the guest is that has the id a node should get, in words.
-//!
-//! Wording only: whether a guest is a node's is decided in `owner`.
+//! Describes the guest that already has the vmid of a node. Whether a guest is the node's own is
+//! decided in `guest_index`.
 
 use crate::observed::ObservedGuest;
 
-use super::Inputs;
-use super::owner::is_identity_of;
+use super::PlanInputs;
+use super::guest_index::is_identity_of;
 
-/// Says whose a guest with the id of a node is, and what to do. The names of a host entry and of
-/// a manifest are part of an identity, so that renaming either leaves guests under the old name.
-pub(super) fn whose(
-    inputs: &Inputs<'_>,
+/// Returns to whom a guest with the vmid of a node belongs, and a hint. The names of the host entry and
+/// of the manifest are part of an identity, so guests keep the old name when either is renamed.
+pub(super) fn describe_holder(
+    inputs: &PlanInputs<'_>,
     holder: &ObservedGuest,
     (host, node): (&str, &str),
 ) -> (String, String) {
     let named = format!("`{}`", holder.name);
-    let choose = "write another `vmid`, or leave it out to have one chosen".to_owned();
+    let choose = "set another `vmid`, or remove it to have one assigned".to_owned();
     let ours = holder.site.as_ref() == Some(inputs.site);
     let (Some(manifest), Some(uuid)) = (&holder.manifest, &holder.uuid) else {
         return (named, choose);
@@ -28,7 +27,7 @@ pub(super) fn whose(
             choose,
         );
     }
-    let mut recorded = inputs.elsewhere.0.iter();
+    let mut recorded = inputs.other_records.0.iter();
     let recorded = recorded.find(|(_, record)| record.guest.uuid == *uuid);
     let mut hosts = inputs.catalog.guest_hosts().map(String::as_str);
     let (manifest, of_host) = match recorded {
@@ -43,39 +42,37 @@ pub(super) fn whose(
         }
     };
     let on = of_host.map_or_else(String::new, |host| format!(" on the host `{host}`"));
-    let whose = format!("{named} of the manifest `{manifest}`{on}");
+    let owner = format!("{named} of the manifest `{manifest}`{on}");
     if manifest != inputs.resolved.name {
         if inputs.catalog.manifests.contains_key(manifest) {
-            return (whose, choose);
+            return (owner, choose);
         }
         let hint = format!(
-            "the site has no manifest `{manifest}`: if it was renamed, its guests stay those of `{manifest}`; \
-             give it that name again (`manifests/{manifest}.yaml`), or remove them with homestak \
-             manifest destroy --manifest-file FILE, where FILE says `name: {manifest}`"
+            "the site has no manifest `{manifest}`: if it was renamed, its guests still belong to `{manifest}`; \
+             rename it back (`manifests/{manifest}.yaml`), or delete them with homestak manifest \
+             destroy --manifest-file FILE, where FILE contains `name: {manifest}`"
         );
-        return (whose, hint);
+        return (owner, hint);
     }
     match of_host {
         Some(of) if of == host || inputs.catalog.guest_hosts().any(|one| one == of) => {
-            (whose, choose)
+            (owner, choose)
         }
         Some(of) => {
             let hint = format!(
-                "the site has no host `{of}`: if it was renamed, its guests stay those of `{of}`; \
-                 give it that name again (`nodes/{of}.yaml`), or keep it beside the new one until \
-                 homestak manifest destroy -M {manifest} -H {of} has removed them"
+                "the site has no host `{of}`: if it was renamed, its guests still belong to `{of}`; \
+                 rename it back (`nodes/{of}.yaml`), or keep both until homestak manifest destroy \
+                 -M {manifest} -H {of} has deleted them"
             );
-            (whose, hint)
+            (owner, hint)
         }
         None => {
-            let whose = format!(
-                "{whose}, whose identity is of another host or node than any that this site names"
-            );
+            let owner = format!("{owner}, whose identity matches no host or node of this site");
             let hint = format!(
-                "if `{host}` or `{node}` was renamed, its guests stay those of the old name: \
-                 give it that name again"
+                "if `{host}` or `{node}` was renamed, its guests still belong to the old name: \
+                 rename it back"
             );
-            (whose, hint)
+            (owner, hint)
         }
     }
 }

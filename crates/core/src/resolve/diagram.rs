@@ -1,18 +1,15 @@
-//! A resolved manifest as something to draw.
-//!
-//! In: [`Resolved`]. Out: [`Topology`] of `draw`, with names as indices and values as text.
-//! Never: layout; that is `draw`.
+//! Converts a resolved manifest to a [`Diagram`].
 
 use std::collections::BTreeMap;
 
-use crate::draw::{Node, Region, Topology};
+use crate::draw::{Diagram, DiagramNode, DiagramRegion};
 
-use super::manifest::Resolved;
+use super::manifest::ResolvedManifest;
 use super::node::ResolvedNode;
 
-impl Resolved {
-    /// Returns what to draw. `host` is the one that nodes without a host of their own run on.
-    pub fn picture(&self, host: Option<&str>) -> Topology {
+impl ResolvedManifest {
+    /// Returns the diagram of the manifest. `host` is the host of nodes that set none.
+    pub fn diagram(&self, host: Option<&str>) -> Diagram {
         let host = host.unwrap_or_default();
         let index: BTreeMap<&str, usize> = self
             .nodes
@@ -26,7 +23,7 @@ impl Resolved {
             let by_name = |(known, _): &(String, _)| known.as_str().cmp(name);
             self.regions.binary_search_by(by_name).ok()
         };
-        let nodes = self.nodes.iter().map(|node| Node {
+        let nodes = self.nodes.iter().map(|node| DiagramNode {
             name: node.name.to_string(),
             kind: node.kind.value.to_string(),
             details: details(node),
@@ -48,7 +45,7 @@ impl Resolved {
                 .map(move |other| (at, other))
                 .collect::<Vec<_>>()
         });
-        Topology {
+        Diagram {
             name: self.name.clone(),
             pattern: self.pattern.value.to_string(),
             host: host.to_owned(),
@@ -58,7 +55,7 @@ impl Resolved {
             regions: self
                 .regions
                 .iter()
-                .map(|(name, host)| Region {
+                .map(|(name, host)| DiagramRegion {
                     name: name.clone(),
                     host: host.clone(),
                 })
@@ -69,7 +66,7 @@ impl Resolved {
 }
 
 fn details(node: &ResolvedNode) -> Vec<String> {
-    let text = |value: Option<&super::Valued<String>>| value.map(|value| value.value.clone());
+    let text = |value: Option<&super::WithOrigin<String>>| value.map(|value| value.value.clone());
     let address = node
         .networking
         .address

@@ -1,31 +1,29 @@
-//! What a node becomes inside: its spec, resolved for the guest that it is.
+//! The configuration of a node: its spec, resolved for its guest. The JSON may contain secrets.
 //!
-//! In: the documents, a spec's name, the node. Out: JSON text, which may hold secrets.
-//! Never: an address that the place gave out; the place sees to that one itself.
+//! Addresses that the host assigns are not part of it.
 
 use std::borrow::Cow;
 
 use serde_json::{Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
-use super::apply::said;
-use super::types::{Action, ConfigPlan, Plan, Reason, Wanted};
+use super::types::{Action, ConfigPlan, DesiredGuest, Plan, Reason};
 use crate::catalog::Catalog;
 use crate::foreign::ForeignText;
-use crate::resolve::{Reveal, spec::spec};
+use crate::resolve::{SecretVisibility, spec::spec};
 
-/// Where SSH listens when no posture says otherwise.
-const SSH: u16 = 22;
+/// The SSH port when the posture sets none.
+const DEFAULT_SSH_PORT: u16 = 22;
 
-/// Returns the spec of a node as the node gets it, with the key of its driver. `None` when there is
-/// no such spec.
-pub fn spec_text(
+/// Returns the spec as it is sent to the node, with the SSH key of the driver. `None` if the spec does
+/// not exist.
+pub fn spec_json(
     catalog: &Catalog,
     name: &str,
-    (node, wanted): (&str, &Wanted),
+    (node, wanted): (&str, &DesiredGuest),
     key: &str,
 ) -> Option<String> {
-    let mut json = spec(catalog, name, None, Reveal::Exposed)?.json();
+    let mut json = spec(catalog, name, None, SecretVisibility::Exposed)?.json();
     json["identity"]["hostname"] = json!(node);
     json["access"]["_driver"] = json!({ "user": wanted.user, "ssh_keys": [key] });
     let map = json.as_object_mut()?;
@@ -38,11 +36,10 @@ pub fn spec_text(
     Some(json.to_string())
 }
 
-/// Returns a plan to be remembered: which fields of a node differ, and not what is in them. Nothing
-/// that is done later needs the values: the node is asked again, and the spec is made from the
-/// site's documents again and compared with its digest.
+/// Returns the plan without the values of differences, for the journal. Later steps do not need them:
+/// they inspect the node again, resolve the spec again and compare it with its digest.
 #[must_use]
-pub fn without_values(plan: &Plan) -> Cow<'_, Plan> {
+pub fn without_config_values(plan: &Plan) -> Cow<'_, Plan> {
     let mut configs = plan.nodes.iter().filter_map(|node| node.config.as_ref());
     if configs.all(|config| config.found.is_none()) {
         return Cow::Borrowed(plan);
@@ -62,8 +59,8 @@ pub fn without_values(plan: &Plan) -> Cow<'_, Plan> {
     Cow::Owned(plan)
 }
 
-/// Returns what a spec adds up to.
-pub fn digest(text: &str) -> String {
+/// Returns the digest of a resolved spec.
+pub fn spec_digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest[..16]
         .iter()
@@ -71,16 +68,19 @@ pub fn digest(text: &str) -> String {
         .collect()
 }
 
-/// Returns where SSH listens on a node with a resolved spec.
-pub fn port(text: &str) -> u16 {
+/// Returns the SSH port that a resolved spec sets.
+pub fn ssh_port(text: &str) -> u16 {
     let json: Json = serde_json::from_str(text).unwrap_or_default();
     let port = json["access"]["_posture"]["ssh"]["port"].as_u64();
     port.and_then(|port| u16::try_from(port).ok())
-        .unwrap_or(SSH)
+        .unwrap_or(DEFAULT_SSH_PORT)
 }
 
-/// Decides what is done to a node that runs, by what it is like inside.
-pub(super) fn inside(config: &ConfigPlan, mut reasons: Vec<Reason>) -> (Action, Vec<Reason>) {
+/// Decides whether a running node that needs no other action is configured.
+pub(super) fn config_action(
+    config: &ConfigPlan,
+    mut reasons: Vec<Reason>,
+) -> (Action, Vec<Reason>) {
     if config.is_settled() {
         return (Action::Nothing, reasons);
     }
@@ -88,20 +88,20 @@ pub(super) fn inside(config: &ConfigPlan, mut reasons: Vec<Reason>) -> (Action, 
     let text = match &config.found {
         Some(found) => {
             let n = found.changes.len();
-            let places = if n == 1 { "place" } else { "places" };
-            format!("it differs from its spec `{spec}` in {n} {places}")
+            let differences = if n == 1 { "difference" } else { "differences" };
+            format!("{n} {differences} from its spec `{spec}`")
         }
         None => format!(
-            "whether it is as its spec `{spec}` says could not be seen{}",
-            why(config)
+            "it could not be compared with its spec `{spec}`{}",
+            inspection_failure(config)
         ),
     };
-    reasons.insert(0, said(&text));
+    reasons.insert(0, Reason::new(text));
     (Action::Configure, reasons)
 }
 
-/// Says why a node could not be asked, where that is known.
-pub(super) fn why(config: &ConfigPlan) -> String {
+/// Returns why a node could not be inspected, as a suffix for a message.
+pub(super) fn inspection_failure(config: &ConfigPlan) -> String {
     let unseen = config.unseen.as_ref();
     unseen.map_or_else(String::new, |unseen| format!(": {}", unseen.why))
 }

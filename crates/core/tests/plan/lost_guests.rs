@@ -1,5 +1,4 @@
-//! What a plan says of guests that go with the node they run in, and under which names guests are
-//! known that the manifest does not name any more.
+//! Guests that are deleted with the node they run in, and the names of orphans.
 
 use super::*;
 
@@ -8,15 +7,15 @@ const OTHER: &str = "nodes: [{name: other, preset: small}]\n";
 const MOVED: &str =
     "nodes: [{name: a, preset: small, host: mother}, {name: b, preset: small, host: father}]\n";
 
-fn prune() -> Options {
-    Options {
+fn prune() -> PlanOptions {
+    PlanOptions {
         prune: true,
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     }
 }
 
-fn both() -> [Options; 2] {
-    [prune(), Options::new(Verb::Destroy)]
+fn both() -> [PlanOptions; 2] {
+    [prune(), PlanOptions::new(Verb::Destroy)]
 }
 
 /// Plans with guests on `father` and in the node `hv`.
@@ -24,31 +23,36 @@ fn planned(
     text: &str,
     (outside, inside): (Vec<ObservedGuest>, Option<Vec<ObservedGuest>>),
     records: &[NodeRecord],
-    options: &Options,
+    options: &PlanOptions,
 ) -> Plan {
-    let mut looks: BTreeMap<Place, Look> = ["father", "mother"]
+    let mut observations: BTreeMap<NodeLocation, Observation> = ["father", "mother"]
         .map(|name| {
-            let seen = Look::Seen(host(outside.clone()));
-            (Place::Host(name.to_owned()), seen)
+            let seen = Observation::Available(host(outside.clone()));
+            (NodeLocation::Host(name.to_owned()), seen)
         })
         .into();
     let inside = inside.map_or_else(
-        || Look::Unseen("it does not answer".to_owned()),
-        |guests| Look::Seen(host(guests)),
+        || Observation::Unavailable("it does not answer".to_owned()),
+        |guests| Observation::Available(host(guests)),
     );
-    looks.insert(Place::Inside("hv".to_owned()), inside);
-    looked(text, &looks, (records, &Elsewhere::default()), options)
+    observations.insert(NodeLocation::Inside("hv".to_owned()), inside);
+    plan_observed(
+        text,
+        &observations,
+        (records, &OtherRecords::default()),
+        options,
+    )
 }
 
-/// What the journal knows of a node in `hv`.
+/// The record of a node in `hv`.
 fn in_hv(guest: &ObservedGuest, name: &str) -> NodeRecord {
     NodeRecord {
-        place: Place::Inside("hv".to_owned()),
+        location: NodeLocation::Inside("hv".to_owned()),
         ..record(guest, name)
     }
 }
 
-/// What the journal knows of a node that was created for guests to run on it, or not.
+/// A record that says whether the node was created for guests to run on it.
 fn hosting(guest: &ObservedGuest, name: &str, hosts_guests: Option<bool>) -> NodeRecord {
     NodeRecord {
         hosts_guests,
@@ -82,33 +86,30 @@ fn a_copy_of_a_child_refuses_the_replacement_of_the_node_it_runs_in() {
     };
     let records = [record(&hv, "hv"), in_hv(&kid, "in")];
     let there = (vec![hv], Some(vec![kid, copy]));
-    let plan = planned(NESTED, there, &records, &Options::new(Verb::Apply));
+    let plan = planned(NESTED, there, &records, &PlanOptions::new(Verb::Apply));
     assert_eq!(plan.node("hv").map(|hv| hv.action), Some(Action::Replace));
     let [(Some("hv"), why)] = refused(&plan)[..] else {
         panic!("{:#?}", plan.refusals);
     };
     assert!(why.contains("9100 (precious-copy)"), "{why}");
-    assert!(!why.contains("300"), "the child is created again: {why}");
+    assert!(!why.contains("300"), "the child is recreated: {why}");
 }
 
 #[test]
-fn a_child_that_is_created_again_says_that_its_guest_goes_with_its_disk() {
+fn a_recreated_child_reports_that_its_guest_is_destroyed_with_its_disk() {
     let (hv, kid) = (ours("hv", 200), ours("in", 300));
     let records = [record(&hv, "hv"), in_hv(&kid, "in")];
-    let apply = Options::new(Verb::Apply);
+    let apply = PlanOptions::new(Verb::Apply);
     let there = (vec![hv.clone()], Some(vec![kid]));
     let plan = planned(NESTED, there, &records, &apply);
     assert_eq!(plan.refusals, []);
     let why = reasons(&plan, "in");
     assert!(why.contains("guest 300, with its disk"), "{why}");
-    // What is recorded and cannot be seen is named too.
+    // A recorded guest that cannot be observed is reported too.
     let plan = planned(NESTED, (vec![hv], None), &records, &apply);
     let why = reasons(&plan, "in");
-    assert!(
-        why.contains("guest 300, which is recorded in node hv"),
-        "{why}"
-    );
-    assert!(reasons(&plan, "hv").contains("was not seen"));
+    assert!(why.contains("recorded guest 300 in node hv"), "{why}");
+    assert!(reasons(&plan, "hv").contains("could not be listed"));
     assert!(reasons(&plan, "hv").contains("`in`"));
 }
 
@@ -116,9 +117,9 @@ fn a_child_that_is_created_again_says_that_its_guest_goes_with_its_disk() {
 fn children_below_the_depth_refuse_the_replacement_of_their_parent() {
     let (hv, kid) = (ours("hv", 200), ours("in", 300));
     let records = [record(&hv, "hv"), in_hv(&kid, "in")];
-    let options = Options {
+    let options = PlanOptions {
         depth: Some(1),
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     };
     let plan = planned(NESTED, (vec![hv], Some(vec![kid])), &records, &options);
     let [(Some("hv"), why)] = refused(&plan)[..] else {
@@ -128,10 +129,10 @@ fn children_below_the_depth_refuse_the_replacement_of_their_parent() {
 }
 
 #[test]
-fn a_hypervisor_that_the_manifest_does_not_name_any_more_goes_only_without_guests_of_others() {
+fn an_orphaned_hypervisor_with_foreign_guests_is_not_deleted() {
     let hv = ours("hv", 200);
     let records = [hosting(&hv, "hv", Some(true))];
-    let tenant = guest("tenant", 4444, Power::Running, None);
+    let tenant = guest("tenant", 4444, PowerState::Running, None);
     for options in both() {
         let there = (vec![hv.clone()], Some(vec![tenant.clone()]));
         let plan = planned(OTHER, there, &records, &options);
@@ -140,12 +141,12 @@ fn a_hypervisor_that_the_manifest_does_not_name_any_more_goes_only_without_guest
         };
         assert!(why.contains("4444 (tenant)"), "{why}");
         let plan = planned(OTHER, (vec![hv.clone()], None), &records, &options);
-        assert!(reasons(&plan, "hv").contains("was not seen"));
+        assert!(reasons(&plan, "hv").contains("could not be listed"));
     }
 }
 
 #[test]
-fn a_recorded_child_of_a_hypervisor_that_goes_is_removed_before_it() {
+fn a_recorded_child_of_a_deleted_hypervisor_is_deleted_before_it() {
     let (hv, kid) = (ours("hv", 200), ours("in", 300));
     let records = [hosting(&hv, "hv", Some(true)), in_hv(&kid, "in")];
     for options in both() {
@@ -166,28 +167,31 @@ fn a_recorded_child_of_a_hypervisor_that_goes_is_removed_before_it() {
 }
 
 #[test]
-fn whether_guests_run_in_a_stray_is_unknown_when_nothing_records_it() {
+fn an_orphan_without_a_record_may_contain_guests() {
     let old = ours("old", 200);
     let container = ObservedGuest {
         kind: GuestKind::Ct,
         ..old.clone()
     };
     for options in both() {
-        let say = |guest: &ObservedGuest, records: &[NodeRecord]| {
+        let reasons_of = |guest: &ObservedGuest, records: &[NodeRecord]| {
             let plan = planned(OTHER, (vec![guest.clone()], None), records, &options);
             reasons(&plan, "old")
         };
-        assert!(say(&old, &[]).contains("is not known"));
+        assert!(reasons_of(&old, &[]).contains("may contain guests"));
         let kept = [hosting(&old, "old", None)];
-        assert!(say(&old, &kept).contains("is not known"), "an older record");
+        assert!(
+            reasons_of(&old, &kept).contains("may contain guests"),
+            "an older record"
+        );
         let leaf = [hosting(&old, "old", Some(false))];
-        assert!(!say(&old, &leaf).contains("destroyed with it"));
-        assert!(!say(&container, &[]).contains("destroyed with it"));
+        assert!(!reasons_of(&old, &leaf).contains("destroyed with it"));
+        assert!(!reasons_of(&container, &[]).contains("destroyed with it"));
     }
 }
 
 #[test]
-fn a_stray_is_known_by_its_recorded_name_whatever_its_guest_is_called_now() {
+fn an_orphan_keeps_its_recorded_name_when_its_guest_is_renamed() {
     let old = ours("old", 300);
     let records = [record(&old, "old")];
     let renamed = ObservedGuest {
@@ -209,7 +213,7 @@ fn a_stray_is_known_by_its_recorded_name_whatever_its_guest_is_called_now() {
 }
 
 #[test]
-fn a_stray_that_shares_its_name_with_a_node_keeps_the_name_of_its_record() {
+fn an_orphan_that_shares_its_name_with_a_node_keeps_the_name_of_its_record() {
     let there = vec![ours("a", 300), ours("b", 301)];
     let records = [record(&there[0], "a"), record(&there[1], "b")];
     for options in both() {
@@ -223,13 +227,13 @@ fn a_stray_that_shares_its_name_with_a_node_keeps_the_name_of_its_record() {
 }
 
 #[test]
-fn a_node_that_the_manifest_names_on_another_host_is_not_called_unnamed() {
+fn a_node_moved_to_another_host_is_reported_with_its_new_host() {
     let there = vec![ours("a", 300), ours("b", 301)];
     let records = [record(&there[0], "a"), record(&there[1], "b")];
-    for options in [Options::new(Verb::Apply), prune(), both()[1].clone()] {
+    for options in [PlanOptions::new(Verb::Apply), prune(), both()[1].clone()] {
         let plan = planned(MOVED, (there.clone(), None), &records, &options);
         let why = reasons(&plan, "a#300");
-        assert!(!why.contains("does not name"), "{why}");
+        assert!(!why.contains("no longer in"), "{why}");
         assert!(why.contains("`mother`"), "{why}");
     }
 }
@@ -237,27 +241,40 @@ fn a_node_that_the_manifest_names_on_another_host_is_not_called_unnamed() {
 const TO_HV2: &str = "nodes: [{name: hv, type: pve, preset: small}, {name: hv2, type: pve, preset: small}, {name: in, type: vm, preset: small, parent: hv2}]\n";
 
 #[test]
-fn the_guest_of_a_node_that_was_moved_to_another_parent_is_named_and_can_be_removed() {
+fn the_guest_of_a_node_moved_to_another_parent_is_reported_and_can_be_deleted() {
     let (hv, hv2, kid) = (ours("hv", 200), ours("hv2", 201), ours("in", 300));
     let known = [record(&hv, "hv"), record(&hv2, "hv2"), in_hv(&kid, "in")];
     let seen = |inside: &[&ObservedGuest], inside2: &[&ObservedGuest]| {
         let guests = |guests: &[&ObservedGuest]| guests.iter().map(|one| (*one).clone()).collect();
-        let look = |there| Look::Seen(host(there));
+        let observed = |there| Observation::Available(host(there));
         BTreeMap::from([
             (
-                Place::Host("father".to_owned()),
-                look(vec![hv.clone(), hv2.clone()]),
+                NodeLocation::Host("father".to_owned()),
+                observed(vec![hv.clone(), hv2.clone()]),
             ),
-            (Place::Inside("hv".to_owned()), look(guests(inside))),
-            (Place::Inside("hv2".to_owned()), look(guests(inside2))),
+            (
+                NodeLocation::Inside("hv".to_owned()),
+                observed(guests(inside)),
+            ),
+            (
+                NodeLocation::Inside("hv2".to_owned()),
+                observed(guests(inside2)),
+            ),
         ])
     };
-    let made = |looks: &BTreeMap<Place, Look>, records: &[NodeRecord], options: &Options| {
-        looked(TO_HV2, looks, (records, &Elsewhere::default()), options)
+    let plan_for = |observations: &BTreeMap<NodeLocation, Observation>,
+                    records: &[NodeRecord],
+                    options: &PlanOptions| {
+        plan_observed(
+            TO_HV2,
+            observations,
+            (records, &OtherRecords::default()),
+            options,
+        )
     };
-    let apply = Options::new(Verb::Apply);
+    let apply = PlanOptions::new(Verb::Apply);
     let before = seen(&[&kid], &[]);
-    let plan = made(&before, &known, &apply);
+    let plan = plan_for(&before, &known, &apply);
     assert_eq!(plan.refusals, []);
     let new = plan.node("in").expect("the node");
     assert_eq!(new.action, Action::Create);
@@ -267,39 +284,39 @@ fn the_guest_of_a_node_that_was_moved_to_another_parent_is_named_and_can_be_remo
     assert!(reasons(&plan, "in").contains("guest 300"), "{new:#?}");
     let old = plan.node("in#300").expect("the old guest");
     assert_eq!(
-        (old.action, old.place.to_string()),
+        (old.action, old.location.to_string()),
         (Action::Leave, "node hv".to_owned())
     );
-    let pruned = made(&before, &known, &prune());
+    let pruned = plan_for(&before, &known, &prune());
     let old = pruned.node("in#300").expect("the old guest");
     assert_eq!(old.action, Action::Destroy);
-    // What is recorded of the node is the new guest's.
+    // The record of the node belongs to the new guest.
     assert_eq!(old.record_name(), "in#300");
-    // It is removed afterwards too.
+    // It can be deleted afterwards too.
     let moved = ObservedGuest {
         uuid,
         ..kid.clone()
     };
     let after = seen(&[&kid], &[&moved]);
     let in_hv2 = NodeRecord {
-        place: Place::Inside("hv2".to_owned()),
+        location: NodeLocation::Inside("hv2".to_owned()),
         ..record(&moved, "in")
     };
     let records = [known[0].clone(), known[1].clone(), in_hv2];
-    let plan = made(&after, &records, &Options::new(Verb::Destroy));
+    let plan = plan_for(&after, &records, &PlanOptions::new(Verb::Destroy));
     assert_eq!(plan.refusals, []);
     assert_eq!(
-        steps_of(&plan, Action::Destroy),
+        names_with(&plan, Action::Destroy),
         ["hv", "hv2", "in", "in#300"]
     );
-    let plan = made(&after, &records, &apply);
+    let plan = plan_for(&after, &records, &apply);
     assert_eq!(
         plan.node("in").map(|node| node.action),
         Some(Action::Nothing)
     );
 }
 
-fn steps_of(plan: &Plan, action: Action) -> Vec<&str> {
+fn names_with(plan: &Plan, action: Action) -> Vec<&str> {
     let nodes = plan.nodes.iter().filter(|node| node.action == action);
     let mut names: Vec<&str> = nodes.map(|node| node.name.as_str()).collect();
     names.sort_unstable();

@@ -1,37 +1,34 @@
-//! A resolved thing as JSON, beside the origin of each of its values.
-//!
-//! In: dotted paths, values, origins. Out: ordered JSON and a list of origins.
-//! Never: `Debug`; a sheet made with exposed secrets holds them.
+//! JSON of a resolved document with the origin of each value. No `Debug`: it may contain secrets.
 
 use serde_json::{Map, Value as Json};
 
-use super::origin::{Origin, Valued};
+use super::origin::{Origin, WithOrigin};
 
 /// JSON with the origin of each value.
 #[derive(Default)]
-pub struct Sheet {
+pub struct ResolvedJson {
     json: Map<String, Json>,
     origins: Vec<(String, Origin)>,
 }
 
-impl Sheet {
-    /// Puts a value at a dotted path.
+impl ResolvedJson {
+    /// Sets a value at a dotted path, with its origin.
     pub fn put(&mut self, path: &str, value: impl Into<Json>, origin: &Origin) {
         self.set(path, value.into());
         self.origins.push((path.to_owned(), origin.clone()));
     }
 
-    /// Puts a value that has an origin.
-    pub fn put_valued<T: Clone + Into<Json>>(&mut self, path: &str, valued: &Valued<T>) {
-        self.put(path, valued.value.clone(), &valued.origin);
+    /// Sets a value with its origin.
+    pub fn put_value<T: Clone + Into<Json>>(&mut self, path: &str, value: &WithOrigin<T>) {
+        self.put(path, value.value.clone(), &value.origin);
     }
 
-    /// Puts a value that has an origin, as text.
-    pub fn put_text<T: ToString>(&mut self, path: &str, valued: &Valued<T>) {
-        self.put(path, valued.value.to_string(), &valued.origin);
+    /// Sets a value with its origin, as text.
+    pub fn put_text<T: ToString>(&mut self, path: &str, value: &WithOrigin<T>) {
+        self.put(path, value.value.to_string(), &value.origin);
     }
 
-    /// Puts structure without an origin, such as an empty list.
+    /// Sets a value without an origin, such as an empty list.
     pub fn set(&mut self, path: &str, value: Json) {
         let mut at = &mut self.json;
         let mut rest = path;
@@ -47,8 +44,8 @@ impl Sheet {
         at.insert(rest.to_owned(), value);
     }
 
-    /// Adds an origin without a value, for a part of something already put.
-    pub fn note(&mut self, path: impl Into<String>, origin: Origin) {
+    /// Adds the origin of a part of a value that is set separately.
+    pub fn add_origin(&mut self, path: impl Into<String>, origin: Origin) {
         self.origins.push((path.into(), origin));
     }
 
@@ -57,12 +54,12 @@ impl Sheet {
         Json::Object(self.json.clone())
     }
 
-    /// Returns the JSON, without a copy.
+    /// Converts it into the JSON, without a copy.
     pub fn into_json(self) -> Json {
         Json::Object(self.json)
     }
 
-    /// Returns the origins in the order values were put.
+    /// Returns the origins in the order the values were set.
     pub fn origins(&self) -> &[(String, Origin)] {
         &self.origins
     }

@@ -1,7 +1,4 @@
-//! What a node should be, in the words of a provider.
-//!
-//! In: a resolved node and what its place offers. Out: [`Wanted`], and the images it needs.
-//! Never: a secret.
+//! Turns a resolved node into the [`DesiredGuest`] that a provider creates, and the images it needs.
 
 use crate::catalog::Catalog;
 use crate::doc::manifest::NodeType;
@@ -9,24 +6,24 @@ use crate::observed::{GuestId, GuestKind, GuestUuid};
 use crate::resolve::ResolvedNode;
 use crate::units::{Gib, Mib};
 
-use super::place::Offer;
-use super::types::{GuestPlan, ImageNeed, Nic, Place, Plan, Wanted};
-use super::{Inputs, identity};
+use super::host_profile::HostProfile;
+use super::types::{DesiredGuest, GuestPlan, Nic, NodeLocation, Plan, RequiredImage};
+use super::{PlanInputs, identity};
 
-/// What every machine gets on first boot, so that its address can be asked for.
-const AGENT: &str = "qemu-guest-agent";
-/// The user that is made when the site names none.
-pub const USER: &str = "homestak";
+/// Installed on every machine on first boot: the hypervisor gets the address of the guest from it.
+const GUEST_AGENT: &str = "qemu-guest-agent";
+/// The user created on first boot when the site sets none.
+pub const DEFAULT_USER: &str = "homestak";
 
-/// Turns a resolved node into what a provider makes. Images are added to the plan's.
-pub(super) fn wanted(
-    inputs: &Inputs<'_>,
+/// Returns the desired guest of a node, and adds the image it needs to `images`.
+pub(super) fn desired_guest(
+    inputs: &PlanInputs<'_>,
     node: &ResolvedNode,
-    (place, site_host): (&Place, &str),
-    offer: &Offer,
+    (location, site_host): (&NodeLocation, &str),
+    profile: &HostProfile,
     uuid: GuestUuid,
-    images: &mut Vec<ImageNeed>,
-) -> Wanted {
+    images: &mut Vec<RequiredImage>,
+) -> DesiredGuest {
     let kind = kind(node.kind.value);
     let size = node.size.as_ref();
     let number = |value: Option<i64>| value.and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
@@ -36,7 +33,7 @@ pub(super) fn wanted(
     };
     let source = named.map_or_else(String::new, |named| named.value.clone());
     let image = (!source.contains(':')).then(|| {
-        let need = image(inputs, &source, kind, (place, site_host), offer);
+        let need = image(inputs, &source, kind, (location, site_host), profile);
         if let Some(at) = images.iter().position(|known| *known == need) {
             return at;
         }
@@ -46,9 +43,14 @@ pub(super) fn wanted(
     let net = &node.networking;
     let defaults = inputs.catalog.defaults();
     let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
-    let mut packages = vec![AGENT.to_owned()];
-    packages.extend(node.packages.iter().filter(|one| *one != AGENT).cloned());
-    let bridged = offer.traits.has_bridges;
+    let mut packages = vec![GUEST_AGENT.to_owned()];
+    packages.extend(
+        node.packages
+            .iter()
+            .filter(|one| *one != GUEST_AGENT)
+            .cloned(),
+    );
+    let bridged = profile.traits.has_bridges;
     let guest = GuestPlan {
         nic: Nic {
             mac: identity::mac(&uuid),
@@ -62,7 +64,7 @@ pub(super) fn wanted(
         },
         uuid,
         kind,
-        host: offer.host.clone(),
+        host: profile.host.clone(),
         vmid: node
             .vmid
             .as_ref()
@@ -71,22 +73,22 @@ pub(super) fn wanted(
         cores: u32::try_from(number(size.map(|size| size.cores.value))).unwrap_or(1),
         memory: Mib(number(size.map(|size| size.memory.value))),
         disk: Gib(number(size.map(|size| size.disk.value))),
-        storage: offer.storage.clone(),
-        image_storage: offer.image_storage.clone(),
+        storage: profile.storage.clone(),
+        image_storage: profile.image_storage.clone(),
         unprivileged: node.unprivileged.as_ref().is_none_or(|value| value.value),
         hosts_guests: node.can_host,
     };
-    Wanted {
+    DesiredGuest {
         guest,
         source,
         image,
         dns: net.dns.value.clone(),
-        user: user.map_or_else(|| USER.to_owned(), |user| user.to_string()),
+        user: user.map_or_else(|| DEFAULT_USER.to_owned(), |user| user.to_string()),
         packages,
     }
 }
 
-/// Returns what a node is to a hypervisor.
+/// Returns the kind of guest for a type of node.
 pub(super) fn kind(kind: NodeType) -> GuestKind {
     match kind {
         NodeType::Ct => GuestKind::Ct,
@@ -95,23 +97,23 @@ pub(super) fn kind(kind: NodeType) -> GuestKind {
 }
 
 fn image(
-    inputs: &Inputs<'_>,
+    inputs: &PlanInputs<'_>,
     name: &str,
     kind: GuestKind,
-    (place, site_host): (&Place, &str),
-    offer: &Offer,
-) -> ImageNeed {
+    (location, site_host): (&NodeLocation, &str),
+    profile: &HostProfile,
+) -> RequiredImage {
     let (url, checksum) = source(inputs.catalog, name).unwrap_or_default();
     let file = match kind {
         GuestKind::Vm => format!("{name}.qcow2"),
         GuestKind::Ct => format!("{name}.tar.zst"),
     };
-    ImageNeed {
+    RequiredImage {
         name: name.to_owned(),
-        place: place.clone(),
+        location: location.clone(),
         site_host: site_host.to_owned(),
-        host: offer.host.clone(),
-        storage: offer.image_storage.clone(),
+        host: profile.host.clone(),
+        storage: profile.image_storage.clone(),
         kind,
         file,
         url,
@@ -119,7 +121,7 @@ fn image(
     }
 }
 
-/// Reads where an image is fetched from and its checksum; nothing when no document describes it.
+/// Returns URL and checksum of an image; `None` if no document describes it.
 fn source(catalog: &Catalog, name: &str) -> Option<(Option<String>, Option<String>)> {
     let image = catalog.image(name)?.value.as_ref()?;
     let text = |value: Option<String>| value.filter(|value| !value.is_empty());
@@ -129,9 +131,9 @@ fn source(catalog: &Catalog, name: &str) -> Option<(Option<String>, Option<Strin
     ))
 }
 
-/// Has images of a plan fetched from where the documents say now, so that a run that failed over a
-/// wrong source can go on after it was corrected. Returns the names of images that changed.
-pub fn correct_sources(plan: &mut Plan, catalog: &Catalog) -> Vec<String> {
+/// Updates URLs and checksums of a plan's images from the documents, so that a run that failed because
+/// of a wrong one can be resumed after it was corrected. Returns the names of changed images.
+pub fn update_image_sources(plan: &mut Plan, catalog: &Catalog) -> Vec<String> {
     let mut changed = Vec::new();
     for need in &mut plan.images {
         if let Some((url, checksum)) = source(catalog, &need.name)

@@ -1,7 +1,4 @@
-//! Names between nodes become indices: parents, peers, hub, regions, links, hosts.
-//!
-//! In: a decoded manifest. Out: [`Topology`] over nodes sorted by name, and what does not fit.
-//! Never: sizes, images, addresses; those are each node's own affair.
+//! Resolves the relations between nodes to indices: parents, peers, hub, regions, links, hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,39 +9,39 @@ use crate::doc::spec::Spec;
 use crate::doc::{Code, Diagnostic, Diagnostics, Span, Spanned};
 use crate::graph::Graph;
 
-use super::manifest::Request;
-use super::origin::{Origin, Valued};
-use super::reference::{dangling, lost};
+use super::manifest::ResolveOptions;
+use super::origin::{Origin, WithOrigin};
+use super::reference::{dangling, report_dangling};
 
-/// One node of the manifest, by name.
-pub(super) struct Placed<'a> {
+/// A node of the manifest in the graph.
+pub(super) struct GraphNode<'a> {
     pub(super) name: &'a Spanned<NodeName>,
     pub(super) node: &'a Spanned<Node>,
-    /// Host that `parent` named, when it named one.
-    pub(super) parent_host: Option<Valued<String>>,
+    /// The host, if `parent` is the name of one.
+    pub(super) parent_host: Option<WithOrigin<String>>,
     pub(super) region: Option<usize>,
     pub(super) peers: BTreeSet<usize>,
 }
 
-/// The manifest as a graph.
-pub(super) struct Topology<'a> {
+/// The nodes of a manifest and their relations.
+pub(super) struct NodeGraph<'a> {
     /// Nodes sorted by name.
-    pub(super) nodes: Vec<Placed<'a>>,
+    pub(super) nodes: Vec<GraphNode<'a>>,
     pub(super) graph: Graph,
     pub(super) hub: Option<(usize, Span)>,
     pub(super) regions: Vec<&'a Spanned<crate::doc::manifest::Region>>,
     pub(super) links: Vec<(usize, usize, Span)>,
-    /// Whether everything fitted, so that the shape can be judged.
+    /// Whether there were no errors, so that the pattern can be checked.
     pub(super) sound: bool,
 }
 
-/// Reads the relations of a manifest.
-pub(super) fn topology<'a>(
+/// Resolves the relations of a manifest.
+pub(super) fn node_graph<'a>(
     manifest: &'a Manifest,
     catalog: &Catalog,
-    request: &Request,
+    options: &ResolveOptions,
     faults: &mut Diagnostics,
-) -> Topology<'a> {
+) -> NodeGraph<'a> {
     let before = faults.errors();
     let mut by_name: BTreeMap<&NodeName, &'a Spanned<Node>> = BTreeMap::new();
     let mut complete = manifest.invalid.is_empty();
@@ -65,11 +62,11 @@ pub(super) fn topology<'a>(
     complete &= regions.all(|region| region.name.is_some());
     complete &= links.all(|link| link.between.is_some());
     let names: Vec<&NodeName> = by_name.keys().copied().collect();
-    let mut nodes: Vec<Placed<'a>> = by_name
+    let mut nodes: Vec<GraphNode<'a>> = by_name
         .values()
         .filter_map(|node| {
             let name = node.name.as_ref()?;
-            Some(Placed {
+            Some(GraphNode {
                 name,
                 node,
                 parent_host: None,
@@ -79,13 +76,13 @@ pub(super) fn topology<'a>(
         })
         .collect();
 
-    let mut parents = parents(&mut nodes, &names, catalog, request, faults);
+    let mut parents = parents(&mut nodes, &names, catalog, options, faults);
     let graph = Graph::new(parents.clone()).unwrap_or_else(|cycles| {
         for cycle in &cycles {
             faults.push(cycle_fault(cycle, &nodes));
             cycle.iter().for_each(|at| parents[*at] = None);
         }
-        // The rest of the graph is still judged.
+        // The rest of the graph is still checked.
         Graph::new(parents).unwrap_or_default()
     });
     check_hosting(&nodes, &graph, catalog, faults);
@@ -107,7 +104,7 @@ pub(super) fn topology<'a>(
         at.map(|at| (at, hub.span))
     });
     let sound = complete && faults.errors() == before;
-    Topology {
+    NodeGraph {
         nodes,
         graph,
         hub,
@@ -118,15 +115,15 @@ pub(super) fn topology<'a>(
 }
 
 fn parents(
-    nodes: &mut [Placed<'_>],
+    nodes: &mut [GraphNode<'_>],
     names: &[&NodeName],
     catalog: &Catalog,
-    request: &Request,
+    options: &ResolveOptions,
     faults: &mut Diagnostics,
 ) -> Vec<Option<usize>> {
     let mut parents = Vec::with_capacity(nodes.len());
-    for placed in nodes {
-        let Some(parent) = &placed.node.parent else {
+    for node_ref in nodes {
+        let Some(parent) = &node_ref.node.parent else {
             parents.push(None);
             continue;
         };
@@ -137,8 +134,8 @@ fn parents(
         if at.is_some() {
             continue;
         }
-        if request.host.as_deref() == Some(parent.as_str()) || catalog.has_host(parent.as_str()) {
-            placed.parent_host = Some(Valued {
+        if options.host.as_deref() == Some(parent.as_str()) || catalog.has_host(parent.as_str()) {
+            node_ref.parent_host = Some(WithOrigin {
                 value: parent.to_string(),
                 origin: Origin::Written(parent.span),
             });
@@ -148,39 +145,39 @@ fn parents(
                     parent.span,
                     format!("`{}` is a host, not a node of this manifest", parent.as_str()),
                 )
-                .hint("leave `parent` out for nodes that run on the host itself; use `host` to name one"),
+                .hint("remove `parent` for nodes that run on the host itself; use `host` to choose one"),
             );
         } else {
-            let others = names.iter().filter(|name| **name != &placed.name.value);
+            let others = names.iter().filter(|name| **name != &node_ref.name.value);
             let known = others.map(|name| name.as_str()).chain(catalog.host_names());
             let what = (Code::NoSuchParent, "node");
             let from = (parent.as_str(), parent.span);
-            lost(faults, what, from, names.len(), known);
+            report_dangling(faults, what, from, names.len(), known);
         }
     }
     parents
 }
 
-/// Most nodes of a cycle that are named: a message is for people.
-const MOST_SHOWN: usize = 24;
+/// At most this many nodes of a cycle are listed in a message.
+const MAX_SHOWN: usize = 24;
 
-fn cycle_fault(cycle: &[usize], nodes: &[Placed<'_>]) -> Diagnostic {
-    let place = |at: usize| {
-        let placed = &nodes[at];
-        placed
+fn cycle_fault(cycle: &[usize], nodes: &[GraphNode<'_>]) -> Diagnostic {
+    let span = |at: usize| {
+        let node_ref = &nodes[at];
+        node_ref
             .node
             .parent
             .as_ref()
-            .map_or(placed.name.span, |parent| parent.span)
+            .map_or(node_ref.name.span, |parent| parent.span)
     };
     let name = |at: usize| nodes[at].name.as_str();
-    // Start at the place that comes first in the file.
+    // Start at the node that comes first in the file.
     let first = cycle
         .iter()
         .enumerate()
-        .min_by_key(|(_, at)| place(**at))
+        .min_by_key(|(_, at)| span(**at))
         .map_or(0, |(nth, _)| nth);
-    let turned: Vec<usize> = cycle[first..]
+    let rotated: Vec<usize> = cycle[first..]
         .iter()
         .chain(&cycle[..first])
         .copied()
@@ -188,34 +185,34 @@ fn cycle_fault(cycle: &[usize], nodes: &[Placed<'_>]) -> Diagnostic {
     if let [only] = *cycle {
         return Diagnostic::error(
             Code::Cycle,
-            place(only),
-            format!("`{}` is named as its own parent", name(only)),
+            span(only),
+            format!("`{}` is its own parent", name(only)),
         )
-        .hint("remove `parent`, or name another node");
+        .hint("remove `parent`, or use another node");
     }
-    let mut path: Vec<&str> = turned.iter().take(MOST_SHOWN).map(|at| name(*at)).collect();
-    if turned.len() > MOST_SHOWN {
+    let mut path: Vec<&str> = rotated.iter().take(MAX_SHOWN).map(|at| name(*at)).collect();
+    if rotated.len() > MAX_SHOWN {
         path.push("...");
     }
-    path.push(name(turned[0]));
+    path.push(name(rotated[0]));
     let mut fault = Diagnostic::error(
         Code::Cycle,
-        place(turned[0]),
+        span(rotated[0]),
         format!("parents form a cycle: {}", path.join(" -> ")),
     )
     .hint("one of them must run on the host: remove its `parent`");
-    for at in turned.iter().take(MOST_SHOWN).skip(1) {
+    for at in rotated.iter().take(MAX_SHOWN).skip(1) {
         let parent = nodes[*at]
             .node
             .parent
             .as_ref()
             .map_or("", |parent| parent.as_str());
-        fault = fault.label(place(*at), format!("`{}` runs on `{parent}`", name(*at)));
+        fault = fault.label(span(*at), format!("`{}` runs on `{parent}`", name(*at)));
     }
     fault
 }
 
-/// Tells whether nodes of this type and spec can have children. `None` when that is not known.
+/// Returns whether a node of this type and spec can have children. `None` if that is unknown.
 pub(super) fn can_host(node: &Node, catalog: &Catalog) -> Option<bool> {
     if node.invalid.contains(&"type") {
         return None;
@@ -227,7 +224,7 @@ pub(super) fn can_host(node: &Node, catalog: &Catalog) -> Option<bool> {
             let Some(spec) = &node.spec else {
                 return Some(node.invalid.contains(&"spec")).filter(|wrong| !wrong);
             };
-            // A spec that is missing or broken is reported on its own; nothing follows from it.
+            // A missing or invalid spec is reported separately.
             let document = catalog.specs.get(spec.as_str())?;
             document
                 .value
@@ -238,7 +235,7 @@ pub(super) fn can_host(node: &Node, catalog: &Catalog) -> Option<bool> {
     }
 }
 
-/// Tells whether a spec makes a machine a hypervisor.
+/// Returns whether a spec makes a machine a hypervisor.
 pub(super) fn is_hypervisor(spec: &Spec) -> bool {
     let configured = spec
         .config
@@ -256,28 +253,33 @@ pub(super) fn is_hypervisor(spec: &Spec) -> bool {
         })
 }
 
-fn check_hosting(nodes: &[Placed<'_>], graph: &Graph, catalog: &Catalog, faults: &mut Diagnostics) {
-    // One fault per parent, however many children it has: it is one mistake.
+fn check_hosting(
+    nodes: &[GraphNode<'_>],
+    graph: &Graph,
+    catalog: &Catalog,
+    faults: &mut Diagnostics,
+) {
+    // One diagnostic per parent, however many children it has.
     let mut unfit: BTreeMap<usize, Diagnostic> = BTreeMap::new();
-    for (at, placed) in nodes.iter().enumerate() {
-        let (Some(above), Some(written)) = (graph.parent(at), &placed.node.parent) else {
+    for (at, node_ref) in nodes.iter().enumerate() {
+        let (Some(above), Some(written)) = (graph.parent(at), &node_ref.node.parent) else {
             continue;
         };
         let parent = &nodes[above];
         if let Some(fault) = unfit.remove(&above) {
-            let other = format!("nor can `{}`", placed.name.value);
+            let other = format!("`{}` cannot run on it either", node_ref.name.value);
             unfit.insert(above, fault.label(written.span, other));
         } else if can_host(parent.node, catalog) == Some(false) {
-            unfit.insert(above, cannot_host(parent, placed, written.span));
+            unfit.insert(above, cannot_host(parent, node_ref, written.span));
         }
-        if let Some(host) = &placed.node.host {
+        if let Some(host) = &node_ref.node.host {
             faults.push(
                 Diagnostic::error(
                     Code::BadHost,
                     host.span,
                     format!(
-                        "`{}` runs on `{}`, so it cannot name a host",
-                        placed.name.value, parent.name.value
+                        "`{}` runs on `{}`, so it cannot set a host",
+                        node_ref.name.value, parent.name.value
                     ),
                 )
                 .hint("remove `host` here, or remove `parent`"),
@@ -287,7 +289,7 @@ fn check_hosting(nodes: &[Placed<'_>], graph: &Graph, catalog: &Catalog, faults:
     unfit.into_values().for_each(|fault| faults.push(fault));
 }
 
-fn cannot_host(parent: &Placed<'_>, child: &Placed<'_>, at: Span) -> Diagnostic {
+fn cannot_host(parent: &GraphNode<'_>, child: &GraphNode<'_>, at: Span) -> Diagnostic {
     let kind = parent
         .node
         .kind
@@ -295,15 +297,15 @@ fn cannot_host(parent: &Placed<'_>, child: &Placed<'_>, at: Span) -> Diagnostic 
         .map_or(NodeType::Vm, |kind| kind.value);
     let hint = match kind {
         NodeType::Vm => {
-            "make the parent `type: pve`, or give it a spec with `config.pve` or the package `proxmox-ve`"
+            "use `type: pve` for the parent, or a spec with `config.pve` or the package `proxmox-ve`"
         }
-        NodeType::Ct | NodeType::K3s | NodeType::Pve => "make the parent `type: pve`",
+        NodeType::Ct | NodeType::K3s | NodeType::Pve => "use `type: pve` for the parent",
     };
     Diagnostic::error(
         Code::CannotHost,
         at,
         format!(
-            "`{}` is a {kind} node that is no hypervisor, so `{}` cannot run on it",
+            "`{}` is a {kind} node and not a hypervisor, so `{}` cannot run on it",
             parent.name.value, child.name.value
         ),
     )
@@ -311,16 +313,21 @@ fn cannot_host(parent: &Placed<'_>, child: &Placed<'_>, at: Span) -> Diagnostic 
     .hint(hint)
 }
 
-fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &mut Diagnostics) {
+fn peers(
+    nodes: &mut [GraphNode<'_>],
+    names: &[&NodeName],
+    graph: &Graph,
+    faults: &mut Diagnostics,
+) {
     let mut pairs = Vec::new();
-    for (at, placed) in nodes.iter().enumerate() {
+    for (at, node_ref) in nodes.iter().enumerate() {
         let mut seen = BTreeSet::new();
-        for peer in placed.node.peers.iter().flat_map(|peers| &peers.value) {
+        for peer in node_ref.node.peers.iter().flat_map(|peers| &peers.value) {
             let Ok(other) = names.binary_search(&&peer.value) else {
-                let others = names.iter().filter(|name| **name != &placed.name.value);
+                let others = names.iter().filter(|name| **name != &node_ref.name.value);
                 let known = others.map(|name| name.as_str());
                 let what = (Code::NoSuchPeer, "node");
-                lost(faults, what, (peer.as_str(), peer.span), names.len(), known);
+                report_dangling(faults, what, (peer.as_str(), peer.span), names.len(), known);
                 continue;
             };
             if other == at {
@@ -328,7 +335,7 @@ fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &
                     Diagnostic::error(
                         Code::BadPeer,
                         peer.span,
-                        format!("`{}` is named as its own peer", peer.value),
+                        format!("`{}` is its own peer", peer.value),
                     )
                     .hint("remove it from its own `peers`"),
                 );
@@ -339,10 +346,10 @@ fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &
                         peer.span,
                         format!(
                             "`{}` and `{}` cannot be peers: one runs on the other",
-                            placed.name.value, peer.value
+                            node_ref.name.value, peer.value
                         ),
                     )
-                    .hint("peers stand side by side; remove one of the two relations"),
+                    .hint("remove one of the two relations"),
                 );
             } else if !seen.insert(other) {
                 faults.push(
@@ -365,7 +372,7 @@ fn peers(nodes: &mut [Placed<'_>], names: &[&NodeName], graph: &Graph, faults: &
 }
 
 fn regions<'a>(
-    nodes: &mut [Placed<'a>],
+    nodes: &mut [GraphNode<'a>],
     manifest: &'a Manifest,
     graph: &Graph,
     catalog: &Catalog,
@@ -403,13 +410,13 @@ fn regions<'a>(
     let names: Vec<&str> = by_name.keys().copied().collect();
     let written: Vec<Option<usize>> = nodes
         .iter()
-        .map(|placed| {
-            let region = placed.node.region.as_ref()?;
+        .map(|node_ref| {
+            let region = node_ref.node.region.as_ref()?;
             let at = names.binary_search(&region.as_str()).ok();
             if at.is_none() {
                 let what = (Code::NoSuchRegion, "region");
                 let known = names.iter().copied();
-                lost(
+                report_dangling(
                     faults,
                     what,
                     (region.as_str(), region.span),
@@ -436,7 +443,7 @@ fn regions<'a>(
                         nodes[at].name.value, nodes[root].name.value, region.value
                     ),
                 )
-                .hint("remove `region` here: a child lives in the region of its parent"),
+                .hint("remove `region` here: a child is in the region of its parent"),
             );
         }
         nodes[at].region = inherited;
@@ -465,7 +472,7 @@ fn links(
                 Diagnostic::error(
                     Code::BadLink,
                     between.span,
-                    format!("a link joins two regions, not {}", between.len()),
+                    format!("a link connects two regions, not {}", between.len()),
                 )
                 .hint("write `between: [west, east]`"),
             );
@@ -476,7 +483,7 @@ fn links(
             if at.is_none() {
                 let what = (Code::NoSuchRegion, "region");
                 let known = names.iter().copied();
-                lost(faults, what, (end.as_str(), end.span), names.len(), known);
+                report_dangling(faults, what, (end.as_str(), end.span), names.len(), known);
             }
             at
         };
@@ -489,9 +496,9 @@ fn links(
                 Diagnostic::error(
                     Code::BadLink,
                     other.span,
-                    format!("the link joins `{}` to itself", one.value),
+                    format!("the link connects `{}` to itself", one.value),
                 )
-                .hint("name two different regions"),
+                .hint("use two different regions"),
             );
         } else if let Some(first) = seen.insert(pair, between.span) {
             faults.push(

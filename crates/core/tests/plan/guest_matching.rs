@@ -1,20 +1,20 @@
-//! Which guests a plan may act on: its own, and no others.
+//! Which guests a plan changes or deletes: those of its manifest, and no others.
 
-use homestak_core::observed::{Contradiction, GuestId};
+use homestak_core::observed::{GuestId, IdentityConflict};
 use homestak_core::plan::{NodePlan, Reason};
 
 use super::*;
 
 #[test]
 fn a_guest_with_our_name_and_without_our_identity_is_not_ours() {
-    let plan = apply(TWO, vec![guest("a", 200, Power::Running, None)]);
+    let plan = apply(TWO, vec![guest("a", 200, PowerState::Running, None)]);
     assert_eq!(plan.node("a").map(|node| node.action), Some(Action::Create));
 }
 
 #[test]
 fn a_stopped_guest_is_started_and_never_created_when_the_journal_is_lost() {
     let stopped = ObservedGuest {
-        power: Power::Stopped,
+        power: PowerState::Stopped,
         ..ours("a", 200)
     };
     let locked = ObservedGuest {
@@ -39,11 +39,11 @@ fn a_guest_of_another_site_is_foreign_whatever_its_name_and_manifest() {
         ..ours(name, vmid)
     };
     let there = vec![theirs("a", 200), theirs("b", 501), theirs("old", 300)];
-    let prune = Options {
+    let prune = PlanOptions {
         prune: true,
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     };
-    for options in [prune, Options::new(Verb::Destroy)] {
+    for options in [prune, PlanOptions::new(Verb::Destroy)] {
         let plan = planned(TWO, there.clone(), &options);
         assert!(!plan.removes(), "{:#?}", plan.nodes);
         assert_eq!(plan.foreign.len(), 3);
@@ -61,7 +61,7 @@ fn a_guest_that_forged_our_uuid_without_our_site_is_foreign() {
         site: None,
         ..ours("a", 666)
     };
-    let plan = planned(TWO, vec![forged], &Options::new(Verb::Destroy));
+    let plan = planned(TWO, vec![forged], &PlanOptions::new(Verb::Destroy));
     assert!(!plan.removes(), "{:#?}", plan.nodes);
 }
 
@@ -69,7 +69,7 @@ fn a_guest_that_forged_our_uuid_without_our_site_is_foreign() {
 fn several_guests_with_one_identity_are_refused_by_name_when_the_journal_is_lost() {
     let there = vec![ours("a", 200), ours("a", 201), ours("b", 500)];
     for verb in [Verb::Apply, Verb::Destroy] {
-        let plan = planned(TWO, there.clone(), &Options::new(verb));
+        let plan = planned(TWO, there.clone(), &PlanOptions::new(verb));
         let [refusal] = plan.refusals.as_slice() else {
             panic!("{:#?}", plan.refusals);
         };
@@ -100,7 +100,7 @@ fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_report
         TWO,
         there,
         std::slice::from_ref(&known),
-        &Options::new(Verb::Destroy),
+        &PlanOptions::new(Verb::Destroy),
     );
     let found = plan.node("a").and_then(|node| node.found.as_ref());
     assert_eq!(found.and_then(|found| found.guest.vmid), Some(200.into()));
@@ -110,34 +110,34 @@ fn the_journal_decides_which_of_several_guests_is_ours_and_the_others_are_report
         .map(|guest| (guest.vmid, guest.copy_of.as_deref()))
         .collect();
     assert_eq!(copies, [(201.into(), Some("a"))]);
-    // Once the original is gone, its copy is nobody's to remove.
+    // Once the original is deleted, its copy is not deleted.
     let there = vec![copy, ours("b", 500)];
     let plan = recorded(
         TWO,
         there.clone(),
         std::slice::from_ref(&known),
-        &Options::new(Verb::Destroy),
+        &PlanOptions::new(Verb::Destroy),
     );
     let a = plan.node("a").expect("a");
     assert_eq!(a.action, Action::Nothing);
     assert_eq!(plan.foreign[0].copy_of.as_deref(), Some("a"));
-    // And creating the node beside it would make two of one identity.
-    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Apply));
+    // Creating the node beside it would make two guests with one identity.
+    let plan = recorded(TWO, there, &[known], &PlanOptions::new(Verb::Apply));
     assert_eq!(plan.refusals.len(), 1, "{:#?}", plan.refusals);
 }
 
 #[test]
-fn a_record_of_the_same_node_on_another_host_decides_nothing() {
+fn a_record_of_the_same_node_on_another_host_is_ignored() {
     let guest = ours("a", 200);
     let copy = ours("a", 201);
     let here = record(&guest, "a");
     let moved = NodeRecord {
         host: "mother".to_owned(),
-        place: Place::Host("mother".to_owned()),
+        location: NodeLocation::Host("mother".to_owned()),
         ..record(&ours("a", 700), "a")
     };
     let there = vec![copy, guest, ours("b", 500)];
-    let options = Options::new(Verb::Destroy);
+    let options = PlanOptions::new(Verb::Destroy);
     let plan = recorded(TWO, there, &[here, moved], &options);
     assert_eq!(plan.refusals, []);
     let found = plan.node("a").and_then(|node| node.found.as_ref());
@@ -145,7 +145,7 @@ fn a_record_of_the_same_node_on_another_host_decides_nothing() {
 }
 
 #[test]
-fn a_copy_is_known_by_the_id_it_was_created_with_when_the_journal_is_lost() {
+fn a_copy_is_recognized_by_the_id_it_was_created_with_when_the_journal_is_lost() {
     let original = ObservedGuest {
         created_as: Some(200.into()),
         ..ours("a", 200)
@@ -154,16 +154,16 @@ fn a_copy_is_known_by_the_id_it_was_created_with_when_the_journal_is_lost() {
         created_as: Some(200.into()),
         ..ours("a", 201)
     };
-    let lone = planned(TWO, vec![copy.clone()], &Options::new(Verb::Destroy));
-    assert!(!lone.removes(), "{:#?}", lone.nodes);
-    // Tags can be forged, so two stay a person's decision.
-    let both = planned(TWO, vec![original, copy], &Options::new(Verb::Destroy));
+    let single = planned(TWO, vec![copy.clone()], &PlanOptions::new(Verb::Destroy));
+    assert!(!single.removes(), "{:#?}", single.nodes);
+    // Tags can be forged, so the operator must decide between two.
+    let both = planned(TWO, vec![original, copy], &PlanOptions::new(Verb::Destroy));
     assert!(!both.removes(), "{:#?}", both.nodes);
     assert_eq!(both.refusals.len(), 1);
 }
 
 #[test]
-fn a_guest_that_another_driver_replaced_is_refused_and_no_stray() {
+fn a_guest_that_another_driver_replaced_is_refused_and_not_an_orphan() {
     let guest = ours("a", 200);
     let known = record(&guest, "a");
     let uuid = guest.uuid.as_ref().expect("an identity");
@@ -172,11 +172,11 @@ fn a_guest_that_another_driver_replaced_is_refused_and_no_stray() {
         created_as: Some(201.into()),
         ..ours("a", 201)
     };
-    let prune = Options {
+    let prune = PlanOptions {
         prune: true,
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     };
-    for options in [prune, Options::new(Verb::Destroy)] {
+    for options in [prune, PlanOptions::new(Verb::Destroy)] {
         let there = vec![replacement.clone(), ours("b", 500)];
         let plan = recorded(TWO, there, std::slice::from_ref(&known), &options);
         let [refusal] = plan.refusals.as_slice() else {
@@ -196,7 +196,7 @@ fn a_guest_that_another_driver_replaced_is_refused_and_no_stray() {
 }
 
 #[test]
-fn a_guest_that_lost_the_tag_of_the_site_is_no_stray() {
+fn a_guest_without_the_tag_of_the_site_is_not_an_orphan() {
     let guest = ours("a", 200);
     let known = record(&guest, "a");
     let untagged = ObservedGuest {
@@ -204,7 +204,7 @@ fn a_guest_that_lost_the_tag_of_the_site_is_no_stray() {
         ..guest
     };
     let there = vec![untagged, ours("b", 500)];
-    let plan = recorded(TWO, there, &[known], &Options::new(Verb::Destroy));
+    let plan = recorded(TWO, there, &[known], &PlanOptions::new(Verb::Destroy));
     let gone: Vec<&str> = plan
         .nodes
         .iter()
@@ -215,9 +215,9 @@ fn a_guest_that_lost_the_tag_of_the_site_is_no_stray() {
 }
 
 #[test]
-fn what_is_contested_or_a_template_is_not_removed() {
+fn templates_and_guests_with_an_identity_conflict_are_refused() {
     let contested = ObservedGuest {
-        contested: Some(Contradiction {
+        contested: Some(IdentityConflict {
             detail: "its notes were changed".to_owned(),
             hint: "change them back".to_owned(),
         }),
@@ -230,30 +230,30 @@ fn what_is_contested_or_a_template_is_not_removed() {
     for guest in [contested, template] {
         for verb in [Verb::Apply, Verb::Destroy] {
             let there = vec![guest.clone(), ours("b", 500)];
-            let plan = planned(TWO, there, &Options::new(verb));
+            let plan = planned(TWO, there, &PlanOptions::new(verb));
             assert_eq!(plan.refusals.len(), 1, "{verb:?} {:#?}", plan.refusals);
         }
     }
 }
 
 #[test]
-fn a_guest_whose_creation_was_cut_off_is_looked_for_when_it_is_destroyed() {
+fn a_guest_whose_creation_was_interrupted_is_destroyed() {
     let known = NodeRecord {
         status: NodeStatus::Creating,
         ..record(&ours("a", 200), "a")
     };
-    let plan = recorded(TWO, Vec::new(), &[known], &Options::new(Verb::Destroy));
+    let plan = recorded(TWO, Vec::new(), &[known], &PlanOptions::new(Verb::Destroy));
     let node = plan.node("a").expect("a");
     assert_eq!(node.action, Action::Destroy);
     assert!(plan.steps.iter().any(|step| step.kind == StepKind::Destroy));
 }
 
 #[test]
-fn a_guest_that_was_migrated_makes_a_plan_stale_and_a_new_one_names_its_host() {
+fn a_migrated_guest_makes_a_plan_stale_and_a_new_one_has_its_host() {
     let there = ours("a", 200);
     let known = record(&there, "a");
     let destroy = |guest| {
-        let options = Options::new(Verb::Destroy);
+        let options = PlanOptions::new(Verb::Destroy);
         recorded(TWO, vec![guest], std::slice::from_ref(&known), &options)
     };
     let before = destroy(there.clone());
@@ -267,16 +267,16 @@ fn a_guest_that_was_migrated_makes_a_plan_stale_and_a_new_one_names_its_host() {
 }
 
 #[test]
-fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_the_site() {
+fn guests_without_a_site_are_matched_by_the_journal_alone_and_can_be_reidentified() {
     let old = ObservedGuest {
         uuid: GuestUuid::new("11111111-2222-8333-8444-555555555555"),
         site: None,
         ..ours("a", 200)
     };
     let known = record(&old, "a");
-    let destroy = Options::new(Verb::Destroy);
+    let destroy = PlanOptions::new(Verb::Destroy);
     let plan = planned(TWO, vec![old.clone()], &destroy);
-    assert!(!plan.removes(), "nothing records that it is ours");
+    assert!(!plan.removes(), "no record shows that it is ours");
     let plan = recorded(
         TWO,
         vec![old.clone()],
@@ -284,13 +284,18 @@ fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_th
         &destroy,
     );
     assert!(plan.removes());
-    let elsewhere = ObservedGuest {
+    let other = ObservedGuest {
         vmid: 201.into(),
         ..old.clone()
     };
-    let plan = recorded(TWO, vec![elsewhere], std::slice::from_ref(&known), &destroy);
+    let plan = recorded(TWO, vec![other], std::slice::from_ref(&known), &destroy);
     assert!(!plan.removes(), "its id is another");
-    let plan = recorded(TWO, vec![old], &[known], &Options::new(Verb::Reidentify));
+    let plan = recorded(
+        TWO,
+        vec![old],
+        &[known],
+        &PlanOptions::new(Verb::Reidentify),
+    );
     let [node] = plan.nodes.as_slice() else {
         panic!("{:#?}", plan.nodes);
     };
@@ -302,7 +307,7 @@ fn guests_without_a_site_are_ours_by_the_journal_alone_and_get_an_identity_of_th
 }
 
 #[test]
-fn what_the_manifest_does_not_name_is_left_unless_asked() {
+fn orphans_are_kept_without_prune() {
     let there = vec![ours("a", 200), ours("b", 500), ours("old", 300)];
     let plan = apply(TWO, there.clone());
     assert_eq!(
@@ -310,9 +315,9 @@ fn what_the_manifest_does_not_name_is_left_unless_asked() {
         Some(Action::Leave)
     );
     assert!(plan.is_empty());
-    let options = Options {
+    let options = PlanOptions {
         prune: true,
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     };
     let plan = planned(TWO, there, &options);
     let action = plan.node("old").map(|node| node.action);
@@ -320,47 +325,47 @@ fn what_the_manifest_does_not_name_is_left_unless_asked() {
     assert!(plan.removes());
 }
 
-/// Options that remove what the manifest does not name.
-fn removing() -> [Options; 2] {
-    let prune = Options {
+/// Options that delete orphans.
+fn deleting() -> [PlanOptions; 2] {
+    let prune = PlanOptions {
         prune: true,
-        ..Options::new(Verb::Apply)
+        ..PlanOptions::new(Verb::Apply)
     };
-    [prune, Options::new(Verb::Destroy)]
+    [prune, PlanOptions::new(Verb::Destroy)]
 }
 
 fn removed(plan: &Plan) -> Vec<Option<GuestId>> {
-    let going = plan
+    let deleted = plan
         .nodes
         .iter()
         .filter(|node| node.action == Action::Destroy);
-    going
+    deleted
         .map(|node| node.found.as_ref().and_then(|found| found.guest.vmid))
         .collect()
 }
 
 #[test]
-fn a_guest_that_is_recorded_for_another_manifest_or_host_is_never_a_stray() {
-    // Someone changed its manifest tag, or it was migrated here.
+fn a_guest_recorded_for_another_manifest_or_host_is_never_an_orphan() {
+    // Its manifest tag was changed, or it was migrated.
     let edited = ObservedGuest {
         uuid: Some(identity::uuid(&site(), "other", "father", "old")),
         ..ours("old", 300)
     };
-    let elsewhere = Elsewhere(vec![("other".to_owned(), record(&edited, "old"))]);
-    for options in removing() {
-        let plan = with_journal(TWO, vec![edited.clone()], &elsewhere, &options);
+    let other = OtherRecords(vec![("other".to_owned(), record(&edited, "old"))]);
+    for options in deleting() {
+        let plan = with_journal(TWO, vec![edited.clone()], &other, &options);
         assert_eq!(removed(&plan), [], "{:#?}", plan.nodes);
         assert_eq!(plan.foreign.len(), 1);
     }
 }
 
 #[test]
-fn a_guest_of_the_same_manifest_for_another_host_of_the_site_is_no_stray() {
+fn a_guest_of_the_same_manifest_for_another_host_is_not_an_orphan() {
     let theirs = ObservedGuest {
         uuid: Some(identity::uuid(&site(), "m", "mother", "a")),
         ..ours("a", 300)
     };
-    for options in removing() {
+    for options in deleting() {
         let plan = planned(TWO, vec![theirs.clone()], &options);
         assert_eq!(removed(&plan), [], "{:#?}", plan.nodes);
         assert_eq!(plan.foreign.len(), 1);
@@ -368,34 +373,34 @@ fn a_guest_of_the_same_manifest_for_another_host_of_the_site_is_no_stray() {
 }
 
 #[test]
-fn tags_alone_do_not_make_a_guest_a_stray() {
+fn tags_alone_do_not_make_a_guest_an_orphan() {
     let forged = ObservedGuest {
         uuid: GuestUuid::new("11111111-2222-8333-8444-555555555555"),
         ..ours("tenant-db", 777)
     };
-    for options in removing() {
+    for options in deleting() {
         let plan = planned(TWO, vec![forged.clone()], &options);
         assert_eq!(removed(&plan), [], "{:#?}", plan.nodes);
-        let left = plan.node("tenant-db").expect("it is named");
-        assert_eq!(left.action, Action::Leave);
+        let kept = plan.node("tenant-db").expect("it is listed");
+        assert_eq!(kept.action, Action::Leave);
     }
 }
 
 #[test]
-fn a_stray_that_is_contested_or_a_template_is_refused_and_not_forgotten() {
+fn an_orphan_that_is_a_template_or_has_an_identity_conflict_is_refused() {
     let template = ObservedGuest {
         template: true,
         ..ours("old", 300)
     };
     let contested = ObservedGuest {
-        contested: Some(Contradiction {
+        contested: Some(IdentityConflict {
             detail: "its notes were changed".to_owned(),
             hint: "change them back".to_owned(),
         }),
         ..ours("old", 300)
     };
     for guest in [template, contested] {
-        for options in removing() {
+        for options in deleting() {
             let plan = planned(TWO, vec![guest.clone()], &options);
             assert_eq!(plan.refusals.len(), 1, "{:#?}", plan.refusals);
         }
@@ -413,20 +418,20 @@ fn the_recorded_guest_with_the_tags_of_another_site_is_refused() {
         site: SiteId::new("zzzz2mzx4vbt3npw"),
         ..guest.clone()
     };
-    let unmarked = ObservedGuest {
+    let untagged = ObservedGuest {
         uuid: None,
         site: None,
         manifest: None,
-        contested: Some(Contradiction {
+        contested: Some(IdentityConflict {
             detail: "it lost its tags".to_owned(),
             hint: "give them back".to_owned(),
         }),
         ..guest
     };
-    for there in [edited, unmarked] {
+    for there in [edited, untagged] {
         for verb in [Verb::Apply, Verb::Destroy] {
             let there = vec![there.clone(), ours("b", 500)];
-            let options = Options::new(verb);
+            let options = PlanOptions::new(verb);
             let plan = recorded(TWO, there, std::slice::from_ref(&known), &options);
             let refused: Vec<_> = plan.refusals.iter().map(|r| r.node.as_deref()).collect();
             assert!(
@@ -444,45 +449,45 @@ fn a_guest_that_lost_the_tag_of_its_manifest_is_found_when_the_journal_is_lost()
         manifest: None,
         ..ours("a", 200)
     };
-    let plan = planned(TWO, vec![there], &Options::new(Verb::Destroy));
+    let plan = planned(TWO, vec![there], &PlanOptions::new(Verb::Destroy));
     assert_eq!(removed(&plan), [Some(200.into())]);
 }
 
 const NESTED: &str = "nodes: [{name: hv, type: pve, preset: small}, {name: in, type: vm, preset: small, parent: hv}]\n";
 
-/// Plans with what is in `hv`.
-fn nested(inside: Option<Vec<ObservedGuest>>, options: &Options) -> Plan {
+/// Plans with guests in `hv`.
+fn nested(inside: Option<Vec<ObservedGuest>>, options: &PlanOptions) -> Plan {
     let (catalog, resolved) = documents(NESTED);
-    let looks = [
+    let observations = [
         (
-            Place::Host("father".to_owned()),
-            Look::Seen(host(vec![ours("hv", 200)])),
+            NodeLocation::Host("father".to_owned()),
+            Observation::Available(host(vec![ours("hv", 200)])),
         ),
         (
-            Place::Inside("hv".to_owned()),
+            NodeLocation::Inside("hv".to_owned()),
             inside.map_or_else(
-                || Look::Unseen("it was not reached".to_owned()),
-                |guests| Look::Seen(host(guests)),
+                || Observation::Unavailable("it was not reached".to_owned()),
+                |guests| Observation::Available(host(guests)),
             ),
         ),
     ];
-    plan(&Inputs {
+    plan(&PlanInputs {
         site: &site(),
         catalog: &catalog,
         resolved: &resolved,
-        looks: &looks.into(),
+        observations: &observations.into(),
         records: &homestak_core::plan::Records::default(),
-        elsewhere: &Elsewhere::default(),
+        other_records: &OtherRecords::default(),
         configs: &BTreeMap::new(),
         options,
-        paces: &Paces::default(),
+        step_durations: &StepDurations::default(),
     })
 }
 
 #[test]
-fn a_node_with_guests_of_others_in_it_is_not_removed() {
-    let destroy = Options::new(Verb::Destroy);
-    let theirs = guest("bobs-db", 555, Power::Running, None);
+fn a_node_with_foreign_guests_in_it_is_not_deleted() {
+    let destroy = PlanOptions::new(Verb::Destroy);
+    let theirs = guest("bobs-db", 555, PowerState::Running, None);
     let plan = nested(Some(vec![ours("in", 300), theirs]), &destroy);
     let [refusal] = plan.refusals.as_slice() else {
         panic!("{:#?}", plan.refusals);
@@ -494,39 +499,41 @@ fn a_node_with_guests_of_others_in_it_is_not_removed() {
 }
 
 #[test]
-fn a_removal_says_that_what_is_in_a_node_was_not_seen() {
-    let plan = nested(None, &Options::new(Verb::Destroy));
+fn a_deletion_reports_that_guests_in_a_node_could_not_be_listed() {
+    let plan = nested(None, &PlanOptions::new(Verb::Destroy));
     let node = plan.node("hv").expect("hv");
     assert!(
-        node.reasons.iter().any(|why| why.text.contains("not seen")),
+        node.reasons
+            .iter()
+            .any(|why| why.text.contains("could not be listed")),
         "{node:#?}"
     );
 }
 
 #[test]
-fn a_guest_that_was_given_up_shares_no_identity_with_the_one_created_after_it() {
+fn a_guest_without_tags_shares_no_identity_with_the_one_created_after_it() {
     let known = record(&ours("a", 200), "a");
-    let given_up = guest("a", 200, Power::Running, None);
-    let there = vec![given_up, ours("b", 500)];
+    let untagged = guest("a", 200, PowerState::Running, None);
+    let there = vec![untagged, ours("b", 500)];
     let known = std::slice::from_ref(&known);
-    let plan = recorded(TWO, there.clone(), known, &Options::new(Verb::Apply));
+    let plan = recorded(TWO, there.clone(), known, &PlanOptions::new(Verb::Apply));
     let a = plan.node("a").expect("a");
     assert_eq!(a.action, Action::Create);
     let wanted = a.wanted.as_ref().expect("a guest");
     assert_ne!(wanted.uuid, identity::uuid(&site(), "m", "father", "a"));
-    assert!(a.is_given_up());
-    let plan = recorded(TWO, there, known, &Options::new(Verb::Destroy));
+    assert!(a.is_untagged());
+    let plan = recorded(TWO, there, known, &PlanOptions::new(Verb::Destroy));
     let a = plan.node("a").expect("a");
     assert_eq!(a.action, Action::Nothing);
     assert!(a.reasons[0].text.contains("guest 200"), "{a:#?}");
-    // Whatever is said of it, and after the plan was written to a file.
+    // Whatever the text of the reason, and after a round trip through a file.
     let mut written = serde_json::to_value(a).expect("a node");
-    written["reasons"][0]["text"] = "other words".into();
+    written["reasons"][0]["text"] = "another text".into();
     let mut read: NodePlan = serde_json::from_value(written).expect("the same node");
-    assert!(read.is_given_up());
+    assert!(read.is_untagged());
     read.reasons[0] = Reason {
         text: a.reasons[0].text.clone(),
         ..Reason::default()
     };
-    assert!(!read.is_given_up());
+    assert!(!read.is_untagged());
 }

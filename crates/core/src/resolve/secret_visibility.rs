@@ -1,20 +1,17 @@
-//! Whether the value of a secret is handed out or only named.
-//!
-//! In: a secret and its id. Out: the value, or a placeholder that says which secret it is.
-//! Never: a value without being asked for it.
+//! Renders secrets as their value or as a placeholder with their id.
 
 use crate::doc::secrets::{Secret, SecretMap};
 
-/// Whether values of secrets are handed out.
+/// Whether values of secrets are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reveal {
-    /// Named only: `<secret ssh_keys.ops@desk>`.
+pub enum SecretVisibility {
+    /// A placeholder: `<secret ssh_keys.ops@desk>`.
     Masked,
-    /// Handed out. Only for a private file, or on request.
+    /// The value. Only for a private file, or on request.
     Exposed,
 }
 
-/// A secret and the id it is known by, such as `ssh_keys.ops@desk`.
+/// A secret with its id, such as `ssh_keys.ops@desk`.
 #[derive(Clone)]
 pub struct SecretRef {
     /// The id, which may be shown.
@@ -34,10 +31,10 @@ impl SecretRef {
     }
 
     /// Returns the value or its placeholder.
-    pub fn render(&self, reveal: Reveal) -> String {
-        match reveal {
-            Reveal::Masked => format!("<secret {}>", self.id),
-            Reveal::Exposed => self.value.expose().to_owned(),
+    pub fn render(&self, visibility: SecretVisibility) -> String {
+        match visibility {
+            SecretVisibility::Masked => format!("<secret {}>", self.id),
+            SecretVisibility::Exposed => self.value.expose().to_owned(),
         }
     }
 }

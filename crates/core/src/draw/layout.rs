@@ -1,21 +1,18 @@
-//! The whole picture as cards, lines and panels with coordinates.
-//!
-//! In: a [`Topology`]. Out: a [`Scene`]. Where things are is decided here, how they look in `svg`.
-//! Never: markup, colours.
+//! Arranges a diagram: cards, lines and panels with coordinates. Markup and colours are in `svg`.
 
 use super::block::{Block, GAP_X, GAP_Y, Limits};
+use super::card_kind::CardKind;
 use super::forest::{Forest, Shape};
 use super::geometry::{Bend, Card, Edge, Line, Point, Rect};
-use super::kind::Kind;
 use super::style::{CARD_PAD, DETAIL_SIZE, DETAIL_STEP, HEAD, LABEL_PAD, LABEL_SIZE, NAME_SIZE};
 use super::text::{self, Weight};
-use super::{Topology, panel, ring};
+use super::{Diagram, panel, ring};
 
-/// Cards up to this width share the width of the widest of them: rows look like rows.
+/// Cards up to this width get the width of the widest of them, so that rows are even.
 const EVEN_WIDTH: i64 = 230;
 /// No card is narrower, in pixels.
 const LEAST_WIDTH: i64 = 150;
-/// Rows longer than this wrap, in pixels: about what a page shows without scrolling.
+/// Rows longer than this wrap, in pixels: about the width of a page.
 const ROW: i64 = 1120;
 /// The same for one tree among many, at least: three cards.
 const LEAST_INNER_ROW: i64 = 540;
@@ -27,33 +24,33 @@ const GAP_HOSTS: i64 = 56;
 pub(super) struct Panel {
     pub(super) rect: Rect,
     pub(super) name: String,
-    /// Where it runs; may be empty.
+    /// Its host; may be empty.
     pub(super) note: String,
 }
 
-/// Everything that is drawn between title and legend, from (0, 0).
+/// Everything between title and legend, from (0, 0).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scene {
+pub(super) struct Layout {
     pub(super) block: Block,
     pub(super) panels: Vec<Panel>,
 }
 
-impl Scene {
-    pub(super) fn of(topology: &Topology, forest: &Forest) -> Self {
-        let mut cards = cards(topology, forest);
+impl Layout {
+    pub(super) fn of(diagram: &Diagram, forest: &Forest) -> Self {
+        let mut cards = cards(diagram, forest);
         let hosts = match forest.shape {
-            Shape::Tiers => forest.tops_by_host(topology),
+            Shape::Tiers => forest.tops_by_host(diagram),
             Shape::Ring | Shape::Hub | Shape::Regions => Vec::new(),
         };
         let mut host_cards: Vec<_> = hosts.iter().map(|(host, _)| host_card(host)).collect();
-        even_out(cards.iter_mut().chain(&mut host_cards));
-        level(&mut cards, forest);
+        set_sizes(cards.iter_mut().chain(&mut host_cards));
+        align_heights(&mut cards, forest);
 
         let area: i64 = cards
             .iter()
             .map(|card| (card.rect.w + GAP_X) * (card.rect.h + GAP_Y))
             .sum();
-        // A large fleet is wider than high. Trees leave corners empty and so need more room.
+        // A large diagram is wider than high. Trees leave corners empty and need more space.
         let stretch = if forest.children.iter().all(Vec::is_empty) {
             2
         } else {
@@ -61,7 +58,7 @@ impl Scene {
         };
         let limit = ROW.max((stretch * area).isqrt());
         let natural = |node: &usize| Block::of(*node, forest, &cards, Limits::none()).w + GAP_X;
-        // When not everything fits into one row, trees get narrow, so that several share a row.
+        // If not everything fits into one row, trees are narrower, so that several share a row.
         let limits = match forest.tops.iter().map(natural).sum::<i64>() > limit {
             true => Limits {
                 outer: limit,
@@ -69,7 +66,7 @@ impl Scene {
             },
             false => Limits::none(),
         };
-        // The only tree has the row for itself.
+        // A single tree gets the whole row.
         let tree = if forest.tops.len() == 1 {
             limits
         } else {
@@ -78,7 +75,7 @@ impl Scene {
         let grow = |node: &usize| Block::of(*node, forest, &cards, tree);
         let grow_all = |tops: &[usize]| tops.iter().map(grow).collect::<Vec<_>>();
 
-        let mut scene = match forest.shape {
+        let mut layout = match forest.shape {
             Shape::Tiers => {
                 let trees = hosts.iter().zip(host_cards).map(|((host, tops), card)| {
                     let blocks = grow_all(tops);
@@ -96,23 +93,23 @@ impl Scene {
             Shape::Hub => Self::from(Block::beside(grow_all(&forest.tops), GAP_HOSTS, limit)),
             Shape::Ring => Self::from(ring::arrange(grow_all(&forest.tops))),
             Shape::Regions => {
-                let groups = forest.tops_by_region(topology.regions.len());
+                let groups = forest.tops_by_region(diagram.regions.len());
                 let inner = groups
                     .iter()
                     .map(|(region, tops)| (*region, Block::beside(grow_all(tops), GAP_X, limit)));
-                panel::arrange(inner.collect(), topology, &forest.links, limit)
+                panel::arrange(inner.collect(), diagram, &forest.links, limit)
             }
         };
-        scene.join(forest);
-        scene
+        layout.add_lines(forest);
+        layout
     }
 
-    /// Draws the lines that do not follow the trees.
-    fn join(&mut self, forest: &Forest) {
+    /// Adds the lines between nodes of different trees.
+    fn add_lines(&mut self, forest: &Forest) {
         let peers = forest.peers.iter().map(|pair| (*pair, Line::Peer));
         let across = forest.across.iter().map(|pair| (*pair, Line::Child));
         let spokes = match (forest.shape, forest.hub) {
-            // Across regions a spoke stays in its panel, so that only a line can show it.
+            // With regions a spoke stays in its panel, and is shown by a line.
             (Shape::Regions, Some(hub)) => forest
                 .spokes
                 .iter()
@@ -120,27 +117,27 @@ impl Scene {
                 .collect(),
             (Shape::Regions | Shape::Tiers | Shape::Ring | Shape::Hub, _) => Vec::new(),
         };
-        let mut places = vec![None; forest.children.len()];
+        let mut rects = vec![None; forest.children.len()];
         for card in &self.block.cards {
             if let Some(node) = card.node {
-                places[node] = Some(card.rect);
+                rects[node] = Some(card.rect);
             }
         }
         for ((a, b), line) in peers.chain(across).chain(spokes) {
-            let (Some(from), Some(to)) = (places[a], places[b]) else {
+            let (Some(from), Some(to)) = (rects[a], rects[b]) else {
                 continue;
             };
             let points = vec![from.centre(), to.centre()];
-            let others = places
+            let others = rects
                 .iter()
                 .flatten()
                 .filter(|rect| **rect != from && **rect != to);
             let blocked = others
                 .copied()
-                .any(|rect| meets(rect, points[0], points[1]));
-            // On the ring lines are straight by promise; elsewhere one goes around what it meets.
+                .any(|rect| intersects(rect, points[0], points[1]));
+            // On a ring, lines cross no card; elsewhere they curve around cards in between.
             let bend = match blocked && forest.shape != Shape::Ring {
-                true => Bend::Bow,
+                true => Bend::Arc,
                 false => Bend::Straight,
             };
             self.block.edges.push(Edge { line, bend, points });
@@ -148,7 +145,7 @@ impl Scene {
     }
 }
 
-impl From<Block> for Scene {
+impl From<Block> for Layout {
     fn from(block: Block) -> Self {
         Self {
             block,
@@ -157,12 +154,12 @@ impl From<Block> for Scene {
     }
 }
 
-fn cards(topology: &Topology, forest: &Forest) -> Vec<Card> {
-    let card = |(at, node): (usize, &super::Node)| {
+fn cards(diagram: &Diagram, forest: &Forest) -> Vec<Card> {
+    let card = |(at, node): (usize, &super::DiagramNode)| {
         let mut lines: Vec<String> = node.details.iter().map(|line| text::detail(line)).collect();
         lines.extend(
             forest
-                .host_note(topology, at)
+                .host_note(diagram, at)
                 .map(|host| format!("on {}", text::clean(host))),
         );
         Card {
@@ -173,14 +170,14 @@ fn cards(topology: &Topology, forest: &Forest) -> Vec<Card> {
                 h: 0,
             },
             node: Some(at),
-            kind: Kind::of(&node.kind),
+            kind: CardKind::of(&node.kind),
             label: text::detail(&node.kind),
             name: text::clean(&node.name),
             lines,
             hub: forest.hub == Some(at),
         }
     };
-    topology.nodes.iter().enumerate().map(card).collect()
+    diagram.nodes.iter().enumerate().map(card).collect()
 }
 
 fn host_card(host: &str) -> Card {
@@ -192,7 +189,7 @@ fn host_card(host: &str) -> Card {
             h: 0,
         },
         node: None,
-        kind: Kind::Host,
+        kind: CardKind::Host,
         label: "host".to_owned(),
         name: text::clean(host),
         lines: Vec::new(),
@@ -200,8 +197,8 @@ fn host_card(host: &str) -> Card {
     }
 }
 
-/// Gives cards their sizes and breaks their details into lines.
-fn even_out<'c>(cards: impl Iterator<Item = &'c mut Card>) {
+/// Sets the sizes of cards and breaks their details into lines.
+fn set_sizes<'c>(cards: impl Iterator<Item = &'c mut Card>) {
     let mut cards: Vec<_> = cards.collect();
     let heads: Vec<i64> = cards.iter().map(|card| head_width(card)).collect();
     let even = heads
@@ -211,13 +208,13 @@ fn even_out<'c>(cards: impl Iterator<Item = &'c mut Card>) {
         .max()
         .unwrap_or(0);
     for (card, head) in cards.iter_mut().zip(&heads) {
-        let wish = (*head).max(even).max(LEAST_WIDTH);
-        card.lines = text::flow(&card.lines, wish - 2 * CARD_PAD, DETAIL_SIZE);
+        let width = (*head).max(even).max(LEAST_WIDTH);
+        card.lines = text::flow(&card.lines, width - 2 * CARD_PAD, DETAIL_SIZE);
         let widest = card
             .lines
             .iter()
             .map(|line| text::width(line, DETAIL_SIZE, Weight::Normal));
-        card.rect.w = wish.max(widest.max().unwrap_or(0) + 2 * CARD_PAD);
+        card.rect.w = width.max(widest.max().unwrap_or(0) + 2 * CARD_PAD);
         let n_lines = i64::try_from(card.lines.len()).unwrap_or(0);
         card.rect.h = HEAD
             + if n_lines == 0 {
@@ -228,8 +225,8 @@ fn even_out<'c>(cards: impl Iterator<Item = &'c mut Card>) {
     }
 }
 
-/// Gives neighbours the same height, so that the rows below them and lines between them are level.
-fn level(cards: &mut [Card], forest: &Forest) {
+/// Gives neighbours the same height.
+fn align_heights(cards: &mut [Card], forest: &Forest) {
     let below = (0..cards.len()).map(|node| forest.below(node));
     let mut groups: Vec<Vec<usize>> = below
         .map(|group| group.into_iter().map(|(node, _)| node).collect())
@@ -253,8 +250,8 @@ fn head_width(card: &Card) -> i64 {
     name + 10 + label + 2 * CARD_PAD
 }
 
-/// Whether a straight line touches a rectangle: Liang and Barsky's clipping, in whole numbers.
-fn meets(rect: Rect, from: Point, to: Point) -> bool {
+/// Returns whether a line intersects a rectangle (Liang-Barsky clipping in integers).
+fn intersects(rect: Rect, from: Point, to: Point) -> bool {
     let (dx, dy) = (to.x - from.x, to.y - from.y);
     let sides = [
         (-dx, from.x - rect.x),

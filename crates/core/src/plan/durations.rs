@@ -1,6 +1,5 @@
-//! How long a plan will take, by how long such steps took before.
-//!
-//! Nothing is guessed: a plan with steps that were never measured has no estimate.
+//! Estimates how long a plan takes from the measured durations of earlier steps. A plan with a step
+//! that was never measured has no estimate.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,33 +7,33 @@ use std::collections::{BTreeMap, BinaryHeap};
 use super::step::StepKind;
 use super::types::Plan;
 
-/// How long steps took, in seconds.
+/// Measured durations of steps, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Paces {
-    here: BTreeMap<StepKind, f64>,
-    elsewhere: BTreeMap<StepKind, f64>,
+pub struct StepDurations {
+    same_hosts: BTreeMap<StepKind, f64>,
+    all_hosts: BTreeMap<StepKind, f64>,
 }
 
-impl Paces {
-    /// Takes what was measured on the same hosts, and on any.
-    pub fn new(here: &[(StepKind, f64)], anywhere: &[(StepKind, f64)]) -> Self {
+impl StepDurations {
+    /// Takes the durations measured on the same hosts, and on all hosts.
+    pub fn new(same_hosts: &[(StepKind, f64)], all_hosts: &[(StepKind, f64)]) -> Self {
         let map = |list: &[(StepKind, f64)]| list.iter().copied().collect();
         Self {
-            here: map(here),
-            elsewhere: map(anywhere),
+            same_hosts: map(same_hosts),
+            all_hosts: map(all_hosts),
         }
     }
 
     /// Returns how long a step takes, and whether that was measured on the same hosts.
     fn of(&self, kind: StepKind) -> Option<(f64, bool)> {
-        if let Some(seconds) = self.here.get(&kind) {
+        if let Some(seconds) = self.same_hosts.get(&kind) {
             return Some((*seconds, true));
         }
-        if let Some(seconds) = self.elsewhere.get(&kind) {
+        if let Some(seconds) = self.all_hosts.get(&kind) {
             return Some((*seconds, false));
         }
         match kind {
-            // Single requests: whatever they take does not matter.
+            // Single requests: their duration does not matter.
             StepKind::Discard | StepKind::Reshape | StepKind::Grow | StepKind::Reidentify => {
                 Some((1.0, true))
             }
@@ -49,11 +48,12 @@ impl Paces {
     }
 }
 
-/// Goes through the steps as the operator does, with so many at once. Returns the seconds, and
-/// whether all steps were measured on the same hosts; `None` when one was never measured.
-pub(super) fn estimate(plan: &Plan, paces: &Paces) -> Option<(f64, bool)> {
+/// Simulates the execution of the steps with the plan's parallelism. Returns the seconds, and whether
+/// all steps were measured on the same hosts; `None` if one was never measured.
+pub(super) fn estimate(plan: &Plan, durations: &StepDurations) -> Option<(f64, bool)> {
     let steps = &plan.steps;
-    let known: Option<Vec<(f64, bool)>> = steps.iter().map(|step| paces.of(step.kind)).collect();
+    let known: Option<Vec<(f64, bool)>> =
+        steps.iter().map(|step| durations.of(step.kind)).collect();
     let known = known?;
     let mut waiting: Vec<usize> = steps.iter().map(|step| step.after.len()).collect();
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];

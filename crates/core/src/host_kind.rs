@@ -1,0 +1,50 @@
+//! Kinds of hosts and their traits, as far as documents and plans need them. How hosts are reached is
+//! up to the driver.
+
+/// The traits of a kind of host, where kinds differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTraits {
+    /// Whether guests can be created on it.
+    pub creates_guests: bool,
+    /// Whether its nodes are simulated: without SSH and without a spec.
+    pub is_simulated: bool,
+    /// Whether containers get first-boot data, as virtual machines do.
+    pub seeds_containers: bool,
+    /// Whether nodes of type `pve` on it are configured by their spec.
+    pub configures_hypervisors: bool,
+    /// Whether the driver can run commands in its nodes without SSH.
+    pub has_direct_shell: bool,
+    /// Whether guests have numbers that a manifest may choose; otherwise the host assigns ids.
+    pub numbers_guests: bool,
+    /// Whether disks and images are in named storages.
+    pub has_storages: bool,
+    /// Whether guests are attached to bridges and VLANs that documents name.
+    pub has_bridges: bool,
+}
+
+impl HostTraits {
+    /// The traits of Proxmox VE. Other kinds state their differences.
+    pub const PROXMOX_VE: Self = Self {
+        creates_guests: true,
+        is_simulated: false,
+        seeds_containers: false,
+        configures_hypervisors: true,
+        has_direct_shell: false,
+        numbers_guests: true,
+        has_storages: true,
+        has_bridges: true,
+    };
+}
+
+/// A registered kind of host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostKindInfo {
+    /// Its name in documents.
+    pub word: &'static str,
+    /// Its label in lists, such as `Proxmox VE`.
+    pub label: &'static str,
+    /// Whether it has one host, of the same name, that needs no document.
+    pub is_built_in: bool,
+    /// Its traits.
+    pub traits: HostTraits,
+}
