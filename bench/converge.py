@@ -1,14 +1,14 @@
-"""Measures the same job on a node with homestak and with five other tools. Needs root.
+"""Measures the same configuration of a node with homestak and with five other tools. Needs root.
 
-`bench/converge.py BINARY [RUNS]` prints the figures; `bench/run` writes them down.
+`bench/converge.py BINARY [RUNS]` prints the figures; `bench/run` writes them to RESULTS.md.
 
-The job: two packages, a user with a key and a rule of sudo, settings of sshd, a file, the host name,
-a service. Each tool has a node of its own, fresh from the same image, with the packages in its
-cache already. The first run and runs that find nothing to do are measured, tools in turn.
-Ansible and pyinfra run here and reach the node over SSH; puppet, salt and cfengine run on the node,
-started over SSH. Beside them: SSH alone, a check by hand in a shell, and apt alone.
-Then the agent itself: its memory while it watches, the processor time of a look that finds nothing
-to do, how soon it sees a file that was changed, and ten nodes at once.
+The configuration: two packages, a user with a key and a sudo rule, sshd settings, a file, the host
+name, a service. Each tool has its own new node from the same image, with the packages already in its
+cache. The first run and runs without changes are measured, tools in turn.
+Ansible and pyinfra run on this machine and reach the node over SSH; puppet, salt and cfengine run on
+the node, started over SSH. For comparison: SSH alone, a shell script with the same checks, and apt alone.
+Then the agent: its memory while it watches, the CPU time of a check without differences, how soon it
+detects a changed file, and ten nodes in parallel.
 """
 
 import json
@@ -100,12 +100,12 @@ class Bench:
         ).stdout
 
     def close_shared(self):
-        """Ends connections that homestak keeps open."""
+        """Closes connections that homestak keeps open."""
         for socket in (self.place / "state/ssh/shared").glob("*"):
             subprocess.run(["ssh", "-F", "/dev/null", "-O", "exit", "-S", socket, "node"], capture_output=True)
 
 
-def say(text):
+def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
@@ -116,7 +116,7 @@ def timed(call, *words):
 
 
 def environment():
-    """Returns where the tools written in Python are."""
+    """Returns the virtual environment of the tools written in Python."""
     target = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target") / "bench-converge"
     if not (target / "bin/pyinfra").exists():
         venv.create(target, with_pip=True)
@@ -125,7 +125,7 @@ def environment():
 
 
 def tools(bench, nodes):
-    """Returns what each tool runs, as a function."""
+    """Returns a function for each tool that runs it."""
     target = environment()
     sshd = (HERE / "sshd.conf").read_text()
     variables = json.dumps({"key": (bench.work / "key.pub").read_text().strip(), "sshd": sshd})
@@ -157,7 +157,7 @@ def tools(bench, nodes):
 
 
 def prepare_node(bench, name, node):
-    """Fetches packages, so that the line to the archive is not what is measured."""
+    """Downloads packages in advance, so that the download is not measured."""
     extra = ON_NODE.get(name, ("", ""))[0]
     line = "sudo sh -ec 'apt-get -q update; apt-get -q -y --download-only --no-install-recommends install tree nginx-light"
     if name == "ansible":
@@ -166,7 +166,7 @@ def prepare_node(bench, name, node):
         line += f"; apt-get -q -y --no-install-recommends install {extra}"
     bench.ssh(node, line + "'")
     if name == "salt":
-        # Debian has no package of it. It is fetched here: nodes may not reach where it comes from.
+        # Debian has no package for it. It is downloaded here, because nodes may not reach its source.
         wheels = environment() / "wheels"
         if not wheels.exists():
             subprocess.run([environment() / "bin/pip", "wheel", "-q", "-w", wheels, "salt"], check=True)
@@ -221,18 +221,18 @@ def measured(bench, names, runs):
         try:
             first[name] = timed(others[name])
         except subprocess.CalledProcessError as error:
-            said = (error.stderr or error.stdout or b"").decode(errors="replace").strip()
-            failed[name] = said.splitlines()[-3:]
+            output = (error.stderr or error.stdout or b"").decode(errors="replace").strip()
+            failed[name] = output.splitlines()[-3:]
             del others[name]
-    say(f"first runs: {first}, failed: {failed}")
+    log(f"first runs: {first}, failed: {failed}")
     own = nodes["bench-node"]
 
     made = next(iter(others), None)
     if made is None:
         raise SystemExit(f"no other tool could be measured: {failed}")
 
-    # On a node that another tool made: it knows the names of that tool's files.
-    def by_hand(shared):
+    # On a node that another tool configured: the script checks the file names of that tool.
+    def shell_script(shared):
         with open(HERE / "check.sh") as text:
             bench.ssh(nodes[made], "sudo sh", shared, stdin=text)
 
@@ -243,11 +243,11 @@ def measured(bench, names, runs):
 
     no_op = {
         "ssh alone": lambda: bench.ssh(own, "true"),
-        "a check by hand": lambda: by_hand(False),
+        "shell script": lambda: shell_script(False),
         "homestak spec diff": cold("spec", "diff", "bench-node"),
         "homestak manifest apply": lambda: bench.apply("own"),
         **others,
-        "a check by hand, open connection": lambda: by_hand(True),
+        "shell script, open connection": lambda: shell_script(True),
         "homestak spec diff, open connection": cold("spec", "diff", "bench-node"),
     }
     times = {name: [] for name in no_op}
@@ -259,9 +259,9 @@ def measured(bench, names, runs):
                 call()
             times[name].append(timed(call))
     again = {name: statistics.median(taken) for name, taken in times.items()}
-    say(f"again: {again}")
+    log(f"again: {again}")
     watching = watched(bench, own, runs)
-    say(f"watching: {watching}")
+    log(f"watching: {watching}")
     bench.manifest("ten", [f"{{name: ten-{at}}}" for at in range(10)])
     bench.apply("ten")
     line = "sudo sh -ec 'apt-get -q update; apt-get -q -y --download-only --no-install-recommends install tree nginx-light'"
@@ -278,7 +278,7 @@ def measured(bench, names, runs):
 
 
 def watched(bench, node, runs):
-    """Measures the agent that looks after a node."""
+    """Measures the agent while it watches a node."""
     agent = "/usr/local/bin/homestak-agent"
     root = lambda line: bench.ssh(node, f"sudo bash -ec '{line}'", shared=True).decode().strip()
     look = f'TIMEFORMAT="%U %S"; time {agent} config check >/dev/null 2>&1'
@@ -294,7 +294,7 @@ def watched(bench, node, runs):
         lines = root("journalctl -q -u bench-watch -o short-unix --no-pager | grep motd/content | tail -n 1")
         after = float(lines.split()[0]) - begun
         if after < 0:
-            raise SystemExit(f"the watch did not see a change within 2 s: {lines}")
+            raise SystemExit(f"the agent did not detect a change within 2 s: {lines}")
         seen.append(after)
     root("systemctl stop bench-watch")
     return {

@@ -1,10 +1,10 @@
-"""Measures nodes on this machine beside plain systemd-nspawn on the same tree. Needs root.
+"""Measures nodes on this machine, compared with plain systemd-nspawn on the same tree. Needs root.
 
-`figures(binary, runs)` returns a dictionary; `bench/run` puts it into RESULTS.md.
+`figures(binary, runs)` returns a dictionary; `bench/run` writes it to RESULTS.md.
 
-Plain: what a script does: an overlay over the same tree, identity written into it, a pair of links
-on a bridge, `systemd-nspawn --boot`, and a log-in over SSH tried until it works.
-Ours: `homestak manifest apply` until it returns, and the same log-in after it.
+Plain: a script: an overlay over the same tree with the identity written into it, a veth pair on a
+bridge, `systemd-nspawn --boot`, and SSH logins until one works.
+Ours: `homestak manifest apply` until it returns, then the same SSH login.
 """
 
 import json
@@ -32,7 +32,7 @@ def ssh(key, user, address, *options):
 
 
 class Plain:
-    """Nodes as a script makes them."""
+    """Nodes created by a script."""
 
     def __init__(self, tree, place):
         self.tree, self.place = Path(tree), Path(place)
@@ -76,7 +76,7 @@ class Plain:
         nspawn += ["--console=read-only", "--capability=CAP_NET_ADMIN", "--resolv-conf=off"]
         command = ["nsenter", f"--net=/run/netns/{name}", *nspawn, "-M", name, "-D", str(root)]
         with open(place / "console", "w") as log:
-            # Each in groups of its own, or nspawn of several nodes gets in its own way.
+            # Each node has its own control groups; otherwise several nspawn processes conflict.
             start = "for g in $GROUPS_OF; do mkdir -p $g && echo $$ >$g/cgroup.procs; done; exec \"$@\""
             groups = " ".join(f"{top}/{name}" for top in hierarchies())
             process = subprocess.Popen(
@@ -97,10 +97,10 @@ class Plain:
             if ssh(self.key, "root", self.address(at), *options):
                 return
             time.sleep(0.02)
-        raise SystemExit("a plain node did not come up")
+        raise SystemExit("a plain node did not start within 120 s")
 
     def stop(self):
-        # `setsid`, the shell and `nsenter` have all become nspawn, which asks the node to end.
+        # `setsid`, the shell and `nsenter` have exec'd nspawn, which shuts the node down.
         for _, process in self.started:
             process.terminate()
         for at, process in self.started:
@@ -112,7 +112,7 @@ class Plain:
             for top in hierarchies():
                 subprocess.run(["find", f"{top}/{name}", "-depth", "-type", "d", "-delete"], stderr=subprocess.DEVNULL)
         self.started = []
-        # The next node at an address has another hardware address.
+        # The next node with this IP address has another MAC address.
         sh("ip", "neighbour", "flush", "dev", "hsbench-up")
 
 
@@ -129,7 +129,7 @@ def hierarchies():
 
 
 class Ours:
-    """Nodes as homestak makes them."""
+    """Nodes created by homestak."""
 
     def __init__(self, binary, root, place):
         self.binary, self.place = binary, Path(place)
@@ -165,10 +165,10 @@ class Ours:
         for node in shown["nodes"]:
             known = ["-o", f"UserKnownHostsFile={keys}/known_hosts", "-o", f"HostKeyAlias={node['uuid']}"]
             if not ssh(keys / "id_ed25519", "homestak", node["address"], *known):
-                raise SystemExit("one of our nodes cannot be logged in to")
+                raise SystemExit("SSH login failed on a node that homestak created")
 
     def memory(self):
-        """MiB of each node, as its control group counts them."""
+        """Returns the mean memory of a node in MiB, from its control group."""
         for top in hierarchies():
             for file in ("memory.usage_in_bytes", "memory.current"):
                 found = list(Path(top).glob(f"homestak-*/*/{file}"))
@@ -181,12 +181,12 @@ class Ours:
 
 
 def machines(ours, runs):
-    """Virtual machines: restored from a saved one beside a cold boot from the seed."""
+    """Measures virtual machines: restored from a saved one, compared with a boot from the seed."""
     if shutil.which("qemu-system-x86_64") is None:
         return None
     ours.environment["HOMESTAK_VM_ENGINE"] = "qemu"
     times = {}
-    # The first one is saved on the way.
+    # The first run also saves the machine.
     for name in ("saving", "restored", "cold"):
         ours.environment["HOMESTAK_FIRST_BOOT"] = "cloud-init" if name == "cold" else "direct"
         taken = []

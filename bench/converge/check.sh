@@ -1,4 +1,4 @@
-# Looks by hand whether the job is done, as fast as a shell can.
+# Checks in a shell whether the node is configured, as fast as a shell can.
 set -e
 [ "$(dpkg-query -W -f '${Status}\n' tree nginx-light | sort -u)" = "install ok installed" ]
 grep -q '^deploy:.*:/bin/bash$' /etc/passwd
