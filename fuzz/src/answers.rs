@@ -9,13 +9,13 @@ use std::net::IpAddr;
 
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_engine::ports::{Class, GuestKind, GuestUuid, Sent};
-use homestak_providers::pve::fault::{classify, classify_text, parse_forbidden};
-use homestak_providers::pve::identity::{self, Claim};
+use homestak_providers::pve::error::{classify, classify_text, parse_forbidden};
+use homestak_providers::pve::identity::{self, Ownership};
 use homestak_providers::pve::property::Property;
 use homestak_providers::pve::upid::Upid;
 use homestak_providers::pve::{
-    Endpoint, GuestConfig, Standing, address_of, discover, facts, log_lines, observed,
-    parse_answer, quirks, running, standing, vmid,
+    Endpoint, GuestConfig, TaskState, address_of, discover, facts, log_lines, observed,
+    parse_response, quirks, running, task_state, vmid,
 };
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ fn config(value: &Value) {
         let _ = config.name(kind);
         let ours: Vec<GuestUuid> = candidates(&config)
             .into_iter()
-            .filter(|uuid| identity::judge(kind, 101, &config, uuid) == Claim::Ours)
+            .filter(|uuid| identity::ownership(kind, 101, &config, uuid) == Ownership::Ours)
             .collect();
         assert!(ours.len() <= 1, "{ours:?}");
         if let Some(uuid) = ours.first() {
@@ -210,7 +210,7 @@ fn resources(value: &Value) {
 
 /// A task stands somewhere, ends with words, and its log has lines.
 fn task(value: &Value) {
-    if let Some(Standing::Failed(words)) = standing(value) {
+    if let Some(TaskState::Failed(words)) = task_state(value) {
         assert!(!words.is_empty());
         judged(&classify_text(&words).class);
     }
@@ -236,19 +236,19 @@ fn fault(bytes: &[u8]) {
     let mut parts = rest.splitn(2, |byte| *byte == b'\n');
     let phrase = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
     let body = parts.next().unwrap_or_default();
-    let fault = classify(status, &phrase, body);
-    judged(&fault.class);
-    assert!(!fault.detail.is_empty(), "{status}: nothing was said");
+    let error = classify(status, &phrase, body);
+    judged(&error.class);
+    assert!(!error.detail.is_empty(), "{status}: nothing was said");
     match status {
         595..=599 | 502 | 504 | 408 => {
-            assert_eq!(fault.class, Class::Unreachable { sent: Sent::Maybe });
+            assert_eq!(error.class, Class::Unreachable { sent: Sent::Maybe });
         }
-        401 | 403 | 501 => assert_eq!(fault.class, Class::Refused),
-        404 => assert_eq!(fault.class, Class::Missing),
+        401 | 403 | 501 => assert_eq!(error.class, Class::Refused),
+        404 => assert_eq!(error.class, Class::Missing),
         _ => {}
     }
-    if fault.may_have_acted() {
-        assert_ne!(fault.class, Class::Refused);
+    if error.may_have_acted() {
+        assert_ne!(error.class, Class::Refused);
     }
     if let Some(missing) = parse_forbidden(&phrase) {
         assert!(missing.path.starts_with('/') && !missing.any_of.is_empty());
@@ -326,15 +326,15 @@ fn vmids(value: &Value) {
 
 /// Any body is an answer or a fault; none says that nothing was sent.
 fn answer(bytes: &[u8]) {
-    match parse_answer(bytes) {
+    match parse_response(bytes) {
         Ok(answer) => {
             let body: Value = serde_json::from_slice(bytes).expect("it was read");
             assert_eq!(body.get("data"), Some(&answer.data));
         }
-        Err(fault) => {
-            judged(&fault.class);
-            assert!(fault.may_have_acted());
-            assert!(fault.detail.len() < 200, "a whole body was repeated");
+        Err(error) => {
+            judged(&error.class);
+            assert!(error.may_have_acted());
+            assert!(error.detail.len() < 200, "a whole body was repeated");
         }
     }
 }

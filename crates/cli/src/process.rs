@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use homestak_api::environment;
 use homestak_api::limit::{Limit, each_line};
-use homestak_driver::nodes::LARGEST;
+use homestak_driver::nodes::MAX_OUTPUT;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// An editor that was asked to end has a second for it: it has nothing to save.
@@ -101,7 +101,7 @@ async fn end(child: &mut Child) -> io::Result<()> {
 pub(crate) fn output(program: &str, arguments: &[OsString]) -> io::Result<Output> {
     let read = |from: &mut dyn Read| {
         let mut bytes = Vec::new();
-        _ = from.take(LARGEST as u64).read_to_end(&mut bytes);
+        _ = from.take(MAX_OUTPUT as u64).read_to_end(&mut bytes);
         bytes
     };
     let (status, stdout, stderr) = run(program, arguments, Stdio::null(), read, read)?;
@@ -120,7 +120,7 @@ pub(crate) fn follow(
     hear: &(dyn Fn(bool, &str) + Sync),
 ) -> io::Result<ExitStatus> {
     // A line without an end is handed out in parts.
-    let longest = LARGEST as u64;
+    let longest = MAX_OUTPUT as u64;
     let out = |from: &mut dyn Read| each_line(from, longest, |line| hear(true, line));
     let err = |from: &mut dyn Read| each_line(from, longest, |line| hear(false, line));
     run(program, arguments, stdin, out, err).map(|(status, (), ())| status)

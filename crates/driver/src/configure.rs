@@ -25,7 +25,7 @@ use homestak_core::resolve::site::unknown_keys;
 use homestak_engine::context::off;
 use homestak_engine::planning::PlanContext;
 use homestak_engine::ports::{Class, Configurer, Inner, Next, PortError, Remark, SpecComparison};
-use homestak_providers::push::{Agent, PushError, Pusher};
+use homestak_providers::push::{AgentBinary, PushError, Pusher};
 use homestak_providers::ssh::{Keyring, Ssh, SshError};
 
 use crate::error::DriverError;
@@ -78,7 +78,8 @@ impl SiteConfigurer {
         if let Some(pusher) = self.pusher.get() {
             return Ok(pusher.clone());
         }
-        let agent = Agent::read(&self.agent, &self.memory).map_err(|error| error.at_port(doing))?;
+        let agent = AgentBinary::read(&self.agent, &self.memory)
+            .map_err(|error| error.to_port_error(doing))?;
         let pusher = || Pusher::new(agent, &self.session.timeouts());
         Ok(self.pusher.get_or_init(pusher).clone())
     }
@@ -90,7 +91,7 @@ impl SiteConfigurer {
     /// Returns the spec of a node, which must be the one that was planned with.
     fn planned_text(&self, doing: &str, node: &Inner) -> Result<String, PortError> {
         let spec = &node.config.spec;
-        let key = self.keyring.own().ok();
+        let key = self.keyring.driver_key().ok();
         let text = self.text(spec, (&node.node, &node.wanted), key.as_deref());
         let text = text.ok_or_else(|| {
             let detail = format!("the site has no spec `{spec}` any more");
@@ -114,8 +115,8 @@ impl SiteConfigurer {
     fn way(&self, node: &Inner) -> Ssh {
         let (address, user) = (node.address, &node.wanted.user);
         Ssh::to(&self.keyring, address, user, node.guest.as_str())
-            .connecting(self.session.timeouts().of(Limit::Ssh))
-            .configured(self.ssh_config.clone())
+            .with_connect_timeout(self.session.timeouts().of(Limit::Ssh))
+            .with_config_file(self.ssh_config.clone())
     }
 }
 
@@ -163,7 +164,7 @@ impl PlanContext for SiteConfigurer {
             }
             if key.is_none() {
                 let keyring = self.keyring.clone();
-                let own = off("make the driver's SSH key", move || keyring.own()).await;
+                let own = off("make the driver's SSH key", move || keyring.driver_key()).await;
                 key = own.ok();
             }
             if let Some(text) = self.text(&spec, (&node.name, wanted), key.as_deref()) {
@@ -258,7 +259,7 @@ impl SiteConfigurer {
         let ssh = self.way(node);
         let mut last = PushError::Lost { tries: 0 };
         for port in ports {
-            match work(&ssh.clone().port(*port)) {
+            match work(&ssh.clone().with_port(*port)) {
                 Err(PushError::Ssh(SshError::Unreachable { said, sent }))
                     if said.contains("refused") =>
                 {
@@ -297,7 +298,7 @@ impl Configurer for SiteConfigurer {
         let is_dropped = dropped.0.clone();
         off(&doing, move || {
             let (pusher, text) = (own.pusher(&at)?, own.planned_text(&at, &node)?);
-            let after = own.way(&node).port(node.config.port);
+            let after = own.way(&node).with_port(node.config.port);
             let hear = |event: &Event| tell(event, hear.as_ref());
             let stop = || is_dropped.load(Ordering::Relaxed);
             own.at_first(&at, &node, &node.ports, |ssh| {
@@ -318,7 +319,7 @@ impl Configurer for SiteConfigurer {
         let at = doing.clone();
         let undone = off(&doing, move || {
             let pusher = own.pusher(&at)?;
-            let after = own.way(&node).port(before.port);
+            let after = own.way(&node).with_port(before.port);
             // It listens where the spec that is undone says, or where it did before.
             let mut ports = node.ports.clone();
             ports.sort_by_key(|port| *port != node.config.port);
@@ -336,7 +337,7 @@ impl Configurer for SiteConfigurer {
 /// Returns an error of the port. A node that does not let us in may still be creating its user when
 /// it boots for the first time; later it is tried a few times only.
 fn at_port(error: &PushError, doing: &str, node: &Inner) -> PortError {
-    let mut worded = error.at_port(doing);
+    let mut worded = error.to_port_error(doing);
     if matches!(error, PushError::Ssh(SshError::Denied { .. })) && !node.is_new {
         worded.class = Class::Broken;
     }

@@ -51,7 +51,7 @@ impl Driver {
     ) -> Result<Self, DriverError> {
         let clock = settings.time.clock();
         let hub = Hub::new(observer, clock.clone());
-        let keyring = keyring(settings).limited(session.timeouts());
+        let keyring = keyring(settings).with_timeouts(session.timeouts());
         let hosts = Hosts::new(session.clone(), hub.clone(), settings, keyring.clone());
         let hosts = Arc::new(hosts);
         let configurer = SiteConfigurer::new(session.clone(), keyring.clone(), settings);

@@ -235,7 +235,7 @@ impl Job {
     /// Makes sure that what nodes are given is there, before anything is made.
     pub async fn require_keys(&self) -> Result<(), DriverError> {
         let keyring = self.driver.keyring.clone();
-        let own = off("make the driver's SSH key", move || keyring.own()).await;
+        let own = off("make the driver's SSH key", move || keyring.driver_key()).await;
         let failed = |error| DriverError::of_host("the driver", &error);
         own.map(drop).map_err(failed)
     }

@@ -21,7 +21,7 @@ use crate::seeds::keyring;
 use crate::session::Session;
 use crate::settings::DriverSettings;
 
-pub use homestak_providers::ssh::{LARGEST, Stream, Trust, shell_line};
+pub use homestak_providers::ssh::{HostKeyPolicy, MAX_OUTPUT, Stream, shell_line};
 
 /// How often a node is tried that does not let in, and how long is waited in between: cloud-init
 /// starts the server of a new node again, which takes about a second.
@@ -219,7 +219,7 @@ pub struct Way {
     /// The way.
     pub ssh: Ssh,
     /// Whose word is taken for who it is.
-    pub trust: Trust,
+    pub trust: HostKeyPolicy,
     node: Known,
     address: IpAddr,
     user: String,
@@ -253,19 +253,19 @@ pub fn way(node: &Known, session: &Session, settings: &DriverSettings) -> Result
             made.hint(error.hint)
         }
     };
-    keyring.own().map_err(word)?;
+    keyring.driver_key().map_err(word)?;
     let uuid = &node.record.guest.uuid;
     let (trust, user) = if node.is_foreign_container() {
-        (Trust::Asked, "root".to_owned())
+        (HostKeyPolicy::Ask, "root".to_owned())
     } else {
-        (Trust::Pinned, user(node, session))
+        (HostKeyPolicy::Pinned, user(node, session))
     };
     let port = node.record.configured.as_ref().map_or(22, |was| was.port);
     let ssh = Ssh::to(&keyring, address, &user, uuid.as_str())
-        .port(port)
-        .trusting(trust)
-        .connecting(settings.timeouts.of(Limit::Ssh))
-        .configured(settings.ssh_config.clone());
+        .with_port(port)
+        .with_host_key_policy(trust)
+        .with_connect_timeout(settings.timeouts.of(Limit::Ssh))
+        .with_config_file(settings.ssh_config.clone());
     let way = Way {
         ssh,
         trust,
@@ -275,7 +275,7 @@ pub fn way(node: &Known, session: &Session, settings: &DriverSettings) -> Result
         known_hosts: keyring.known_hosts().display().to_string(),
         key: format!("{}.pub", keyring.own_file().display()),
     };
-    if trust == Trust::Pinned && !keyring.knows(uuid).map_err(word)? {
+    if trust == HostKeyPolicy::Pinned && !keyring.is_pinned(uuid).map_err(word)? {
         return Err(way.word(&SshError::HostKeyUnknown));
     }
     Ok(way)
@@ -301,7 +301,7 @@ impl Way {
         loop {
             left -= 1;
             match work(&self.ssh) {
-                Err(error) if left > 0 && error.may_pass() => std::thread::sleep(BETWEEN),
+                Err(error) if left > 0 && error.is_transient() => std::thread::sleep(BETWEEN),
                 ended => return ended.map_err(|error| self.word(&error)),
             }
         }
@@ -327,7 +327,7 @@ impl Way {
             .hint(format!(
                 "if someone gave `{name}` a new key on purpose, write it after `{uuid}` in {file}"
             )),
-            SshError::HostKeyUnknown if self.trust == Trust::Asked => DriverError::refused(
+            SshError::HostKeyUnknown if self.trust == HostKeyPolicy::Ask => DriverError::refused(
                 format!("Nobody has said yet whether the host key of `{name}` is the right one."),
             )
             .hint(format!("homestak ssh {name} {} asks once", self.node.options())),
@@ -343,10 +343,10 @@ impl Way {
                     format!("it must have the key of {key}; one that another driver made has another"),
                 )
             }
-            SshError::TooMuch { .. } => {
+            SshError::OutputTooLarge { .. } => {
                 DriverError::failed(format!("The output of `{name}` is too large: {error}."))
             }
-            SshError::Late { .. } => {
+            SshError::TimedOut { .. } => {
                 DriverError::failed(format!("`{name}` is too slow: {error}."))
             }
             SshError::Failed { said } => {

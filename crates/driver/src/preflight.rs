@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use homestak_core::observed::GuestKind;
 use homestak_core::plan::{self, Action, NodeLocation, Plan};
 use homestak_core::units::{Bytes, Gib};
-use homestak_providers::pve::preflight::{FileWanted, SiteWanted, StorageWanted, Wanted};
+use homestak_providers::pve::preflight::{
+    FileRequirement, Requirements, SiteRequirements, StorageRequirement,
+};
 
 use crate::error::DriverError;
 use crate::hosts::pve::document;
@@ -38,7 +40,7 @@ pub(crate) fn wanted(
     name: &str,
     plan: Option<&Plan>,
     session: &Session,
-) -> Result<Wanted, DriverError> {
+) -> Result<Requirements, DriverError> {
     let node = document(name, session)?;
     let defaults = session.catalog.defaults();
     let made = made(plan, name);
@@ -46,10 +48,10 @@ pub(crate) fn wanted(
     let host = host.or_else(|| node.node.as_ref().map(ToString::to_string));
     let host = host.unwrap_or_else(|| name.to_owned());
     let containers = made.iter().any(|one| one.kind == GuestKind::Ct);
-    let mut storages: BTreeMap<String, StorageWanted> = BTreeMap::new();
+    let mut storages: BTreeMap<String, StorageRequirement> = BTreeMap::new();
     let mut need = |storage: &str, content: &str, size: Gib| {
         let entry = storages.entry(storage.to_owned());
-        let entry = entry.or_insert_with(|| StorageWanted {
+        let entry = entry.or_insert_with(|| StorageRequirement {
             host: host.clone(),
             storage: storage.to_owned(),
             content: Vec::new(),
@@ -86,7 +88,7 @@ pub(crate) fn wanted(
     let images = plan.iter().flat_map(|plan| &plan.images);
     let images = images.filter(|image| image.location == NodeLocation::Host(name.to_owned()));
     let images = images.filter_map(|image| {
-        Some(FileWanted {
+        Some(FileRequirement {
             host: image.host.clone(),
             storage: image.storage.clone()?,
             content: match image.kind {
@@ -104,13 +106,13 @@ pub(crate) fn wanted(
     bridges.sort();
     bridges.dedup();
     let of = |content: &str| {
-        let holds = |one: &&StorageWanted| one.content.iter().any(|known| known == content);
+        let holds = |one: &&StorageRequirement| one.content.iter().any(|known| known == content);
         let storages = storages.values().filter(holds);
         storages.map(|one| one.storage.clone()).collect::<Vec<_>>()
     };
     let secrets = session.catalog.secrets.as_ref();
     let keys = secrets.and_then(|secrets| secrets.value.as_ref()?.ssh_keys.as_ref());
-    Ok(Wanted {
+    Ok(Requirements {
         hosts: vec![host.clone()],
         abilities: Abilities {
             vms: true,
@@ -132,7 +134,7 @@ pub(crate) fn wanted(
             .map(|ip| SocketAddr::new(ip.value, 22))
             .into_iter()
             .collect(),
-        site: SiteWanted {
+        site: SiteRequirements {
             fixed_addresses: made.iter().any(|one| one.nic.address.is_some()),
             gateway: defaults
                 .and_then(|defaults| defaults.gateway.as_ref())

@@ -402,10 +402,10 @@ pub fn locked_out<'s>(
         let uuid = &record.guest.uuid;
         // A container of Proxmox VE creates its own host key, and a person says whether it is that.
         let foreign = record.guest.kind == GuestKind::Ct && !traits.seeds_containers;
-        let known = foreign || keyring.knows(uuid).map_err(word)?;
+        let known = foreign || keyring.is_pinned(uuid).map_err(word)?;
         let mut lines = Vec::new();
         if is_new && !summary.had_key || !known {
-            let key = keyring.own().map_err(word)?;
+            let key = keyring.driver_key().map_err(word)?;
             let user = match foreign {
                 true => "root",
                 false => record.user.as_deref().unwrap_or_default(),

@@ -23,7 +23,7 @@ pub(crate) struct SiteSeeds {
 
 /// Returns the keys of this driver.
 pub(crate) fn keyring(settings: &DriverSettings) -> Keyring {
-    Keyring::new(settings.state.join("ssh")).limited(settings.timeouts)
+    Keyring::new(settings.state.join("ssh")).with_timeouts(settings.timeouts)
 }
 
 impl SiteSeeds {
@@ -58,7 +58,7 @@ impl Seeds for SiteSeeds {
         let mut keys = self.of_people();
         let uuid = wanted.uuid.clone();
         let (own, host_key) = self
-            .with_keys(move |keyring| Ok((keyring.own()?, keyring.host_key(&uuid)?)))
+            .with_keys(move |keyring| Ok((keyring.driver_key()?, keyring.host_key(&uuid)?)))
             .await?;
         keys.push(own);
         Ok(FirstBootConfig::new(node, wanted, keys, Some(host_key)).into())

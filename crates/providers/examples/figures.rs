@@ -14,7 +14,7 @@ use homestak_engine::ports::{
     Class, DiskSource, FirstBootConfig, Gib, GuestKind, GuestPlan, GuestUuid, Mib, NewGuest, Nic,
     PortError, Provider as _, Seed,
 };
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_sim::{Pace, World};
 use serde_json::json;
 
@@ -60,7 +60,7 @@ async fn observe(looks: u32) -> Result<serde_json::Value, Failure> {
         .token(TOKEN)
         .grant("homestak@pve", "/", "Administrator");
     let world = World::fleet(builder, HOSTS, GUESTS);
-    let pve = connect(&world, Limits::default()).await?;
+    let pve = connect(&world, PveLimits::default()).await?;
     pve.observe().await?;
     let before = pve.requests();
     let mut taken = Vec::new();
@@ -121,10 +121,10 @@ async fn timed(
         .token(TOKEN)
         .grant("homestak@pve", "/", "Administrator")
         .build();
-    let limits = Limits {
+    let limits = PveLimits {
         // Wall time, unlike the rest: as long as the default is on the World's clock.
         answer: Duration::from_secs(60).div_f64(FACTOR),
-        ..Limits::default()
+        ..PveLimits::default()
     };
     let pve = Arc::new(connect(&world, limits).await?);
     let started = world.clock().now();
@@ -203,7 +203,7 @@ fn guest(nth: u32) -> Result<NewGuest, Failure> {
     })
 }
 
-async fn connect(world: &World, limits: Limits) -> Result<Pve, Failure> {
+async fn connect(world: &World, limits: PveLimits) -> Result<Pve, Failure> {
     let handle = homestak_sim::serve(world.clone(), "127.0.0.1:0".parse()?).await?;
     let fingerprint = Fingerprint::parse(&handle.fingerprint).ok_or("no fingerprint")?;
     let endpoint = Endpoint {

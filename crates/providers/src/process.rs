@@ -13,10 +13,10 @@ use homestak_api::{environment, limit};
 
 /// How long a program may take: longer than any of them needs, so that one that hangs is ended
 /// some day. Packages may come over slow lines.
-const LATEST: Duration = Duration::from_secs(1_800);
+const TIMEOUT: Duration = Duration::from_secs(1_800);
 
 /// Where the machine's programs are, wherever whoever runs this looks for theirs.
-const PLACES: [&str; 6] = [
+const SEARCH_PATH: [&str; 6] = [
     "/usr/local/sbin",
     "/usr/local/bin",
     "/usr/sbin",
@@ -27,16 +27,18 @@ const PLACES: [&str; 6] = [
 
 /// Returns where a program is.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let mut places = PLACES.iter().map(|place| Path::new(place).join(program));
+    let mut places = SEARCH_PATH
+        .iter()
+        .map(|place| Path::new(place).join(program));
     places.find(|path| path.is_file())
 }
 
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failed {
+pub(crate) enum ProgramError {
     /// It hung, and was ended.
     #[error("{0}")]
-    Late(std::io::Error),
+    TimedOut(std::io::Error),
     /// It is not there, or cannot be started.
     #[error("`{program}` cannot be started: {error}")]
     NotStarted {
@@ -46,14 +48,14 @@ pub(crate) enum Failed {
         error: std::io::Error,
     },
     /// It said that it failed.
-    #[error("`{program}` failed ({status}): {said}")]
-    Ended {
+    #[error("`{program}` failed ({status}): {stderr}")]
+    Failed {
         /// The program with its arguments.
         program: String,
         /// How it ended.
         status: std::process::ExitStatus,
         /// The last it said.
-        said: String,
+        stderr: String,
     },
 }
 
@@ -62,14 +64,14 @@ pub(crate) enum Failed {
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     environment::clean(&mut command, environment::PROXIES);
-    command.env("PATH", PLACES.join(":"));
+    command.env("PATH", SEARCH_PATH.join(":"));
     // Answers are read by us, in the words we know.
     command.env("LC_ALL", "C");
     command
 }
 
 /// Runs a program to its end and returns what it printed.
-pub(crate) fn run<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> Result<String, Failed> {
+pub(crate) fn run<A: AsRef<OsStr>>(program: &str, arguments: &[A]) -> Result<String, ProgramError> {
     run_with(program, arguments, "")
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn run_with<A: AsRef<OsStr>>(
     program: &str,
     arguments: &[A],
     input: &str,
-) -> Result<String, Failed> {
+) -> Result<String, ProgramError> {
     let mut command = command(program);
     command
         .args(arguments)
@@ -91,11 +93,15 @@ pub(crate) fn run_with<A: AsRef<OsStr>>(
 }
 
 /// Runs a command that was put together elsewhere.
-pub(crate) fn finish(mut command: Command, program: &str, input: &str) -> Result<String, Failed> {
-    let ran = limit::output(&mut command, input.as_bytes(), LATEST);
+pub(crate) fn finish(
+    mut command: Command,
+    program: &str,
+    input: &str,
+) -> Result<String, ProgramError> {
+    let ran = limit::output(&mut command, input.as_bytes(), TIMEOUT);
     let output = ran.map_err(|error| match error.kind() {
-        std::io::ErrorKind::TimedOut => Failed::Late(error),
-        _ => Failed::NotStarted {
+        std::io::ErrorKind::TimedOut => ProgramError::TimedOut(error),
+        _ => ProgramError::NotStarted {
             program: program.to_owned(),
             error,
         },
@@ -103,15 +109,15 @@ pub(crate) fn finish(mut command: Command, program: &str, input: &str) -> Result
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said: Vec<&str> = said.trim().lines().rev().take(3).collect();
-    let said: Vec<&str> = said.into_iter().rev().collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr: Vec<&str> = stderr.trim().lines().rev().take(3).collect();
+    let stderr: Vec<&str> = stderr.into_iter().rev().collect();
     let shown = command.get_args().map(OsStr::to_string_lossy);
     let shown: Vec<_> = shown.take(6).collect();
-    Err(Failed::Ended {
+    Err(ProgramError::Failed {
         program: format!("{program} {}", shown.join(" ")),
         status: output.status,
-        said: said.join(" / "),
+        stderr: stderr.join(" / "),
     })
 }
 

@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use homestak_engine::ports::{Class, Provider as _};
 use homestak_sim::Request;
-use support::place::{Place, place};
+use support::simulated::{SimulatedHost, simulated_host};
 
 const ROOT: &str = "root@pam!t=secret";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_that_changes_in_the_middle_of_a_run_is_reported_as_that() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
-    place.handle.stop();
+    sim.handle.stop();
     // The same address with another certificate, once the first server has left it.
     let another = loop {
-        match homestak_sim::serve(place.world.clone(), place.handle.address).await {
+        match homestak_sim::serve(sim.world.clone(), sim.handle.address).await {
             Ok(another) => break another,
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     };
-    assert_ne!(another.fingerprint, place.handle.fingerprint);
+    assert_ne!(another.fingerprint, sim.handle.fingerprint);
     let error = pve.start(&guest).await.expect_err("another certificate");
     assert_eq!(error.class, Class::Refused, "{error:?}");
     let text = error.to_string();
@@ -34,23 +34,22 @@ async fn a_certificate_that_changes_in_the_middle_of_a_run_is_reported_as_that()
         "{error:?}"
     );
     assert!(
-        !place
-            .world
+        !sim.world
             .is_running(guest.vmid.and_then(|id| id.number()).expect("an id"))
     );
 }
 
-async fn remove_token(place: &Place) {
+async fn remove_token(sim: &SimulatedHost) {
     let request = Request::delete("/access/users/homestak@pve/token/driver").token(ROOT);
-    assert_eq!(place.world.call(request).await.status, 200);
+    assert_eq!(sim.world.call(request).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_is_removed_in_the_middle_of_a_run_is_reported_as_that() {
-    let place = place(|builder| builder.token(ROOT)).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder.token(ROOT)).await;
+    let pve = sim.client();
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
-    remove_token(&place).await;
+    remove_token(&sim).await;
     let error = pve.start(&guest).await.expect_err("no token");
     assert_eq!(error.class, Class::Refused, "{error:?}");
     let text = error.to_string();
@@ -61,7 +60,7 @@ async fn a_token_that_is_removed_in_the_middle_of_a_run_is_reported_as_that() {
     assert!(error.hint.contains("token list"), "{error:?}");
     support::check_secret(&error);
     // Whoever never was accepted is told another thing.
-    let fresh = place.client();
+    let fresh = sim.client();
     let error = fresh.observe().await.expect_err("no token");
     assert!(!error.to_string().contains("before"), "{error}");
 }

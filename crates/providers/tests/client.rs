@@ -82,7 +82,7 @@ async fn fifty_guests_at_once() {
     world.finish();
     assert_eq!(world.guests.len(), 50);
     for nth in 1..=50 {
-        assert_eq!(world.carrying(support::uuid(nth).as_str()).len(), 1);
+        assert_eq!(world.tagged_with(support::uuid(nth).as_str()).len(), 1);
     }
 }
 

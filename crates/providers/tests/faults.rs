@@ -17,14 +17,14 @@ use homestak_engine::ports::{
     Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, NewGuest, PortError,
     Provider as _,
 };
-use homestak_providers::pve::{Limits, Pve};
+use homestak_providers::pve::{Pve, PveLimits};
 use homestak_sim::{Boots, Call, Fault, FaultKind, GuestFacts};
 use support::clock::LateClock;
-use support::place::{Place, place};
 use support::sample::{Sample, is_full};
+use support::simulated::{SimulatedHost, simulated_host};
 
 /// What an operation is done with.
-struct Scene {
+struct TestInput {
     guest: NewGuest,
     at: GuestRef,
     sent: ImageWanted,
@@ -32,8 +32,8 @@ struct Scene {
 }
 
 type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + Send + 'a>>;
-type Act = for<'a> fn(&'a Pve, &'a Scene) -> Step<'a>;
-type Check = fn(&Place, &Scene);
+type Act = for<'a> fn(&'a Pve, &'a TestInput) -> Step<'a>;
+type Check = fn(&SimulatedHost, &TestInput);
 
 /// Every operation of the port, in the order of a life.
 const OPERATIONS: [(&str, Act, Check); 13] = [
@@ -49,19 +49,19 @@ const OPERATIONS: [(&str, Act, Check); 13] = [
     ),
     (
         "ensure_image by sending",
-        |pve, scene| Box::pin(pve.ensure_image(&scene.sent)),
-        |place, scene| one_file(place, &scene.sent),
+        |pve, input| Box::pin(pve.ensure_image(&input.sent)),
+        |sim, input| one_file(sim, &input.sent),
     ),
     (
         "ensure_image by fetching",
-        |pve, scene| Box::pin(pve.ensure_image(&scene.fetched)),
-        |place, scene| one_file(place, &scene.fetched),
+        |pve, input| Box::pin(pve.ensure_image(&input.fetched)),
+        |sim, input| one_file(sim, &input.fetched),
     ),
     (
         "has_image",
-        |pve, scene| {
+        |pve, input| {
             Box::pin(async {
-                let there = pve.has_image(&scene.sent).await?;
+                let there = pve.has_image(&input.sent).await?;
                 assert!(there, "the image is there");
                 Ok(())
             })
@@ -70,14 +70,14 @@ const OPERATIONS: [(&str, Act, Check); 13] = [
     ),
     (
         "create",
-        |pve, scene| Box::pin(async { pve.create(&scene.guest).await.map(|_| ()) }),
+        |pve, input| Box::pin(async { pve.create(&input.guest).await.map(|_| ()) }),
         complete,
     ),
     (
         "inspect",
-        |pve, scene| {
+        |pve, input| {
             Box::pin(async {
-                let seen = pve.inspect(&scene.at).await?;
+                let seen = pve.inspect(&input.at).await?;
                 assert!(seen.is_some(), "the guest is there");
                 Ok(())
             })
@@ -86,44 +86,44 @@ const OPERATIONS: [(&str, Act, Check); 13] = [
     ),
     (
         "start",
-        |pve, scene| Box::pin(pve.start(&scene.at)),
-        |place, _| assert!(only(place).running),
+        |pve, input| Box::pin(pve.start(&input.at)),
+        |sim, _| assert!(only(sim).running),
     ),
     (
         "address",
-        |pve, scene| Box::pin(async { pve.address(&scene.at).await.map(|_| ()) }),
-        |place, _| assert!(only(place).running),
+        |pve, input| Box::pin(async { pve.address(&input.at).await.map(|_| ()) }),
+        |sim, _| assert!(only(sim).running),
     ),
     (
         "discard_seed",
-        |pve, scene| Box::pin(pve.discard_seed(&scene.at)),
-        |place, _| assert!(seeds(place).is_empty(), "{:?}", seeds(place)),
+        |pve, input| Box::pin(pve.discard_seed(&input.at)),
+        |sim, _| assert!(seeds(sim).is_empty(), "{:?}", seeds(sim)),
     ),
     (
         "grow_disk",
-        |pve, scene| Box::pin(pve.grow_disk(&scene.at, Gib(12))),
-        |place, _| assert!(disk(&only(place)).ends_with("size=12G")),
+        |pve, input| Box::pin(pve.grow_disk(&input.at, Gib(12))),
+        |sim, _| assert!(disk(&only(sim)).ends_with("size=12G")),
     ),
     (
         "stop",
-        |pve, scene| Box::pin(pve.stop(&scene.at, Halt::Graceful(Duration::from_secs(5)))),
-        |place, _| assert!(!only(place).running),
+        |pve, input| Box::pin(pve.stop(&input.at, Halt::Graceful(Duration::from_secs(5)))),
+        |sim, _| assert!(!only(sim).running),
     ),
     (
         "destroy",
-        |pve, scene| Box::pin(pve.destroy(&scene.at)),
-        |place, _| {
-            let left = place.world.guests();
+        |pve, input| Box::pin(pve.destroy(&input.at)),
+        |sim, _| {
+            let left = sim.world.guests();
             assert_eq!(left, []);
         },
     ),
 ];
 
-fn none(_: &Place, _: &Scene) {}
+fn none(_: &SimulatedHost, _: &TestInput) {}
 
 /// The guest, which is the only one.
-fn only(place: &Place) -> GuestFacts {
-    let mut ours: Vec<GuestFacts> = place.world.guests();
+fn only(sim: &SimulatedHost) -> GuestFacts {
+    let mut ours: Vec<GuestFacts> = sim.world.guests();
     assert_eq!(ours.len(), 1, "one guest: {ours:?}");
     ours.remove(0)
 }
@@ -133,27 +133,27 @@ fn disk(guest: &GuestFacts) -> String {
     disk.cloned().unwrap_or_default()
 }
 
-fn complete(place: &Place, scene: &Scene) {
-    let guest = only(place);
+fn complete(sim: &SimulatedHost, input: &TestInput) {
+    let guest = only(sim);
     let config = &guest.config;
     assert!(!config.contains_key("lock"), "{config:?}");
-    let tag = format!("homestak-id-{}", scene.guest.uuid);
+    let tag = format!("homestak-id-{}", input.guest.uuid);
     assert!(config["tags"].contains(&tag), "{config:?}");
     assert!(disk(&guest).ends_with("size=8G"), "{config:?}");
-    let wanted = usize::from(scene.guest.seed.is_some());
-    assert_eq!(seeds(place).len(), wanted, "{:?}", seeds(place));
+    let wanted = usize::from(input.guest.seed.is_some());
+    assert_eq!(seeds(sim).len(), wanted, "{:?}", seeds(sim));
 }
 
-fn seeds(place: &Place) -> Vec<String> {
-    let volumes = place.world.volumes().into_iter().map(|(_, volume)| volume);
+fn seeds(sim: &SimulatedHost) -> Vec<String> {
+    let volumes = sim.world.volumes().into_iter().map(|(_, volume)| volume);
     volumes
         .filter(|volume| volume.contains(":iso/homestak-"))
         .collect()
 }
 
-fn one_file(place: &Place, image: &ImageWanted) {
+fn one_file(sim: &SimulatedHost, image: &ImageWanted) {
     let ending = format!("/{}", image.file);
-    let volumes = place.world.volumes();
+    let volumes = sim.world.volumes();
     let found = volumes
         .iter()
         .filter(|(_, volume)| volume.ends_with(&ending));
@@ -181,17 +181,17 @@ fn allowed(kind: &FaultKind, class: Class) -> bool {
     }
 }
 
-struct Walks {
-    place: Place,
+struct FaultRun {
+    sim: SimulatedHost,
     kind: FaultKind,
     directory: tempfile::TempDir,
     guest: NewGuest,
-    walked: u32,
+    n_runs: u32,
 }
 
-impl Walks {
+impl FaultRun {
     async fn new(kind: &FaultKind, subject: u64) -> Self {
-        let place = place(|builder| builder).await;
+        let sim = simulated_host(|builder| builder).await;
         let guest = match subject {
             0 => support::vm(1),
             _ => support::ct(2),
@@ -199,33 +199,33 @@ impl Walks {
         let directory = tempfile::tempdir().expect("a directory");
         fs_err::write(directory.path().join("x.raw"), vec![7; 64 << 10]).expect("written");
         Self {
-            place,
+            sim,
             kind: kind.clone(),
             directory,
             guest,
-            walked: 0,
+            n_runs: 0,
         }
     }
 
     fn client(&self) -> Pve {
         let silent = matches!(self.kind, FaultKind::Timeout | FaultKind::LostAnswer);
-        let limits = Limits {
+        let limits = PveLimits {
             // Real time, unlike the rest. What never comes is not waited for long.
             answer: Duration::from_millis(if silent { 500 } else { 1500 }),
             grace: Duration::from_secs(10),
             upload_stall: Duration::from_secs(if silent { 150 } else { 3600 }),
-            ..Limits::default()
+            ..PveLimits::default()
         };
         // Two hours late, so that seeds without a guest are old.
-        let clock = LateClock::new(&self.place.clock, Duration::from_secs(7200));
-        self.place.client_by(limits, Arc::new(clock))
+        let clock = LateClock::new(&self.sim.clock, Duration::from_secs(7200));
+        self.sim.client_by(limits, Arc::new(clock))
     }
 
-    fn scene(&mut self) -> Scene {
-        self.walked += 1;
-        let name = format!("walk{}.raw", self.walked);
+    fn input(&mut self) -> TestInput {
+        self.n_runs += 1;
+        let name = format!("walk{}.raw", self.n_runs);
         let url = format!("https://example.org/{name}");
-        self.place
+        self.sim
             .world
             .offer_download(&url, 1 << 20, &"0".repeat(64));
         let sent = ImageWanted {
@@ -242,7 +242,7 @@ impl Walks {
             checksum: Some(format!("sha256:{}", "0".repeat(64))),
             ..sent.clone()
         };
-        Scene {
+        TestInput {
             guest: self.guest.clone(),
             at: GuestRef {
                 uuid: self.guest.uuid.clone(),
@@ -257,20 +257,20 @@ impl Walks {
 
     /// Goes through a life with a fault at one call of each operation. Returns how many calls each
     /// operation made.
-    async fn walk(&mut self, at: &BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
+    async fn run_all(&mut self, at: &BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
         let pve = self.client();
-        let mut scene = self.scene();
+        let mut input = self.input();
         let mut calls = BTreeMap::new();
         for (name, act, check) in OPERATIONS {
             if name == "sweep" {
                 let orphan = format!("iso/homestak-{}.iso", support::uuid(77));
-                let world = &self.place.world;
+                let world = &self.sim.world;
                 world.put_file("pve1", "local", &orphan, 4096, Boots::Nothing);
             }
             let nth = at.get(name).copied();
             let case = format!(
                 "{:?} at call {nth:?} of {name}, {:?}",
-                self.kind, scene.guest.kind
+                self.kind, input.guest.kind
             );
             if let Some(nth) = nth {
                 let on = match self.kind {
@@ -278,13 +278,11 @@ impl Walks {
                     FaultKind::StaleList(_) => Call::nth(nth).path("/cluster/resources"),
                     _ => Call::nth(nth),
                 };
-                self.place
-                    .world
-                    .add_fault(Fault::new(on, self.kind.clone()));
+                self.sim.world.add_fault(Fault::new(on, self.kind.clone()));
             }
             let before = pve.requests();
             let mut attempts = 0;
-            while let Err(error) = act(&pve, &scene).await {
+            while let Err(error) = act(&pve, &input).await {
                 attempts += 1;
                 assert!(nth.is_some(), "without a fault: {name}: {error:?}");
                 assert!(allowed(&self.kind, error.class), "{case}: {error:?}");
@@ -292,16 +290,16 @@ impl Walks {
             }
             let made = pve.requests() - before;
             calls.insert(name, made);
-            self.place.world.clear_faults();
+            self.sim.world.clear_faults();
             if name == "sweep" && matches!(self.kind, FaultKind::StaleList(_)) {
                 // What an old list does not show is left for the next sweep.
-                act(&pve, &scene).await.expect("swept");
+                act(&pve, &input).await.expect("swept");
             }
-            self.place.settle().await;
+            self.sim.wait_until_idle().await;
             println!("{case}: {made} calls, {attempts} errors");
-            check(&self.place, &scene);
+            check(&self.sim, &input);
             if name == "create" {
-                scene.at = pve.create(&scene.guest).await.expect("it is there");
+                input.at = pve.create(&input.guest).await.expect("it is there");
             }
         }
         calls
@@ -309,14 +307,17 @@ impl Walks {
 }
 
 /// Returns those that met their fault: how many calls an operation makes differs a little.
-fn met(at: &BTreeMap<&'static str, u64>, calls: &BTreeMap<&'static str, u64>) -> Vec<&'static str> {
-    let met = at.iter().filter(|(name, nth)| calls[*name] >= **nth);
-    met.map(|(name, _)| *name).collect()
+fn faults_hit(
+    at: &BTreeMap<&'static str, u64>,
+    calls: &BTreeMap<&'static str, u64>,
+) -> Vec<&'static str> {
+    let faults_hit = at.iter().filter(|(name, nth)| calls[*name] >= **nth);
+    faults_hit.map(|(name, _)| *name).collect()
 }
 
 /// Tries a kind of fault: on every kind of guest at every call, or, as a sample, once for each
 /// operation on one kind of guest. The kinds of guests take turns.
-async fn try_kind(turn: u64, kind: FaultKind) {
+async fn test_kind(turn: u64, kind: FaultKind) {
     let mut sample = Sample::new();
     let mut cases = 0;
     let subjects = if is_full() {
@@ -325,15 +326,15 @@ async fn try_kind(turn: u64, kind: FaultKind) {
         vec![(turn + sample.below(2)) % 2]
     };
     for subject in subjects {
-        let mut walks = Walks::new(&kind, subject).await;
-        let mut open = walks.walk(&BTreeMap::new()).await;
+        let mut runs = FaultRun::new(&kind, subject).await;
+        let mut open = runs.run_all(&BTreeMap::new()).await;
         open.retain(|_, calls| *calls > 0);
         if is_full() {
             let most = open.values().copied().max().unwrap_or(0);
             for nth in 1..=most {
                 let reached = open.iter().filter(|(_, calls)| **calls >= nth);
                 let at: BTreeMap<_, _> = reached.map(|(name, _)| (*name, nth)).collect();
-                cases += met(&at, &walks.walk(&at).await).len();
+                cases += faults_hit(&at, &runs.run_all(&at).await).len();
             }
             continue;
         }
@@ -345,8 +346,8 @@ async fn try_kind(turn: u64, kind: FaultKind) {
                 (*name, nth)
             });
             let at: BTreeMap<_, _> = chosen.collect();
-            let calls = walks.walk(&at).await;
-            for name in met(&at, &calls) {
+            let calls = runs.run_all(&at).await;
+            for name in faults_hit(&at, &calls) {
                 open.remove(name);
                 cases += 1;
             }
@@ -365,7 +366,7 @@ macro_rules! kinds {
     ($($turn:literal $name:ident = $kind:expr;)*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            try_kind($turn, $kind).await;
+            test_kind($turn, $kind).await;
         })*
     };
 }

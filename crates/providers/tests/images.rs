@@ -12,7 +12,7 @@ use homestak_providers::image::{ImageError, Images};
 use homestak_test_support::images;
 
 /// Runs a shell script in namespaces of its own, with mounts that vanish with it.
-fn apart(script: &str, arguments: &[&Path]) -> Output {
+fn run_isolated(script: &str, arguments: &[&Path]) -> Output {
     Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .args(["sh", "-euc", script, "sh"])
@@ -67,11 +67,11 @@ fn a_tree_is_a_whole_debian_that_has_never_booted() {
     let configuration = text(root, "etc/cloud/cloud.cfg.d/90-homestak.cfg");
     assert!(configuration.contains("datasource_list: [ NoCloud, None ]"));
     let images = Images::new(images::directory());
-    assert_eq!(images.present("pve-8").unwrap(), tree);
+    assert_eq!(images.current_tree("pve-8").unwrap(), tree);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let id = format!("debian-12-{}", tree.key);
-    let verdicts = runtime.block_on(images.verify(&id)).unwrap();
-    assert!(verdicts[0].sound());
+    let verifications = runtime.block_on(images.verify(&id)).unwrap();
+    assert!(verifications[0].is_intact());
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn packages_can_be_installed_in_a_tree() {
         cat /etc/resolv.conf > $2/root/etc/resolv.conf
         chroot $2/root apt-get -q update && chroot $2/root apt-get -q -y install tree
         chroot $2/root tree --version";
-    let output = apart(script, &[&tree.path, dir.path()]);
+    let output = run_isolated(script, &[&tree.path, dir.path()]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{output:?}");
     assert!(said.contains("tree v2"), "{said}");
@@ -105,7 +105,7 @@ async fn an_archive_that_is_not_reached_is_told_with_what_apt_said_and_nothing_i
     let mirror = format!("http://{}/debian", port.local_addr().unwrap());
     drop(port);
     let images = Images::new(dir.path().join("images")).with_mirror(Some(mirror.clone()));
-    let error = images.ensure("debian-13", &|_| ()).await.unwrap_err();
+    let error = images.ensure_tree("debian-13", &|_| ()).await.unwrap_err();
     assert!(error.to_string().contains(&mirror), "{error}");
     assert!(matches!(error, ImageError::Unreachable { .. }), "{error:?}");
     assert!(
@@ -124,9 +124,9 @@ async fn an_archive_that_is_not_reached_is_told_with_what_apt_said_and_nothing_i
 }
 
 /// A small file system that is gone when the test is.
-struct Small(tempfile::TempDir);
+struct MountedTmpfs(tempfile::TempDir);
 
-impl Drop for Small {
+impl Drop for MountedTmpfs {
     fn drop(&mut self) {
         _ = Command::new("umount").arg(self.0.path()).status();
     }
@@ -137,8 +137,8 @@ async fn a_disk_that_fills_up_during_a_build_is_told_and_nothing_is_left() {
     if !images::possible() {
         return;
     }
-    let small = Small(tempfile::tempdir().unwrap());
-    let at = small.0.path();
+    let mounted = MountedTmpfs(tempfile::tempdir().unwrap());
+    let at = mounted.0.path();
     let mut mount = Command::new("mount");
     mount
         .args(["-t", "tmpfs", "-o", "size=600m", "tmpfs"])
@@ -147,12 +147,12 @@ async fn a_disk_that_fills_up_during_a_build_is_told_and_nothing_is_left() {
     let images = Images::new(at.join("images"));
     let filler = at.join("filler");
     // There is room when it begins, and then someone else takes it.
-    let say = |_: &str| {
+    let report = |_: &str| {
         if !filler.exists() {
             fs_err::write(&filler, vec![1; 480 << 20]).unwrap();
         }
     };
-    let error = images.ensure("debian-12", &say).await.unwrap_err();
+    let error = images.ensure_tree("debian-12", &report).await.unwrap_err();
     assert!(
         matches!(error, ImageError::Full { free, .. } if free < 100 << 20),
         "{error:?}"
@@ -169,10 +169,10 @@ async fn two_real_builders_at_once_build_one_tree() {
     let dir = tempfile::tempdir().unwrap();
     let images = [(); 2].map(|()| Images::new(dir.path().to_owned()));
     let (one, other) = tokio::join!(
-        images[0].ensure("debian-13", &|_| ()),
-        images[1].ensure("pve-9", &|_| ())
+        images[0].ensure_tree("debian-13", &|_| ()),
+        images[1].ensure_tree("pve-9", &|_| ())
     );
     assert_eq!(one.unwrap(), other.unwrap());
     assert_eq!(images[0].list().len(), 1);
-    assert!(images[0].verify("debian-13").await.unwrap()[0].sound());
+    assert!(images[0].verify("debian-13").await.unwrap()[0].is_intact());
 }

@@ -41,9 +41,9 @@ fn ssh_keygen(arguments: &[&str]) -> String {
 fn a_key_is_made_once_and_only_its_owner_may_read_it() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
-    let own = keyring.own().expect("made");
+    let own = keyring.driver_key().expect("made");
     assert!(own.starts_with("ssh-ed25519 "), "{own}");
-    assert_eq!(keyring.own().expect("again"), own);
+    assert_eq!(keyring.driver_key().expect("again"), own);
     let one = keyring.host_key(&guest(1)).expect("made");
     let again = keyring.host_key(&guest(1)).expect("again");
     let other = keyring.host_key(&guest(2)).expect("made");
@@ -80,10 +80,10 @@ fn guests_are_known_by_their_uuid_until_they_are_forgotten() {
     };
     let key = one.public.split(' ').nth(1).expect("a key");
     assert!(find(1).contains(key), "OpenSSH finds it");
-    assert!(keyring.knows(&guest(1)).expect("read"));
+    assert!(keyring.is_pinned(&guest(1)).expect("read"));
     keyring.forget(&guest(1)).expect("forgotten");
     keyring.forget(&guest(1)).expect("again");
-    assert!(!keyring.knows(&guest(1)).expect("read"));
+    assert!(!keyring.is_pinned(&guest(1)).expect("read"));
     assert_eq!((find(1).as_str(), known(&keyring).lines().count()), ("", 1));
     let other = guest(2);
     let left = [other.to_string(), format!("{other}.pub")];
@@ -101,7 +101,7 @@ fn several_at_once_have_the_same_keys_and_nobody_is_lost() {
                 // Each has a ring of its own, as another process has.
                 let keyring = keyring(directory.path());
                 scope.spawn(move || {
-                    let own = keyring.own().expect("made");
+                    let own = keyring.driver_key().expect("made");
                     let shared = keyring.host_key(&guest(0)).expect("made");
                     keyring.host_key(&guest(1 + nth)).expect("made");
                     (own, shared.public.clone())
@@ -131,10 +131,10 @@ fn several_at_once_have_the_same_keys_and_nobody_is_lost() {
 fn a_key_that_was_cut_short_is_made_anew() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
-    keyring.own().expect("made");
+    keyring.driver_key().expect("made");
     let whole = fs_err::read_to_string(keyring.own_file()).expect("text");
     fs_err::write(keyring.own_file(), &whole[..80]).expect("cut");
-    let own = keyring.own().expect("made anew");
+    let own = keyring.driver_key().expect("made anew");
     let file = keyring.own_file();
     let public = ssh_keygen(&["-y", "-f", file.to_str().expect("text")]);
     assert_eq!(public.trim(), own);
@@ -150,8 +150,8 @@ fn a_guest_that_gets_another_identity_keeps_its_host_key() {
     let after = keys.host_key(&guest(2)).expect("a key");
     assert_eq!(before.public, after.public);
     assert_eq!(before.private, after.private);
-    assert!(keys.knows(&guest(2)).expect("known hosts"));
+    assert!(keys.is_pinned(&guest(2)).expect("known hosts"));
     // One that was never known has nothing to keep.
     keys.rename(&guest(3), &guest(4)).expect("nothing to do");
-    assert!(!keys.knows(&guest(4)).expect("known hosts"));
+    assert!(!keys.is_pinned(&guest(4)).expect("known hosts"));
 }

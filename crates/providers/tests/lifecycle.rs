@@ -12,14 +12,14 @@ use std::time::Duration;
 use homestak_engine::ports::{
     Class, Gib, GuestKind, GuestRef, Halt, ImageSource, ImageWanted, Mib, PowerState, Provider as _,
 };
-use homestak_providers::pve::Limits;
+use homestak_providers::pve::PveLimits;
 use homestak_providers::pve::facts::Fetched;
 use homestak_providers::pve::preflight::{
-    self, FileWanted, Severity, SiteWanted, StorageWanted, Wanted,
+    self, FileRequirement, Requirements, Severity, SiteRequirements, StorageRequirement,
 };
 use homestak_sim::{GuestFacts, Kind};
 use sha2::Digest as _;
-use support::place::{abilities, fleet, place, place_of};
+use support::simulated::{abilities, bare_simulated_host, fleet, simulated_host};
 
 /// The id of a guest that was created.
 fn id(guest: &GuestRef) -> u32 {
@@ -28,15 +28,15 @@ fn id(guest: &GuestRef) -> u32 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
-    let before = place.world.volumes();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
+    let before = sim.world.volumes();
     for guest in [support::vm(1), support::ct(2)] {
         let at = pve.create(&guest).await.expect("a guest");
         assert_eq!(pve.create(&guest).await.expect("the same"), at);
         pve.start(&at).await.expect("started");
         pve.start(&at).await.expect("started twice");
-        assert!(place.world.is_running(id(&at)));
+        assert!(sim.world.is_running(id(&at)));
         let seen = pve.inspect(&at).await.expect("a look").expect("a guest");
         assert_eq!(
             (seen.power, seen.name.as_str()),
@@ -56,15 +56,15 @@ async fn a_vm_and_a_container_live_and_die_under_the_smallest_role() {
         pve.destroy(&at).await.expect("destroyed twice");
         assert_eq!(pve.inspect(&at).await.expect("a look"), None);
     }
-    place.settle().await;
-    assert!(place.world.guests().is_empty());
-    assert_eq!(place.world.volumes(), before, "nothing is left behind");
+    sim.wait_until_idle().await;
+    assert!(sim.world.guests().is_empty());
+    assert_eq!(sim.world.volumes(), before, "nothing is left behind");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_is_sent_with_its_checksum() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("x.raw");
     let bytes = vec![7; 2 << 20];
@@ -94,8 +94,8 @@ async fn an_image_is_sent_with_its_checksum() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_creates_at_once_make_fifty_guests() {
-    let place = place(|builder| builder).await;
-    let pve = Arc::new(place.client());
+    let sim = simulated_host(|builder| builder).await;
+    let pve = Arc::new(sim.client());
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 1..=50 {
         let pve = Arc::clone(&pve);
@@ -106,15 +106,15 @@ async fn fifty_creates_at_once_make_fifty_guests() {
     while let Some(result) = tasks.join_next().await {
         vmids.insert(result.expect("no panic").expect("a guest").vmid);
     }
-    place.settle().await;
+    sim.wait_until_idle().await;
     assert_eq!(vmids.len(), 50);
-    assert_eq!(place.world.guests().len(), 50);
+    assert_eq!(sim.world.guests().len(), 50);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_guests_on_twenty_hosts_are_a_few_requests() {
-    let place = fleet(20, 10_000).await;
-    let pve = place.client_with(Limits::default());
+    let sim = fleet(20, 10_000).await;
+    let pve = sim.client_with(PveLimits::default());
     let observed = pve.observe().await.expect("a look");
     assert_eq!((observed.guests.len(), observed.hosts.len()), (10_000, 20));
     assert!(pve.requests() <= 5, "{}", pve.requests());
@@ -122,10 +122,10 @@ async fn ten_thousand_guests_on_twenty_hosts_are_a_few_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
-    let wanted = Wanted {
+    let wanted = Requirements {
         hosts: vec!["pve1".to_owned()],
         abilities: abilities(),
-        storages: vec![StorageWanted {
+        storages: vec![StorageRequirement {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
             content: ["images", "import", "iso", "vztmpl", "rootdir"]
@@ -133,23 +133,23 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
                 .to_vec(),
             size: Gib(1).into(),
         }],
-        images: vec![FileWanted {
+        images: vec![FileRequirement {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
             content: "import".to_owned(),
             file: "debian-12.qcow2".to_owned(),
             source: None,
         }],
-        site: SiteWanted {
+        site: SiteRequirements {
             gateway: "192.0.2.1".parse().ok(),
             dns: vec!["192.0.2.1".parse().expect("an address")],
             domain: Some("home.arpa".to_owned()),
             ssh_keys: 1,
             fixed_addresses: true,
         },
-        ..Wanted::default()
+        ..Requirements::default()
     };
-    let good = place(|builder| builder).await;
+    let good = simulated_host(|builder| builder).await;
     let facts = good.client().facts(&wanted).await;
     let findings = preflight::check(&facts, &wanted);
     let bad: Vec<_> = findings
@@ -158,7 +158,7 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
         .collect();
     assert!(bad.is_empty(), "{bad:?}");
 
-    let poor = place_of(|builder| builder.separated_token(support::TOKEN)).await;
+    let poor = bare_simulated_host(|builder| builder.separated_token(support::TOKEN)).await;
     let facts = poor.client().facts(&wanted).await;
     assert!(matches!(facts.version, Fetched::Known(_)));
     let findings = preflight::check(&facts, &wanted);
@@ -175,26 +175,26 @@ async fn the_checks_pass_with_the_smallest_role_and_name_what_is_missing() {
 }
 
 /// A cluster of two hosts with a storage that both have.
-async fn cluster() -> support::place::Place {
-    let place = place_of(|builder| {
+async fn cluster() -> support::simulated::SimulatedHost {
+    let sim = bare_simulated_host(|builder| {
         builder
             .host("pve2")
             .shared_storage("nfs")
             .token(support::TOKEN)
             .grant("homestak@pve", "/", "Administrator")
     });
-    place.await
+    sim.await
 }
 
-fn facts_of(place: &support::place::Place, vmid: u32) -> GuestFacts {
-    let mut guests = place.world.guests().into_iter();
+fn facts_of(sim: &support::simulated::SimulatedHost, vmid: u32) -> GuestFacts {
+    let mut guests = sim.world.guests().into_iter();
     guests.find(|guest| guest.vmid == vmid).expect("a guest")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
-    let place = cluster().await;
-    let pve = place.client();
+    let sim = cluster().await;
+    let pve = sim.client();
     let mut guest = support::vm(1);
     guest.storage = Some("nfs".to_owned());
     guest.seed = None;
@@ -202,13 +202,13 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     let seen = pve.observe().await.expect("a look");
     assert!(seen.guests.iter().any(|guest| guest.host == "pve1"));
     let move_to = |host: &str| {
-        let config = facts_of(&place, id(&at)).config.into_iter().collect();
-        place.world.put_guest(host, Kind::Qemu, id(&at), config);
+        let config = facts_of(&sim, id(&at)).config.into_iter().collect();
+        sim.world.put_guest(host, Kind::Qemu, id(&at), config);
     };
     move_to("pve2");
     pve.start(&at).await.expect("started where it is now");
-    assert!(place.world.is_running(id(&at)));
-    assert_eq!(facts_of(&place, id(&at)).host, "pve2");
+    assert!(sim.world.is_running(id(&at)));
+    assert_eq!(facts_of(&sim, id(&at)).host, "pve2");
     pve.stop(&at, Halt::Now).await.expect("stopped");
     move_to("pve1");
     pve.grow_disk(&at, Gib(9))
@@ -217,31 +217,31 @@ async fn a_guest_that_migrates_between_a_look_and_a_change_is_found_again() {
     move_to("pve2");
     let error = pve.destroy(&at).await.expect_err("planned elsewhere");
     assert_eq!(error.class, Class::Refused, "{error:?}");
-    assert_eq!(place.world.guests().len(), 1);
+    assert_eq!(sim.world.guests().len(), 1);
     let moved = GuestRef {
         host: "pve2".to_owned(),
         ..at
     };
     pve.destroy(&moved).await.expect("destroyed where it is");
-    assert!(place.world.guests().is_empty());
+    assert!(sim.world.guests().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_of_another_guest_survives_the_guest_it_was_attached_to() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     let ours = pve.create(&support::vm(1)).await.expect("a guest");
     let other = pve.create(&support::vm(2)).await.expect("another");
-    let foreign = facts_of(&place, id(&other)).config["scsi0"].clone();
+    let foreign = facts_of(&sim, id(&other)).config["scsi0"].clone();
     let volume = foreign.split(',').next().unwrap_or_default().to_owned();
-    let mut config = facts_of(&place, id(&ours)).config;
+    let mut config = facts_of(&sim, id(&ours)).config;
     config.insert("scsi1".to_owned(), foreign);
     config.insert("unused0".to_owned(), volume.clone());
     let config = config.into_iter().collect();
-    place.world.put_guest("pve1", Kind::Qemu, id(&ours), config);
+    sim.world.put_guest("pve1", Kind::Qemu, id(&ours), config);
     pve.destroy(&ours).await.expect("destroyed");
-    place.settle().await;
-    let volumes = place.world.volumes();
+    sim.wait_until_idle().await;
+    let volumes = sim.world.volumes();
     assert!(
         volumes.iter().any(|(_, known)| *known == volume),
         "{volumes:?}"
@@ -251,11 +251,11 @@ async fn a_disk_of_another_guest_survives_the_guest_it_was_attached_to() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_is_fetched_with_its_checksum() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     let url = "https://example.org/y.qcow2";
     let digits = "5".repeat(64);
-    place.world.offer_download(url, 1 << 20, &digits);
+    sim.world.offer_download(url, 1 << 20, &digits);
     let mut image = ImageWanted {
         file: "y.qcow2".to_owned(),
         kind: GuestKind::Vm,
@@ -280,14 +280,14 @@ async fn an_image_is_fetched_with_its_checksum() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made() {
     // How much memory a host has is reported to auditors only.
-    let place = place(|builder| {
+    let sim = simulated_host(|builder| {
         let builder = builder.storage_size(40 << 30).role("Look", &["Sys.Audit"]);
         let builder = builder.grant("homestak@pve", "/nodes/pve1", "Look");
         builder.grant("homestak@pve!driver", "/nodes/pve1", "Look")
     })
     .await;
-    let pve = place.client();
-    let before = place.world.volumes();
+    let pve = sim.client();
+    let before = sim.world.volumes();
     let mut large = support::vm(1);
     large.disk = Gib(500);
     let error = pve.create(&large).await.expect_err("no room");
@@ -299,6 +299,6 @@ async fn a_guest_that_cannot_fit_is_refused_with_figures_before_anything_is_made
     let error = pve.create(&heavy).await.expect_err("no memory");
     assert_eq!(error.class, Class::Refused);
     assert!(error.detail.contains("128.0 GiB"), "{error:?}");
-    assert_eq!(place.world.volumes(), before, "not even a seed");
+    assert_eq!(sim.world.volumes(), before, "not even a seed");
     pve.create(&support::vm(1)).await.expect("one that fits");
 }

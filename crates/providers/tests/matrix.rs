@@ -38,7 +38,7 @@ type Step<'a> = Pin<Box<dyn Future<Output = Result<(), PortError>> + 'a>>;
 type Operation = for<'a> fn(&'a Pve, &'a NewGuest, &'a GuestRef) -> Step<'a>;
 
 /// Runs an operation the way the engine does: what may have been done is tried again.
-async fn repeated(pve: &Pve, guest: &NewGuest, at: &GuestRef, operation: Operation) -> u32 {
+async fn run_with_retries(pve: &Pve, guest: &NewGuest, at: &GuestRef, operation: Operation) -> u32 {
     for attempt in 1..=5 {
         match operation(pve, guest, at).await {
             Ok(()) => return attempt,
@@ -55,7 +55,13 @@ async fn repeated(pve: &Pve, guest: &NewGuest, at: &GuestRef, operation: Operati
 }
 
 /// Runs an operation until it meets the silence, and drops it there.
-async fn killed(server: &Server, pve: &Pve, guest: &NewGuest, at: &GuestRef, operation: Operation) {
+async fn run_until_killed(
+    server: &Server,
+    pve: &Pve,
+    guest: &NewGuest,
+    at: &GuestRef,
+    operation: Operation,
+) {
     let met = async {
         while !server.world().faults.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -68,7 +74,7 @@ async fn killed(server: &Server, pve: &Pve, guest: &NewGuest, at: &GuestRef, ope
     }
 }
 
-async fn made(server: &Server, pve: &Pve, guest: &NewGuest, before: &[Operation]) -> GuestRef {
+async fn created(server: &Server, pve: &Pve, guest: &NewGuest, before: &[Operation]) -> GuestRef {
     let at = pve.create(guest).await.expect("a guest");
     for operation in before {
         operation(pve, guest, &at).await.expect("prepared");
@@ -86,7 +92,7 @@ async fn matrix(
     check: fn(&World, &NewGuest),
 ) {
     let creates = before.is_empty();
-    let nowhere = GuestRef {
+    let unlocated = GuestRef {
         uuid: guest.uuid.clone(),
         kind: guest.kind,
         vmid: None,
@@ -97,9 +103,9 @@ async fn matrix(
         let server = Server::start(world()).await;
         let pve = support::client(&server);
         let at = if creates {
-            nowhere.clone()
+            unlocated.clone()
         } else {
-            made(&server, &pve, &guest, &before[1..]).await
+            created(&server, &pve, &guest, &before[1..]).await
         };
         let start = server.world().requests;
         match fault {
@@ -107,14 +113,14 @@ async fn matrix(
                 let nth = start + usize::try_from(nth).expect("a small number");
                 server.world().faults.insert(nth, fault);
                 if fault == Fault::Silence {
-                    killed(&server, &pve, &guest, &at, operation).await;
+                    run_until_killed(&server, &pve, &guest, &at, operation).await;
                     let successor = support::client(&server);
-                    repeated(&successor, &guest, &at, operation).await;
+                    run_with_retries(&successor, &guest, &at, operation).await;
                 } else {
-                    repeated(&pve, &guest, &at, operation).await;
+                    run_with_retries(&pve, &guest, &at, operation).await;
                 }
             }
-            None => _ = repeated(&pve, &guest, &at, operation).await,
+            None => _ = run_with_retries(&pve, &guest, &at, operation).await,
         }
         assert!(server.world().faults.is_empty(), "{fault:?} was not met");
         let count = server.world().requests - start;
@@ -170,7 +176,7 @@ fn plain() -> World {
 }
 
 fn one_complete_guest(world: &World, guest: &NewGuest) {
-    let ours = world.carrying(guest.uuid.as_str());
+    let ours = world.tagged_with(guest.uuid.as_str());
     assert_eq!(ours.len(), 1, "{:?}", world.guests);
     let others = world.guests.len();
     assert_eq!(others, 1, "an orphan is left: {:?}", world.guests);

@@ -10,9 +10,9 @@ use std::time::Duration;
 use homestak_engine::ports::{
     Class, Gib, GuestKind, Halt, ImageSource, ImageWanted, Mib, PowerState, Provider as _,
 };
-use homestak_providers::pve::Limits;
+use homestak_providers::pve::PveLimits;
 use homestak_sim::{Call, Fault, FaultKind, Kind, Timing};
-use support::place::place;
+use support::simulated::simulated_host;
 
 fn dies(method: &str, path: &str) -> Fault {
     let call = Call::times(1).method(method).path(path);
@@ -21,8 +21,8 @@ fn dies(method: &str, path: &str) -> Fault {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_died_when_its_work_was_done_is_no_failure() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     for (new, kind) in [(support::ct(1), "lxc"), (support::vm(2), "qemu")] {
         let collection = format!("/nodes/pve1/{kind}");
         for (method, path) in [
@@ -33,41 +33,41 @@ async fn a_task_that_died_when_its_work_was_done_is_no_failure() {
             ("POST", format!("{collection}/*/status/stop")),
             ("DELETE", format!("{collection}/")),
         ] {
-            place.world.add_fault(dies(method, &path));
+            sim.world.add_fault(dies(method, &path));
         }
         let guest = pve.create(&new).await.expect("created");
         pve.start(&guest).await.expect("started");
         pve.discard_seed(&guest).await.expect("ejected");
         pve.stop(&guest, Halt::Now).await.expect("stopped");
         pve.destroy(&guest).await.expect("removed");
-        assert!(place.world.guests().is_empty());
-        place.world.clear_faults();
+        assert!(sim.world.guests().is_empty());
+        sim.world.clear_faults();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_it() {
-    let place = place(|builder| builder).await;
-    let pve = place.client_with(Limits {
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client_with(PveLimits {
         grace: Duration::from_secs(10),
         lock: Duration::from_secs(300),
         settle: Duration::from_secs(300),
-        ..Limits::default()
+        ..PveLimits::default()
     });
     let guest = support::ct(1);
     let killer = async {
         loop {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            let tasks = place.world.running_tasks();
+            let tasks = sim.world.running_tasks();
             if let Some(upid) = tasks.iter().find(|upid| upid.contains(":vzcreate:")) {
-                place.world.kill_task(upid);
+                sim.world.kill_task(upid);
                 return;
             }
         }
     };
     let (created, ()) = tokio::join!(pve.create(&guest), killer);
     let error = created.expect_err("it is half-made");
-    let vmid = place.world.guests()[0].vmid;
+    let vmid = sim.world.guests()[0].vmid;
     // Its token does not see tasks of others, which may be making it.
     assert_eq!(error.class, Class::Busy, "{error:?}");
     assert!(error.detail.contains("`create`"), "{error:?}");
@@ -80,13 +80,13 @@ async fn a_creation_whose_task_was_killed_is_half_made_and_only_root_can_unlock_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_boot_order_has_no_seed_in_it_whatever_order_the_host_works_in() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     for nth in 1..=8 {
         let guest = pve.create(&support::vm(nth)).await.expect("created");
         let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
         let boot = |what: &str| {
-            let guests = place.world.guests();
+            let guests = sim.world.guests();
             let found = guests.iter().find(|guest| guest.vmid == vmid);
             let order = found.expect("the guest").config["boot"].clone();
             assert_eq!(order, "order=scsi0", "{what} {nth}");
@@ -99,16 +99,15 @@ async fn the_boot_order_has_no_seed_in_it_whatever_order_the_host_works_in() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_whose_tags_were_removed_is_named_as_that_and_not_changed() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     for mut new in [support::ct(1), support::vm(2)] {
         let guest = pve.create(&new).await.expect("created");
         let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
-        place
-            .world
+        sim.world
             .change_guest(vmid, &[("delete", "tags")])
             .expect("changed");
-        let before = place.world.guests();
+        let before = sim.world.guests();
         new.vmid = Some(vmid.into());
         let error = pve.create(&new).await.expect_err("it was given up");
         assert_eq!(error.class, Class::Refused, "{error:?}");
@@ -117,19 +116,18 @@ async fn a_guest_whose_tags_were_removed_is_named_as_that_and_not_changed() {
             error.hint.contains(&format!("homestak-id-{}", new.uuid)),
             "{error:?}"
         );
-        assert_eq!(place.world.guests(), before);
+        assert_eq!(sim.world.guests(), before);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     let guest = pve.create(&support::vm(1)).await.expect("created");
     pve.start(&guest).await.expect("started");
     let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
-    place
-        .world
+    sim.world
         .change_guest(vmid, &[("memory", "2048"), ("cores", "4")])
         .expect("changed");
     let seen = pve.inspect(&guest).await.expect("seen").expect("there");
@@ -141,11 +139,11 @@ async fn a_running_machine_has_the_sizes_it_was_started_with_until_it_restarts()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
-    let place = place(|builder| builder).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder).await;
+    let pve = sim.client();
     let guest = pve.create(&support::ct(1)).await.expect("created");
     let vmid = guest.vmid.and_then(|id| id.number()).expect("an id");
-    place.world.keep_file_system(vmid);
+    sim.world.keep_file_system(vmid);
     let error = pve.grow_disk(&guest, Gib(20)).await.expect_err("not grown");
     assert!(
         error.detail.contains("the file system in it was not"),
@@ -157,13 +155,13 @@ async fn a_file_system_that_did_not_grow_with_its_volume_is_a_failure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
     // A second here, so that the list is late however slow this machine is.
-    let sweep = Duration::from_secs(u64::from(support::place::FACTOR));
+    let sweep = Duration::from_secs(u64::from(support::simulated::FACTOR));
     let timing = Timing {
         sweep,
         ..Timing::default()
     };
-    let place = place(|builder| builder.timing(timing)).await;
-    let pve = place.client();
+    let sim = simulated_host(|builder| builder.timing(timing)).await;
+    let pve = sim.client();
     let mut new = support::ct(1);
     new.vmid = Some(7000.into());
     let old = vec![
@@ -171,14 +169,14 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
         ("memory".to_owned(), "9999".to_owned()),
         ("arch".to_owned(), "amd64".to_owned()),
     ];
-    place.world.put_guest("pve1", Kind::Lxc, 7000, old);
-    place.world.start_guest(7000).expect("started");
-    place.settle().await;
+    sim.world.put_guest("pve1", Kind::Lxc, 7000, old);
+    sim.world.start_guest(7000).expect("started");
+    sim.wait_until_idle().await;
     // The list has seen it run.
     while pve.observe().await.expect("a look").guests[0].power != PowerState::Running {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    place.world.delete_guest(7000).expect("deleted");
+    sim.world.delete_guest(7000).expect("deleted");
     let watch = async {
         loop {
             let seen = pve.observe().await.expect("a look");
@@ -195,14 +193,14 @@ async fn a_guest_being_made_is_not_taken_for_the_one_that_had_its_id_before() {
     let (created, ()) = tokio::join!(pve.create(&new), watch);
     let guest = created.expect("created");
     pve.start(&guest).await.expect("started");
-    assert!(place.world.is_running(7000), "whatever the list said");
+    assert!(sim.world.is_running(7000), "whatever the list said");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
-    let place = place(|builder| builder).await;
+    let sim = simulated_host(|builder| builder).await;
     let url = "https://images.example/a.qcow2";
-    place.world.offer_download(url, 2_000_000_000, "");
+    sim.world.offer_download(url, 2_000_000_000, "");
     let image = ImageWanted {
         file: "a.qcow2".to_owned(),
         kind: GuestKind::Vm,
@@ -213,19 +211,19 @@ async fn an_interrupted_fetch_goes_on_at_the_host_and_is_waited_for() {
     };
     let begun = async {
         let fetches = |upid: &String| upid.contains(":download:");
-        while !place.world.running_tasks().iter().any(fetches) {
+        while !sim.world.running_tasks().iter().any(fetches) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     // Cancel safety: the driver is interrupted; that is what is tested.
     tokio::select! {
-        result = async { place.client().ensure_image(&image).await } => panic!("it ended: {result:?}"),
+        result = async { sim.client().ensure_image(&image).await } => panic!("it ended: {result:?}"),
         () = begun => {}
     }
-    let pve = place.client();
+    let pve = sim.client();
     pve.ensure_image(&image).await.expect("fetched");
     assert!(pve.has_image(&image).await.expect("a look"));
-    let calls = place.world.calls();
+    let calls = sim.world.calls();
     assert_eq!(
         calls["POST /nodes/pve1/storage/local/download-url"], 1,
         "{calls:?}"

@@ -88,7 +88,7 @@ fn compare(description: &Description) {
         let described = description
             .get(&key)
             .unwrap_or_else(|| panic!("{key:?} is not described"));
-        for name in request.always.iter().chain(request.sometimes) {
+        for name in request.required.iter().chain(request.optional) {
             let bare = name.trim_end_matches(|last: char| last.is_ascii_digit());
             let known = [(*name).to_owned(), format!("{bare}[n]")]
                 .iter()
@@ -97,7 +97,7 @@ fn compare(description: &Description) {
         }
         for name in &described.required {
             assert!(
-                request.always.contains(&name.as_str()),
+                request.required.contains(&name.as_str()),
                 "{key:?} needs `{name}`"
             );
         }

@@ -13,10 +13,10 @@ use homestak_engine::ports::{
 };
 use homestak_providers::pve::Pve;
 use homestak_providers::pve::preflight::{
-    self, FileWanted, Severity, SiteWanted, StorageWanted, Wanted,
+    self, FileRequirement, Requirements, Severity, SiteRequirements, StorageRequirement,
 };
 use homestak_providers::pve::role::{self, Abilities, Grant};
-use support::place::{Place, granted, place_of};
+use support::simulated::{SimulatedHost, bare_simulated_host, granted};
 
 const URL: &str = "https://example.org";
 
@@ -30,29 +30,28 @@ fn abilities() -> Abilities {
     }
 }
 
-async fn place(grants: &[Grant]) -> Place {
-    let place = place_of(|builder| {
+async fn simulated_host(grants: &[Grant]) -> SimulatedHost {
+    let sim = bare_simulated_host(|builder| {
         let builder = builder.storage("disks").separated_token(support::TOKEN);
         granted(builder, grants)
     })
     .await;
     for file in ["fetched.qcow2", "fetched.tar.zst"] {
-        place
-            .world
+        sim.world
             .offer_download(&format!("{URL}/{file}"), 1 << 20, "");
     }
-    place
+    sim
 }
 
 /// Checks before a run, as they are made for a manifest.
 async fn checks(pve: &Pve) -> Result<(), String> {
-    let storage = |storage: &str, content: &[&str]| StorageWanted {
+    let storage = |storage: &str, content: &[&str]| StorageRequirement {
         host: "pve1".to_owned(),
         storage: storage.to_owned(),
         content: content.iter().map(|kind| (*kind).to_owned()).collect(),
         size: Gib(1).into(),
     };
-    let wanted = Wanted {
+    let wanted = Requirements {
         hosts: vec!["pve1".to_owned()],
         abilities: Abilities {
             downloads: Vec::new(),
@@ -62,7 +61,7 @@ async fn checks(pve: &Pve) -> Result<(), String> {
             storage("disks", &["images", "rootdir"]),
             storage("local", &["iso", "import", "vztmpl"]),
         ],
-        images: vec![FileWanted {
+        images: vec![FileRequirement {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
             content: "import".to_owned(),
@@ -70,14 +69,14 @@ async fn checks(pve: &Pve) -> Result<(), String> {
             source: Some(format!("{URL}/fetched.qcow2")),
         }],
         bridges: vec![("pve1".to_owned(), "vmbr0".to_owned())],
-        site: SiteWanted {
+        site: SiteRequirements {
             gateway: "192.0.2.1".parse().ok(),
             dns: vec!["192.0.2.1".parse().expect("an address")],
             domain: Some("home.arpa".to_owned()),
             ssh_keys: 1,
             fixed_addresses: true,
         },
-        ..Wanted::default()
+        ..Requirements::default()
     };
     let findings = preflight::check(&pve.facts(&wanted).await, &wanted);
     let bad: Vec<String> = findings
@@ -108,15 +107,15 @@ fn on_disks(mut guest: NewGuest) -> NewGuest {
     guest
 }
 
-async fn address(pve: &Pve, place: &Place, guest: &GuestRef) -> Result<(), PortError> {
+async fn address(pve: &Pve, sim: &SimulatedHost, guest: &GuestRef) -> Result<(), PortError> {
     while pve.address(guest).await?.address().is_none() {
-        place.clock.sleep(Duration::from_secs(1)).await;
+        sim.clock.sleep(Duration::from_secs(1)).await;
     }
     Ok(())
 }
 
 /// Does everything that is done to guests and images.
-async fn work(pve: &Pve, place: &Place) -> Result<(), PortError> {
+async fn work(pve: &Pve, sim: &SimulatedHost) -> Result<(), PortError> {
     pve.capabilities().await?;
     let seen = pve.observe().await?;
     for storage in ["disks", "local"] {
@@ -136,7 +135,7 @@ async fn work(pve: &Pve, place: &Place) -> Result<(), PortError> {
     for (nth, guest) in [support::vm(1), support::ct(2)].into_iter().enumerate() {
         let at = pve.create(&on_disks(guest)).await?;
         pve.start(&at).await?;
-        address(pve, place, &at).await?;
+        address(pve, sim, &at).await?;
         pve.discard_seed(&at).await?;
         pve.grow_disk(&at, Gib(12)).await?;
         pve.stop(&at, Halt::Graceful(Duration::from_secs(60)))
@@ -163,13 +162,13 @@ async fn work(pve: &Pve, place: &Place) -> Result<(), PortError> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_printed_role_suffices_for_everything() {
-    let place = place(&role::grants(9, &abilities())).await;
-    let pve = place.client();
+    let sim = simulated_host(&role::grants(9, &abilities())).await;
+    let pve = sim.client();
     checks(&pve).await.expect("the checks pass");
-    work(&pve, &place).await.expect("all of it is done");
-    place.settle().await;
-    assert!(place.world.guests().is_empty());
-    let left: Vec<String> = place
+    work(&pve, &sim).await.expect("all of it is done");
+    sim.wait_until_idle().await;
+    assert!(sim.world.guests().is_empty());
+    let left: Vec<String> = sim
         .world
         .volumes()
         .into_iter()
@@ -192,15 +191,15 @@ async fn each_privilege_of_the_printed_role_is_missed_when_it_is_left_out() {
         for privilege in &grant.privileges {
             let mut fewer = all.clone();
             fewer[at].privileges.remove(privilege);
-            let place = place(&fewer).await;
-            let pve = place.client();
+            let sim = simulated_host(&fewer).await;
+            let pve = sim.client();
             let told = checks(&pve).await.expect_err(privilege);
             assert!(
                 told.contains(privilege) && told.contains(&grant.path),
                 "{privilege} on {}: {told}",
                 grant.path
             );
-            let Err(error) = work(&pve, &place).await else {
+            let Err(error) = work(&pve, &sim).await else {
                 panic!("{privilege} on {} is not needed", grant.path);
             };
             let text = format!("{error} {}", error.hint);

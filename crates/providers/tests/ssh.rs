@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use homestak_core::doc::timeouts::Timeouts;
 use homestak_engine::ports::Sent;
-use homestak_providers::push::{Agent, Limits, PushError, Pusher};
-use homestak_providers::ssh::{Keyring, Ssh, SshError, Stream, Trust};
+use homestak_providers::push::{AgentBinary, PushError, PushLimits, Pusher};
+use homestak_providers::ssh::{HostKeyPolicy, Keyring, Ssh, SshError, Stream};
 use homestak_test_support::sshd::{Sshd, client_config, guest, user};
 
 fn keyring(directory: &Path) -> Keyring {
     Keyring::new(directory.join("ssh"))
 }
 
-fn way(keyring: &Keyring, sshd: &Sshd, nth: u32, directory: &Path) -> Ssh {
+fn client(keyring: &Keyring, sshd: &Sshd, nth: u32, directory: &Path) -> Ssh {
     let config = client_config(directory, &[sshd]);
-    Ssh::to(keyring, sshd.address, &user(), guest(nth).as_str()).configured(Some(config))
+    Ssh::to(keyring, sshd.address, &user(), guest(nth).as_str()).with_config_file(Some(config))
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn commands_run_on_a_node_whose_key_is_pinned() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let ssh = client(&keyring, &sshd, 1, directory.path());
     let output = ssh
         .run("cat; echo no >&2; exit 3", b"hello")
         .expect("it runs");
@@ -33,16 +33,16 @@ fn commands_run_on_a_node_whose_key_is_pinned() {
     assert_eq!((output.status, out, err), (3, &b"hello"[..], &b"no\n"[..]));
     let own = ssh.run("echo Permission denied '(' >&2; exit 255", b"");
     assert_eq!(own.expect("the command's own code").status, 255);
-    let heard = Mutex::new(Vec::new());
+    let lines_seen = Mutex::new(Vec::new());
     let status = ssh.follow("echo one; echo two; printf three", b"", &|stream, line| {
-        heard
+        lines_seen
             .lock()
             .expect("unpoisoned")
             .push((stream, line.to_owned()));
     });
     assert_eq!(status.expect("it runs"), 0);
     let lines = ["one", "two", "three"].map(|line| (Stream::Out, line.to_owned()));
-    assert_eq!(heard.into_inner().expect("unpoisoned"), lines);
+    assert_eq!(lines_seen.into_inner().expect("unpoisoned"), lines);
     ssh.close();
 }
 
@@ -51,7 +51,7 @@ fn commands_share_a_connection_until_the_guest_is_forgotten() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let ssh = client(&keyring, &sshd, 1, directory.path());
     let connection = || {
         let output = ssh.run("echo $SSH_CONNECTION", b"").expect("it runs");
         String::from_utf8(output.stdout).expect("text")
@@ -73,7 +73,7 @@ fn whoever_has_another_key_is_refused() {
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
     keyring.host_key(&guest(2)).expect("made");
     // The server of one answers at the address of another.
-    let ssh = way(&keyring, &sshd, 2, directory.path());
+    let ssh = client(&keyring, &sshd, 2, directory.path());
     let error = ssh.run("touch /nowhere/at/all", b"").expect_err("refused");
     assert!(matches!(error, SshError::HostKeyDiffers), "{error}");
 }
@@ -83,7 +83,7 @@ fn whoever_makes_its_own_key_is_believed_only_when_a_person_says_so() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path()).trusting(Trust::Asked);
+    let ssh = client(&keyring, &sshd, 1, directory.path()).with_host_key_policy(HostKeyPolicy::Ask);
     let error = ssh.run("true", b"").expect_err("nobody was asked");
     assert!(matches!(error, SshError::HostKeyUnknown), "{error}");
     fs_err::copy(keyring.known_hosts(), keyring.seen_hosts()).expect("a person said yes");
@@ -96,10 +96,10 @@ fn a_node_that_does_not_answer_or_does_not_let_in_is_told_apart() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let mut sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let ssh = client(&keyring, &sshd, 1, directory.path());
     // Another driver's key opens nothing.
     let other = Keyring::new(directory.path().join("other"));
-    other.own().expect("made");
+    other.driver_key().expect("made");
     fs_err::copy(other.own_file(), keyring.own_file()).expect("copied");
     let error = ssh.run("true", b"").expect_err("it does not let in");
     assert!(matches!(error, SshError::Denied { .. }), "{error}");
@@ -117,7 +117,7 @@ fn a_node_gets_neither_the_agent_nor_ports_nor_programs_of_whoever_reaches_it() 
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let ssh = client(&keyring, &sshd, 1, directory.path());
     let (agent, ran) = (directory.path().join("agent"), directory.path().join("ran"));
     let _agent = std::os::unix::net::UnixListener::bind(&agent).expect("a socket");
     let port = {
@@ -152,7 +152,7 @@ fn a_node_that_prints_without_end_does_not_fill_the_memory() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let ssh = client(&keyring, &sshd, 1, directory.path());
     let error = ssh.run("cat /dev/zero", b"").expect_err("it has no end");
     assert!(error.to_string().contains("more than 16 MiB"), "{error}");
     // Lines are handed out as they come; one without an end comes in parts.
@@ -172,12 +172,17 @@ fn an_answer_that_trickles_in_has_a_deadline() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path());
-    let hurried = ssh.clone().within(Duration::from_secs(1));
+    let ssh = client(&keyring, &sshd, 1, directory.path());
+    let with_deadline = ssh.clone().with_timeout(Duration::from_secs(1));
     // It prints now and then, nothing at all, or does not read what it is sent.
     for line in ["while :; do printf .; sleep 0.1; done", "sleep 1000"] {
-        let error = hurried.run(line, &[0; 5_000_000]).expect_err("it is late");
-        assert!(matches!(error, SshError::Late { seconds: 1 }), "{error}");
+        let error = with_deadline
+            .run(line, &[0; 5_000_000])
+            .expect_err("it is late");
+        assert!(
+            matches!(error, SshError::TimedOut { seconds: 1 }),
+            "{error}"
+        );
     }
     let output = ssh.run("wc -c", &[0; 5_000_000]).expect("it runs");
     assert_eq!(output.stdout, b"5000000\n");
@@ -189,7 +194,7 @@ fn no_file_is_left_behind_by_a_driver_that_is_killed() {
     let directory = tempfile::tempdir().expect("a directory");
     let keyring = keyring(directory.path());
     let sshd = Sshd::start(&keyring, 2, &guest(1), directory.path());
-    let ssh = way(&keyring, &sshd, 1, directory.path());
+    let ssh = client(&keyring, &sshd, 1, directory.path());
     let there = Mutex::new(Vec::new());
     let hear = |_, _: &str| {
         let entries = fs_err::read_dir(directory.path().join("ssh")).expect("read");
@@ -220,8 +225,8 @@ fn misbehaving(directory: &Path, script: &str) -> (Sshd, Ssh, Pusher) {
     let key = fs_err::read_to_string(&public).expect("read");
     let forced = format!("command=\"sh {}\" {key}", file.display());
     fs_err::write(&public, forced).expect("written");
-    let ssh = way(&keyring, &sshd, 1, directory);
-    let agent = Agent::read(&file, &directory.join("agent.json")).expect("read");
+    let ssh = client(&keyring, &sshd, 1, directory);
+    let agent = AgentBinary::read(&file, &directory.join("agent.json")).expect("read");
     (
         sshd,
         ssh,
@@ -263,12 +268,12 @@ fn a_node_that_reports_without_end_is_not_followed_for_ever() {
     let beats = r#"while :; do echo '{"n":0,"event":"alive"}'; sleep 0.1; done"#;
     let beats_once = r#"echo '{"n":0,"event":"alive"}'; sleep 1000"#;
     let short = Duration::from_secs(1);
-    let limits = Limits {
+    let limits = PushLimits {
         tries_in_all: 3,
-        ..Limits::from(&Timeouts::default())
+        ..PushLimits::from(&Timeouts::default())
     };
-    let quick = Limits::from(&Timeouts::parse("silence=1,config=3").unwrap());
-    let quiet = Limits {
+    let quick = PushLimits::from(&Timeouts::parse("silence=1,config=3").unwrap());
+    let quiet = PushLimits {
         silent_without_beats: short,
         ..limits
     };
@@ -283,7 +288,7 @@ fn a_node_that_reports_without_end_is_not_followed_for_ever() {
     ] {
         let directory = tempfile::tempdir().expect("a directory");
         let (_sshd, ssh, pusher) = misbehaving(directory.path(), script);
-        let error = converge(&ssh, &pusher.limited(limits)).expect_err(script);
+        let error = converge(&ssh, &pusher.with_limits(limits)).expect_err(script);
         assert!(error.to_string().contains(expected), "{script}: {error}");
     }
 }
@@ -298,5 +303,5 @@ fn whoever_does_not_want_to_know_any_more_need_not_wait_for_a_node() {
     let stop = || enough.load(Ordering::Relaxed);
     let error = pusher.converge(&ssh, &ssh, "{}", &hear, &stop);
     ssh.close();
-    assert!(matches!(error, Err(PushError::Left)), "{error:?}");
+    assert!(matches!(error, Err(PushError::Abandoned)), "{error:?}");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_engine::ports::{Class, Halt, Provider as _, Sent};
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Password, Pve};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Password, Pve, PveLimits};
 use support::server::Server;
 use support::world::{Fault, World};
 use support::{add, check_secret, connect, settings};
@@ -119,7 +119,7 @@ async fn the_reason_phrase_is_read_and_classified() {
 #[tokio::test]
 async fn a_silent_server_is_given_up_on_and_the_guest_is_found_again() {
     let server = Server::start(World::new()).await;
-    let limits = Limits {
+    let limits = PveLimits {
         answer: Duration::from_millis(400),
         ..support::limits()
     };
@@ -130,7 +130,7 @@ async fn a_silent_server_is_given_up_on_and_the_guest_is_found_again() {
         .push(("POST /nodes/pve1/qemu", Fault::Silence));
     let guest = pve.create(&support::vm(1)).await.expect("a guest");
     assert_eq!(
-        server.world().carrying(guest.uuid.as_str()),
+        server.world().tagged_with(guest.uuid.as_str()),
         [guest.vmid.and_then(|id| id.number()).expect("an id")]
     );
     assert_eq!(server.world().guests.len(), 1);

@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use homestak_engine::ports::{Class, Gib, Provider as _};
-use homestak_providers::pve::Limits;
+use homestak_providers::pve::PveLimits;
 use support::add;
 use support::server::Server;
 use support::world::{Effect, Fault, World};
@@ -106,7 +106,7 @@ async fn a_lock_that_stays_is_named_with_its_task_and_never_broken() {
         guest.config.insert("lock".to_owned(), "backup".to_owned());
     });
     let server = Server::start(world).await;
-    let limits = Limits {
+    let limits = PveLimits {
         lock: Duration::from_secs(10),
         ..support::limits()
     };

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use homestak_providers::image::{Images, Tree};
+use homestak_providers::image::{ImageTree, Images};
 
 /// Returns where the images of tests are.
 pub fn directory() -> PathBuf {
@@ -36,9 +36,9 @@ pub fn possible() -> bool {
 
 /// Returns a tree, built by whichever test comes first; the others wait for it. Outdated ones
 /// that nobody uses are removed, so that the directory does not grow with every recipe.
-pub fn tree(name: &str) -> Tree {
+pub fn tree(name: &str) -> ImageTree {
     let images = Images::new(directory());
-    let built = wait(images.ensure(name, &|line| println!("{line}")));
+    let built = wait(images.ensure_tree(name, &|line| println!("{line}")));
     let tree =
         built.unwrap_or_else(|error| panic!("{error}: {}\n{:#?}", error.hint(), error.log()));
     for old in images.list().iter().filter(|image| !image.current) {

@@ -50,7 +50,7 @@ impl Sshd {
     /// Starts a server at 127.0.0.N with the host key of a guest in a keyring.
     pub fn start(keyring: &Keyring, nth: u8, guest: &GuestUuid, directory: &Path) -> Self {
         let key = keyring.host_key(guest).expect("a host key");
-        keyring.own().expect("the driver's key");
+        keyring.driver_key().expect("the driver's key");
         let own = keyring.own_file().with_added_extension("pub");
         // Taken over under another name: the ring may make another one while this one serves.
         let file = directory.join(format!("host-key-{nth}"));

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use homestak_core::error::chain;
 use homestak_driver::DriverError;
 use homestak_driver::error::count;
-use homestak_driver::hosts::local::{self, ImageError, ImageInfo, Images, LOCAL, Node, Verdict};
+use homestak_driver::hosts::local::{
+    self, ImageError, ImageInfo, ImageVerification, Images, LOCAL, Node,
+};
 use serde_json::{Value as Json, json};
 
 use super::Outcome;
@@ -56,23 +58,23 @@ fn require_readable(settings: &Settings) -> Result<(), DriverError> {
 /// Images are built into a directory of the local host, and of nobody else.
 fn claim(settings: &Settings, names: &[String]) -> Result<(), DriverError> {
     // Whoever may not build, or names none, is told so first.
-    if !rustix::process::geteuid().is_root() || !names.iter().all(|name| Images::knows(name)) {
+    if !rustix::process::geteuid().is_root() || !names.iter().all(|name| Images::is_known(name)) {
         return Ok(());
     }
     local::claim(&settings.driver)
 }
 
 fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Outcome {
-    if let Some(unknown) = names.iter().find(|name| !Images::knows(name)) {
+    if let Some(unknown) = names.iter().find(|name| !Images::is_known(name)) {
         let names = Images::names();
         return Err(DriverError::unknown("image", unknown, names.into_iter()));
     }
     let say = |line: &str| printer.say(line);
     let building = async {
         for name in names {
-            images.ensure(name, &say).await?;
+            images.ensure_tree(name, &say).await?;
             if disk {
-                images.disk(name, &say).await?;
+                images.ensure_disk(name, &say).await?;
             }
         }
         Ok(())
@@ -91,7 +93,7 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
     built.map_err(worded)?;
     let keys: Vec<String> = names
         .iter()
-        .filter_map(|name| Some(images.present(name)?.key))
+        .filter_map(|name| Some(images.current_tree(name)?.key))
         .collect();
     let made: Vec<Json> = images
         .list()
@@ -111,7 +113,12 @@ fn build(images: &Images, names: &[String], disk: bool, printer: &Printer) -> Ou
 
 fn is_disk_of(image: &ImageInfo, names: &[String]) -> bool {
     let tree = image.name.strip_suffix("-disk");
-    image.current && tree.is_some_and(|tree| names.iter().any(|name| Images::plain(name) == tree))
+    image.current
+        && tree.is_some_and(|tree| {
+            names
+                .iter()
+                .any(|name| Images::canonical_name(name) == tree)
+        })
 }
 
 fn list(images: &[ImageInfo], printer: &Printer) {
@@ -151,27 +158,27 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
         Some(name) => vec![name.to_owned()],
         None => images.list().iter().map(ImageInfo::id).collect(),
     };
-    let verdicts = block_on(async {
-        let mut verdicts: Vec<Verdict> = Vec::new();
+    let verifications = block_on(async {
+        let mut verifications: Vec<ImageVerification> = Vec::new();
         for name in &names {
             printer.detail(&format!("reading {name}"));
-            verdicts.extend(images.verify(name).await?);
+            verifications.extend(images.verify(name).await?);
         }
-        Ok(verdicts)
+        Ok(verifications)
     })?;
-    let verdicts = verdicts.map_err(worded)?;
-    let damaged: Vec<String> = verdicts
+    let verifications = verifications.map_err(worded)?;
+    let damaged: Vec<String> = verifications
         .iter()
-        .filter(|verdict| !verdict.sound())
-        .map(|verdict| verdict.info.id())
+        .filter(|verification| !verification.is_intact())
+        .map(|verification| verification.info.id())
         .collect();
     if printer.shape.json {
-        let checked: Vec<Json> = verdicts
+        let checked: Vec<Json> = verifications
             .iter()
-            .map(|verdict| {
-                let mut image = json_of(&verdict.info);
-                image["sound"] = verdict.sound().into();
-                image["found"] = verdict.found.as_str().into();
+            .map(|verification| {
+                let mut image = json_of(&verification.info);
+                image["sound"] = verification.is_intact().into();
+                image["found"] = verification.found.as_str().into();
                 image
             })
             .collect();
@@ -179,12 +186,19 @@ fn verify(images: &Images, name: Option<&str>, printer: &Printer) -> Outcome {
         printer.json("image.verify", body);
         return Ok(ExitCode::from(u8::from(!damaged.is_empty())));
     }
-    for verdict in &verdicts {
-        let word = if verdict.sound() { "sound" } else { "CHANGED" };
-        printer.data(&format!("{word:<8} {}\n", verdict.info.id()));
+    for verification in &verifications {
+        let word = if verification.is_intact() {
+            "sound"
+        } else {
+            "CHANGED"
+        };
+        printer.data(&format!("{word:<8} {}\n", verification.info.id()));
     }
     if damaged.is_empty() {
-        printer.say(&format!("{} as built.", count(verdicts.len(), "image")));
+        printer.say(&format!(
+            "{} as built.",
+            count(verifications.len(), "image")
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     let error = DriverError::failed(format!(

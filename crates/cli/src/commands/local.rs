@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use homestak_driver::error::count;
-use homestak_driver::hosts::local::{self, Call, Engine, LOCAL, Local, Node, PortError, Reply};
+use homestak_driver::hosts::local::{
+    self, Engine, LOCAL, Local, Node, PortError, RemoteCall, RemoteReply,
+};
 use homestak_driver::{DriverError, off};
 use serde_json::json;
 
@@ -65,7 +67,7 @@ fn show(local: &Local, printer: &Printer) -> Outcome {
             .collect();
         printer.json(
             "local.show",
-            json!({ "root": local.realm().root(), "network": local.network(), "nodes": rows }),
+            json!({ "root": local.instance().root(), "network": local.network(), "nodes": rows }),
         );
         return Ok(ExitCode::SUCCESS);
     }
@@ -173,9 +175,9 @@ fn done(nodes: usize, leftovers: usize, printer: &Printer) -> Outcome {
 fn act(local: &Local, printer: &Printer) -> Outcome {
     let text = std::io::read_to_string(std::io::stdin())
         .map_err(|error| DriverError::failed(format!("Cannot read the call: {error}.")))?;
-    let call: Call = serde_json::from_str(&text)
+    let call: RemoteCall = serde_json::from_str(&text)
         .map_err(|error| DriverError::usage(format!("This is no call: {error}.")))?;
-    let reply: Reply = block_on(local.answer(call))?;
+    let reply: RemoteReply = block_on(local.handle(call))?;
     let text = serde_json::to_string(&reply)
         .map_err(|error| DriverError::failed(format!("Cannot write the answer: {error}.")))?;
     printer.data(&format!("{text}\n"));

@@ -7,7 +7,7 @@ use homestak_core::plan::{
     Action, NodeLocation, NodePlan, NodeRecord, NodeStatus, OnError, PLAN_FORMAT, Plan, Verb,
 };
 use homestak_engine::journal::{Ending, Entry, Happened, Journal as _};
-use homestak_providers::local::{Engine, FirstBoot, Node, Realm};
+use homestak_providers::local::{Engine, FirstBoot, Instance, Node};
 use homestak_providers::ssh::Keyring;
 use homestak_test_support::sshd::{Sshd, client_config, guest, user};
 use jiff::Timestamp;
@@ -408,7 +408,7 @@ fn machine(lab: &Lab, name: &str, nth: u32) -> std::path::PathBuf {
         ids: None,
         identity: wanted,
     };
-    let directory = Realm::at(&root).unwrap().node(&guest(nth));
+    let directory = Instance::at(&root).unwrap().node(&guest(nth));
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(
         directory.join("node.json"),

@@ -98,7 +98,7 @@ fn a_node_that_does_not_let_the_driver_in_fails_with_its_reason() {
 #[test]
 fn a_link_of_the_bridges_name_that_is_not_ours_is_left_alone() {
     let Some(bed) = crate::new_bed() else { return };
-    let name = homestak_providers::local::Realm::at(&bed.root()).unwrap();
+    let name = homestak_providers::local::Instance::at(&bed.root()).unwrap();
     let link = format!("hs-{}", name.name());
     let ip = |arguments: &[&str]| {
         let done = std::process::Command::new("/usr/sbin/ip")

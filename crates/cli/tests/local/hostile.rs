@@ -217,7 +217,7 @@ fn a_node_becomes_no_router_of_the_machine() {
     assert_eq!(sent, "sent\n");
     // What is sent later arrives later.
     bed.inside("peer-1", "true").good();
-    let realm = homestak_providers::local::Realm::at(&bed.root()).unwrap();
+    let realm = homestak_providers::local::Instance::at(&bed.root()).unwrap();
     let link = format!("hs-{}", realm.name());
     for what in ["address", "route"] {
         let shown = Command::new("ip")

@@ -9,7 +9,7 @@ use std::process::Command;
 /// Everything that nodes of the local host with this root could leave behind, as lines that can be
 /// compared.
 pub fn picture(root: &Path) -> BTreeSet<String> {
-    let own = homestak_providers::local::Realm::at(root).unwrap();
+    let own = homestak_providers::local::Instance::at(root).unwrap();
     let own = own.name().to_owned();
     let mut lines = BTreeSet::new();
     let mut add = |kind: &str, text: &str| {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use homestak_api::runtime::leavable;
 use homestak_engine::context::off;
 use homestak_engine::ports::{Class, PortError, Sent};
-use homestak_providers::local::Carrier;
+use homestak_providers::local::RemoteTransport;
 use homestak_providers::ssh::Ssh;
 
 /// How long is still waited when a person has asked to stop.
@@ -34,14 +34,14 @@ impl OverSsh {
 }
 
 #[async_trait]
-impl Carrier for OverSsh {
-    async fn carry(&self, text: String) -> Result<String, PortError> {
+impl RemoteTransport for OverSsh {
+    async fn exchange(&self, text: String) -> Result<String, PortError> {
         let doing = format!("ask the host inside `{}`", self.node);
         let ssh = self.ssh.clone();
         let at = doing.clone();
         let ran = off(&doing, move || {
             let ran = ssh.run(PROGRAM, text.as_bytes());
-            ran.map_err(|error| error.at_port(&at))
+            ran.map_err(|error| error.to_port_error(&at))
         });
         // Cancel safety: what was sent is carried out there; the next who asks finds it done.
         let output = leavable(ROOM, ran).await?;

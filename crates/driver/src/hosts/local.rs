@@ -15,7 +15,7 @@ use homestak_core::plan::{DEFAULT_USER, NodeLocation, Plan};
 use homestak_engine::context::off;
 use homestak_engine::ports::Provider;
 use homestak_providers::finding::{Finding, Severity};
-use homestak_providers::local::{self, FirstBoot, LocalSettings, Realm, Remote};
+use homestak_providers::local::{self, FirstBoot, Instance, LocalSettings, RemoteHost};
 use homestak_providers::ssh::Ssh;
 use serde_json::{Value as Json, json};
 
@@ -25,8 +25,8 @@ use crate::error::DriverError;
 use crate::settings::DriverSettings;
 
 pub use homestak_engine::ports::PortError;
-pub use homestak_providers::image::{ImageError, ImageInfo, Images, Verdict};
-pub use homestak_providers::local::{Call, Engine, Local, Node, Reply};
+pub use homestak_providers::image::{ImageError, ImageInfo, ImageVerification, Images};
+pub use homestak_providers::local::{Engine, Local, Node, RemoteCall, RemoteReply};
 
 /// The name of the host, and of its kind.
 pub const LOCAL: &str = "local";
@@ -59,13 +59,13 @@ impl ThisMachine {
     async fn findings(&self, asked: Vec<(String, IpAddr)>) -> Result<Vec<Finding>, DriverError> {
         let settings = self.0.settings.clone();
         let found = off("check this machine", move || {
-            let realm = Realm::at(&settings.local_root)?;
-            let mut findings = local::check(&realm);
+            let instance = Instance::at(&settings.local_root)?;
+            let mut findings = local::check(&instance);
             let asked: Vec<_> = asked
                 .iter()
                 .map(|(name, at)| (name.as_str(), *at))
                 .collect();
-            findings.extend(local::check_addresses(&realm, &asked));
+            findings.extend(local::check_addresses(&instance, &asked));
             Ok(findings)
         });
         found
@@ -107,9 +107,9 @@ impl HostKind for ThisMachine {
             let user = defaults.and_then(|defaults| defaults.vm_user.as_ref());
             let user = user.map_or(DEFAULT_USER, |user| user.as_str());
             let ssh = Ssh::to(&self.0.keyring, address, user, uuid.as_str())
-                .connecting(session.timeouts().of(Limit::Ssh));
+                .with_connect_timeout(session.timeouts().of(Limit::Ssh));
             let carrier = Box::new(OverSsh::new(node, ssh));
-            Ok(Arc::new(Remote::new(carrier, outermost)))
+            Ok(Arc::new(RemoteHost::new(carrier, outermost)))
         })
     }
 
@@ -165,19 +165,19 @@ pub fn open(settings: &DriverSettings) -> Result<Local, PortError> {
         // Hosts inside nodes are driven with the same program.
         program: settings.program.clone(),
     };
-    let realm = Realm::at(&settings.local_root)?;
+    let instance = Instance::at(&settings.local_root)?;
     let patience = settings.timeouts.of(Limit::Lock);
-    Ok(Local::open(realm.waiting(patience), local))
+    Ok(Local::open(instance.with_lock_timeout(patience), local))
 }
 
-fn realm(settings: &DriverSettings) -> Result<Arc<Realm>, DriverError> {
-    let realm = Realm::at(&settings.local_root).map(Arc::new);
-    realm.map_err(|error| DriverError::of_host(LOCAL, &error))
+fn instance(settings: &DriverSettings) -> Result<Arc<Instance>, DriverError> {
+    let instance = Instance::at(&settings.local_root).map(Arc::new);
+    instance.map_err(|error| DriverError::of_host(LOCAL, &error))
 }
 
 /// Checks what this machine has and lacks.
 pub fn check(settings: &DriverSettings) -> Result<Vec<Finding>, DriverError> {
-    Ok(local::check(&*realm(settings)?))
+    Ok(local::check(&*instance(settings)?))
 }
 
 /// Returns the images of this machine.
@@ -187,7 +187,7 @@ pub fn images(settings: &DriverSettings) -> Images {
 
 /// Makes sure that the directory of this machine's nodes and images is a host's, and nobody else's.
 pub fn claim(settings: &DriverSettings) -> Result<(), DriverError> {
-    let claimed = realm(settings)?.claim();
+    let claimed = instance(settings)?.claim();
     claimed.map_err(|error| DriverError::of_host(LOCAL, &error))
 }
 

@@ -14,7 +14,7 @@ use homestak_core::plan::Plan;
 use homestak_engine::ports::{Capabilities, Inventory, PortError, Provider};
 use homestak_providers::finding::Finding;
 use homestak_providers::pve::preflight::check;
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_site::SiteSource;
 use serde_json::{Value as Json, json};
 
@@ -210,7 +210,7 @@ pub fn connect_at(
 
 /// Makes a client that waits by the site's clock.
 pub(super) fn client(mut settings: PveSettings, session: &Session) -> Result<Pve, PortError> {
-    settings.limits = Limits::from(&session.timeouts());
+    settings.limits = PveLimits::from(&session.timeouts());
     Pve::new(session.time.scale(settings), session.time.clock())
 }
 

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use homestak_api::runtime;
 
-use super::error::{ImageError, Room};
-use super::process::Running;
-use super::progress::Progress;
-use super::recipe::{Make, Recipe};
-use super::sources::{Archive, KEYRING};
-use super::store::Store;
+use super::archive::{Archive, KEYRING};
+use super::error::{DiskSpace, ImageError};
+use super::process::IsolatedProcess;
+use super::progress::BuildProgress;
+use super::recipe::{ImageFormat, Recipe};
+use super::store::ImageStore;
 use crate::process;
 
 /// How many lines are looked at when a program fails.
@@ -36,18 +36,18 @@ const DISK_PROGRAMS: &[(&str, &str)] = &[
 pub(super) struct Builder<'b> {
     pub(super) recipe: &'b Recipe,
     pub(super) archive: &'b Archive,
-    pub(super) store: &'b Store,
-    pub(super) progress: Progress<'b>,
+    pub(super) store: &'b ImageStore,
+    pub(super) progress: BuildProgress<'b>,
 }
 
 impl Builder<'_> {
     /// Refuses what cannot work.
     pub(super) fn check(&self) -> Result<(), ImageError> {
         let programs = match self.recipe.make {
-            Make::Tree => PROGRAMS,
-            Make::Disk => DISK_PROGRAMS,
+            ImageFormat::Tree => PROGRAMS,
+            ImageFormat::Disk => DISK_PROGRAMS,
             #[cfg(test)]
-            Make::Script(_) => &[],
+            ImageFormat::Script(_) => &[],
         };
         for (program, package) in programs {
             if process::find(program).is_none() {
@@ -78,10 +78,10 @@ impl Builder<'_> {
     /// Bytes that building takes at its peak, as measured and rounded up.
     fn needed(&self) -> u64 {
         match self.recipe.make {
-            Make::Tree => 500 << 20,
-            Make::Disk => 1800 << 20,
+            ImageFormat::Tree => 500 << 20,
+            ImageFormat::Disk => 1800 << 20,
             #[cfg(test)]
-            Make::Script(_) => 1 << 20,
+            ImageFormat::Script(_) => 1 << 20,
         }
     }
 
@@ -94,10 +94,10 @@ impl Builder<'_> {
         let mut lines: Vec<String> = Vec::new();
         let progress = &mut self.progress;
         let proxies = runtime::off(proxies).await.unwrap_or_default();
-        let running = Running::start(command, &proxies);
+        let running = IsolatedProcess::start(command, &proxies);
         let ended = running
             .follow(|line| {
-                progress.hear(line);
+                progress.line_seen(line);
                 if lines.len() == REMEMBERED {
                     lines.remove(0);
                 }
@@ -109,12 +109,12 @@ impl Builder<'_> {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
         };
-        let room = Room {
+        let room = DiskSpace {
             path: self.store.directory.clone(),
             free: self.store.free(),
             needed: self.needed(),
         };
-        Err(ImageError::of_build(
+        Err(ImageError::from_build(
             self.recipe.name,
             program,
             &status,

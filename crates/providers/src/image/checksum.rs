@@ -14,7 +14,7 @@ use super::recipe::hexadecimal;
 
 /// What a directory adds up to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sum {
+pub(super) struct TreeChecksum {
     /// The hash, in hexadecimal digits.
     pub(super) checksum: String,
     /// Bytes on the disk.
@@ -24,8 +24,8 @@ pub(super) struct Sum {
 }
 
 /// Adds up a directory, without the one file in it that keeps the result.
-pub(super) fn sum(directory: &Path, without: &str) -> std::io::Result<Sum> {
-    let mut total = Sum {
+pub(super) fn sum(directory: &Path, without: &str) -> std::io::Result<TreeChecksum> {
+    let mut total = TreeChecksum {
         checksum: String::new(),
         bytes: 0,
         files: 0,

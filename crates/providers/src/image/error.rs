@@ -161,7 +161,7 @@ impl ImageError {
     }
 
     /// Makes the port's error of it.
-    pub fn into_port(self, doing: &str) -> PortError {
+    pub fn into_port_error(self, doing: &str) -> PortError {
         let class = match &self {
             Self::Unknown { .. } | Self::Absent { .. } => Class::Missing,
             Self::NotRoot { .. }
@@ -181,13 +181,13 @@ impl ImageError {
     }
 
     /// Finds out why building failed, from what was printed.
-    pub(super) fn of_build(
+    pub(super) fn from_build(
         name: &str,
         program: &str,
         status: &str,
         mirror: &str,
         log: Vec<String>,
-        room: Room,
+        room: DiskSpace,
     ) -> Self {
         let said = |words: &[&str]| {
             log.iter()
@@ -227,7 +227,7 @@ impl ImageError {
 }
 
 /// The room there was when something failed.
-pub(super) struct Room {
+pub(super) struct DiskSpace {
     pub(super) path: PathBuf,
     pub(super) free: u64,
     pub(super) needed: u64,

@@ -3,6 +3,7 @@
 //! In: names. Out: [`Tree`]s and [`Disk`]s that are whole, checksummed, and never change.
 //! Never: knowledge of nodes; whoever uses an image holds it.
 
+mod archive;
 mod builder;
 mod checksum;
 mod disk;
@@ -10,7 +11,6 @@ mod error;
 pub(crate) mod process;
 mod progress;
 mod recipe;
-mod sources;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -20,29 +20,29 @@ use std::path::{Path, PathBuf};
 
 use homestak_api::runtime::{self, Clock as _, WallClock};
 
+use archive::Archive;
 use builder::Builder;
 pub use error::ImageError;
-use progress::Progress;
-use recipe::{Make, Recipe, plain};
-use sources::Archive;
-use store::{RECORD, Record, Store, file};
+use progress::BuildProgress;
+use recipe::{ImageFormat, Recipe, canonical_name};
+use store::{ImageRecord, ImageStore, RECORD, file};
 
 /// Where apt is told about archives.
 const APT: &str = "/etc/apt";
 
 /// Hears how building goes, a line at a time.
-pub type Say<'s> = &'s (dyn Fn(&str) + Send + Sync);
+pub type ProgressCallback<'s> = &'s (dyn Fn(&str) + Send + Sync);
 
 /// The images of a realm.
 #[derive(Clone, Debug)]
 pub struct Images {
-    store: Store,
+    store: ImageStore,
     mirror: Option<String>,
 }
 
 /// A root file system that is never changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tree {
+pub struct ImageTree {
     /// Key of the recipe it was made by.
     pub key: String,
     /// Its root directory.
@@ -51,7 +51,7 @@ pub struct Tree {
 
 /// A disk that is never changed, with the kernel that boots from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
+pub struct DiskImage {
     /// Key of the recipe it was made by.
     pub key: String,
     /// The disk: one ext4 file system with the label `root`.
@@ -89,7 +89,7 @@ pub struct ImageInfo {
 
 /// What looking at every byte of an image showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ImageVerification {
     /// The image.
     pub info: ImageInfo,
     /// What it adds up to now.
@@ -103,21 +103,21 @@ impl ImageInfo {
     }
 }
 
-impl Verdict {
+impl ImageVerification {
     /// Returns whether it is as it was made.
-    pub fn sound(&self) -> bool {
+    pub fn is_intact(&self) -> bool {
         self.found == self.info.checksum
     }
 }
 
-impl Tree {
+impl ImageTree {
     /// Holds the tree against removal, for as long as the file is open in any process.
     pub fn hold(&self) -> std::io::Result<std::fs::File> {
         store::hold(self.path.parent().unwrap_or(&self.path))
     }
 }
 
-impl Disk {
+impl DiskImage {
     fn at(place: &Path, key: String) -> Self {
         Self {
             key,
@@ -137,7 +137,7 @@ impl Images {
     /// Keeps images in a directory, which need not be there yet.
     pub fn new(directory: PathBuf) -> Self {
         Self {
-            store: Store { directory },
+            store: ImageStore { directory },
             mirror: None,
         }
     }
@@ -149,7 +149,7 @@ impl Images {
     }
 
     /// Returns whether there is a tree of that name, built or not.
-    pub fn knows(name: &str) -> bool {
+    pub fn is_known(name: &str) -> bool {
         Recipe::tree(name).is_some()
     }
 
@@ -159,16 +159,16 @@ impl Images {
     }
 
     /// Returns the own name of a tree that has several.
-    pub fn plain(name: &str) -> &str {
-        plain(name)
+    pub fn canonical_name(name: &str) -> &str {
+        canonical_name(name)
     }
 
     /// Returns a tree that is built and current. It looks at names only, not at every byte.
-    pub fn present(&self, name: &str) -> Option<Tree> {
+    pub fn current_tree(&self, name: &str) -> Option<ImageTree> {
         let recipe = Recipe::tree(name)?;
         let key = recipe.key(&self.archive());
-        let place = self.finished(&recipe, &key)?;
-        Some(Tree {
+        let place = self.built_path(&recipe, &key)?;
+        Some(ImageTree {
             key,
             path: place.join("root"),
         })
@@ -176,10 +176,14 @@ impl Images {
 
     /// Returns a tree, and builds it first when it is missing or its recipe has changed.
     /// Cancel-safe: a build that is dropped ends at once and leaves nothing.
-    pub async fn ensure(&self, name: &str, say: Say<'_>) -> Result<Tree, ImageError> {
+    pub async fn ensure_tree(
+        &self,
+        name: &str,
+        report: ProgressCallback<'_>,
+    ) -> Result<ImageTree, ImageError> {
         let recipe = Recipe::tree(name).ok_or_else(|| unknown(name))?;
-        let (key, place) = self.make(&recipe, None, say).await?;
-        Ok(Tree {
+        let (key, place) = self.build(&recipe, None, report).await?;
+        Ok(ImageTree {
             key,
             path: place.join("root"),
         })
@@ -187,23 +191,27 @@ impl Images {
 
     /// Returns the disk that belongs to a tree, and makes it of the tree when it is missing.
     /// Cancel-safe like [`Self::ensure`].
-    pub async fn disk(&self, name: &str, say: Say<'_>) -> Result<Disk, ImageError> {
+    pub async fn ensure_disk(
+        &self,
+        name: &str,
+        report: ProgressCallback<'_>,
+    ) -> Result<DiskImage, ImageError> {
         let recipe = Recipe::disk(name).ok_or_else(|| unknown(name))?;
         let key = recipe.key(&self.archive());
-        let tree = match self.finished(&recipe, &key) {
+        let tree = match self.built_path(&recipe, &key) {
             Some(_) => None,
-            None => Some(self.ensure(name, say).await?),
+            None => Some(self.ensure_tree(name, report).await?),
         };
-        let (key, place) = self.make(&recipe, tree.as_ref(), say).await?;
-        Ok(Disk::at(&place, key))
+        let (key, place) = self.build(&recipe, tree.as_ref(), report).await?;
+        Ok(DiskImage::at(&place, key))
     }
 
     /// Returns the disk that belongs to a tree, when it is built and current.
-    pub fn present_disk(&self, name: &str) -> Option<Disk> {
+    pub fn current_disk(&self, name: &str) -> Option<DiskImage> {
         let recipe = Recipe::disk(name)?;
         let key = recipe.key(&self.archive());
-        let place = self.finished(&recipe, &key)?;
-        Some(Disk::at(&place, key))
+        let place = self.built_path(&recipe, &key)?;
+        Some(DiskImage::at(&place, key))
     }
 
     /// Returns every image that is there, outdated ones included.
@@ -217,13 +225,13 @@ impl Images {
 
     /// Adds up every byte of the images of a name, or of the one with this name and key, and
     /// compares with what it was when they were made.
-    pub async fn verify(&self, name: &str) -> Result<Vec<Verdict>, ImageError> {
-        let mut verdicts = Vec::new();
+    pub async fn verify(&self, name: &str) -> Result<Vec<ImageVerification>, ImageError> {
+        let mut verifications = Vec::new();
         for info in self.find(name)? {
-            let found = add_up(info.path.clone()).await?.checksum;
-            verdicts.push(Verdict { info, found });
+            let found = checksum_of(info.path.clone()).await?.checksum;
+            verifications.push(ImageVerification { info, found });
         }
-        Ok(verdicts)
+        Ok(verifications)
     }
 
     /// Removes the images of a name, or the one with this name and key. One that a node holds stays,
@@ -257,7 +265,7 @@ impl Images {
     }
 
     /// Returns where a finished image is.
-    fn finished(&self, recipe: &Recipe, key: &str) -> Option<PathBuf> {
+    fn built_path(&self, recipe: &Recipe, key: &str) -> Option<PathBuf> {
         let place = self.store.place(recipe.name, key);
         let record = self.store.record(&place)?;
         (record.name == recipe.name && record.key == key).then_some(place)
@@ -265,13 +273,13 @@ impl Images {
 
     /// Returns the images of a name, or the one of a name with its key.
     pub fn find(&self, name: &str) -> Result<Vec<ImageInfo>, ImageError> {
-        let own = plain(name);
+        let own = canonical_name(name);
         let mut images = self.list();
         images.retain(|image| image.name == own || image.id() == name);
         if !images.is_empty() {
             return Ok(images);
         }
-        let known = Recipe::named(own).is_some() || Self::knows(name);
+        let known = Recipe::named(own).is_some() || Self::is_known(name);
         if !known {
             return Err(unknown(name));
         }
@@ -282,15 +290,15 @@ impl Images {
     }
 
     /// Returns the key and place of an image, and builds it when it is missing.
-    async fn make(
+    async fn build(
         &self,
         recipe: &Recipe,
-        tree: Option<&Tree>,
-        say: Say<'_>,
+        tree: Option<&ImageTree>,
+        report: ProgressCallback<'_>,
     ) -> Result<(String, PathBuf), ImageError> {
         let archive = self.archive();
         let key = recipe.key(&archive);
-        if let Some(place) = self.finished(recipe, &key) {
+        if let Some(place) = self.built_path(recipe, &key) {
             return Ok((key, place));
         }
         let name = recipe.name;
@@ -299,10 +307,10 @@ impl Images {
                 doing: format!("building image `{name}`"),
             });
         }
-        let waiting = || say(&format!("{name}: waiting for another build of it"));
+        let waiting = || report(&format!("{name}: waiting for another build of it"));
         let lock = self.store.lock(name, waiting).await?;
         // Whoever had the lock may have built it.
-        if let Some(place) = self.finished(recipe, &key) {
+        if let Some(place) = self.built_path(recipe, &key) {
             return Ok((key, place));
         }
         let store = self.store.clone();
@@ -311,14 +319,14 @@ impl Images {
             recipe,
             archive: &archive,
             store: &self.store,
-            progress: Progress::new(name, say),
+            progress: BuildProgress::new(name, report),
         };
         builder.check()?;
-        let workplace = self.store.begin(name)?;
-        let path = workplace.path();
+        let build_directory = self.store.begin(name)?;
+        let path = build_directory.path();
         match recipe.make {
-            Make::Tree => tree::build(&mut builder, &path.join("root")).await?,
-            Make::Disk => {
+            ImageFormat::Tree => tree::build(&mut builder, &path.join("root")).await?,
+            ImageFormat::Disk => {
                 let tree = tree.ok_or_else(|| unknown(name))?;
                 let held = tree.hold();
                 let held = held.map_err(|source| file("hold", &tree.path, source))?;
@@ -326,15 +334,15 @@ impl Images {
                 drop(held);
             }
             #[cfg(test)]
-            Make::Script(script) => {
+            ImageFormat::Script(script) => {
                 let words = ["sh", "-euc", script, "sh"].map(Into::into);
                 let words = words.into_iter().chain([path.clone().into()]);
                 builder.run("sh", words.collect()).await?;
             }
         }
         builder.progress.phase("adding up");
-        let sum = add_up(path).await?;
-        let record = Record {
+        let sum = checksum_of(path).await?;
+        let record = ImageRecord {
             version: 1,
             name: name.to_owned(),
             key: key.clone(),
@@ -345,9 +353,9 @@ impl Images {
             files: sum.files,
         };
         let store = self.store.clone();
-        let place = off(move || store.finish(workplace, &record)).await?;
+        let place = off(move || store.finish(build_directory, &record)).await?;
         drop(lock);
-        say(&format!(
+        report(&format!(
             "{name}: ready after {} s: {} MiB in {} files",
             builder.progress.seconds(),
             sum.bytes >> 20,
@@ -357,7 +365,7 @@ impl Images {
     }
 }
 
-fn info(path: PathBuf, record: Record, archive: &Archive) -> ImageInfo {
+fn info(path: PathBuf, record: ImageRecord, archive: &Archive) -> ImageInfo {
     let recipe = Recipe::named(&record.name);
     ImageInfo {
         current: recipe.is_some_and(|recipe| recipe.key(archive) == record.key),
@@ -381,7 +389,7 @@ fn unknown(name: &str) -> ImageError {
 }
 
 /// Adds up an image, reading every byte.
-async fn add_up(path: PathBuf) -> Result<checksum::Sum, ImageError> {
+async fn checksum_of(path: PathBuf) -> Result<checksum::TreeChecksum, ImageError> {
     off(move || checksum::sum(&path, RECORD).map_err(|source| file("read", &path, source))).await
 }
 

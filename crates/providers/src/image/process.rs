@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::process;
 
 /// Runs a program in namespaces of its own, so that its mounts and its children end with it.
-const APART: &[&str] = &[
+const UNSHARE: &[&str] = &[
     "setpriv",
     "--pdeathsig=KILL",
     "unshare",
@@ -30,33 +30,33 @@ const APART: &[&str] = &[
 ];
 
 /// What a running program does.
-enum Event {
+enum ProcessEvent {
     Line(String),
     Ended(std::io::Result<ExitStatus>),
 }
 
 /// A program that runs. Dropping it kills it with all its children, and waits until they are gone.
-pub(crate) struct Running {
-    events: UnboundedReceiver<Event>,
+pub(crate) struct IsolatedProcess {
+    events: UnboundedReceiver<ProcessEvent>,
     handle: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl IsolatedProcess {
     /// Starts a program with its mounts and children apart from everyone else's.
     pub(crate) fn start(command: Vec<OsString>, environment: &[(&str, String)]) -> Self {
         let (sender, events) = unbounded_channel();
-        let (told, handle) = std::sync::mpsc::sync_channel(1);
+        let (reported_at, handle) = std::sync::mpsc::sync_channel(1);
         let environment: Vec<(String, String)> = environment
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
             .collect();
         // The kernel kills the program when the thread that started it ends: it stays to the end.
         let thread = std::thread::spawn(move || {
-            let ended = attend(&command, &environment, &sender, |pidfd| {
-                _ = told.send(pidfd);
+            let ended = run_child(&command, &environment, &sender, |pidfd| {
+                _ = reported_at.send(pidfd);
             });
-            _ = sender.send(Event::Ended(ended));
+            _ = sender.send(ProcessEvent::Ended(ended));
         });
         Self {
             events,
@@ -66,12 +66,14 @@ impl Running {
     }
 
     /// Returns the lines that have come since, and whether it has ended.
-    pub(crate) fn heard(&mut self) -> (Vec<String>, bool) {
+    pub(crate) fn read_lines(&mut self) -> (Vec<String>, bool) {
         let mut lines = Vec::new();
         loop {
             match self.events.try_recv() {
-                Ok(Event::Line(line)) => lines.push(line),
-                Ok(Event::Ended(_)) | Err(TryRecvError::Disconnected) => return (lines, true),
+                Ok(ProcessEvent::Line(line)) => lines.push(line),
+                Ok(ProcessEvent::Ended(_)) | Err(TryRecvError::Disconnected) => {
+                    return (lines, true);
+                }
                 Err(TryRecvError::Empty) => return (lines, false),
             }
         }
@@ -80,19 +82,19 @@ impl Running {
     /// Hands over every line and returns how it ended. Cancel-safe: dropping this kills it.
     pub(crate) async fn follow(
         mut self,
-        mut hear: impl FnMut(&str) + Send,
+        mut line_seen: impl FnMut(&str) + Send,
     ) -> std::io::Result<ExitStatus> {
         loop {
             match self.events.recv().await {
-                Some(Event::Line(line)) => hear(&line),
-                Some(Event::Ended(ended)) => return ended,
+                Some(ProcessEvent::Line(line)) => line_seen(&line),
+                Some(ProcessEvent::Ended(ended)) => return ended,
                 None => return Err(std::io::Error::other("it was lost from sight")),
             }
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for IsolatedProcess {
     fn drop(&mut self) {
         if let Some(handle) = &self.handle {
             // Fails when it has ended already, which is as good.
@@ -105,16 +107,16 @@ impl Drop for Running {
 }
 
 /// Starts the program, passes on its lines and waits for it.
-fn attend(
+fn run_child(
     command: &[OsString],
     environment: &[(String, String)],
-    sender: &UnboundedSender<Event>,
-    told: impl FnOnce(Option<OwnedFd>),
+    sender: &UnboundedSender<ProcessEvent>,
+    reported_at: impl FnOnce(Option<OwnedFd>),
 ) -> std::io::Result<ExitStatus> {
     let (reader, writer) = std::io::pipe()?;
-    let mut apart = process::command(APART[0]);
+    let mut apart = process::command(UNSHARE[0]);
     apart
-        .args(&APART[1..])
+        .args(&UNSHARE[1..])
         .args(command)
         .env("LC_ALL", "C.UTF-8")
         .env("DEBIAN_FRONTEND", "noninteractive")
@@ -128,19 +130,19 @@ fn attend(
     let mut child = match apart.spawn() {
         Ok(child) => child,
         Err(error) => {
-            told(None);
+            reported_at(None);
             return Err(error);
         }
     };
     // It holds our ends of the pipe, which would never close.
     drop(apart);
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    told(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()));
+    reported_at(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()));
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {
         let text = String::from_utf8_lossy(&line);
-        _ = sender.send(Event::Line(text.trim_end().to_owned()));
+        _ = sender.send(ProcessEvent::Line(text.trim_end().to_owned()));
         line.clear();
     }
     child.wait()
@@ -148,7 +150,7 @@ fn attend(
 
 #[cfg(test)]
 mod tests {
-    use super::Running;
+    use super::IsolatedProcess;
 
     /// Returns the process group of the process that has a word among its arguments.
     fn group_of(word: &str) -> Option<i32> {
@@ -171,7 +173,7 @@ mod tests {
     fn a_program_that_builds_does_not_get_the_interrupts_of_the_terminal() {
         // Unlike that of any other test: processes of the whole machine are looked at.
         let word = format!("10{}.5", std::process::id());
-        let running = Running::start(vec!["sleep".into(), word.clone().into()], &[]);
+        let running = IsolatedProcess::start(vec!["sleep".into(), word.clone().into()], &[]);
         let looks = (0..200).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             group_of(&word)

@@ -27,24 +27,24 @@ const PHASES: &[(&str, &str)] = &[
 ];
 
 /// Follows a build and tells about it.
-pub(super) struct Progress<'s> {
+pub(super) struct BuildProgress<'s> {
     name: &'s str,
-    say: &'s (dyn Fn(&str) + Send + Sync),
+    report: &'s (dyn Fn(&str) + Send + Sync),
     started: Timestamp,
-    told: Option<Timestamp>,
+    reported_at: Option<Timestamp>,
     phase: &'static str,
     packages: usize,
     steps: usize,
 }
 
-impl<'s> Progress<'s> {
+impl<'s> BuildProgress<'s> {
     /// Starts now.
-    pub(super) fn new(name: &'s str, say: &'s (dyn Fn(&str) + Send + Sync)) -> Self {
+    pub(super) fn new(name: &'s str, report: &'s (dyn Fn(&str) + Send + Sync)) -> Self {
         Self {
             name,
-            say,
+            report,
             started: WallClock.now(),
-            told: None,
+            reported_at: None,
             phase: "",
             packages: 0,
             steps: 0,
@@ -54,27 +54,29 @@ impl<'s> Progress<'s> {
     /// Says that something begins.
     pub(super) fn phase(&mut self, phase: &'static str) {
         self.phase = phase;
-        self.tell(WallClock.now());
+        self.report_line(WallClock.now());
     }
 
     /// Hears a line of a builder.
-    pub(super) fn hear(&mut self, line: &str) {
-        self.hear_at(line, WallClock.now());
+    pub(super) fn line_seen(&mut self, line: &str) {
+        self.line_at(line, WallClock.now());
     }
 
-    fn hear_at(&mut self, line: &str, now: Timestamp) {
+    fn line_at(&mut self, line: &str, now: Timestamp) {
         if let Some((_, phase)) = PHASES.iter().find(|(start, _)| line.starts_with(start)) {
             self.phase = phase;
-            return self.tell(now);
+            return self.report_line(now);
         }
         if let Some(count) = newly_installed(line) {
             self.packages += count;
         } else if line.starts_with("Unpacking ") || line.starts_with("Setting up ") {
             self.steps += 1;
         }
-        let passed = self.told.map(|told| now.duration_since(told));
+        let passed = self
+            .reported_at
+            .map(|reported_at| now.duration_since(reported_at));
         if passed.is_some_and(|passed| passed.unsigned_abs() >= PAUSE) {
-            self.tell(now);
+            self.report_line(now);
         }
     }
 
@@ -83,8 +85,8 @@ impl<'s> Progress<'s> {
         WallClock.now().duration_since(self.started).as_secs()
     }
 
-    fn tell(&mut self, now: Timestamp) {
-        self.told = Some(now);
+    fn report_line(&mut self, now: Timestamp) {
+        self.reported_at = Some(now);
         let (name, phase) = (self.name, self.phase);
         let seconds = now.duration_since(self.started).as_secs();
         let far = if self.phase.starts_with("installing") && self.packages > 0 {
@@ -94,7 +96,7 @@ impl<'s> Progress<'s> {
         } else {
             String::new()
         };
-        (self.say)(&format!("{name}: {phase}{far} ({seconds} s)"));
+        (self.report)(&format!("{name}: {phase}{far} ({seconds} s)"));
     }
 }
 
@@ -113,27 +115,27 @@ mod tests {
     #[test]
     fn a_long_build_is_told_in_few_lines() {
         let lines = Mutex::new(Vec::new());
-        let say = |line: &str| lines.lock().unwrap().push(line.to_owned());
-        let mut progress = Progress::new("debian-12", &say);
+        let report = |line: &str| lines.lock().unwrap().push(line.to_owned());
+        let mut progress = BuildProgress::new("debian-12", &report);
         let start = progress.started;
-        let mut hear = |seconds: i64, line: &str| {
+        let mut line_seen = |seconds: i64, line: &str| {
             let now = start + jiff::SignedDuration::from_secs(seconds);
-            progress.hear_at(line, now);
+            progress.line_at(line, now);
         };
-        hear(0, "I: running apt-get update...");
-        hear(
+        line_seen(0, "I: running apt-get update...");
+        line_seen(
             1,
             "Get:1 http://mirror.example/debian bookworm InRelease [151 kB]",
         );
-        hear(
+        line_seen(
             2,
             "0 upgraded, 3 newly installed, 0 to remove and 0 not upgraded.",
         );
-        hear(4, "I: installing essential packages...");
-        hear(5, "Unpacking libc6:amd64 (2.36-9+deb12u13) ...");
-        hear(6, "Setting up libc6:amd64 (2.36-9+deb12u13) ...");
-        hear(7, "Unpacking dpkg (1.21.22) ...");
-        hear(7, "Processing triggers for libc-bin (2.36-9+deb12u13) ...");
+        line_seen(4, "I: installing essential packages...");
+        line_seen(5, "Unpacking libc6:amd64 (2.36-9+deb12u13) ...");
+        line_seen(6, "Setting up libc6:amd64 (2.36-9+deb12u13) ...");
+        line_seen(7, "Unpacking dpkg (1.21.22) ...");
+        line_seen(7, "Processing triggers for libc-bin (2.36-9+deb12u13) ...");
         assert_eq!(
             *lines.lock().unwrap(),
             [

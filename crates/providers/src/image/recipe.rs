@@ -7,7 +7,7 @@
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::sources::Archive;
+use super::archive::Archive;
 
 /// Counted up when the way of building changes, so that older images count as outdated.
 const METHOD: u32 = 1;
@@ -110,7 +110,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
 
 /// What comes out of a recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Make {
+pub(super) enum ImageFormat {
     /// A root file system as a directory.
     Tree,
     /// A disk with kernel, made of the tree of the same suite.
@@ -128,30 +128,30 @@ pub(super) struct Recipe {
     /// Debian's name of the release.
     pub(super) suite: &'static str,
     /// What comes out.
-    pub(super) make: Make,
+    pub(super) make: ImageFormat,
 }
 
 /// Every recipe.
 const RECIPES: &[Recipe] = &[
-    recipe("debian-12", "bookworm", Make::Tree),
-    recipe("debian-12-disk", "bookworm", Make::Disk),
-    recipe("debian-13", "trixie", Make::Tree),
-    recipe("debian-13-disk", "trixie", Make::Disk),
+    recipe("debian-12", "bookworm", ImageFormat::Tree),
+    recipe("debian-12-disk", "bookworm", ImageFormat::Disk),
+    recipe("debian-13", "trixie", ImageFormat::Tree),
+    recipe("debian-13-disk", "trixie", ImageFormat::Disk),
 ];
 
-const fn recipe(name: &'static str, suite: &'static str, make: Make) -> Recipe {
+const fn recipe(name: &'static str, suite: &'static str, make: ImageFormat) -> Recipe {
     Recipe { name, suite, make }
 }
 
 impl Recipe {
     /// Finds the recipe of a tree by one of its names.
     pub(super) fn tree(name: &str) -> Option<Self> {
-        Self::named(plain(name)).filter(|recipe| recipe.make == Make::Tree)
+        Self::named(canonical_name(name)).filter(|recipe| recipe.make == ImageFormat::Tree)
     }
 
     /// Finds the recipe of the disk that belongs to a tree.
     pub(super) fn disk(name: &str) -> Option<Self> {
-        let name = format!("{}-disk", plain(name));
+        let name = format!("{}-disk", canonical_name(name));
         Self::named(&name)
     }
 
@@ -162,7 +162,9 @@ impl Recipe {
 
     /// Returns all names of trees.
     pub(super) fn names() -> Vec<&'static str> {
-        let own = RECIPES.iter().filter(|recipe| recipe.make == Make::Tree);
+        let own = RECIPES
+            .iter()
+            .filter(|recipe| recipe.make == ImageFormat::Tree);
         let other = OTHER_NAMES.iter().map(|(name, _)| *name);
         own.map(|recipe| recipe.name).chain(other).collect()
     }
@@ -170,14 +172,14 @@ impl Recipe {
     /// Returns the packages, sorted. Those of a disk come on top of the tree's.
     pub(super) fn packages(&self) -> Vec<String> {
         let mut packages: Vec<String> = match self.make {
-            Make::Tree => PACKAGES.iter().map(ToString::to_string).collect(),
-            Make::Disk => {
+            ImageFormat::Tree => PACKAGES.iter().map(ToString::to_string).collect(),
+            ImageFormat::Disk => {
                 let kernel = format!("linux-image-cloud-{}", architecture());
                 let others = DISK_PACKAGES.iter().map(ToString::to_string);
                 others.chain([kernel]).collect()
             }
             #[cfg(test)]
-            Make::Script(_) => Vec::new(),
+            ImageFormat::Script(_) => Vec::new(),
         };
         packages.sort();
         packages
@@ -202,7 +204,7 @@ impl Recipe {
             "archive": archive,
             // A disk changes with the tree it is made of.
             "tree": Self::tree(self.name.trim_end_matches("-disk"))
-                .filter(|_| self.make == Make::Disk)
+                .filter(|_| self.make == ImageFormat::Disk)
                 .map(|tree| tree.key(archive)),
         });
         let digest = Sha256::digest(everything.to_string());
@@ -211,7 +213,7 @@ impl Recipe {
 }
 
 /// Returns a tree's own name.
-pub(super) fn plain(name: &str) -> &str {
+pub(super) fn canonical_name(name: &str) -> &str {
     let other = OTHER_NAMES.iter().find(|(other, _)| *other == name);
     other.map_or(name, |(_, own)| own)
 }

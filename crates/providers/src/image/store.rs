@@ -15,15 +15,15 @@ use homestak_api::lock::{late, lock_shared};
 use homestak_api::runtime::{Clock as _, WallClock};
 use serde::{Deserialize, Serialize};
 
+use super::archive::Archive;
 use super::error::ImageError;
-use super::sources::Archive;
 
 /// The file that makes a directory an image. It is written last.
 pub(super) const RECORD: &str = "image.json";
 
 /// Start of the names of directories that are being built, or being removed.
 const BUILDING: &str = ".build-";
-const LEAVING: &str = ".remove-";
+const REMOVING: &str = ".remove-";
 const LOCK: &str = ".lock-";
 
 /// How often a lock that someone else has is tried.
@@ -35,7 +35,7 @@ const REMOVAL: Duration = Duration::from_secs(60);
 
 /// What is known of an image, beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct ImageRecord {
     /// Version of this form.
     pub(super) version: u32,
     /// Name of the recipe.
@@ -56,25 +56,25 @@ pub(super) struct Record {
 
 /// The directory of images.
 #[derive(Clone, Debug)]
-pub(super) struct Store {
+pub(super) struct ImageStore {
     pub(super) directory: PathBuf,
 }
 
-impl Store {
+impl ImageStore {
     /// Returns where an image is, or would be.
     pub(super) fn place(&self, name: &str, key: &str) -> PathBuf {
         self.directory.join(format!("{name}-{key}"))
     }
 
     /// Reads what is known of a finished image.
-    pub(super) fn record(&self, place: &Path) -> Option<Record> {
+    pub(super) fn record(&self, place: &Path) -> Option<ImageRecord> {
         let text = fs_err::read_to_string(place.join(RECORD)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
     /// Returns every finished image, sorted by name.
-    pub(super) fn images(&self) -> Vec<(PathBuf, Record)> {
-        let mut images: Vec<(PathBuf, Record)> = self
+    pub(super) fn images(&self) -> Vec<(PathBuf, ImageRecord)> {
+        let mut images: Vec<(PathBuf, ImageRecord)> = self
             .names("")
             .into_iter()
             .filter(|name| !name.starts_with('.'))
@@ -123,20 +123,20 @@ impl Store {
     }
 
     /// Makes a place to build an image in. The caller has its lock.
-    pub(super) fn begin(&self, name: &str) -> Result<Workplace, ImageError> {
+    pub(super) fn begin(&self, name: &str) -> Result<BuildDirectory, ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
         let path = self.directory.join(format!("{BUILDING}{name}-{unique}"));
         fs_err::create_dir(&path).map_err(|source| file("make directory", &path, source))?;
-        Ok(Workplace { path: Some(path) })
+        Ok(BuildDirectory { path: Some(path) })
     }
 
     /// Makes what was built an image: writes what is known of it, and renames.
     pub(super) fn finish(
         &self,
-        mut workplace: Workplace,
-        record: &Record,
+        mut build_directory: BuildDirectory,
+        record: &ImageRecord,
     ) -> Result<PathBuf, ImageError> {
-        let Some(path) = workplace.path.clone() else {
+        let Some(path) = build_directory.path.clone() else {
             return Ok(self.place(&record.name, &record.key));
         };
         let text = serde_json::to_string_pretty(record).unwrap_or_default();
@@ -149,7 +149,7 @@ impl Store {
             self.discard(&place)?;
         }
         durable::rename(&path, &place).map_err(|source| file("make", &place, source))?;
-        workplace.path = None;
+        build_directory.path = None;
         Ok(place)
     }
 
@@ -170,9 +170,9 @@ impl Store {
     /// Takes a directory out of sight at once, then removes it.
     fn discard(&self, place: &Path) -> Result<(), ImageError> {
         let unique = uuid::Uuid::new_v4().simple();
-        let leaving = self.directory.join(format!("{LEAVING}{unique}"));
-        durable::rename(place, &leaving).map_err(|source| file("remove", place, source))?;
-        clear(&leaving).map_err(|source| file("remove", &leaving, source))
+        let removing = self.directory.join(format!("{REMOVING}{unique}"));
+        durable::rename(place, &removing).map_err(|source| file("remove", place, source))?;
+        clear(&removing).map_err(|source| file("remove", &removing, source))
     }
 
     /// Removes what builders of this image left that were killed. The caller has its lock.
@@ -206,7 +206,7 @@ impl Store {
                 swept += self.sweep(&lock[LOCK.len()..])?;
             }
         }
-        for left in self.names(LEAVING) {
+        for left in self.names(REMOVING) {
             let path = self.directory.join(left);
             clear(&path).map_err(|source| file("remove", &path, source))?;
             swept += 1;
@@ -233,18 +233,18 @@ impl Store {
 }
 
 /// A place to build in. It is removed when building does not come to its end.
-pub(super) struct Workplace {
+pub(super) struct BuildDirectory {
     path: Option<PathBuf>,
 }
 
-impl Workplace {
+impl BuildDirectory {
     /// Returns where it is.
     pub(super) fn path(&self) -> PathBuf {
         self.path.clone().unwrap_or_default()
     }
 }
 
-impl Drop for Workplace {
+impl Drop for BuildDirectory {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             // The next builder finds what could not be removed.

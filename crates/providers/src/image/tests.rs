@@ -15,7 +15,7 @@ fn script(name: &'static str, text: String) -> Recipe {
     Recipe {
         name,
         suite: "none",
-        make: Make::Script(text.leak()),
+        make: ImageFormat::Script(text.leak()),
     }
 }
 
@@ -78,10 +78,10 @@ async fn two_builders_at_once_build_once() {
     );
     let recipe = script("twice", text);
     let said = Mutex::new(Vec::new());
-    let say = |line: &str| said.lock().unwrap().push(line.to_owned());
+    let report = |line: &str| said.lock().unwrap().push(line.to_owned());
     let (one, other) = tokio::join!(
-        images.make(&recipe, None, &say),
-        images.make(&recipe, None, &say)
+        images.build(&recipe, None, &report),
+        images.build(&recipe, None, &report)
     );
     assert_eq!(one.unwrap(), other.unwrap());
     assert_eq!(fs_err::read_to_string(count).unwrap(), "once\n");
@@ -101,7 +101,7 @@ async fn a_build_that_fails_says_why_and_leaves_nothing() {
         "bad",
         "echo x > $1/x; echo no such thing >&2; exit 7".into(),
     );
-    let error = images.make(&recipe, None, &quiet).await.unwrap_err();
+    let error = images.build(&recipe, None, &quiet).await.unwrap_err();
     assert!(
         matches!(&error, ImageError::Failed { log, status, .. } if log == &["no such thing"] && status.contains('7')),
         "{error:?}"
@@ -124,9 +124,9 @@ async fn a_build_that_is_dropped_ends_with_all_its_processes_and_leaves_nothing(
     );
     let recipe = script("dropped", text);
     let (started, mut began) = tokio::sync::mpsc::unbounded_channel();
-    let say = |_: &str| _ = started.send(());
+    let report = |_: &str| _ = started.send(());
     {
-        let building = images.make(&recipe, None, &say);
+        let building = images.build(&recipe, None, &report);
         tokio::select! {
             _ = building => panic!("it cannot end"),
             _ = began.recv() => {}
@@ -152,7 +152,7 @@ async fn what_killed_builders_left_is_swept_and_what_others_build_is_not() {
     fs_err::create_dir_all(dir.path().join(".build-swept-0123abcd/root/etc")).unwrap();
     fs_err::create_dir_all(dir.path().join(".build-swept-disk-0123abcd/root")).unwrap();
     let recipe = script("swept", "echo data > $1/file".into());
-    let (key, _) = images.make(&recipe, None, &quiet).await.unwrap();
+    let (key, _) = images.build(&recipe, None, &quiet).await.unwrap();
     let finished = format!("swept-{key}");
     assert_eq!(names(dir.path()), [".build-swept-disk-0123abcd", &finished]);
     assert_eq!(images.sweep().unwrap(), 0);
@@ -171,12 +171,12 @@ async fn a_change_to_an_image_is_found_and_one_in_use_is_not_removed() {
     let images = Images::new(dir.path().to_owned());
     let text = "mkdir $1/root; echo data > $1/root/file".to_owned();
     let recipe = script("held", text);
-    let (key, place) = images.make(&recipe, None, &quiet).await.unwrap();
-    let tree = Tree {
+    let (key, place) = images.build(&recipe, None, &quiet).await.unwrap();
+    let tree = ImageTree {
         key: key.clone(),
         path: place.join("root"),
     };
-    assert!(images.verify("held").await.unwrap()[0].sound());
+    assert!(images.verify("held").await.unwrap()[0].is_intact());
     let hold = tree.hold().unwrap();
     assert!(images.list()[0].in_use);
     // Its name counts, and so does its name with its key.
@@ -186,7 +186,7 @@ async fn a_change_to_an_image_is_found_and_one_in_use_is_not_removed() {
     }
     drop(hold);
     fs_err::write(tree.path.join("file"), "DATA\n").unwrap();
-    assert!(!images.verify("held").await.unwrap()[0].sound());
+    assert!(!images.verify("held").await.unwrap()[0].is_intact());
     assert_eq!(images.remove("held").await.unwrap().len(), 1);
     assert_eq!(names(dir.path()), [""; 0]);
     assert!(tree.hold().is_err());
@@ -202,12 +202,12 @@ async fn a_disk_that_is_full_is_told_with_figures_and_nothing_is_left() {
     let images = Images::new(dir.path().to_owned());
     let text = "dd if=/dev/zero of=$1/big bs=1M count=32".to_owned();
     let error = images
-        .make(&script("big", text), None, &quiet)
+        .build(&script("big", text), None, &quiet)
         .await
         .unwrap_err();
     let left = names(dir.path());
     // Refused before anything is built, when there is no room for it at all.
-    let early = images.ensure("debian-12", &quiet).await.unwrap_err();
+    let early = images.ensure_tree("debian-12", &quiet).await.unwrap_err();
     assert!(
         matches!(&error, ImageError::Full { free, path, .. } if *free < 1 << 20 && path == dir.path()),
         "{error:?}"
@@ -228,8 +228,8 @@ fn an_image_whose_recipe_has_changed_is_outdated() {
     let recipe = Recipe::tree("debian-12").unwrap();
     let current = recipe.key(&images.archive());
     for key in [&current, "0123456789ab"] {
-        let workplace = images.store.begin("debian-12").unwrap();
-        let record = Record {
+        let build_directory = images.store.begin("debian-12").unwrap();
+        let record = ImageRecord {
             version: 1,
             name: "debian-12".into(),
             key: key.to_owned(),
@@ -239,7 +239,7 @@ fn an_image_whose_recipe_has_changed_is_outdated() {
             bytes: 0,
             files: 0,
         };
-        images.store.finish(workplace, &record).unwrap();
+        images.store.finish(build_directory, &record).unwrap();
     }
     let list = images.list();
     let outdated: Vec<&str> = list
@@ -248,9 +248,9 @@ fn an_image_whose_recipe_has_changed_is_outdated() {
         .map(|image| &*image.key)
         .collect();
     assert_eq!(outdated, ["0123456789ab"]);
-    assert_eq!(images.present("pve-8").unwrap().key, current);
+    assert_eq!(images.current_tree("pve-8").unwrap().key, current);
     let elsewhere = images.with_mirror(Some("http://elsewhere.example/debian".into()));
-    assert_eq!(elsewhere.present("debian-12"), None);
+    assert_eq!(elsewhere.current_tree("debian-12"), None);
 }
 
 #[tokio::test]
@@ -261,9 +261,9 @@ async fn a_half_made_image_does_not_count() {
     let key = recipe.key(&images.archive());
     let place = images.store.place("debian-12", &key);
     fs_err::create_dir_all(place.join("root")).unwrap();
-    assert_eq!(images.present("debian-12"), None);
+    assert_eq!(images.current_tree("debian-12"), None);
     fs_err::write(place.join(RECORD), "{\"version\": 1, \"na").unwrap();
-    assert_eq!(images.present("debian-12"), None);
+    assert_eq!(images.current_tree("debian-12"), None);
     assert!(images.list().is_empty());
     let absent = images.verify("debian-12").await.unwrap_err();
     assert_eq!(absent.hint(), "homestak image build debian-12");
@@ -272,10 +272,10 @@ async fn a_half_made_image_does_not_count() {
 #[tokio::test]
 async fn an_unknown_image_is_told_with_the_known_ones() {
     let images = Images::new("/nonexistent".into());
-    let error = images.ensure("debian-11", &quiet).await.unwrap_err();
+    let error = images.ensure_tree("debian-11", &quiet).await.unwrap_err();
     assert_eq!(error.to_string(), "there is no image `debian-11`");
     assert!(error.hint().contains("debian-12, debian-13"));
-    let port = error.into_port("make an image");
+    let port = error.into_port_error("make an image");
     assert_eq!(port.class, homestak_engine::ports::Class::Missing);
 }
 

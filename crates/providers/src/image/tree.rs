@@ -7,10 +7,10 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use super::archive::KEYRING;
 use super::builder::Builder;
 use super::error::ImageError;
 use super::recipe::{APT, DPKG, ENABLED, FILES, MASKED};
-use super::sources::KEYRING;
 use super::store::file;
 
 /// Builds into `root`, which is not there yet.

@@ -21,14 +21,14 @@ const PERIOD: u64 = 100_000;
 
 /// What a node may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(super) struct ResourceLimits {
     /// Memory in MiB.
     pub(super) memory: u64,
     /// CPUs.
     pub(super) cores: u32,
 }
 
-impl Limits {
+impl ResourceLimits {
     /// Returns how many processes and threads there may be.
     pub(super) fn tasks(&self) -> u64 {
         TASKS.max(u64::from(self.cores) * TASKS_PER_CORE)
@@ -92,12 +92,12 @@ impl Hierarchies {
 
     /// Tells whether version 2 is all there is, with its rule that a group has either processes
     /// or groups.
-    pub(super) fn is_pure(&self) -> bool {
+    pub(super) fn is_v2_only(&self) -> bool {
         self.unified.is_some() && self.old.is_empty()
     }
 
     /// Says which limits the machine cannot enforce.
-    pub(super) fn lacks(&self) -> Vec<&'static str> {
+    pub(super) fn missing_controllers(&self) -> Vec<&'static str> {
         let unified = self
             .unified
             .as_ref()
@@ -118,7 +118,7 @@ impl Hierarchies {
 
 /// The groups of one node.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct Cgroup {
     hierarchies: Hierarchies,
     /// Below a hierarchy, where we make groups ourselves.
     own: PathBuf,
@@ -126,19 +126,19 @@ pub(super) struct Group {
     unit: PathBuf,
 }
 
-impl Group {
+impl Cgroup {
     /// Names the groups of a node; nothing is made yet.
-    pub(super) fn new(hierarchies: Hierarchies, realm: &str, part: &str) -> Self {
+    pub(super) fn new(hierarchies: Hierarchies, instance: &str, part: &str) -> Self {
         Self {
             hierarchies,
-            own: Path::new(&format!("homestak-{realm}")).join(part),
+            own: Path::new(&format!("homestak-{instance}")).join(part),
             unit: Path::new("system.slice").join(format!("{part}.service")),
         }
     }
 
     /// Makes the groups that are ours to make, with their limits, and returns those that the
     /// node's first process must be put into.
-    pub(super) fn make(&self, limits: Limits) -> std::io::Result<Vec<PathBuf>> {
+    pub(super) fn make(&self, limits: ResourceLimits) -> std::io::Result<Vec<PathBuf>> {
         let mut made = Vec::new();
         for (resource, path) in &self.hierarchies.old {
             if resource == "systemd" && self.hierarchies.systemd {
@@ -151,7 +151,7 @@ impl Group {
                 Err(_) if resource == "freezer" => continue,
                 Err(error) => return Err(error),
             }
-            for (file, value) in old_limits(resource, limits) {
+            for (file, value) in v1_limits(resource, limits) {
                 write(&group.join(file), &value)?;
             }
             made.push(group);
@@ -164,14 +164,14 @@ impl Group {
         {
             let group = unified.join(&self.own);
             fs_err::create_dir_all(&group)?;
-            if self.hierarchies.is_pure() {
+            if self.hierarchies.is_v2_only() {
                 let parent = group.parent().unwrap_or(unified);
                 for above in [unified.as_path(), parent] {
                     for resource in ["+memory", "+pids", "+cpu"] {
                         let _ = write(&above.join("cgroup.subtree_control"), resource);
                     }
                 }
-                for (file, value) in new_limits(limits) {
+                for (file, value) in v2_limits(limits) {
                     write(&group.join(file), &value)?;
                 }
             }
@@ -181,7 +181,7 @@ impl Group {
     }
 
     /// Returns the properties of the unit that systemd runs the node in.
-    pub(super) fn properties(&self, limits: Limits) -> Vec<String> {
+    pub(super) fn properties(&self, limits: ResourceLimits) -> Vec<String> {
         vec![
             "Delegate=yes".to_owned(),
             format!("MemoryMax={}M", limits.memory),
@@ -196,7 +196,7 @@ impl Group {
             .hierarchies
             .unified
             .as_ref()
-            .filter(|_| self.hierarchies.is_pure())?;
+            .filter(|_| self.hierarchies.is_v2_only())?;
         let below = if self.hierarchies.systemd {
             &self.unit
         } else {
@@ -206,7 +206,7 @@ impl Group {
     }
 
     /// Returns the groups that one more process of a node that runs must be put into.
-    pub(super) fn entrances(&self) -> Vec<PathBuf> {
+    pub(super) fn groups_to_join(&self) -> Vec<PathBuf> {
         if let Some(split) = self.split() {
             return vec![split.join("keeper")];
         }
@@ -279,11 +279,11 @@ impl Group {
 }
 
 /// Returns the names of nodes that have groups of ours.
-pub(super) fn parts(hierarchies: &Hierarchies, realm: &str) -> Vec<String> {
+pub(super) fn parts(hierarchies: &Hierarchies, instance: &str) -> Vec<String> {
     let tops = hierarchies.old.iter().map(|(_, path)| path);
     let tops = tops.chain(&hierarchies.unified);
     let mut names: Vec<String> = tops
-        .filter_map(|top| fs_err::read_dir(top.join(format!("homestak-{realm}"))).ok())
+        .filter_map(|top| fs_err::read_dir(top.join(format!("homestak-{instance}"))).ok())
         .flatten()
         .filter_map(|entry| entry.ok().filter(|entry| entry.path().is_dir()))
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -293,7 +293,7 @@ pub(super) fn parts(hierarchies: &Hierarchies, realm: &str) -> Vec<String> {
     names
 }
 
-fn old_limits(resource: &str, limits: Limits) -> Vec<(&'static str, String)> {
+fn v1_limits(resource: &str, limits: ResourceLimits) -> Vec<(&'static str, String)> {
     match resource {
         "memory" => vec![("memory.limit_in_bytes", (limits.memory << 20).to_string())],
         "pids" => vec![("pids.max", limits.tasks().to_string())],
@@ -305,7 +305,7 @@ fn old_limits(resource: &str, limits: Limits) -> Vec<(&'static str, String)> {
     }
 }
 
-fn new_limits(limits: Limits) -> [(&'static str, String); 3] {
+fn v2_limits(limits: ResourceLimits) -> [(&'static str, String); 3] {
     [
         ("memory.max", (limits.memory << 20).to_string()),
         ("pids.max", limits.tasks().to_string()),
@@ -406,14 +406,14 @@ mod tests {
         );
         let names: Vec<&str> = found.old.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["systemd", "memory", "cpu"]);
-        assert!(!found.is_pure());
+        assert!(!found.is_v2_only());
     }
 
     #[test]
     fn version_two_alone_is_pure() {
         let found = Hierarchies::read(PURE);
-        assert!(found.is_pure());
-        let group = Group::new(found, "local", "hs-local-100");
+        assert!(found.is_v2_only());
+        let group = Cgroup::new(found, "local", "hs-local-100");
         assert_eq!(
             group.split().as_deref(),
             Some(Path::new("/sys/fs/cgroup/homestak-local/hs-local-100"))
@@ -427,7 +427,7 @@ mod tests {
                 systemd,
                 ..Hierarchies::read(mounts)
             };
-            Group::new(hierarchies, "none", "hs-none-100").entrances()
+            Cgroup::new(hierarchies, "none", "hs-none-100").groups_to_join()
         };
         let own = |resource: &str| {
             Path::new("/sys/fs/cgroup")

@@ -9,8 +9,8 @@ use std::fmt;
 use homestak_api::durable::TEMPORARY;
 use homestak_engine::ports::{GuestUuid, Halt, PortError};
 
-use super::life::link;
-use super::{Local, cgroup, container, fault, lease, net, node, saved};
+use super::lifecycle::link;
+use super::{Local, cgroup, container, error, lease, net, node, saved_machine};
 
 /// Something that belongs to no node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Leftover {
     /// A directory of a node that was being made or removed.
     Directory(std::path::PathBuf),
     /// Processes and control groups, by the part's name.
-    Group(String),
+    Cgroup(String),
     /// A network namespace.
     Namespace(String),
     /// An address that was given out.
@@ -26,7 +26,7 @@ pub enum Leftover {
     /// The bridge, the pair that leads there, rules and settings.
     Network,
     /// Directories of nspawn.
-    Traces(String),
+    NspawnDirectories(String),
     /// The link of a virtual machine on the bridge.
     Link(String),
 }
@@ -35,12 +35,12 @@ impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => write!(f, "half-made node in {}", path.display()),
-            Self::Group(part) => write!(f, "processes and control groups of {part}"),
+            Self::Cgroup(part) => write!(f, "processes and control groups of {part}"),
             Self::Namespace(name) => write!(f, "network namespace {name}"),
             Self::Address(address, _) => write!(f, "address {address}"),
             Self::Network => write!(f, "bridge, links and rules"),
             Self::Link(name) => write!(f, "link {name} on the bridge"),
-            Self::Traces(part) => write!(f, "directories of systemd-nspawn for {part}"),
+            Self::NspawnDirectories(part) => write!(f, "directories of systemd-nspawn for {part}"),
         }
     }
 }
@@ -49,27 +49,27 @@ impl Local {
     /// Looks for what belongs to no node.
     pub fn leftovers(&self) -> Result<Vec<Leftover>, PortError> {
         // A directory that is not ours has nothing to be found, nor removed.
-        self.realm.is_marked()?;
-        let nodes = node::all(&self.realm)?;
+        self.instance.check_marker()?;
+        let nodes = node::all(&self.instance)?;
         let parts: BTreeSet<String> = nodes
             .iter()
-            .map(|node| self.realm.part(node.vmid))
+            .map(|node| self.instance.part(node.vmid))
             .collect();
         let alone = |name: &String| !parts.contains(name);
-        let mut found: Vec<Leftover> = node::half_made(&self.realm)
+        let mut found: Vec<Leftover> = node::incomplete(&self.instance)
             .into_iter()
             .map(Leftover::Directory)
             .collect();
-        let groups = cgroup::parts(&self.hierarchies, self.realm.name());
-        found.extend(groups.into_iter().filter(alone).map(Leftover::Group));
-        let prefix = format!("hs-{}-", self.realm.name());
+        let groups = cgroup::parts(&self.hierarchies, self.instance.name());
+        found.extend(groups.into_iter().filter(alone).map(Leftover::Cgroup));
+        let prefix = format!("hs-{}-", self.instance.name());
         let namespaces = net::namespaces(&prefix).into_iter();
         found.extend(namespaces.filter(alone).map(Leftover::Namespace));
         found.extend(
             container::traces(&prefix)
                 .into_iter()
                 .filter(alone)
-                .map(Leftover::Traces),
+                .map(Leftover::NspawnDirectories),
         );
         let own: BTreeSet<String> = nodes.iter().map(|node| link(node.vmid)).collect();
         let links = net::taps(self.bridge().as_deref()).into_iter();
@@ -77,13 +77,13 @@ impl Local {
         // Guests inside of nodes have addresses too; only their own host knows them.
         if !nodes.iter().any(|node| node.hosts) {
             let known: BTreeSet<&str> = nodes.iter().map(|node| node.uuid.as_str()).collect();
-            let leases = lease::all(&self.realm).into_iter();
+            let leases = lease::all(&self.instance).into_iter();
             let leases = leases.filter(|(_, holder)| !known.contains(holder.as_str()));
             found.extend(
                 leases.map(|(address, holder)| Leftover::Address(address.to_string(), holder)),
             );
         }
-        if nodes.is_empty() && !self.is_attached() && net::is_there(&self.realm) {
+        if nodes.is_empty() && !self.is_attached() && net::is_there(&self.instance) {
             found.push(Leftover::Network);
         }
         Ok(found)
@@ -114,22 +114,23 @@ impl Local {
     fn remove_leftover(&self, leftover: &Leftover) -> Result<(), PortError> {
         match leftover {
             Leftover::Directory(path) => {
-                node::remove_tree(path).map_err(|error| fault::io("clean up", &error))
+                node::remove_tree(path).map_err(|error| error::io("clean up", &error))
             }
-            Leftover::Group(part) => {
-                let group = cgroup::Group::new(self.hierarchies.clone(), self.realm.name(), part);
+            Leftover::Cgroup(part) => {
+                let group =
+                    cgroup::Cgroup::new(self.hierarchies.clone(), self.instance.name(), part);
                 container::stop(&group, Halt::Now);
                 group.remove();
                 Ok(())
             }
             Leftover::Namespace(name) => net::unplug(name),
-            Leftover::Traces(part) => {
+            Leftover::NspawnDirectories(part) => {
                 container::sweep(part);
                 Ok(())
             }
             Leftover::Link(name) => net::untap(self.bridge().as_deref(), name),
             Leftover::Address(_, holder) => match GuestUuid::new(holder) {
-                Some(uuid) => lease::release(&self.realm, &uuid),
+                Some(uuid) => lease::release(&self.instance, &uuid),
                 None => Ok(()),
             },
             // Taken down at the end, when nothing uses it.
@@ -139,22 +140,23 @@ impl Local {
 
     /// Removes what nodes share, as far as nothing uses it.
     fn clean_shared(&self) -> Result<(), PortError> {
-        let io = |error: std::io::Error| fault::io("clean up", &error);
+        let io = |error: std::io::Error| error::io("clean up", &error);
         if !self.is_attached() {
             let swept = self.images.sweep();
-            swept.map_err(|error| error.into_port("clean up images"))?;
+            swept.map_err(|error| error.into_port_error("clean up images"))?;
             // Saved machines of images that are gone.
-            saved::sweep(&self.realm.images(), |place| self.is_base(place)).map_err(io)?;
+            saved_machine::sweep(&self.instance.images(), |place| self.is_base(place))
+                .map_err(io)?;
         }
-        let turn = self.realm.lock()?;
+        let turn = self.instance.lock()?;
         self.remove_half_written().map_err(io)?;
-        if node::all(&self.realm)?.is_empty() {
-            for (_, holder) in lease::all(&self.realm) {
+        if node::all(&self.instance)?.is_empty() {
+            for (_, holder) in lease::all(&self.instance) {
                 if let Some(uuid) = GuestUuid::new(&holder) {
-                    lease::release(&self.realm, &uuid)?;
+                    lease::release(&self.instance, &uuid)?;
                 }
             }
-            self.leave(turn)?;
+            self.remove_shared_state(turn)?;
         }
         Ok(())
     }
@@ -162,7 +164,7 @@ impl Local {
     /// Removes files that a program which was killed did not finish. Whoever writes one has the
     /// lock, as the caller has.
     fn remove_half_written(&self) -> std::io::Result<()> {
-        for entry in fs_err::read_dir(self.realm.root())? {
+        for entry in fs_err::read_dir(self.instance.root())? {
             let path = entry?.path();
             if path.to_string_lossy().ends_with(TEMPORARY) {
                 fs_err::remove_file(&path)?;
@@ -174,7 +176,7 @@ impl Local {
     /// Stops and removes a node, whatever manifest it is of.
     pub fn remove(&self, node: &super::Node) -> Result<(), PortError> {
         let guest = node.reference(super::HOST);
-        self.end(&guest, Halt::Graceful(std::time::Duration::from_secs(10)))?;
-        self.take_away(&guest)
+        self.stop_node(&guest, Halt::Graceful(std::time::Duration::from_secs(10)))?;
+        self.destroy_node(&guest)
     }
 }

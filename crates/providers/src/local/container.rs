@@ -11,21 +11,21 @@ use std::time::Duration;
 use homestak_engine::ports::{Halt, PortError};
 use rustix::process::{Pid, Signal};
 
-use super::cgroup::{Group, Limits};
-use super::launch::{Keeper, launch};
+use super::cgroup::{Cgroup, ResourceLimits};
+use super::instance::Instance;
+use super::launch::{Supervisor, launch};
 use super::node::{FirstBoot, Node};
-use super::realm::Realm;
 use super::{enter, isolation, tree};
 use crate::process;
 
 /// What the node's own keeper does: waits until it is in its group, mounts, tells the node who it
 /// is on its first start, and starts it again when it reboots.
-const KEEPER: &str = concat!(include_str!("idmap.sh"), include_str!("keeper.sh"));
+const SUPERVISOR: &str = concat!(include_str!("idmap.sh"), include_str!("container.sh"));
 /// How many namespaces of processes there are between us and the inside of a node: the keeper's
 /// and nspawn's.
 const LEVELS: usize = 2;
 /// How often it is looked whether a node has ended.
-const BETWEEN: Duration = Duration::from_millis(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// System calls and capabilities of a node that others run on.
 const HOSTING: [&str; 2] = [
     "--capability=all",
@@ -41,17 +41,17 @@ const FILES: u64 = 64;
 
 /// Starts a node that does not run.
 pub(super) fn start(
-    realm: &Realm,
+    instance: &Instance,
     node: &Node,
     (tree, program): (&Path, &Path),
-    group: &Group,
+    group: &Cgroup,
     systemd: bool,
 ) -> Result<(), PortError> {
     let limits = limits(node);
-    let directory = realm.node(&node.uuid);
-    let part = realm.part(node.vmid);
-    let keeper = Keeper {
-        text: KEEPER,
+    let directory = instance.node(&node.uuid);
+    let part = instance.part(node.vmid);
+    let supervisor = Supervisor {
+        text: SUPERVISOR,
         image: tree,
         limits,
         // nspawn shows the devices of the network it is started in.
@@ -61,17 +61,17 @@ pub(super) fn start(
                 .ids
                 .map_or_else(|| "-".to_owned(), |ids| ids.to_string());
             let mut arguments = vec![ids];
-            arguments.extend(nspawn(realm, node, &part, program));
+            arguments.extend(nspawn(instance, node, &part, program));
             arguments.extend(bounds(node));
             arguments
         },
     };
-    launch(&keeper, &directory, (&node.name, &part), group, systemd)
+    launch(&supervisor, &directory, (&node.name, &part), group, systemd)
 }
 
 /// The arguments of nspawn.
-fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String> {
-    let directory = realm.node(&node.uuid);
+fn nspawn(instance: &Instance, node: &Node, part: &str, program: &Path) -> Vec<String> {
+    let directory = instance.node(&node.uuid);
     let mut arguments: Vec<String> = [
         "--quiet",
         "--keep-unit",
@@ -105,12 +105,12 @@ fn nspawn(realm: &Realm, node: &Node, part: &str, program: &Path) -> Vec<String>
     arguments.push(format!(
         "--bind={}:{}",
         nested.display(),
-        super::realm::ROOT
+        super::instance::ROOT
     ));
     arguments.push(format!(
         "--bind-ro={}:{}/images",
-        realm.images().display(),
-        super::realm::ROOT
+        instance.images().display(),
+        super::instance::ROOT
     ));
     arguments.push(format!(
         "--bind-ro={}:/usr/local/bin/homestak",
@@ -133,8 +133,8 @@ fn bounds(node: &Node) -> Vec<String> {
     arguments
 }
 
-fn limits(node: &Node) -> Limits {
-    Limits {
+fn limits(node: &Node) -> ResourceLimits {
+    ResourceLimits {
         memory: node.memory,
         cores: node.cores,
     }
@@ -147,8 +147,12 @@ pub(super) fn user_tasks(node: &Node) -> Option<u64> {
 }
 
 /// Writes down what a node is told on its first start.
-pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std::io::Result<()> {
-    let directory = realm.node(&node.uuid);
+pub(super) fn prepare(
+    instance: &Instance,
+    node: &Node,
+    seed: &[(&str, &str)],
+) -> std::io::Result<()> {
+    let directory = instance.node(&node.uuid);
     // Trees of containers have no resolver of their own, and an empty file in its place.
     let servers = node.identity.dns.iter();
     let servers: String = servers.map(|one| format!("nameserver {one}\n")).collect();
@@ -176,22 +180,22 @@ pub(super) fn prepare(realm: &Realm, node: &Node, seed: &[(&str, &str)]) -> std:
 }
 
 /// Takes away what it was told.
-pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Result<()> {
+pub(super) fn discard(instance: &Instance, node: &Node, group: &Cgroup) -> std::io::Result<()> {
     let (above, seed) = ("var/lib/cloud/seed", "/var/lib/cloud/seed/nocloud");
     if node.first_boot == FirstBoot::Direct {
         return Ok(());
     }
-    match enter::Entry::of(node, group) {
+    match enter::ContainerEntry::of(node, group) {
         // Through the node: what is below a mounted overlay is not changed beside it.
         Some(entry) => {
-            let mut words = entry.apart(&[], &["rm", "-rf", seed]);
+            let mut words = entry.in_own_session(&[], &["rm", "-rf", seed]);
             let program = words.remove(0);
             process::run(&program, &words)
                 .map(|_| ())
                 .map_err(std::io::Error::other)
         }
         // What a link leads to is not the node's.
-        None => match tree::open(&realm.node(&node.uuid).join("upper"), above) {
+        None => match tree::open(&instance.node(&node.uuid).join("upper"), above) {
             Ok(above) => tree::remove(&above, c"nocloud"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
@@ -200,7 +204,7 @@ pub(super) fn discard(realm: &Realm, node: &Node, group: &Group) -> std::io::Res
 }
 
 /// Returns the first process inside of a node.
-pub(super) fn init(group: &Group) -> Option<Pid> {
+pub(super) fn init(group: &Cgroup) -> Option<Pid> {
     let is_first = |pid: &Pid| {
         let text = fs_err::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
         let text = text.unwrap_or_default();
@@ -221,7 +225,7 @@ fn own_depth() -> usize {
 }
 
 /// Brings a node to a halt. Returns what was heard meanwhile to be waited for.
-pub(super) fn stop(group: &Group, halt: Halt) {
+pub(super) fn stop(group: &Cgroup, halt: Halt) {
     if let Halt::Graceful(patience) = halt {
         let is_nspawn = |pid: &&Pid| comm(**pid) == "systemd-nspawn";
         let processes = group.processes();
@@ -236,20 +240,20 @@ pub(super) fn stop(group: &Group, halt: Halt) {
     // Until nothing is left: processes make new ones.
     for _ in 0..200 {
         group.kill();
-        if ended(group, BETWEEN) {
+        if ended(group, POLL_INTERVAL) {
             return;
         }
     }
 }
 
-pub(super) fn ended(group: &Group, patience: Duration) -> bool {
-    let looks = patience.as_millis() / BETWEEN.as_millis();
+pub(super) fn ended(group: &Cgroup, patience: Duration) -> bool {
+    let looks = patience.as_millis() / POLL_INTERVAL.as_millis();
     for look in 0..=looks {
         if !group.is_alive() {
             return true;
         }
         if look < looks {
-            std::thread::sleep(BETWEEN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     false

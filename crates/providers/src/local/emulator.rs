@@ -139,7 +139,7 @@ pub(super) fn version() -> Option<String> {
 }
 
 /// Makes a disk that keeps only what differs from another.
-pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::Failed> {
+pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::ProgramError> {
     // By its own name: what leads there may be gone while the disk is still in use.
     let base = fs_err::canonicalize(base).unwrap_or_else(|_| base.to_owned());
     let (base, disk) = (base.to_string_lossy(), disk.to_string_lossy());
@@ -150,7 +150,7 @@ pub(super) fn overlay(base: &Path, disk: &Path) -> Result<(), process::Failed> {
 }
 
 /// Grows a disk that no machine uses, when it is smaller.
-pub(super) fn grow(disk: &Path, gib: u64) -> Result<(), process::Failed> {
+pub(super) fn grow(disk: &Path, gib: u64) -> Result<(), process::ProgramError> {
     let path = disk.to_string_lossy();
     let info = process::run("qemu-img", &["info", "--output=json", &path])?;
     let info: serde_json::Value = serde_json::from_str(&info).unwrap_or_default();

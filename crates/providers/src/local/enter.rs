@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{FileType, Mode, OFlags, openat};
 
-use super::cgroup::Group;
+use super::cgroup::Cgroup;
 use super::{Local, Node, container, launch, tree};
 use crate::ssh::shell_line;
 
@@ -43,7 +43,7 @@ shift 2
 exec "$@""#;
 
 /// What is needed to run something inside a container.
-pub(super) struct Entry {
+pub(super) struct ContainerEntry {
     /// Its first process.
     init: String,
     /// Its groups.
@@ -52,28 +52,28 @@ pub(super) struct Entry {
     tasks: String,
 }
 
-impl Entry {
+impl ContainerEntry {
     /// Finds the way into a container; `None` when it does not run.
-    pub(super) fn of(node: &Node, group: &Group) -> Option<Self> {
+    pub(super) fn of(node: &Node, group: &Cgroup) -> Option<Self> {
         let tasks = container::user_tasks(node);
         Some(Self {
             init: container::init(group)?.as_raw_nonzero().to_string(),
-            groups: launch::joined(&group.entrances()),
+            groups: launch::joined(&group.groups_to_join()),
             tasks: tasks.map_or_else(|| "-".to_owned(), |tasks| tasks.to_string()),
         })
     }
 
     /// Returns the command that runs something as root inside, in a session of its own: the
     /// programs are the node's, and could type into the terminal of the session they are in.
-    pub(super) fn apart(&self, environment: &[String], words: &[&str]) -> Vec<String> {
+    pub(super) fn in_own_session(&self, environment: &[String], words: &[&str]) -> Vec<String> {
         let mut all = ["setsid", "--wait"].map(str::to_owned).to_vec();
-        all.extend(self.inside(environment, words));
+        all.extend(self.in_callers_session(environment, words));
         all
     }
 
     /// Returns the command that runs something with the namespaces, groups and capabilities of the
     /// container, in the session of whoever starts it.
-    fn inside(&self, environment: &[String], words: &[&str]) -> Vec<String> {
+    fn in_callers_session(&self, environment: &[String], words: &[&str]) -> Vec<String> {
         let bounds = bounds(&self.init);
         let mut all: Vec<&str> = vec!["bash", "-c", ENTER, "bash", &self.tasks, &self.groups];
         // Before: a container that has no users of its own would have root's on the machine.
@@ -113,8 +113,8 @@ impl Local {
         environment: &[String],
         words: &[&str],
     ) -> Option<Vec<String>> {
-        let entry = Entry::of(node, &self.group(node.vmid))?;
-        Some(entry.apart(environment, words))
+        let entry = ContainerEntry::of(node, &self.group(node.vmid))?;
+        Some(entry.in_own_session(environment, words))
     }
 
     /// Returns the same for someone at a terminal. The node gets one that is made for it and ends
@@ -125,8 +125,11 @@ impl Local {
         environment: &[String],
         words: &[&str],
     ) -> Option<Vec<String>> {
-        let entry = Entry::of(node, &self.group(node.vmid))?;
-        let line = format!("exec {}", shell_line(&entry.inside(environment, words)));
+        let entry = ContainerEntry::of(node, &self.group(node.vmid))?;
+        let line = format!(
+            "exec {}",
+            shell_line(&entry.in_callers_session(environment, words))
+        );
         // It hands the line to the shell that is named there.
         let script = ["env", "SHELL=/bin/sh", "script", "--quiet", "--return"];
         let mut all = script.map(str::to_owned).to_vec();
@@ -136,13 +139,13 @@ impl Local {
 
     /// Returns where the serial console of a virtual machine is.
     pub fn serial(&self, node: &Node) -> PathBuf {
-        self.realm().node(&node.uuid).join("serial.sock")
+        self.instance().node(&node.uuid).join("serial.sock")
     }
 
     /// Opens the newest files of the journal of a container that does not run. What a link leads
     /// to is not the node's.
     pub fn journal(&self, node: &Node) -> std::io::Result<Vec<File>> {
-        let upper = self.realm().node(&node.uuid).join("upper");
+        let upper = self.instance().node(&node.uuid).join("upper");
         let journal = match tree::open(&upper, "var/log/journal") {
             Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(Vec::new()),
             other => other?,

@@ -8,13 +8,13 @@ use homestak_api::durable::{self, Access};
 use homestak_engine::journal::Fence;
 use homestak_engine::ports::PortError;
 
-use super::fault;
-use super::realm::Realm;
+use super::error;
+use super::instance::Instance;
 
 /// The file, in the root directory.
 pub(super) const FILE: &str = "fences.json";
 
-impl Realm {
+impl Instance {
     /// Refuses a change under an older number than the highest that was seen of its scope.
     pub(super) fn admit(&self, fence: &Fence) -> Result<(), PortError> {
         // Without the directory there is nothing to change, and no trace is left of having looked.
@@ -30,7 +30,7 @@ impl Realm {
             let text = text.map_err(|error| PortError::bug("write a number", &error))?;
             let path = self.root().join(FILE);
             durable::write(&path, &text, Access::PRIVATE)
-                .map_err(|error| fault::io(&format!("write {}", path.display()), &error))?;
+                .map_err(|error| error::io(&format!("write {}", path.display()), &error))?;
         }
         Ok(())
     }
@@ -52,7 +52,7 @@ impl Realm {
 
     fn fences(&self) -> Result<BTreeMap<String, i64>, PortError> {
         let path = self.root().join(FILE);
-        let failed = |error| fault::io(&format!("read {}", path.display()), &error);
+        let failed = |error| error::io(&format!("read {}", path.display()), &error);
         match fs_err::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
@@ -79,10 +79,12 @@ mod tests {
     #[test]
     fn an_older_number_than_the_highest_of_its_scope_is_refused() {
         let root = tempfile::tempdir().expect("a directory");
-        let realm = || Realm::at(&root.path().join("local")).expect("a realm");
-        realm().admit(&fence("a", 9)).expect("nothing to protect");
+        let instance = || Instance::at(&root.path().join("local")).expect("a realm");
+        instance()
+            .admit(&fence("a", 9))
+            .expect("nothing to protect");
         assert!(!root.path().join("local").exists());
-        realm().claim().expect("made");
+        instance().claim().expect("made");
         for (scope, number, good) in [
             ("a", 5, true),
             ("a", 5, true),
@@ -94,24 +96,24 @@ mod tests {
             ("b", 1, false),
         ] {
             // Another process knows the same.
-            let admitted = realm().admit(&fence(scope, number));
+            let admitted = instance().admit(&fence(scope, number));
             assert_eq!(admitted.is_ok(), good, "{scope} {number}");
             let class = admitted.err().map(|error| error.class);
             assert!(class.is_none_or(|class| class == Class::Refused));
         }
         // The directory is still ours, and goes when nothing else is in it.
         fs_err::remove_file(root.path().join("local/.homestak-local")).expect("there");
-        realm().claim().expect("ours");
+        instance().claim().expect("ours");
         fs_err::remove_file(root.path().join("local/realm.lock")).expect("there");
-        realm().give_up();
+        instance().remove_if_empty();
         assert!(!root.path().join("local").exists());
     }
 
     #[tokio::test]
     async fn a_driver_that_lost_its_lease_changes_nothing_and_can_still_look() {
         let root = tempfile::tempdir().expect("a directory");
-        let realm = Realm::at(root.path()).expect("a realm");
-        let local = Local::open(realm, LocalSettings::default());
+        let instance = Instance::at(root.path()).expect("a realm");
+        let local = Local::open(instance, LocalSettings::default());
         let guest = GuestRef {
             uuid: GuestUuid::new("5d1f2a3b-0000-4000-8000-000000000001").expect("a uuid"),
             kind: GuestKind::Ct,
@@ -132,13 +134,13 @@ mod tests {
         ));
         fenced(old(), local.observe()).await.expect("looked");
         // A host inside a node is told the number.
-        let call = crate::local::Call {
+        let call = crate::local::RemoteCall {
             fence: old(),
-            request: crate::local::Request::Destroy(guest.clone()),
+            request: crate::local::RemoteRequest::Destroy(guest.clone()),
         };
         let text = serde_json::to_string(&call).expect("a call");
         let call = serde_json::from_str(&text).expect("a call");
-        let crate::local::Reply::Failed(error) = local.answer(call).await else {
+        let crate::local::RemoteReply::Failed(error) = local.handle(call).await else {
             panic!("it was done");
         };
         assert!(lost(Some(error)));

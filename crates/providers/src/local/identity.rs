@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use homestak_core::firstboot::{FirstBootConfig, SSHD_NO_PASSWORDS};
 
-use super::realm::BRIDGE;
+use super::instance::BRIDGE;
 use crate::ssh::quote;
 
 /// Returns the script. A node that `hosts` others has its address on a bridge. One that is `up`

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::realm::Realm;
+use super::instance::Instance;
 use super::{existing, node};
 use crate::process;
 
@@ -18,7 +18,7 @@ pub(super) const COUNT: u32 = 1 << 16;
 const FIRST: u32 = 8;
 const RANGES: u32 = 28_664;
 /// Runs the probe in namespaces of its own.
-const APART: [&str; 8] = [
+const UNSHARE: [&str; 8] = [
     "--mount",
     "--propagation=private",
     "--pid",
@@ -39,14 +39,14 @@ pub(super) fn probe(place: &Path) -> Result<(), String> {
         return Err("only root can find out".to_owned());
     }
     let place = existing(place);
-    let mut arguments: Vec<String> = APART.map(str::to_owned).into();
+    let mut arguments: Vec<String> = UNSHARE.map(str::to_owned).into();
     arguments.push(PROBE.to_owned());
     arguments.push("sh".to_owned());
     arguments.push(place.display().to_string());
     arguments.push((FIRST * COUNT).to_string());
     match process::run("unshare", &arguments) {
         Ok(_) => Ok(()),
-        Err(process::Failed::Ended { said, .. }) => Err(said),
+        Err(process::ProgramError::Failed { stderr, .. }) => Err(stderr),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -55,7 +55,7 @@ pub(super) fn probe(place: &Path) -> Result<(), String> {
 ///
 /// The choice begins at the node's address, which no other node has, also none inside of a node:
 /// a host in there does not see the ranges of those outside.
-pub(super) fn choose(realm: &Realm, address: IpAddr) -> Option<u32> {
+pub(super) fn choose(instance: &Instance, address: IpAddr) -> Option<u32> {
     let mut taken = running();
     for file in ["/etc/subuid", "/etc/subgid"] {
         taken.extend(granted(&fs_err::read_to_string(file).unwrap_or_default()));
@@ -63,7 +63,7 @@ pub(super) fn choose(realm: &Realm, address: IpAddr) -> Option<u32> {
     for file in ["/etc/passwd", "/etc/group"] {
         taken.extend(users(&fs_err::read_to_string(file).unwrap_or_default()));
     }
-    let nodes = node::all(realm).unwrap_or_default().into_iter();
+    let nodes = node::all(instance).unwrap_or_default().into_iter();
     taken.extend(nodes.filter_map(|node| Some((node.ids?, COUNT))));
     // Users that are kept elsewhere, such as in a directory service.
     let elsewhere = |first: u32| process::run("getent", &["passwd", &first.to_string()]).is_ok();

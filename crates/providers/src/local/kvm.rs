@@ -10,17 +10,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::emulator::{Accel, QEMU, version};
-use crate::image::process::Running;
+use crate::image::process::IsolatedProcess;
 
 /// How long a kernel has to come to its end. One that the processor runs takes a second.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// What a kernel says that has everything but a disk.
-const LAST_WORDS: &str = "Unable to mount root fs";
+const PANIC_MESSAGE: &str = "Unable to mount root fs";
 /// Where the answer is remembered, beside the images.
-const ANSWER: &str = ".kvm.json";
+const PROBE_FILE: &str = ".kvm.json";
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Answer {
+struct KvmProbe {
     /// The machine's boot that it is about.
     boot: String,
     /// QEMU's version that it is about.
@@ -42,19 +42,19 @@ pub(super) fn works(images: &Path, kernel: &Path) -> bool {
     if !is_plausible() {
         return false;
     }
-    remembered(images, || boots(Accel::Kvm, kernel, PATIENCE))
+    cached_probe(images, || boots(Accel::Kvm, kernel, PATIENCE))
 }
 
 /// Returns the answer of this boot, and finds it out once.
-fn remembered(images: &Path, find_out: impl FnOnce() -> bool) -> bool {
+fn cached_probe(images: &Path, find_out: impl FnOnce() -> bool) -> bool {
     let boot = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let now = |works| Answer {
+    let now = |works| KvmProbe {
         boot: boot.trim().to_owned(),
         version: version().unwrap_or_default(),
         works,
     };
-    let path = images.join(ANSWER);
-    let known: Option<Answer> = fs_err::read(&path)
+    let path = images.join(PROBE_FILE);
+    let known: Option<KvmProbe> = fs_err::read(&path)
         .ok()
         .and_then(|text| serde_json::from_slice(&text).ok());
     if let Some(known) = known
@@ -97,12 +97,12 @@ fn boots(accel: Accel, kernel: &Path, patience: Duration) -> bool {
     ];
     let mut command: Vec<OsString> = words.map(OsString::from).into();
     command.push(kernel.into());
-    let mut running = Running::start(command, &[]);
+    let mut running = IsolatedProcess::start(command, &[]);
     let between = Duration::from_millis(50);
     let looks = patience.as_millis() / between.as_millis();
     for _ in 0..=looks {
-        let (lines, ended) = running.heard();
-        if lines.iter().any(|line| line.contains(LAST_WORDS)) {
+        let (lines, ended) = running.read_lines();
+        if lines.iter().any(|line| line.contains(PANIC_MESSAGE)) {
             return true;
         }
         if ended {
@@ -123,7 +123,7 @@ mod tests {
         std::env::var_os("HOMESTAK_TEST_FULL")?;
         version()?;
         let images = std::env::var_os("HOMESTAK_TEST_IMAGES")?;
-        let disk = crate::image::Images::new(images.into()).present_disk("debian-12")?;
+        let disk = crate::image::Images::new(images.into()).current_disk("debian-12")?;
         Some(disk.kernel)
     }
 
@@ -141,14 +141,14 @@ mod tests {
     #[test]
     fn an_answer_is_remembered_until_the_machine_boots_again() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert!(remembered(dir.path(), || true));
-        assert!(remembered(dir.path(), || panic!("it is known")));
-        let path = dir.path().join(ANSWER);
+        assert!(cached_probe(dir.path(), || true));
+        assert!(cached_probe(dir.path(), || panic!("it is known")));
+        let path = dir.path().join(PROBE_FILE);
         let text = fs_err::read_to_string(&path).expect("an answer");
-        let mut answer: Answer = serde_json::from_str(&text).expect("an answer");
+        let mut answer: KvmProbe = serde_json::from_str(&text).expect("an answer");
         answer.boot = "another".to_owned();
         let text = serde_json::to_string(&answer).expect("text");
         fs_err::write(&path, text).expect("written");
-        assert!(!remembered(dir.path(), || false));
+        assert!(!cached_probe(dir.path(), || false));
     }
 }

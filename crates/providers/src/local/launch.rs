@@ -9,13 +9,13 @@ use std::process::Stdio;
 
 use homestak_engine::ports::PortError;
 
-use super::cgroup::{Group, Limits};
-use super::fault;
+use super::cgroup::{Cgroup, ResourceLimits};
+use super::error;
 use crate::process;
 
 /// Runs the keeper in namespaces of its own: when it ends, however it ends, the kernel ends every
 /// process of the node and takes its mounts away.
-const APART: [&str; 8] = [
+const UNSHARE: [&str; 8] = [
     "unshare",
     "--mount",
     "--propagation=private",
@@ -27,14 +27,14 @@ const APART: [&str; 8] = [
 ];
 
 /// What keeps a node.
-pub(super) struct Keeper<'k> {
+pub(super) struct Supervisor<'k> {
     /// The script, which is told: wait or go, the node's directory, its image, its group in
     /// version 2 or -, groups to join, and the rest.
     pub(super) text: &'k str,
     /// The image.
     pub(super) image: &'k Path,
     /// What the node may use.
-    pub(super) limits: Limits,
+    pub(super) limits: ResourceLimits,
     /// The network namespace that it is started in, when it is not our own.
     pub(super) netns: Option<String>,
     /// The rest of what the script is told.
@@ -43,46 +43,46 @@ pub(super) struct Keeper<'k> {
 
 /// Starts a node's keeper.
 pub(super) fn launch(
-    keeper: &Keeper<'_>,
+    supervisor: &Supervisor<'_>,
     directory: &Path,
     (name, part): (&str, &str),
-    group: &Group,
+    group: &Cgroup,
     systemd: bool,
 ) -> Result<(), PortError> {
     let doing = format!("start `{name}`");
-    let io = |error: std::io::Error| fault::io(&doing, &error);
-    let groups = group.make(keeper.limits).map_err(io)?;
+    let io = |error: std::io::Error| error::io(&doing, &error);
+    let groups = group.make(supervisor.limits).map_err(io)?;
     // From a file: systemd has its own meaning for `$` and `%` among arguments.
     let script = directory.join(format!("homestak-node-{name}"));
-    fs_err::write(&script, keeper.text).map_err(io)?;
+    fs_err::write(&script, supervisor.text).map_err(io)?;
     let mut arguments: Vec<String> = vec![
         script.display().to_string(),
         if systemd { "go" } else { "wait" }.into(),
         directory.display().to_string(),
-        keeper.image.display().to_string(),
+        supervisor.image.display().to_string(),
         group
             .split()
             .map_or_else(|| "-".to_owned(), |path| path.display().to_string()),
         joined(&groups),
     ];
-    arguments.extend(keeper.arguments.iter().cloned());
+    arguments.extend(supervisor.arguments.iter().cloned());
     let log = console(directory).map_err(io)?;
     if systemd {
-        return run_in_unit(part, group, keeper, directory, &arguments)
-            .map_err(|error| fault::program(&doing, &error));
+        return run_in_unit(part, group, supervisor, directory, &arguments)
+            .map_err(|error| error::program(&doing, &error));
     }
     let mut command = process::command("setsid");
     command
-        .args(apart(keeper.netns.as_deref()))
+        .args(apart(supervisor.netns.as_deref()))
         .args(&arguments)
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(log.try_clone().map_err(io)?)
         .stderr(log);
     let mut child = command.spawn().map_err(|error| {
-        fault::program(
+        error::program(
             &doing,
-            &process::Failed::NotStarted {
+            &process::ProgramError::NotStarted {
                 program: "setsid".to_owned(),
                 error,
             },
@@ -107,7 +107,7 @@ fn apart(netns: Option<&str>) -> Vec<String> {
     let mut command: Vec<String> = netns
         .map(|netns| vec!["nsenter".to_owned(), netns, "--".to_owned()])
         .unwrap_or_default();
-    command.extend(APART.map(str::to_owned));
+    command.extend(UNSHARE.map(str::to_owned));
     command
 }
 
@@ -122,11 +122,11 @@ pub(super) fn joined(groups: &[PathBuf]) -> String {
 
 fn run_in_unit(
     part: &str,
-    group: &Group,
-    keeper: &Keeper<'_>,
+    group: &Cgroup,
+    supervisor: &Supervisor<'_>,
     directory: &Path,
     arguments: &[String],
-) -> Result<(), process::Failed> {
+) -> Result<(), process::ProgramError> {
     // A unit of that name that failed would be in the way.
     let _ = process::run("systemctl", &["reset-failed", &format!("{part}.service")]);
     let log = directory.join("console.log");
@@ -134,7 +134,7 @@ fn run_in_unit(
         .map(str::to_owned)
         .into();
     all.push(format!("--unit={part}.service"));
-    let mut properties = group.properties(keeper.limits);
+    let mut properties = group.properties(supervisor.limits);
     properties.push("KillMode=mixed".to_owned());
     properties.push(format!("StandardOutput=append:{}", log.display()));
     properties.push(format!("StandardError=append:{}", log.display()));
@@ -143,7 +143,7 @@ fn run_in_unit(
             .into_iter()
             .map(|property| format!("--property={property}")),
     );
-    all.extend(apart(keeper.netns.as_deref()));
+    all.extend(apart(supervisor.netns.as_deref()));
     all.extend(arguments.iter().cloned());
     process::run("systemd-run", &all).map(|_| ())
 }

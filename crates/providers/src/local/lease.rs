@@ -9,30 +9,30 @@ use homestak_api::durable::{self, Access};
 use homestak_engine::ports::{GuestUuid, PortError};
 use sha2::{Digest as _, Sha256};
 
-use super::fault;
+use super::error;
+use super::instance::Instance;
 use super::net::Network;
-use super::realm::Realm;
 
 /// Returns the address of a node, the one it asks for if it asks. The caller holds the realm.
 pub(super) fn take(
-    realm: &Realm,
+    instance: &Instance,
     network: &Network,
     uuid: &GuestUuid,
     asked: Option<IpAddr>,
 ) -> Result<Ipv4Addr, PortError> {
     let doing = "give out an address";
-    let io = |error: std::io::Error| fault::io(doing, &error);
-    fs_err::create_dir_all(realm.leases()).map_err(io)?;
+    let io = |error: std::io::Error| error::io(doing, &error);
+    fs_err::create_dir_all(instance.leases()).map_err(io)?;
     if let Some(asked) = asked {
-        return fixed(realm, network, uuid, asked);
+        return fixed(instance, network, uuid, asked);
     }
-    if let Some(known) = of(realm, uuid) {
+    if let Some(known) = of(instance, uuid) {
         return Ok(known);
     }
     let first = wish(network, uuid);
-    for step in 0..network.places() {
-        let address = network.nth((first + step) % network.places());
-        if claim(realm, address, uuid).map_err(io)? {
+    for step in 0..network.capacity() {
+        let address = network.address_at((first + step) % network.capacity());
+        if claim(instance, address, uuid).map_err(io)? {
             return Ok(address);
         }
     }
@@ -44,8 +44,8 @@ pub(super) fn take(
 }
 
 /// Returns the address a node has, if it has one.
-pub(super) fn of(realm: &Realm, uuid: &GuestUuid) -> Option<Ipv4Addr> {
-    let entries = fs_err::read_dir(realm.leases()).ok()?;
+pub(super) fn of(instance: &Instance, uuid: &GuestUuid) -> Option<Ipv4Addr> {
+    let entries = fs_err::read_dir(instance.leases()).ok()?;
     let mut held = entries.filter_map(Result::ok).filter(|entry| {
         fs_err::read_to_string(entry.path()).is_ok_and(|holder| holder.trim() == uuid.as_str())
     });
@@ -53,10 +53,14 @@ pub(super) fn of(realm: &Realm, uuid: &GuestUuid) -> Option<Ipv4Addr> {
 }
 
 /// Keeps the address of a node under another identity.
-pub(super) fn rename(realm: &Realm, from: &GuestUuid, to: &GuestUuid) -> Result<(), PortError> {
-    let io = |error: std::io::Error| fault::io("keep an address", &error);
-    if let Some(address) = of(realm, from) {
-        let path = realm.leases().join(address.to_string());
+pub(super) fn rename(
+    instance: &Instance,
+    from: &GuestUuid,
+    to: &GuestUuid,
+) -> Result<(), PortError> {
+    let io = |error: std::io::Error| error::io("keep an address", &error);
+    if let Some(address) = of(instance, from) {
+        let path = instance.leases().join(address.to_string());
         let text = format!("{to}\n");
         durable::write(&path, text.as_bytes(), Access::PRIVATE).map_err(io)?;
     }
@@ -64,17 +68,17 @@ pub(super) fn rename(realm: &Realm, from: &GuestUuid, to: &GuestUuid) -> Result<
 }
 
 /// Gives up what a node has.
-pub(super) fn release(realm: &Realm, uuid: &GuestUuid) -> Result<(), PortError> {
-    while let Some(address) = of(realm, uuid) {
-        let path = realm.leases().join(address.to_string());
-        fs_err::remove_file(&path).map_err(|error| fault::io("give up an address", &error))?;
+pub(super) fn release(instance: &Instance, uuid: &GuestUuid) -> Result<(), PortError> {
+    while let Some(address) = of(instance, uuid) {
+        let path = instance.leases().join(address.to_string());
+        fs_err::remove_file(&path).map_err(|error| error::io("give up an address", &error))?;
     }
     Ok(())
 }
 
 /// Returns every lease.
-pub(super) fn all(realm: &Realm) -> Vec<(Ipv4Addr, String)> {
-    let Ok(entries) = fs_err::read_dir(realm.leases()) else {
+pub(super) fn all(instance: &Instance) -> Vec<(Ipv4Addr, String)> {
+    let Ok(entries) = fs_err::read_dir(instance.leases()) else {
         return Vec::new();
     };
     let entries = entries.filter_map(Result::ok);
@@ -89,7 +93,7 @@ pub(super) fn all(realm: &Realm) -> Vec<(Ipv4Addr, String)> {
 }
 
 fn fixed(
-    realm: &Realm,
+    instance: &Instance,
     network: &Network,
     uuid: &GuestUuid,
     asked: IpAddr,
@@ -102,7 +106,7 @@ fn fixed(
             format!("write an address of {network}, or leave it out to have one chosen"),
         ));
     };
-    if !network.offers(address) {
+    if !network.is_assignable(address) {
         return Err(PortError::refused(
             &doing,
             format!(
@@ -112,11 +116,11 @@ fn fixed(
             "write another address, or leave it out to have one chosen",
         ));
     }
-    let held = of(realm, uuid);
+    let held = of(instance, uuid);
     if held == Some(address) {
         return Ok(address);
     }
-    if !claim(realm, address, uuid).map_err(|error| fault::io(&doing, &error))? {
+    if !claim(instance, address, uuid).map_err(|error| error::io(&doing, &error))? {
         return Err(PortError::refused(
             &doing,
             "another node has this address",
@@ -127,8 +131,8 @@ fn fixed(
 }
 
 /// Puts a node's name on an address; `false` when someone else's is there.
-fn claim(realm: &Realm, address: Ipv4Addr, uuid: &GuestUuid) -> std::io::Result<bool> {
-    let path = realm.leases().join(address.to_string());
+fn claim(instance: &Instance, address: Ipv4Addr, uuid: &GuestUuid) -> std::io::Result<bool> {
+    let path = instance.leases().join(address.to_string());
     if fs_err::read_to_string(&path).is_ok_and(|holder| !holder.trim().is_empty()) {
         return Ok(false);
     }
@@ -140,7 +144,7 @@ fn claim(realm: &Realm, address: Ipv4Addr, uuid: &GuestUuid) -> std::io::Result<
 /// Where a node would like to be: always the same place.
 fn wish(network: &Network, uuid: &GuestUuid) -> u32 {
     let hash = Sha256::digest(uuid.as_str().as_bytes());
-    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % network.places()
+    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]) % network.capacity()
 }
 
 #[cfg(test)]
@@ -151,29 +155,29 @@ mod tests {
         GuestUuid::new(&format!("5d1f2a3b-0000-4000-8000-{last:012}")).expect("a UUID")
     }
 
-    fn with_realm(test: impl FnOnce(&Realm, &Network)) {
+    fn with_realm(test: impl FnOnce(&Instance, &Network)) {
         let root = tempfile::tempdir().expect("a directory");
         let plain = root.path().join("realm");
-        let realm = Realm::at(&plain).expect("a realm");
-        test(&realm, &Network::new(Ipv4Addr::new(10, 77, 0, 0)));
+        let instance = Instance::at(&plain).expect("a realm");
+        test(&instance, &Network::new(Ipv4Addr::new(10, 77, 0, 0)));
     }
 
     #[test]
     fn a_node_has_the_same_address_whoever_came_before_and_nobody_elses() {
-        with_realm(|realm, network| {
+        with_realm(|instance, network| {
             let mut seen = std::collections::BTreeSet::new();
             for n in 0..200 {
-                let address = take(realm, network, &uuid(n), None).expect("an address");
+                let address = take(instance, network, &uuid(n), None).expect("an address");
                 assert!(seen.insert(address), "{address} twice");
                 assert_eq!(
-                    take(realm, network, &uuid(n), None).expect("again"),
+                    take(instance, network, &uuid(n), None).expect("again"),
                     address
                 );
             }
-            let first = take(realm, network, &uuid(7), None).expect("an address");
-            release(realm, &uuid(7)).expect("released");
+            let first = take(instance, network, &uuid(7), None).expect("an address");
+            release(instance, &uuid(7)).expect("released");
             assert_eq!(
-                take(realm, network, &uuid(7), None).expect("an address"),
+                take(instance, network, &uuid(7), None).expect("an address"),
                 first
             );
         });
@@ -181,11 +185,11 @@ mod tests {
 
     #[test]
     fn an_address_that_is_taken_or_foreign_is_refused() {
-        with_realm(|realm, network| {
+        with_realm(|instance, network| {
             let asked = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 9));
-            take(realm, network, &uuid(1), Some(asked)).expect("it is free");
-            take(realm, network, &uuid(1), Some(asked)).expect("it is its own");
-            let error = take(realm, network, &uuid(2), Some(asked)).expect_err("it is taken");
+            take(instance, network, &uuid(1), Some(asked)).expect("it is free");
+            take(instance, network, &uuid(1), Some(asked)).expect("it is its own");
+            let error = take(instance, network, &uuid(2), Some(asked)).expect_err("it is taken");
             assert!(error.detail.contains("another node"), "{error}");
             for foreign in [
                 "192.0.2.9",
@@ -196,7 +200,7 @@ mod tests {
             ] {
                 let asked = foreign.parse().expect("an address");
                 assert!(
-                    take(realm, network, &uuid(3), Some(asked)).is_err(),
+                    take(instance, network, &uuid(3), Some(asked)).is_err(),
                     "{foreign}"
                 );
             }

@@ -57,7 +57,7 @@ mod tests {
     use homestak_engine::ports::{Class, GuestUuid, Provider as _};
 
     use super::*;
-    use crate::local::{Local, LocalSettings, Realm};
+    use crate::local::{Instance, Local, LocalSettings};
 
     #[test]
     fn nobody_else_can_reach_or_hold_a_lock_also_one_that_was_open_to_others() {
@@ -80,15 +80,15 @@ mod tests {
     #[tokio::test]
     async fn a_lock_of_another_is_waited_for_off_the_runtime_until_a_deadline_or_an_interrupt() {
         let root = tempfile::tempdir().expect("a directory");
-        let realm = |seconds| {
-            let realm = Realm::at(root.path()).expect("a realm");
-            realm.waiting(Duration::from_secs(seconds))
+        let instance = |seconds| {
+            let instance = Instance::at(root.path()).expect("a realm");
+            instance.with_lock_timeout(Duration::from_secs(seconds))
         };
-        realm(0).claim().expect("made");
-        let held = realm(0).lock().expect("free");
+        instance(0).claim().expect("made");
+        let held = instance(0).lock().expect("free");
         let guest = GuestUuid::new("5d1f2a3b-0000-4000-8000-000000000001").expect("a uuid");
         let lease = async |seconds| {
-            let local = Local::open(realm(seconds), LocalSettings::default());
+            let local = Local::open(instance(seconds), LocalSettings::default());
             local.lease(&guest, None).await
         };
         let error = lease(1).await.expect_err("held");

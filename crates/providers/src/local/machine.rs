@@ -12,18 +12,18 @@ use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Halt, Next, PortError, Seed};
 use serde_json::{Value as Json, json};
 
-use super::cgroup::{Group, Limits};
+use super::cgroup::{Cgroup, ResourceLimits};
 use super::emulator::{Accel, DISK, Machine, OVERHEAD, SEED, grow, overlay};
-use super::launch::{Keeper, launch};
+use super::launch::{Supervisor, launch};
 use super::node::{FirstBoot, Node};
-use super::qmp::{Agent, Qmp};
-use super::saved::Saved;
-use super::{container, fault, identity};
+use super::qmp::{GuestAgent, Qmp};
+use super::saved_machine::SavedMachine;
+use super::{container, error, identity};
 
 /// What the machine's own keeper does: joins its groups and becomes QEMU.
-const KEEPER: &str = include_str!("machine.sh");
+const SUPERVISOR: &str = include_str!("machine.sh");
 /// What a restored machine is still to be told.
-const STILL: &str = "first-boot";
+const IDENTITY_SCRIPT: &str = "first-boot";
 
 /// What a machine's disk is on.
 pub(super) const BASE: &str = "base";
@@ -31,7 +31,7 @@ pub(super) const BASE: &str = "base";
 /// How long a machine may take to be restored, and to do what it is told.
 const RESTORE: Duration = Duration::from_secs(120);
 const TELL: Duration = Duration::from_secs(120);
-const BETWEEN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a machine's button is pressed. One that still boots does not feel it.
 const PRESS: Duration = Duration::from_secs(3);
 
@@ -39,12 +39,12 @@ const PRESS: Duration = Duration::from_secs(3);
 const GROW: &str = "/usr/lib/systemd/systemd-growfs /\n";
 
 /// Where a machine is started.
-pub(super) struct Stage<'s> {
+pub(super) struct MachineStarter<'s> {
     /// The node's directory.
     pub(super) directory: PathBuf,
     /// What its parts are called.
     pub(super) part: String,
-    pub(super) group: Group,
+    pub(super) group: Cgroup,
     pub(super) systemd: bool,
     /// Network namespace of the bridge; none where the bridge is the machine's own.
     pub(super) netns: Option<String>,
@@ -74,7 +74,7 @@ pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Re
                  systemctl reset-failed\n"
             );
             durable::write(
-                &directory.join(STILL),
+                &directory.join(IDENTITY_SCRIPT),
                 (before + &script).as_bytes(),
                 Access::PRIVATE,
             )
@@ -83,45 +83,45 @@ pub(super) fn prepare(directory: &Path, node: &Node, seed: &Seed) -> std::io::Re
 }
 
 /// Tells whether a machine still has to be told who it is, by us.
-pub(super) fn is_untold(directory: &Path) -> bool {
-    directory.join(STILL).exists()
+pub(super) fn awaits_identity(directory: &Path) -> bool {
+    directory.join(IDENTITY_SCRIPT).exists()
 }
 
-impl Stage<'_> {
+impl MachineStarter<'_> {
     fn doing(&self) -> String {
         format!("start `{}`", self.node.name)
     }
 
     fn io(&self, error: &std::io::Error) -> PortError {
-        fault::io(&self.doing(), error)
+        error::io(&self.doing(), error)
     }
 
     /// Boots a machine from its own disk, which is made when there is none.
     pub(super) fn boot(&self) -> Result<(), PortError> {
         let disk = self.directory.join(DISK);
-        let program = |error| fault::program(&self.doing(), &error);
+        let program = |error| error::program(&self.doing(), &error);
         if !disk.exists() {
-            self.lay(&self.node.tree.join("disk.qcow2"))?;
+            self.create_overlay(&self.node.tree.join("disk.qcow2"))?;
         }
         grow(&disk, self.node.disk).map_err(program)?;
         self.launch(None)
     }
 
     /// Begins where a saved machine ended, with a disk of its own over that one's.
-    pub(super) fn restore(&self, saved: &Saved) -> Result<(), PortError> {
+    pub(super) fn restore(&self, saved: &SavedMachine) -> Result<(), PortError> {
         // One that was restored and never told is begun again: nobody has used it.
-        self.lay(&saved.disk)?;
+        self.create_overlay(&saved.disk)?;
         self.launch(Some(&saved.state))
     }
 
-    fn lay(&self, base: &Path) -> Result<(), PortError> {
+    fn create_overlay(&self, base: &Path) -> Result<(), PortError> {
         let beside = self.directory.join("disk.new");
         let disk = self.directory.join(DISK);
         // Written down, so that nobody removes what this disk is on.
         let text = base.to_string_lossy();
         durable::write(&self.directory.join(BASE), text.as_bytes(), Access::PRIVATE)
             .map_err(|error| self.io(&error))?;
-        overlay(base, &beside).map_err(|error| fault::program(&self.doing(), &error))?;
+        overlay(base, &beside).map_err(|error| error::program(&self.doing(), &error))?;
         durable::rename(&beside, &disk).map_err(|error| self.io(&error))
     }
 
@@ -139,10 +139,10 @@ impl Stage<'_> {
             state: state.map(Path::to_owned),
             kernel: "",
         };
-        let keeper = Keeper {
-            text: KEEPER,
+        let supervisor = Supervisor {
+            text: SUPERVISOR,
             image: &node.tree,
-            limits: Limits {
+            limits: ResourceLimits {
                 memory: node.memory + OVERHEAD,
                 cores: node.cores,
             },
@@ -150,15 +150,21 @@ impl Stage<'_> {
             arguments: machine.command(),
         };
         let names = (&*node.name, &*self.part);
-        launch(&keeper, &self.directory, names, &self.group, self.systemd)
+        launch(
+            &supervisor,
+            &self.directory,
+            names,
+            &self.group,
+            self.systemd,
+        )
     }
 
     /// Lets a restored machine go on, and tells it who it is. It may have been begun by someone who
     /// was killed.
-    pub(super) fn tell(&self) -> Result<(), PortError> {
-        let still = self.directory.join(STILL);
+    pub(super) fn apply_identity(&self) -> Result<(), PortError> {
+        let still = self.directory.join(IDENTITY_SCRIPT);
         let script = fs_err::read_to_string(&still).map_err(|error| self.io(&error))?;
-        let mut qmp = self.until(RESTORE, "restored", || {
+        let mut qmp = self.retry_until(RESTORE, "restored", || {
             let mut qmp = Qmp::open(&self.directory)?;
             match qmp.status()?.as_str() {
                 "inmigrate" => Err(std::io::ErrorKind::WouldBlock.into()),
@@ -166,9 +172,10 @@ impl Stage<'_> {
             }
         })?;
         let io = |error: std::io::Error| self.io(&error);
-        qmp.ask("cont", &Json::Null).map_err(io)?;
+        qmp.execute("cont", &Json::Null).map_err(io)?;
         resize(&mut qmp, self.node.disk).map_err(io)?;
-        let mut agent = self.until(RESTORE, "answered", || Agent::open(&self.directory))?;
+        let mut agent =
+            self.retry_until(RESTORE, "answered", || GuestAgent::open(&self.directory))?;
         // Its clock stood still since it was saved.
         let now = format!("date --set=@{} >/dev/null\n", WallClock.now().as_second());
         let script = now + &script + GROW;
@@ -177,13 +184,13 @@ impl Stage<'_> {
     }
 
     /// Tries until it works, the machine has ended, or the time is over.
-    fn until<T>(
+    fn retry_until<T>(
         &self,
         patience: Duration,
         what: &str,
         mut attempt: impl FnMut() -> std::io::Result<T>,
     ) -> Result<T, PortError> {
-        let looks = patience.as_millis() / BETWEEN.as_millis();
+        let looks = patience.as_millis() / POLL_INTERVAL.as_millis();
         let mut last = String::new();
         for _ in 0..looks {
             match attempt() {
@@ -194,9 +201,9 @@ impl Stage<'_> {
                 last = "QEMU has ended".to_owned();
                 break;
             }
-            std::thread::sleep(BETWEEN);
+            std::thread::sleep(POLL_INTERVAL);
         }
-        let log = super::last_of_console(&self.directory, 8);
+        let log = super::console_tail(&self.directory, 8);
         Err(PortError {
             log: log.iter().map(|line| ForeignText::line(line)).collect(),
             next: Next::NewPlan,
@@ -210,13 +217,13 @@ impl Stage<'_> {
 }
 
 /// Brings a machine to a halt: its button is pressed, then it is switched off.
-pub(super) fn stop(directory: &Path, group: &Group, halt: Halt) {
+pub(super) fn stop(directory: &Path, group: &Cgroup, halt: Halt) {
     if let Halt::Graceful(patience) = halt {
         let mut left = patience;
         while !left.is_zero() {
             if let Ok(mut qmp) = Qmp::open(directory) {
                 // One that was restored and not let go on does not feel it.
-                let _ = qmp.ask("system_powerdown", &Json::Null);
+                let _ = qmp.execute("system_powerdown", &Json::Null);
             }
             let turn = left.min(PRESS);
             if container::ended(group, turn) {
@@ -227,7 +234,7 @@ pub(super) fn stop(directory: &Path, group: &Group, halt: Halt) {
     }
     // It closes its disk, when it still can.
     if let Ok(mut qmp) = Qmp::open(directory) {
-        let _ = qmp.ask("quit", &Json::Null);
+        let _ = qmp.execute("quit", &Json::Null);
         container::ended(group, Duration::from_secs(1));
     }
     container::stop(group, Halt::Now);
@@ -241,7 +248,7 @@ pub(super) fn discard(directory: &Path, running: bool) -> std::io::Result<()> {
     }
     if running {
         let out = json!({ "id": "cd", "force": true });
-        Qmp::open(directory)?.ask("eject", &out)?;
+        Qmp::open(directory)?.execute("eject", &out)?;
     }
     fs_err::remove_file(seed)
 }
@@ -249,18 +256,18 @@ pub(super) fn discard(directory: &Path, running: bool) -> std::io::Result<()> {
 /// Grows the disk of a machine that runs, and the file system on it.
 pub(super) fn enlarge(directory: &Path, gib: u64) -> std::io::Result<()> {
     resize(&mut Qmp::open(directory)?, gib)?;
-    Agent::open(directory)?.run(GROW, TELL).map(|_| ())
+    GuestAgent::open(directory)?.run(GROW, TELL).map(|_| ())
 }
 
 fn resize(qmp: &mut Qmp, gib: u64) -> std::io::Result<()> {
-    let blocks = qmp.ask("query-block", &Json::Null)?;
+    let blocks = qmp.execute("query-block", &Json::Null)?;
     let root = blocks.as_array().into_iter().flatten();
     let size = root
         .filter(|block| block["device"] == "root")
         .find_map(|block| block["inserted"]["image"]["virtual-size"].as_u64());
     let wanted = gib << 30;
     if size.is_some_and(|size| size < wanted) {
-        qmp.ask("block_resize", &json!({ "device": "root", "size": wanted }))?;
+        qmp.execute("block_resize", &json!({ "device": "root", "size": wanted }))?;
     }
     Ok(())
 }

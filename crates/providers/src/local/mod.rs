@@ -8,26 +8,26 @@ mod clean;
 mod container;
 mod emulator;
 mod enter;
-mod fault;
+mod error;
 mod fence;
 mod identity;
+mod instance;
 mod isolation;
 mod kvm;
 mod launch;
 mod lease;
-mod life;
+mod lifecycle;
 mod lock;
 mod machine;
 mod net;
 mod node;
 mod preflight;
+mod protocol;
 mod provider;
 mod qmp;
-mod realm;
 mod remote;
-mod saved;
+mod saved_machine;
 mod tree;
-mod wire;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -40,14 +40,14 @@ use homestak_engine::ports::{
 };
 
 pub use clean::Leftover;
+pub use instance::{Instance, ROOT};
 pub use node::{Engine, FirstBoot, Node};
 pub use preflight::{PACKAGES, check, check_addresses, setup};
-pub use realm::{ROOT, Realm};
-pub use remote::{Carrier, Remote};
-pub use wire::{Call, Reply, Request};
+pub use protocol::{RemoteCall, RemoteReply, RemoteRequest};
+pub use remote::{RemoteHost, RemoteTransport};
 
 use crate::image::Images;
-use cgroup::{Group, Hierarchies};
+use cgroup::{Cgroup, Hierarchies};
 
 /// What the machine is called in plans.
 pub const HOST: &str = "local";
@@ -80,7 +80,7 @@ pub struct LocalSettings {
 /// This machine as a place where nodes live.
 #[derive(Clone)]
 pub struct Local {
-    realm: Realm,
+    instance: Instance,
     images: Images,
     settings: LocalSettings,
     hierarchies: Hierarchies,
@@ -93,10 +93,10 @@ pub struct Local {
 
 impl Local {
     /// Opens the local host of a realm. Nothing is made yet.
-    pub fn open(realm: Realm, settings: LocalSettings) -> Self {
+    pub fn open(instance: Instance, settings: LocalSettings) -> Self {
         Self {
-            images: Images::new(realm.images()).with_mirror(settings.mirror.clone()),
-            realm,
+            images: Images::new(instance.images()).with_mirror(settings.mirror.clone()),
+            instance,
             settings,
             hierarchies: Hierarchies::of_machine(),
             listener: None,
@@ -114,13 +114,13 @@ impl Local {
     }
 
     /// Returns the realm.
-    pub fn realm(&self) -> &Realm {
-        &self.realm
+    pub fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     /// Returns the nodes that are there, each with whether it runs.
     pub fn nodes(&self) -> Result<Vec<(Node, bool)>, PortError> {
-        let nodes = node::all(&self.realm)?.into_iter();
+        let nodes = node::all(&self.instance)?.into_iter();
         Ok(nodes
             .map(|node| {
                 let running = self.is_up(&node);
@@ -131,12 +131,12 @@ impl Local {
 
     /// Returns the network that nodes are on, once there is one.
     pub fn network(&self) -> Option<String> {
-        net::chosen(&self.realm).map(|network| network.to_string())
+        net::chosen(&self.instance).map(|network| network.to_string())
     }
 
     /// Returns who has an address, also inside of nodes.
     pub fn holder(&self, address: std::net::IpAddr) -> Option<GuestUuid> {
-        let leases = lease::all(&self.realm).into_iter();
+        let leases = lease::all(&self.instance).into_iter();
         let mut held = leases.filter(|(held, _)| std::net::IpAddr::V4(*held) == address);
         GuestUuid::new(&held.next()?.1)
     }
@@ -147,9 +147,9 @@ impl Local {
         u32::try_from(pid.as_raw_nonzero().get()).ok()
     }
 
-    fn group(&self, vmid: u32) -> Group {
-        let part = self.realm.part(vmid);
-        Group::new(self.hierarchies.clone(), self.realm.name(), &part)
+    fn group(&self, vmid: u32) -> Cgroup {
+        let part = self.instance.part(vmid);
+        Cgroup::new(self.hierarchies.clone(), self.instance.name(), &part)
     }
 
     fn runs(&self, node: &Node) -> bool {
@@ -159,16 +159,16 @@ impl Local {
     /// Whether a node runs and knows who it is. A machine that was restored and not told yet is still
     /// to be started.
     fn is_up(&self, node: &Node) -> bool {
-        self.runs(node) && !self.is_untold(node)
+        self.runs(node) && !self.awaits_identity(node)
     }
 
-    fn is_untold(&self, node: &Node) -> bool {
-        node.engine == Engine::Machine && machine::is_untold(&self.realm.node(&node.uuid))
+    fn awaits_identity(&self, node: &Node) -> bool {
+        node.engine == Engine::Machine && machine::awaits_identity(&self.instance.node(&node.uuid))
     }
 
     /// Whether this host is inside a node of another, whose network it uses.
     fn is_attached(&self) -> bool {
-        self.realm.attached().exists()
+        self.instance.attached().exists()
     }
 
     /// Says something that holds for every node, once.
@@ -182,15 +182,15 @@ impl Local {
 
     /// Finds a node by its identity.
     fn find(&self, guest: &GuestRef, doing: &str) -> Result<Node, PortError> {
-        node::of(&self.realm, guest)?.ok_or_else(|| {
-            fault::missing(
+        node::of(&self.instance, guest)?.ok_or_else(|| {
+            error::missing(
                 doing,
                 format!("there is no node with identity {}", guest.uuid),
             )
         })
     }
 
-    fn everything(&self) -> Result<Inventory, PortError> {
+    fn observe_all(&self) -> Result<Inventory, PortError> {
         let nodes = self.nodes()?;
         let guests = nodes
             .iter()
@@ -212,12 +212,12 @@ impl Local {
         })
     }
 
-    fn one(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        let node = node::of(&self.realm, guest)?;
+    fn inspect_node(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
+        let node = node::of(&self.instance, guest)?;
         Ok(node.map(|node| node.observed(HOST, self.is_up(&node))))
     }
 
-    fn leased(
+    fn lease_address(
         &self,
         uuid: &GuestUuid,
         asked: Option<std::net::IpAddr>,
@@ -226,9 +226,9 @@ impl Local {
             // Addresses are given out by the host that this one is inside of.
             return Ok(None);
         }
-        let _turn = self.realm.lock()?;
-        let network = net::choose(&self.realm)?;
-        let address = lease::take(&self.realm, &network, uuid, asked)?;
+        let _turn = self.instance.lock()?;
+        let network = net::choose(&self.instance)?;
+        let address = lease::take(&self.instance, &network, uuid, asked)?;
         Ok(Some(Leased {
             address: address.into(),
             prefix: network.prefix(),
@@ -237,7 +237,7 @@ impl Local {
         }))
     }
 
-    fn reach(&self, guest: &GuestRef) -> Result<Option<std::net::IpAddr>, PortError> {
+    fn find_address(&self, guest: &GuestRef) -> Result<Option<std::net::IpAddr>, PortError> {
         let node = self.find(guest, "look for an address")?;
         if !self.runs(&node) {
             let log = self.console(&node, 8).into_iter().map(Into::into).collect();
@@ -259,7 +259,7 @@ impl Local {
 
     /// Returns the last lines of a node's console.
     pub fn console(&self, node: &Node, lines: usize) -> Vec<String> {
-        last_of_console(&self.realm.node(&node.uuid), lines)
+        console_tail(&self.instance.node(&node.uuid), lines)
     }
 }
 
@@ -267,7 +267,7 @@ impl Local {
 const CONSOLE: u64 = 1 << 20;
 
 /// Returns the last lines of the console in a node's directory.
-fn last_of_console(directory: &std::path::Path, lines: usize) -> Vec<String> {
+fn console_tail(directory: &std::path::Path, lines: usize) -> Vec<String> {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = fs_err::File::open(directory.join("console.log"))?;

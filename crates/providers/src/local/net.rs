@@ -13,9 +13,9 @@ use homestak_core::doc::timeouts::{Limit, Timeouts};
 use homestak_engine::ports::PortError;
 use serde::{Deserialize, Serialize};
 
-use super::fault;
+use super::error;
+use super::instance::{BRIDGE, Instance};
 use super::lock::Lock;
-use super::realm::{BRIDGE, Realm};
 use crate::process::{run, run_with};
 
 /// Bits of the network's own part.
@@ -58,18 +58,18 @@ impl Network {
     }
 
     /// Returns how many nodes it has room for.
-    pub(super) fn places(&self) -> u32 {
+    pub(super) fn capacity(&self) -> u32 {
         (1 << (32 - u32::from(PREFIX))) - 3
     }
 
     /// Returns the address of a place.
-    pub(super) fn nth(&self, place: u32) -> Ipv4Addr {
+    pub(super) fn address_at(&self, place: u32) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.base) + 2 + place)
     }
 
     /// Tells whether a node can have an address.
-    pub(super) fn offers(&self, address: Ipv4Addr) -> bool {
-        let (low, high) = (self.nth(0), self.nth(self.places() - 1));
+    pub(super) fn is_assignable(&self, address: Ipv4Addr) -> bool {
+        let (low, high) = (self.address_at(0), self.address_at(self.capacity() - 1));
         (low..=high).contains(&address)
     }
 
@@ -82,13 +82,13 @@ impl Network {
 }
 
 /// Returns the network of a realm, if it was chosen.
-pub(super) fn chosen(realm: &Realm) -> Option<Network> {
-    serde_json::from_slice(&fs_err::read(realm.network()).ok()?).ok()
+pub(super) fn chosen(instance: &Instance) -> Option<Network> {
+    serde_json::from_slice(&fs_err::read(instance.network()).ok()?).ok()
 }
 
 /// Chooses a network that the machine does not use, once. The caller holds the realm.
-pub(super) fn choose(realm: &Realm) -> Result<Network, PortError> {
-    if let Some(network) = chosen(realm) {
+pub(super) fn choose(instance: &Instance) -> Result<Network, PortError> {
+    if let Some(network) = chosen(instance) {
         return Ok(network);
     }
     let doing = "choose a network";
@@ -96,20 +96,20 @@ pub(super) fn choose(realm: &Realm) -> Result<Network, PortError> {
     let _turn = shared_lock(doing)?;
     let network = free(doing)?;
     let text = serde_json::to_vec(&network).map_err(|error| PortError::bug(doing, &error))?;
-    durable::write(&realm.network(), &text, Access::PUBLIC)
-        .map_err(|error| fault::io(doing, &error))?;
+    durable::write(&instance.network(), &text, Access::PUBLIC)
+        .map_err(|error| error::io(doing, &error))?;
     Ok(network)
 }
 
 /// Returns the network of a realm, or the one that would be chosen now.
-pub(super) fn expected(realm: &Realm) -> Result<Network, PortError> {
-    chosen(realm).map_or_else(|| free("look for a network"), Ok)
+pub(super) fn expected(instance: &Instance) -> Result<Network, PortError> {
+    chosen(instance).map_or_else(|| free("look for a network"), Ok)
 }
 
 /// Returns the first network that the machine does not use.
 fn free(doing: &str) -> Result<Network, PortError> {
     let routes = run("ip", &["-4", "-o", "route", "show", "table", "all"])
-        .map_err(|error| fault::program(doing, &error))?;
+        .map_err(|error| error::program(doing, &error))?;
     let taken = networks(&routes);
     let free = |network: &Network| {
         let clash = |(address, prefix): &(Ipv4Addr, u8)| network.overlaps(*address, *prefix);
@@ -127,11 +127,11 @@ fn free(doing: &str) -> Result<Network, PortError> {
 }
 
 /// Makes the network, as far as it is not there. The caller holds the realm.
-pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
-    let network = choose(realm)?;
+pub(super) fn up(instance: &Instance) -> Result<Network, PortError> {
+    let network = choose(instance)?;
     let doing = "set up the network of the local host";
-    let (netns, uplink, table) = (realm.netns(), realm.uplink(), realm.table());
-    let program = |error| fault::program(doing, &error);
+    let (netns, uplink, table) = (instance.netns(), instance.uplink(), instance.table());
+    let program = |error| error::program(doing, &error);
     if !has_namespace(&netns) {
         run("ip", &["netns", "add", &netns]).map_err(program)?;
         run("ip", &["-n", &netns, "link", "set", "lo", "up"]).map_err(program)?;
@@ -160,7 +160,7 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
     run("ip", &["-n", &netns, "link", "set", BRIDGE, "up"]).map_err(program)?;
     let leads_in = inside.iter().any(|link| link.name == "up0");
     if Path::new("/sys/class/net").join(&uplink).exists() && !leads_in {
-        if alias(&uplink) != mark(realm) {
+        if alias(&uplink) != mark(instance) {
             return Err(PortError::refused(
                 doing,
                 format!("the machine has a link `{uplink}` already, which is not ours"),
@@ -176,11 +176,11 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
         ];
         run("ip", &add).map_err(program)?;
     }
-    run("ip", &["link", "set", &uplink, "alias", &mark(realm)]).map_err(program)?;
+    run("ip", &["link", "set", &uplink, "alias", &mark(instance)]).map_err(program)?;
     // Nodes have no IPv6 of ours, and the machine would take whatever router they claim to be.
     let without = format!("{IPV6}/{uplink}/disable_ipv6");
     if Path::new(&without).exists() {
-        fs_err::write(without, "1").map_err(|error| fault::io(doing, &error))?;
+        fs_err::write(without, "1").map_err(|error| error::io(doing, &error))?;
     }
     // Where it cannot be set, nodes are reached later.
     let _ = fs_err::write(format!("{NEIGHBOURS}/{uplink}/retrans_time_ms"), ASK);
@@ -197,32 +197,32 @@ pub(super) fn up(realm: &Realm) -> Result<Network, PortError> {
         rules += &rules_ipv6(&table, &uplink);
     }
     run_with("nft", &["-f", "-"], &rules).map_err(program)?;
-    forward().map_err(|error| fault::io(doing, &error))?;
+    forward().map_err(|error| error::io(doing, &error))?;
     Ok(network)
 }
 
 /// Tells whether the links of the network are there; rules and addresses are not looked at.
-pub(super) fn is_linked(realm: &Realm) -> bool {
-    has_namespace(&realm.netns()) && alias(&realm.uplink()) == mark(realm)
+pub(super) fn is_linked(instance: &Instance) -> bool {
+    has_namespace(&instance.netns()) && alias(&instance.uplink()) == mark(instance)
 }
 
 /// Takes the network down. What is gone already is no error. The caller holds the realm.
-pub(super) fn down(realm: &Realm) -> Result<(), PortError> {
+pub(super) fn down(instance: &Instance) -> Result<(), PortError> {
     let doing = "take down the network of the local host";
-    let program = |error| fault::program(doing, &error);
-    let (netns, uplink, table) = (realm.netns(), realm.uplink(), realm.table());
+    let program = |error| error::program(doing, &error);
+    let (netns, uplink, table) = (instance.netns(), instance.uplink(), instance.table());
     for family in ["ip", "ip6"] {
         let _ = run("nft", &["delete", "table", family, &table]);
     }
-    if Path::new("/sys/class/net").join(&uplink).exists() && alias(&uplink) == mark(realm) {
+    if Path::new("/sys/class/net").join(&uplink).exists() && alias(&uplink) == mark(instance) {
         run("ip", &["link", "delete", &uplink]).map_err(program)?;
     }
     if has_namespace(&netns) {
         run("ip", &["netns", "delete", &netns]).map_err(program)?;
     }
-    leave_shared()?;
-    match fs_err::remove_file(realm.network()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(fault::io(doing, &error)),
+    remove_shared_lock()?;
+    match fs_err::remove_file(instance.network()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error::io(doing, &error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -236,7 +236,7 @@ pub(super) fn plug(
     mac: &str,
 ) -> Result<(), PortError> {
     let doing = format!("connect `{part}` to the network");
-    let program = |error| fault::program(&doing, &error);
+    let program = |error| error::program(&doing, &error);
     unplug(part)?;
     run("ip", &["netns", "add", part]).map_err(program)?;
     run("ip", &["-n", part, "link", "set", "lo", "up"]).map_err(program)?;
@@ -259,7 +259,7 @@ pub(super) fn unplug(part: &str) -> Result<(), PortError> {
     let doing = format!("disconnect `{part}` from the network");
     run("ip", &["netns", "delete", part])
         .map(|_| ())
-        .map_err(|error| fault::program(&doing, &error))
+        .map_err(|error| error::program(&doing, &error))
 }
 
 /// Gives a virtual machine a link on the bridge. `outer` is the bridge's own namespace.
@@ -271,7 +271,7 @@ pub(super) fn tap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
         &["tuntap", "add", "dev", link, "mode", "tap"][..],
         &["link", "set", link, "master", BRIDGE, "up"][..],
     ] {
-        run("ip", &[&namespace, words].concat()).map_err(|error| fault::program(&doing, &error))?;
+        run("ip", &[&namespace, words].concat()).map_err(|error| error::program(&doing, &error))?;
     }
     Ok(())
 }
@@ -282,7 +282,7 @@ pub(super) fn untap(outer: Option<&str>, link: &str) -> Result<(), PortError> {
     if outer.is_some_and(|outer| !has_namespace(outer)) {
         return Ok(());
     }
-    let program = |error| fault::program(&doing, &error);
+    let program = |error| error::program(&doing, &error);
     if !links(outer)
         .map_err(program)?
         .iter()
@@ -322,10 +322,10 @@ pub(super) fn namespaces(prefix: &str) -> Vec<String> {
 }
 
 /// Tells whether anything of the network is there.
-pub(super) fn is_there(realm: &Realm) -> bool {
-    has_namespace(&realm.netns())
-        || Path::new("/sys/class/net").join(realm.uplink()).exists()
-        || run("nft", &["list", "table", "ip", &realm.table()]).is_ok()
+pub(super) fn is_there(instance: &Instance) -> bool {
+    has_namespace(&instance.netns())
+        || Path::new("/sys/class/net").join(instance.uplink()).exists()
+        || run("nft", &["list", "table", "ip", &instance.table()]).is_ok()
 }
 
 /// Returns the machine's name servers, as far as others can ask them.
@@ -406,7 +406,7 @@ struct Link {
     kind: String,
 }
 
-fn links(namespace: Option<&str>) -> Result<Vec<Link>, crate::process::Failed> {
+fn links(namespace: Option<&str>) -> Result<Vec<Link>, crate::process::ProgramError> {
     let mut arguments = namespace.map_or_else(Vec::new, |name| vec!["-n", name]);
     arguments.extend(["-d", "-j", "link", "show"]);
     let text = run("ip", &arguments)?;
@@ -425,8 +425,8 @@ fn has_namespace(name: &str) -> bool {
     Path::new("/run/netns").join(name).exists()
 }
 
-fn mark(realm: &Realm) -> String {
-    format!("homestak {}", realm.root().display())
+fn mark(instance: &Instance) -> String {
+    format!("homestak {}", instance.root().display())
 }
 
 fn alias(link: &str) -> String {
@@ -466,7 +466,7 @@ fn networks(routes: &str) -> Vec<(Ipv4Addr, u8)> {
 
 fn shared_lock(doing: &str) -> Result<Lock, PortError> {
     let patience = Timeouts::default().of(Limit::Lock);
-    Lock::take(&Path::new(SHARED).join("lock"), patience).map_err(|error| fault::io(doing, &error))
+    Lock::take(&Path::new(SHARED).join("lock"), patience).map_err(|error| error::io(doing, &error))
 }
 
 /// Lets the machine forward, when it does not. Answers come in on links that are not ours, so that
@@ -480,7 +480,7 @@ fn forward() -> std::io::Result<()> {
 }
 
 /// Removes the lock that local hosts of the machine share; whoever waits for it makes another.
-fn leave_shared() -> Result<(), PortError> {
+fn remove_shared_lock() -> Result<(), PortError> {
     let shared = Path::new(SHARED);
     if shared.exists() {
         let _turn = shared_lock("take down what local hosts share")?;
@@ -523,11 +523,11 @@ mod tests {
     #[test]
     fn neither_the_gateway_nor_the_ends_are_given_to_nodes() {
         let network = Network::new(Ipv4Addr::new(10, 77, 0, 0));
-        assert_eq!(network.nth(0), Ipv4Addr::new(10, 77, 0, 2));
+        assert_eq!(network.address_at(0), Ipv4Addr::new(10, 77, 0, 2));
         assert_eq!(
-            network.nth(network.places() - 1),
+            network.address_at(network.capacity() - 1),
             Ipv4Addr::new(10, 77, 15, 254)
         );
-        assert!(!network.offers(network.gateway()));
+        assert!(!network.is_assignable(network.gateway()));
     }
 }

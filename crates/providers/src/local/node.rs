@@ -17,8 +17,8 @@ use homestak_engine::ports::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::realm::{Realm, is_node};
-use super::{fault, tree};
+use super::instance::{Instance, is_node};
+use super::{error, tree};
 
 /// The file that a node's keeper holds for as long as the node runs.
 const HELD: &str = "running";
@@ -137,20 +137,20 @@ impl Node {
 }
 
 /// Returns every node that is there, by id.
-pub(super) fn all(realm: &Realm) -> Result<Vec<Node>, PortError> {
+pub(super) fn all(instance: &Instance) -> Result<Vec<Node>, PortError> {
     let doing = "look at the nodes";
-    let entries = match fs_err::read_dir(realm.nodes()) {
+    let entries = match fs_err::read_dir(instance.nodes()) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(fault::io(doing, &error)),
+        Err(error) => return Err(error::io(doing, &error)),
     };
     let mut nodes = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| fault::io(doing, &error))?;
+        let entry = entry.map_err(|error| error::io(doing, &error))?;
         let name = entry.file_name();
         // What is being made or removed has another name.
         if let Some(uuid) = name.to_str().and_then(GuestUuid::new)
-            && let Some(node) = read(realm, &uuid)?
+            && let Some(node) = read(instance, &uuid)?
         {
             nodes.push(node);
         }
@@ -160,13 +160,13 @@ pub(super) fn all(realm: &Realm) -> Result<Vec<Node>, PortError> {
 }
 
 /// Returns a node, if it is there.
-pub(super) fn read(realm: &Realm, uuid: &GuestUuid) -> Result<Option<Node>, PortError> {
-    let path = realm.node(uuid).join("node.json");
+pub(super) fn read(instance: &Instance, uuid: &GuestUuid) -> Result<Option<Node>, PortError> {
+    let path = instance.node(uuid).join("node.json");
     let doing = format!("read {}", path.display());
     let text = match fs_err::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fault::io(&doing, &error)),
+        Err(error) => return Err(error::io(&doing, &error)),
     };
     let node = serde_json::from_slice(&text).map_err(|error| {
         PortError::refused(
@@ -179,29 +179,29 @@ pub(super) fn read(realm: &Realm, uuid: &GuestUuid) -> Result<Option<Node>, Port
 }
 
 /// Returns what a guest is kept under: its identity, unless that was given to it later.
-pub(super) fn key(realm: &Realm, guest: &GuestUuid) -> Result<GuestUuid, PortError> {
-    if realm.node(guest).exists() {
+pub(super) fn key(instance: &Instance, guest: &GuestUuid) -> Result<GuestUuid, PortError> {
+    if instance.node(guest).exists() {
         return Ok(guest.clone());
     }
-    let mut nodes = all(realm)?.into_iter();
+    let mut nodes = all(instance)?.into_iter();
     let node = nodes.find(|node| node.guest() == guest);
     Ok(node.map_or_else(|| guest.clone(), |node| node.uuid))
 }
 
 /// Returns the node of a guest, if it is there under its identity and its id.
-pub(super) fn of(realm: &Realm, guest: &GuestRef) -> Result<Option<Node>, PortError> {
-    let node = read(realm, &key(realm, &guest.uuid)?)?;
+pub(super) fn of(instance: &Instance, guest: &GuestRef) -> Result<Option<Node>, PortError> {
+    let node = read(instance, &key(instance, &guest.uuid)?)?;
     Ok(node.filter(|node| {
         *node.guest() == guest.uuid && guest.vmid.is_none_or(|id| id == node.vmid.into())
     }))
 }
 
 /// Makes the directory of a node, whole or not at all.
-pub(super) fn make(realm: &Realm, node: &Node) -> Result<(), PortError> {
+pub(super) fn make(instance: &Instance, node: &Node) -> Result<(), PortError> {
     let doing = format!("make node `{}`", node.name);
-    let io = |error: std::io::Error| fault::io(&doing, &error);
-    let new = realm.nodes().join(format!(".new-{}", node.uuid));
-    crate::private::directory(&realm.nodes()).map_err(io)?;
+    let io = |error: std::io::Error| error::io(&doing, &error);
+    let new = instance.nodes().join(format!(".new-{}", node.uuid));
+    crate::private::directory(&instance.nodes()).map_err(io)?;
     // What a killed one left there.
     remove_tree(&new).map_err(io)?;
     for part in ["upper", "work", "root"] {
@@ -214,21 +214,21 @@ pub(super) fn make(realm: &Realm, node: &Node) -> Result<(), PortError> {
     }
     set_mode(&new, 0o700).map_err(io)?;
     write_record(&new.join("node.json"), node).map_err(io)?;
-    durable::rename(&new, &realm.node(&node.uuid)).map_err(io)
+    durable::rename(&new, &instance.node(&node.uuid)).map_err(io)
 }
 
 /// Changes the record of a node.
-pub(super) fn change(realm: &Realm, node: &Node) -> Result<(), PortError> {
+pub(super) fn change(instance: &Instance, node: &Node) -> Result<(), PortError> {
     let doing = format!("change node `{}`", node.name);
-    let path = realm.node(&node.uuid).join("node.json");
-    write_record(&path, node).map_err(|error| fault::io(&doing, &error))
+    let path = instance.node(&node.uuid).join("node.json");
+    write_record(&path, node).map_err(|error| error::io(&doing, &error))
 }
 
 /// Removes the directory of a node: it is gone from the list first.
-pub(super) fn remove(realm: &Realm, uuid: &GuestUuid) -> std::io::Result<()> {
-    let gone = realm.nodes().join(format!(".gone-{uuid}"));
+pub(super) fn remove(instance: &Instance, uuid: &GuestUuid) -> std::io::Result<()> {
+    let gone = instance.nodes().join(format!(".gone-{uuid}"));
     remove_tree(&gone)?;
-    match durable::rename(&realm.node(uuid), &gone) {
+    match durable::rename(&instance.node(uuid), &gone) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -237,7 +237,7 @@ pub(super) fn remove(realm: &Realm, uuid: &GuestUuid) -> std::io::Result<()> {
 }
 
 /// Removes from a directory what is called so, and the directory when nothing else is in it.
-pub(super) fn remove_known(
+pub(super) fn remove_matching(
     directory: &std::path::Path,
     known: impl Fn(&str) -> bool,
 ) -> std::io::Result<()> {
@@ -248,12 +248,12 @@ pub(super) fn remove_known(
         }
     }
     match fs_err::remove_dir(directory) {
-        Err(error) if !is_kept(&error) => Err(error),
+        Err(error) if !is_not_empty_or_missing(&error) => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-fn is_kept(error: &std::io::Error) -> bool {
+fn is_not_empty_or_missing(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{DirectoryNotEmpty, NotFound};
     matches!(error.kind(), DirectoryNotEmpty | NotFound)
 }
@@ -277,8 +277,8 @@ pub(super) fn remove_tree(path: &std::path::Path) -> std::io::Result<()> {
 }
 
 /// Returns directories of nodes that were being made or removed when someone was killed.
-pub(super) fn half_made(realm: &Realm) -> Vec<PathBuf> {
-    let Ok(entries) = fs_err::read_dir(realm.nodes()) else {
+pub(super) fn incomplete(instance: &Instance) -> Vec<PathBuf> {
+    let Ok(entries) = fs_err::read_dir(instance.nodes()) else {
         return Vec::new();
     };
     let entries = entries.filter_map(Result::ok);

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::cgroup::Hierarchies;
+use super::instance::Instance;
 use super::net;
-use super::realm::Realm;
 use crate::finding::{Finding, Severity};
 use crate::process;
 
@@ -28,31 +28,31 @@ const ROOM: u64 = 2 << 30;
 const OVERLAY: u64 = 0x794c_7630;
 
 /// Checks the machine.
-pub fn check(realm: &Realm) -> Vec<Finding> {
+pub fn check(instance: &Instance) -> Vec<Finding> {
     let mut found = vec![root(), packages()];
     found.push(kernel());
     let is_root = rustix::process::geteuid().is_root();
-    let probe = is_root.then(|| super::isolation::probe(&realm.images()));
+    let probe = is_root.then(|| super::isolation::probe(&instance.images()));
     found.push(users(probe));
     found.push(limits());
-    found.extend(directory(realm, is_root));
-    found.extend(storage(realm));
+    found.extend(directory(instance, is_root));
+    found.extend(storage(instance));
     found.push(names());
     found
 }
 
 /// Checks that nodes can have the fixed addresses that they ask for.
-pub fn check_addresses(realm: &Realm, asked: &[(&str, IpAddr)]) -> Vec<Finding> {
+pub fn check_addresses(instance: &Instance, asked: &[(&str, IpAddr)]) -> Vec<Finding> {
     let check = "addresses";
     if asked.is_empty() {
         return Vec::new();
     }
-    let network = match net::expected(realm) {
+    let network = match net::expected(instance) {
         Ok(network) => network,
         Err(error) => return vec![finding(Severity::Unknown, check, error.to_string(), "")],
     };
     let outside = asked.iter().filter(|(_, address)| match address {
-        IpAddr::V4(address) => !network.offers(*address),
+        IpAddr::V4(address) => !network.is_assignable(*address),
         IpAddr::V6(_) => true,
     });
     let outside = outside.map(|(node, address)| {
@@ -153,18 +153,18 @@ fn kernel() -> Finding {
             .lines()
             .any(|line| line.split_whitespace().last() == Some(name))
     };
-    let mut lacks = Vec::new();
+    let mut missing_controllers = Vec::new();
     if !has("overlay") && process::run("modprobe", &["overlay"]).is_err() {
-        lacks.push("overlayfs");
+        missing_controllers.push("overlayfs");
     }
     let namespaces = ["mnt", "net", "pid", "uts", "ipc"];
     if namespaces
         .iter()
         .any(|name| !Path::new("/proc/self/ns").join(name).exists())
     {
-        lacks.push("namespaces");
+        missing_controllers.push("namespaces");
     }
-    if lacks.is_empty() {
+    if missing_controllers.is_empty() {
         return finding(
             Severity::Good,
             check,
@@ -175,7 +175,7 @@ fn kernel() -> Finding {
     finding(
         Severity::Failure,
         check,
-        format!("the kernel lacks {}", lacks.join(", ")),
+        format!("the kernel lacks {}", missing_controllers.join(", ")),
         "use a Debian kernel, or `-H sim`",
     )
 }
@@ -219,8 +219,8 @@ fn limits() -> Finding {
             fix,
         );
     }
-    let lacks = hierarchies.lacks();
-    if lacks.is_empty() {
+    let missing_controllers = hierarchies.missing_controllers();
+    if missing_controllers.is_empty() {
         return finding(
             Severity::Good,
             check,
@@ -228,7 +228,10 @@ fn limits() -> Finding {
             "",
         );
     }
-    let detail = format!("nodes are not limited in: {}", lacks.join(", "));
+    let detail = format!(
+        "nodes are not limited in: {}",
+        missing_controllers.join(", ")
+    );
     finding(
         Severity::Warning,
         check,
@@ -238,13 +241,13 @@ fn limits() -> Finding {
 }
 
 /// Says why the root directory is not used, as everything that uses it would.
-fn directory(realm: &Realm, is_root: bool) -> Option<Finding> {
-    let refusal = realm.is_marked().err()?;
+fn directory(instance: &Instance, is_root: bool) -> Option<Finding> {
+    let refusal = instance.check_marker().err()?;
     let severity = match is_root {
         true => Severity::Failure,
         false => Severity::Unknown,
     };
-    let root = realm.root().display();
+    let root = instance.root().display();
     let detail = format!("{root} is not used: {}", refusal.detail);
     let fix = match refusal.hint.as_str() {
         "" if is_root => "set HOMESTAK_LOCAL_ROOT to a directory of its own",
@@ -254,9 +257,9 @@ fn directory(realm: &Realm, is_root: bool) -> Option<Finding> {
     Some(finding(severity, "directory", detail, fix))
 }
 
-fn storage(realm: &Realm) -> Vec<Finding> {
+fn storage(instance: &Instance) -> Vec<Finding> {
     let check = "storage";
-    let place = super::existing(realm.root());
+    let place = super::existing(instance.root());
     let shown = place.display();
     let kind =
         rustix::fs::statfs(place).map(|found| u64::try_from(found.f_type).unwrap_or_default());
@@ -331,8 +334,8 @@ mod tests {
     fn a_root_that_everything_else_refuses_is_not_ready() {
         let place = tempfile::tempdir().unwrap();
         let severity = |path: &Path, is_root| {
-            let realm = Realm::at(path).unwrap();
-            directory(&realm, is_root).map(|found| found.severity)
+            let instance = Instance::at(path).unwrap();
+            directory(&instance, is_root).map(|found| found.severity)
         };
         assert_eq!(severity(place.path(), true), None);
         assert_eq!(severity(&place.path().join("new"), true), None);

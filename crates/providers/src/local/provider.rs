@@ -51,7 +51,7 @@ impl Local {
     ) -> Result<T, PortError> {
         self.off(move |local| {
             if let Some(fence) = fence() {
-                local.realm.admit(&fence)?;
+                local.instance.admit(&fence)?;
             }
             call(local)
         })
@@ -71,12 +71,12 @@ impl Provider for Local {
     }
 
     async fn observe(&self) -> Result<Inventory, PortError> {
-        self.off(Self::everything).await
+        self.off(Self::observe_all).await
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
         let guest = guest.clone();
-        self.off(move |local| local.one(&guest)).await
+        self.off(move |local| local.inspect_node(&guest)).await
     }
 
     async fn lease(
@@ -85,34 +85,36 @@ impl Provider for Local {
         asked: Option<IpAddr>,
     ) -> Result<Option<Leased>, PortError> {
         let uuid = uuid.clone();
-        self.change_off(move |local| local.leased(&uuid, asked))
+        self.change_off(move |local| local.lease_address(&uuid, asked))
             .await
     }
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.make(&guest)).await
+        self.change_off(move |local| local.create_node(&guest))
+            .await
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.boot(&guest)).await
+        self.change_off(move |local| local.start_node(&guest)).await
     }
 
     async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
         let guest = guest.clone();
-        let found = self.off(move |local| local.reach(&guest)).await;
+        let found = self.off(move |local| local.find_address(&guest)).await;
         found.map(Reach::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.discard(&guest)).await
+        self.change_off(move |local| local.discard_first_boot_data(&guest))
+            .await
     }
 
     async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.enlarge(&guest, size))
+        self.change_off(move |local| local.grow_node_disk(&guest, size))
             .await
     }
 
@@ -130,29 +132,34 @@ impl Provider for Local {
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
         let guest = guest.clone();
         // A guest that was asked to shut down does so whether or not anyone waits for it.
-        leavable(ROOM, self.change_off(move |local| local.end(&guest, halt))).await
+        leavable(
+            ROOM,
+            self.change_off(move |local| local.stop_node(&guest, halt)),
+        )
+        .await
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
         let guest = guest.clone();
-        self.change_off(move |local| local.take_away(&guest)).await
+        self.change_off(move |local| local.destroy_node(&guest))
+            .await
     }
 
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
         let (guest, to) = (guest.clone(), to.clone());
-        self.change_off(move |local| local.mark_again(&guest, &to))
+        self.change_off(move |local| local.reidentify_node(&guest, &to))
             .await
     }
 
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
         let name = image_name(&image.file);
-        if !Images::knows(name) {
+        if !Images::is_known(name) {
             return Err(unknown(name));
         }
         let (name, kind) = (name.to_owned(), image.kind);
         self.off(move |local| {
-            let disk = !local.wants_disk(kind) || local.images.present_disk(&name).is_some();
-            Ok(disk && local.images.present(&name).is_some())
+            let disk = !local.wants_disk(kind) || local.images.current_disk(&name).is_some();
+            Ok(disk && local.images.current_tree(&name).is_some())
         })
         .await
     }
@@ -165,13 +172,14 @@ impl Provider for Local {
                 listener.hear(None, Remark::Image { name, what });
             }
         };
-        self.change_off(|local| local.realm.claim()).await?;
-        let failed =
-            |error: crate::image::ImageError| error.into_port(&format!("make the image `{name}`"));
+        self.change_off(|local| local.instance.claim()).await?;
+        let failed = |error: crate::image::ImageError| {
+            error.into_port_error(&format!("make the image `{name}`"))
+        };
         let made = async {
-            self.images.ensure(name, &say).await?;
+            self.images.ensure_tree(name, &say).await?;
             if self.wants_disk(image.kind) {
-                self.images.disk(name, &say).await?;
+                self.images.ensure_disk(name, &say).await?;
             }
             Ok(())
         };

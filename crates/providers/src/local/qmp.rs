@@ -21,14 +21,14 @@ pub(super) const SERIAL: &str = "serial.sock";
 /// How long one answer may take. QEMU answers at once; an emulated machine that boots does not.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether a script has ended.
-const BETWEEN: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Lines of JSON, both ways.
-struct Lines {
+struct JsonStream {
     reader: BufReader<UnixStream>,
 }
 
-impl Lines {
+impl JsonStream {
     fn open(directory: &Path, socket: &str) -> std::io::Result<Self> {
         // Through the directory's own number: a path of a socket has at most 107 letters.
         let held = fs_err::File::open(directory)?;
@@ -49,7 +49,7 @@ impl Lines {
     fn receive(&mut self) -> std::io::Result<Json> {
         let mut line = Vec::new();
         // A machine could go on without an end; no answer is that long.
-        let mut reader = (&mut self.reader).take(crate::ssh::LARGEST as u64);
+        let mut reader = (&mut self.reader).take(crate::ssh::MAX_OUTPUT as u64);
         if reader.read_until(b'\n', &mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
@@ -59,7 +59,7 @@ impl Lines {
     }
 
     /// Sends a command and returns what comes back; events in between are passed over.
-    fn ask(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
+    fn execute(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
         let mut call = json!({ "execute": command });
         if !arguments.is_null() {
             call["arguments"] = arguments.clone();
@@ -79,36 +79,36 @@ impl Lines {
 }
 
 /// QEMU itself.
-pub(super) struct Qmp(Lines);
+pub(super) struct Qmp(JsonStream);
 
 impl Qmp {
     /// Connects to the QEMU of a node.
     pub(super) fn open(directory: &Path) -> std::io::Result<Self> {
-        let mut lines = Lines::open(directory, QMP)?;
+        let mut lines = JsonStream::open(directory, QMP)?;
         lines.receive()?;
-        lines.ask("qmp_capabilities", &Json::Null)?;
+        lines.execute("qmp_capabilities", &Json::Null)?;
         Ok(Self(lines))
     }
 
     /// Carries out a command.
-    pub(super) fn ask(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
-        self.0.ask(command, arguments)
+    pub(super) fn execute(&mut self, command: &str, arguments: &Json) -> std::io::Result<Json> {
+        self.0.execute(command, arguments)
     }
 
     /// Returns what the machine does, such as `running` or `inmigrate`.
     pub(super) fn status(&mut self) -> std::io::Result<String> {
-        let answer = self.ask("query-status", &Json::Null)?;
+        let answer = self.execute("query-status", &Json::Null)?;
         Ok(answer["status"].as_str().unwrap_or_default().to_owned())
     }
 }
 
 /// The agent inside the machine.
-pub(super) struct Agent(Lines);
+pub(super) struct GuestAgent(JsonStream);
 
-impl Agent {
+impl GuestAgent {
     /// Connects, and makes sure that what comes back belongs to what is asked.
     pub(super) fn open(directory: &Path) -> std::io::Result<Self> {
-        let mut lines = Lines::open(directory, AGENT)?;
+        let mut lines = JsonStream::open(directory, AGENT)?;
         let mark = u32::from_le_bytes(
             *uuid::Uuid::new_v4()
                 .as_bytes()
@@ -126,7 +126,7 @@ impl Agent {
 
     /// Runs a script in the machine as root, and returns what it printed.
     pub(super) fn run(&mut self, script: &str, patience: Duration) -> std::io::Result<String> {
-        let started = self.0.ask(
+        let started = self.0.execute(
             "guest-exec",
             &json!({
                 "path": "/bin/sh",
@@ -135,11 +135,13 @@ impl Agent {
             }),
         )?;
         let pid = started["pid"].clone();
-        let looks = patience.as_millis() / BETWEEN.as_millis();
+        let looks = patience.as_millis() / POLL_INTERVAL.as_millis();
         for _ in 0..=looks {
-            let state = self.0.ask("guest-exec-status", &json!({ "pid": pid }))?;
+            let state = self
+                .0
+                .execute("guest-exec-status", &json!({ "pid": pid }))?;
             if state["exited"] != true {
-                std::thread::sleep(BETWEEN);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             }
             let text = |key: &str| {
@@ -199,7 +201,7 @@ mod tests {
         let mut qmp = Qmp::open(dir.path()).expect("it answers");
         assert_eq!(qmp.status().expect("a status"), "running");
         let error = qmp
-            .ask("eject", &json!({ "id": "x" }))
+            .execute("eject", &json!({ "id": "x" }))
             .expect_err("refused");
         assert_eq!(error.to_string(), "eject: no such device");
     }
@@ -213,7 +215,7 @@ mod tests {
             "{\"return\": {\"exited\": true, \"exitcode\": 0, \"out-data\": \"aGkK\"}}\n",
         ];
         serve(dir.path(), AGENT, "", &answers);
-        let mut agent = Agent::open(dir.path()).expect("it answers");
+        let mut agent = GuestAgent::open(dir.path()).expect("it answers");
         let said = agent.run("echo hi", PATIENCE).expect("it ran");
         assert_eq!(said, "hi\n");
     }
@@ -227,7 +229,7 @@ mod tests {
             "{\"return\": {\"exited\": true, \"exitcode\": 2, \"err-data\": \"YQpubyB1c2VyCg==\"}}\n",
         ];
         serve(dir.path(), AGENT, "", &answers);
-        let mut agent = Agent::open(dir.path()).expect("it answers");
+        let mut agent = GuestAgent::open(dir.path()).expect("it answers");
         let error = agent.run("false", PATIENCE).expect_err("it failed");
         assert!(error.to_string().ends_with("said: no user"), "{error}");
     }

@@ -15,41 +15,44 @@ use homestak_engine::ports::{
     NewGuest, NewIdentity, ObservedGuest, PortError, Provider, Reach, Sent,
 };
 
-use super::wire::{Call, Reply, Request};
+use super::protocol::{RemoteCall, RemoteReply, RemoteRequest};
 
 /// Carries a text into a node and the answer back.
 #[async_trait]
-pub trait Carrier: Send + Sync {
+pub trait RemoteTransport: Send + Sync {
     /// Hands a text to the program inside and returns what it prints.
-    async fn carry(&self, text: String) -> Result<String, PortError>;
+    async fn exchange(&self, text: String) -> Result<String, PortError>;
 }
 
 /// A local host inside a node.
-pub struct Remote {
-    carrier: Box<dyn Carrier>,
+pub struct RemoteHost {
+    transport: Box<dyn RemoteTransport>,
     outermost: Arc<dyn Provider>,
 }
 
-impl Remote {
+impl RemoteHost {
     /// Opens the host behind a carrier. Addresses and images come from the outermost host.
-    pub fn new(carrier: Box<dyn Carrier>, outermost: Arc<dyn Provider>) -> Self {
-        Self { carrier, outermost }
+    pub fn new(transport: Box<dyn RemoteTransport>, outermost: Arc<dyn Provider>) -> Self {
+        Self {
+            transport,
+            outermost,
+        }
     }
 
-    async fn ask(&self, request: Request) -> Result<Reply, PortError> {
+    async fn ask(&self, request: RemoteRequest) -> Result<RemoteReply, PortError> {
         let doing = "ask the host inside a node";
-        let call = Call {
+        let call = RemoteCall {
             fence: fence(),
             request,
         };
         let text = serde_json::to_string(&call).map_err(|error| PortError::bug(doing, &error))?;
-        let answer = self.carrier.carry(text).await?;
+        let answer = self.transport.exchange(text).await?;
         match serde_json::from_str(answer.trim()).and_then(|mut answer| {
             // Names and messages in it are a node's own.
             escape_json(&mut answer, ForeignText::line);
             serde_json::from_value(answer)
         }) {
-            Ok(Reply::Failed(error)) => Err(error),
+            Ok(RemoteReply::Failed(error)) => Err(error),
             Ok(reply) => Ok(reply),
             Err(error) => Err(PortError {
                 class: Class::Unreachable { sent: Sent::Maybe },
@@ -58,7 +61,7 @@ impl Remote {
         }
     }
 
-    async fn done(&self, request: Request) -> Result<(), PortError> {
+    async fn done(&self, request: RemoteRequest) -> Result<(), PortError> {
         self.ask(request).await.map(|_| ())
     }
 }
@@ -77,18 +80,24 @@ macro_rules! expect {
 }
 
 #[async_trait]
-impl Provider for Remote {
+impl Provider for RemoteHost {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
-        expect!(self.ask(Request::Capabilities).await?, Reply::Capabilities)
+        expect!(
+            self.ask(RemoteRequest::Capabilities).await?,
+            RemoteReply::Capabilities
+        )
     }
 
     async fn observe(&self) -> Result<Inventory, PortError> {
-        expect!(self.ask(Request::Observe).await?, Reply::Observed)
+        expect!(
+            self.ask(RemoteRequest::Observe).await?,
+            RemoteReply::Observed
+        )
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        let request = Request::Inspect(guest.clone());
-        let seen = expect!(self.ask(request).await?, Reply::Inspected);
+        let request = RemoteRequest::Inspect(guest.clone());
+        let seen = expect!(self.ask(request).await?, RemoteReply::Inspected);
         seen.map(|seen| seen.map(|guest| *guest))
     }
 
@@ -101,45 +110,46 @@ impl Provider for Remote {
     }
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
-        let request = Request::Create(Box::new(guest.clone()));
-        expect!(self.ask(request).await?, Reply::Created)
+        let request = RemoteRequest::Create(Box::new(guest.clone()));
+        expect!(self.ask(request).await?, RemoteReply::Created)
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.done(Request::Start(guest.clone())).await
+        self.done(RemoteRequest::Start(guest.clone())).await
     }
 
     async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
-        let request = Request::Address(guest.clone());
-        let found = expect!(self.ask(request).await?, Reply::Address);
+        let request = RemoteRequest::Address(guest.clone());
+        let found = expect!(self.ask(request).await?, RemoteReply::Address);
         found.map(Reach::from)
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.done(Request::DiscardSeed(guest.clone())).await
+        self.done(RemoteRequest::DiscardSeed(guest.clone())).await
     }
 
     async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
-        self.done(Request::GrowDisk(guest.clone(), size)).await
+        self.done(RemoteRequest::GrowDisk(guest.clone(), size))
+            .await
     }
 
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
-        self.done(Request::Reshape(guest.clone(), cores, memory))
+        self.done(RemoteRequest::Reshape(guest.clone(), cores, memory))
             .await
     }
 
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
-        self.done(Request::Stop(guest.clone(), halt)).await
+        self.done(RemoteRequest::Stop(guest.clone(), halt)).await
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
-        self.done(Request::Destroy(guest.clone())).await?;
+        self.done(RemoteRequest::Destroy(guest.clone())).await?;
         // What it had of the outermost host: there it is only an address.
         self.outermost.destroy(guest).await
     }
 
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
-        self.done(Request::Reidentify(guest.clone(), to.clone()))
+        self.done(RemoteRequest::Reidentify(guest.clone(), to.clone()))
             .await?;
         self.outermost.reidentify(guest, to).await
     }
@@ -149,8 +159,8 @@ impl Provider for Remote {
             return Ok(false);
         }
         expect!(
-            self.ask(Request::HasImage(image.clone())).await?,
-            Reply::HasImage
+            self.ask(RemoteRequest::HasImage(image.clone())).await?,
+            RemoteReply::HasImage
         )
     }
 

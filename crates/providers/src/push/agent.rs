@@ -11,7 +11,7 @@ use homestak_api::runtime::{Clock as _, WallClock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::fault::PushError;
+use super::error::PushError;
 use crate::ssh::Ssh;
 
 /// Where nodes keep it.
@@ -29,14 +29,14 @@ pub(super) const AS_ROOT: &str = "$([ \"$(id -u)\" = 0 ] || echo sudo -n)";
 
 /// The agent's program.
 #[derive(Clone, Debug)]
-pub struct Agent {
+pub struct AgentBinary {
     file: PathBuf,
     digest: String,
 }
 
 /// What a program added up to, and how to tell that it is still the same.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Known {
+struct CachedDigest {
     file: PathBuf,
     bytes: u64,
     inode: u64,
@@ -44,23 +44,23 @@ struct Known {
     digest: String,
 }
 
-impl Agent {
-    /// Finds out what the program adds up to: reads it, unless `memory` knows that very file. A
+impl AgentBinary {
+    /// Finds out what the program adds up to: reads it, unless `cache` knows that very file. A
     /// memory that is wrong is found out by the next node that gets the program.
-    pub fn read(file: &Path, memory: &Path) -> Result<Self, PushError> {
+    pub fn read(file: &Path, cache: &Path) -> Result<Self, PushError> {
         let no_agent = |error: std::io::Error| PushError::NoAgent {
             said: error.to_string(),
         };
         let now = fs_err::metadata(file).map_err(no_agent)?;
-        let with = |digest| Known {
+        let with = |digest| CachedDigest {
             file: file.to_owned(),
             bytes: now.len(),
             inode: now.ino(),
             changed: (now.ctime(), now.ctime_nsec()),
             digest,
         };
-        let known = fs_err::read(memory).ok();
-        let known = known.and_then(|text| serde_json::from_slice::<Known>(&text).ok());
+        let known = fs_err::read(cache).ok();
+        let known = known.and_then(|text| serde_json::from_slice::<CachedDigest>(&text).ok());
         if let Some(known) = known.filter(|known| *known == with(known.digest.clone())) {
             return Ok(Self {
                 file: known.file,
@@ -74,7 +74,7 @@ impl Agent {
         let known = with(digest.clone());
         let is_old = WallClock.now().as_second() - known.changed.0 > SETTLED;
         if let (true, Ok(text)) = (is_old, serde_json::to_vec(&known)) {
-            _ = durable::write(memory, &text, Access::PRIVATE);
+            _ = durable::write(cache, &text, Access::PRIVATE);
         }
         Ok(Self {
             file: file.to_owned(),
@@ -106,8 +106,8 @@ impl Agent {
         let output = ssh.run(&line, &bytes)?;
         match output.status {
             0 => Ok(()),
-            BROKEN => Err(PushError::Broken),
-            _ => Err(PushError::of_output(&output)),
+            BROKEN => Err(PushError::Corrupted),
+            _ => Err(PushError::from_output(&output)),
         }
     }
 }
@@ -116,41 +116,41 @@ impl Agent {
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
-    use super::{Agent, Known};
+    use super::{AgentBinary, CachedDigest};
 
     #[test]
     fn only_a_program_that_is_the_same_is_not_read_again() {
         let place = tempfile::tempdir().expect("a directory");
-        let (file, memory) = (place.path().join("agent"), place.path().join("agent.json"));
-        let read = || Agent::read(&file, &memory).expect("an agent").digest;
+        let (file, cache) = (place.path().join("agent"), place.path().join("agent.json"));
+        let read = || AgentBinary::read(&file, &cache).expect("an agent").digest;
         fs_err::write(&file, "one").expect("written");
         let one = read();
         // It is too young to be remembered.
-        assert!(!memory.exists());
+        assert!(!cache.exists());
         fs_err::write(&file, "two").expect("written");
         let two = read();
         assert_ne!(two, one);
 
         let now = fs_err::metadata(&file).expect("a file");
-        let mut known = Known {
+        let mut known = CachedDigest {
             file: file.clone(),
             bytes: 3,
             inode: now.ino(),
             changed: (now.ctime(), now.ctime_nsec()),
             digest: "remembered".to_owned(),
         };
-        let remember = |known: &Known| {
+        let remember = |known: &CachedDigest| {
             let text = serde_json::to_vec(known).expect("JSON");
-            fs_err::write(&memory, text).expect("written");
+            fs_err::write(&cache, text).expect("written");
         };
         remember(&known);
         assert_eq!(read(), "remembered");
         known.changed.1 += 1;
         remember(&known);
         assert_eq!(read(), two);
-        fs_err::write(&memory, "garbage").expect("written");
+        fs_err::write(&cache, "garbage").expect("written");
         assert_eq!(read(), two);
         fs_err::remove_file(&file).expect("removed");
-        assert!(Agent::read(&file, &memory).is_err());
+        assert!(AgentBinary::read(&file, &cache).is_err());
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use homestak_api::limit::monotonic;
 use homestak_core::converge::{Event, NumberedEvent};
 
-use super::fault::PushError;
-use super::{Limits, Pusher, agent};
+use super::error::PushError;
+use super::{PushLimits, Pusher, agent};
 use crate::ssh::{Output, Ssh, SshError, Stream};
 
 /// How often a node is tried while another job works on it: for ten minutes and more.
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LOST: i32 = 255;
 
 /// What is known of the work so far.
-struct Known {
+struct JobProgress {
     /// Number of the last event.
     last: u64,
     /// Whether anything differed.
@@ -38,10 +38,10 @@ struct Known {
     n_bytes: usize,
     begun: Duration,
     /// When it said something.
-    heard: Duration,
+    last_output: Duration,
 }
 
-impl Known {
+impl JobProgress {
     fn new() -> Self {
         Self {
             last: 0,
@@ -54,19 +54,19 @@ impl Known {
             n_lines: 0,
             n_bytes: 0,
             begun: monotonic(),
-            heard: monotonic(),
+            last_output: monotonic(),
         }
     }
 
     /// Returns why there is no use in following a node any longer.
-    fn is_useless(&self, limits: &Limits) -> Option<PushError> {
+    fn abort_reason(&self, limits: &PushLimits) -> Option<PushError> {
         let now = monotonic();
         let silent = if self.beats {
             limits.silent
         } else {
             limits.silent_without_beats
         };
-        if now.saturating_sub(self.heard) >= silent {
+        if now.saturating_sub(self.last_output) >= silent {
             let seconds = silent.as_secs();
             return Some(PushError::Silent { seconds });
         }
@@ -79,20 +79,20 @@ impl Known {
         } else {
             return None;
         };
-        Some(PushError::Endless { what })
+        Some(PushError::LimitExceeded { what })
     }
 }
 
 /// A job that is followed.
-struct Job<'a> {
+struct FollowedJob<'a> {
     id: &'a str,
-    known: &'a Mutex<Known>,
+    progress: &'a Mutex<JobProgress>,
     /// Begins to confirm it within so many seconds.
     confirm: &'a (dyn Fn(u64) + Sync),
-    hear: &'a (dyn Fn(&Event) + Sync),
+    observe: &'a (dyn Fn(&Event) + Sync),
     /// Tells whether nobody wants to know any more.
     stop: &'a (dyn Fn() -> bool + Sync),
-    limits: Limits,
+    limits: PushLimits,
 }
 
 impl Pusher {
@@ -104,10 +104,10 @@ impl Pusher {
         ssh: &Ssh,
         after: &Ssh,
         spec: &str,
-        hear: &(dyn Fn(&Event) + Sync),
+        observe: &(dyn Fn(&Event) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
-        self.work(ssh, after, (&["run"], spec), hear, stop)
+        self.work(ssh, after, (&["run"], spec), observe, stop)
     }
 
     /// Makes a node again what its spec before said, which the node has kept. `from` and `to` are
@@ -117,10 +117,10 @@ impl Pusher {
         ssh: &Ssh,
         after: &Ssh,
         (from, to): (&str, &str),
-        hear: &(dyn Fn(&Event) + Sync),
+        observe: &(dyn Fn(&Event) + Sync),
     ) -> Result<bool, PushError> {
         let undo = ["undo", "--from", from, "--to", to];
-        self.work(ssh, after, (&undo, ""), hear, &|| false)
+        self.work(ssh, after, (&undo, ""), observe, &|| false)
     }
 
     fn work(
@@ -128,19 +128,19 @@ impl Pusher {
         ssh: &Ssh,
         after: &Ssh,
         what: (&[&str], &str),
-        hear: &(dyn Fn(&Event) + Sync),
+        observe: &(dyn Fn(&Event) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
         let waiting = || {
             let words = "wait: an earlier job still converges this node".into();
-            hear(&Event::Step { description: words });
+            observe(&Event::Step { description: words });
         };
-        let once = || self.once(ssh, after, what, hear, stop);
-        match after_others(PAUSE, waiting, stop, once) {
+        let once = || self.once(ssh, after, what, observe, stop);
+        match retry_while_busy(PAUSE, waiting, stop, once) {
             // A driver that is gone left it so.
             Err(PushError::Agent { word, .. }) if word == "unconfirmed" => {
                 self.confirm_last(after)?;
-                self.once(ssh, after, what, hear, stop)
+                self.once(ssh, after, what, observe, stop)
             }
             done => done,
         }
@@ -152,37 +152,37 @@ impl Pusher {
         ssh: &Ssh,
         after: &Ssh,
         what: (&[&str], &str),
-        hear: &(dyn Fn(&Event) + Sync),
+        observe: &(dyn Fn(&Event) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, PushError> {
-        let (id, known) = (new_id(), Mutex::new(Known::new()));
+        let (id, progress) = (new_id(), Mutex::new(JobProgress::new()));
         std::thread::scope(|scope| {
             let confirm = |within: u64| {
-                let (known, id) = (&known, &id);
-                scope.spawn(move || self.confirm(after, id, within, known));
+                let (progress, id) = (&progress, &id);
+                scope.spawn(move || self.confirm(after, id, within, progress));
             };
-            let job = Job {
+            let job = FollowedJob {
                 id: &id,
-                known: &known,
+                progress: &progress,
                 confirm: &confirm,
-                hear,
+                observe,
                 stop,
                 limits: self.limits,
             };
-            let done = self.follow_to_the_end(ssh, after, what, &job);
-            locked(&known).left = true;
+            let done = self.follow_job(ssh, after, what, &job);
+            locked(&progress).left = true;
             done
         })
     }
 
-    fn follow_to_the_end(
+    fn follow_job(
         &self,
         ssh: &Ssh,
         after: &Ssh,
         (command, spec): (&[&str], &str),
-        job: &Job<'_>,
+        job: &FollowedJob<'_>,
     ) -> Result<bool, PushError> {
-        let (id, known) = (job.id, job.known);
+        let (id, progress) = (job.id, job.progress);
         let confirm = self.confirm_within.to_string();
         let terms = ["--id", id, "--confirm", &confirm];
         let begin = self.line(&[&["job"], command, &terms].concat());
@@ -190,7 +190,7 @@ impl Pusher {
         let (mut tried, mut tried_in_all, mut is_installed) = (0, 0, false);
         let mut way = ssh;
         loop {
-            let last = locked(known).last;
+            let last = locked(progress).last;
             let line = match last {
                 0 => begin.clone(),
                 last => {
@@ -201,29 +201,29 @@ impl Pusher {
             // The same work is not begun twice, so the spec may be sent again.
             let stdin = if last == 0 { spec } else { "" };
             let followed = job.follow(way, &line, stdin);
-            let known = locked(known);
-            if let Some((success, result)) = &known.ended {
-                return ending(*success, result, &known);
+            let progress = locked(progress);
+            if let Some((success, result)) = &progress.ended {
+                return ending(*success, result, &progress);
             }
-            if known.last > last {
+            if progress.last > last {
                 tried = 0;
             }
-            drop(known);
+            drop(progress);
             match followed {
                 Ok(output) if output.status == agent::MISSING && !is_installed => {
                     self.agent.install(way)?;
                     is_installed = true;
                     continue;
                 }
-                Ok(output) if output.status != LOST => return Err(PushError::of_output(&output)),
-                Err(PushError::Ssh(error)) if !may_come_back(&error, last) => {
+                Ok(output) if output.status != LOST => return Err(PushError::from_output(&output)),
+                Err(PushError::Ssh(error)) if !may_reconnect(&error, last) => {
                     return Err(error.into());
                 }
                 Err(
                     error @ (PushError::NoAgent { .. }
-                    | PushError::Broken
-                    | PushError::Left
-                    | PushError::Endless { .. }
+                    | PushError::Corrupted
+                    | PushError::Abandoned
+                    | PushError::LimitExceeded { .. }
                     | PushError::Silent { .. }),
                 ) => return Err(error),
                 _ => {}
@@ -243,14 +243,14 @@ impl Pusher {
 
     /// Reaches the node on a new connection, which is all that is to be shown, and says so. The node
     /// was given a time, so that it cannot ask for a longer one.
-    fn confirm(&self, after: &Ssh, id: &str, within: u64, known: &Mutex<Known>) {
+    fn confirm(&self, after: &Ssh, id: &str, within: u64, progress: &Mutex<JobProgress>) {
         let line = self.line(&["job", "confirm", "--id", id]);
         let until = monotonic() + Duration::from_secs(within.min(self.confirm_within));
         let is_over = || {
-            let known = locked(known);
-            known.left || known.reverted || known.ended.is_some() || monotonic() >= until
+            let progress = locked(progress);
+            progress.left || progress.reverted || progress.ended.is_some() || monotonic() >= until
         };
-        let after = after.clone().anew().within(super::ANSWER);
+        let after = after.clone().unshared().with_timeout(super::ANSWER);
         while !is_over() {
             match after.run_until(&line, b"", &is_over) {
                 Ok(Some(output)) if output.status != LOST => return,
@@ -260,47 +260,50 @@ impl Pusher {
     }
 }
 
-impl Job<'_> {
+impl FollowedJob<'_> {
     /// Follows the work until the line ends, or there is no use in it.
     fn follow(&self, ssh: &Ssh, line: &str, stdin: &str) -> Result<Output, PushError> {
         let words = Mutex::new(Vec::new());
-        locked(self.known).heard = monotonic();
-        let heard = |stream: Stream, text: &str| {
+        locked(self.progress).last_output = monotonic();
+        let last_output = |stream: Stream, text: &str| {
             let event = match stream {
                 Stream::Out => serde_json::from_str::<NumberedEvent>(text).ok(),
                 Stream::Err => None,
             };
             let is_new = {
-                let mut known = locked(self.known);
-                known.heard = monotonic();
-                known.n_bytes = known.n_bytes.saturating_add(text.len());
-                known.n_lines = known.n_lines.saturating_add(1);
-                event.as_ref().is_some_and(|event| note(&mut known, event))
+                let mut progress = locked(self.progress);
+                progress.last_output = monotonic();
+                progress.n_bytes = progress.n_bytes.saturating_add(text.len());
+                progress.n_lines = progress.n_lines.saturating_add(1);
+                event
+                    .as_ref()
+                    .is_some_and(|event| note(&mut progress, event))
             };
             match event {
                 Some(NumberedEvent { event, .. }) if is_new => {
                     if let Event::Confirm { within } = event
-                        && !std::mem::replace(&mut locked(self.known).confirms, true)
+                        && !std::mem::replace(&mut locked(self.progress).confirms, true)
                     {
                         (self.confirm)(within);
                     }
-                    (self.hear)(&event);
+                    (self.observe)(&event);
                 }
                 Some(_) => {}
                 None => {
                     let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
                     // Only its end matters, and only to a person.
-                    if words.len() < crate::ssh::LARGEST {
+                    if words.len() < crate::ssh::MAX_OUTPUT {
                         words.extend_from_slice(format!("{text}\n").as_bytes());
                     }
                 }
             }
         };
-        let is_useless = || (self.stop)() || locked(self.known).is_useless(&self.limits).is_some();
-        let status = ssh.follow_until(line, stdin.as_bytes(), &heard, &is_useless)?;
+        let abort_reason =
+            || (self.stop)() || locked(self.progress).abort_reason(&self.limits).is_some();
+        let status = ssh.follow_until(line, stdin.as_bytes(), &last_output, &abort_reason)?;
         let Some(status) = status else {
-            let why = locked(self.known).is_useless(&self.limits);
-            return Err(why.unwrap_or(PushError::Left));
+            let why = locked(self.progress).abort_reason(&self.limits);
+            return Err(why.unwrap_or(PushError::Abandoned));
         };
         Ok(Output {
             status,
@@ -312,7 +315,7 @@ impl Job<'_> {
 
 /// Does something again for as long as another job is at work on the node, such as one of a driver
 /// that was killed. `told` is called once when there is one.
-fn after_others<T>(
+fn retry_while_busy<T>(
     pause: Duration,
     told: impl Fn(),
     stop: &(dyn Fn() -> bool + Sync),
@@ -334,35 +337,39 @@ fn after_others<T>(
     work()
 }
 
-fn locked(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(progress: &Mutex<JobProgress>) -> std::sync::MutexGuard<'_, JobProgress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Notes an event; returns whether it is new.
-fn note(known: &mut Known, NumberedEvent { n, event }: &NumberedEvent) -> bool {
+fn note(progress: &mut JobProgress, NumberedEvent { n, event }: &NumberedEvent) -> bool {
     if *event == Event::Heartbeat {
-        known.beats = true;
+        progress.beats = true;
     }
-    if *n <= known.last {
+    if *n <= progress.last {
         return false;
     }
-    known.last = *n;
+    progress.last = *n;
     match event {
-        Event::Changes { changes } => known.differed |= !changes.is_empty(),
-        Event::Reverted { .. } => known.reverted = true,
-        Event::End { success, result } => known.ended = Some((*success, result.clone())),
+        Event::Changes { changes } => progress.differed |= !changes.is_empty(),
+        Event::Reverted { .. } => progress.reverted = true,
+        Event::End { success, result } => progress.ended = Some((*success, result.clone())),
         Event::Heartbeat | Event::Step { .. } | Event::Confirm { .. } => {}
     }
     true
 }
 
-fn ending(success: bool, result: &serde_json::Value, known: &Known) -> Result<bool, PushError> {
+fn ending(
+    success: bool,
+    result: &serde_json::Value,
+    progress: &JobProgress,
+) -> Result<bool, PushError> {
     if success {
         let steps = result["steps"].as_array().map_or(0, Vec::len);
-        return Ok(known.differed && steps > 0);
+        return Ok(progress.differed && steps > 0);
     }
     let text = |key: &str| result[key].as_str().unwrap_or_default().to_owned();
-    let word = if known.reverted {
+    let word = if progress.reverted {
         "reverted".to_owned()
     } else {
         text("error")
@@ -375,7 +382,7 @@ fn ending(success: bool, result: &serde_json::Value, known: &Known) -> Result<bo
 
 /// Tells whether a node may be reached again. One that never answered is left to whoever waits
 /// until nodes are ready.
-fn may_come_back(error: &SshError, last: u64) -> bool {
+fn may_reconnect(error: &SshError, last: u64) -> bool {
     match error {
         SshError::Unreachable { sent, .. } => {
             last > 0 || *sent == homestak_engine::ports::Sent::Maybe
@@ -386,8 +393,8 @@ fn may_come_back(error: &SshError, last: u64) -> bool {
         SshError::NotInstalled
         | SshError::HostKeyDiffers
         | SshError::HostKeyUnknown
-        | SshError::TooMuch { .. }
-        | SshError::Late { .. } => false,
+        | SshError::OutputTooLarge { .. }
+        | SshError::TimedOut { .. } => false,
     }
 }
 
@@ -419,10 +426,10 @@ mod tests {
             }
             Ok("done")
         };
-        let done = after_others(Duration::ZERO, || told.set(told.get() + 1), &|| false, work);
+        let done = retry_while_busy(Duration::ZERO, || told.set(told.get() + 1), &|| false, work);
         assert_eq!(done.unwrap(), "done");
         assert_eq!((told.get(), tried.get()), (1, 20));
-        let failed = after_others(
+        let failed = retry_while_busy(
             Duration::ZERO,
             || (),
             &|| false,

@@ -5,10 +5,10 @@
 
 mod agent;
 mod converge;
-mod fault;
+mod error;
 
-pub use agent::Agent;
-pub use fault::PushError;
+pub use agent::AgentBinary;
+pub use error::PushError;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use homestak_core::foreign::ForeignText;
 use homestak_core::plan::SpecComparison;
 use serde::Deserialize;
 
-use crate::ssh::{LARGEST, Output, Ssh, quote};
+use crate::ssh::{MAX_OUTPUT, Output, Ssh, quote};
 
 /// How long a node may take to answer a question. Looking takes it less than a second.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// How long a job is followed: a node that misbehaves must not keep its driver for ever.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct PushLimits {
     /// How often in a row it may be tried in vain while it works; each try takes up to 10 s.
     pub tries: u32,
     /// How often in all, whatever it reports in between.
@@ -44,14 +44,14 @@ pub struct Limits {
     pub longest: Duration,
 }
 
-impl From<&Timeouts> for Limits {
+impl From<&Timeouts> for PushLimits {
     /// What has no time limit of its own is far more than any job has needed.
     fn from(timeouts: &Timeouts) -> Self {
         Self {
             tries: 60,
             tries_in_all: 300,
             lines: 50_000,
-            bytes: LARGEST,
+            bytes: MAX_OUTPUT,
             silent: timeouts.of(Limit::Silence),
             silent_without_beats: Duration::from_secs(3_600),
             longest: timeouts.of(Limit::Config),
@@ -62,14 +62,14 @@ impl From<&Timeouts> for Limits {
 /// Someone who carries specs to nodes.
 #[derive(Clone, Debug)]
 pub struct Pusher {
-    agent: Agent,
+    agent: AgentBinary,
     confirm_within: u64,
-    limits: Limits,
+    limits: PushLimits,
 }
 
 /// What a node said when it was asked what differs.
 #[derive(Debug, Deserialize)]
-struct Checked {
+struct CheckReport {
     #[serde(default)]
     settled: bool,
     #[serde(default)]
@@ -90,17 +90,17 @@ struct Checked {
 
 impl Pusher {
     /// Uses an agent, within time limits.
-    pub fn new(agent: Agent, timeouts: &Timeouts) -> Self {
+    pub fn new(agent: AgentBinary, timeouts: &Timeouts) -> Self {
         Self {
             agent,
             confirm_within: timeouts.of(Limit::Confirm).as_secs(),
-            limits: Limits::from(timeouts),
+            limits: PushLimits::from(timeouts),
         }
     }
 
     /// Follows jobs within other limits.
     #[must_use]
-    pub fn limited(mut self, limits: Limits) -> Self {
+    pub fn with_limits(mut self, limits: PushLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -109,8 +109,8 @@ impl Pusher {
     pub fn check(&self, ssh: &Ssh, spec: &str) -> Result<SpecComparison, PushError> {
         let words = ["config", "check", "--spec", "-", "--json-output"];
         let output = self.run(ssh, &words, spec)?;
-        let Ok(checked) = serde_json::from_slice::<Checked>(&output.stdout) else {
-            return Err(PushError::of_output(&output));
+        let Ok(checked) = serde_json::from_slice::<CheckReport>(&output.stdout) else {
+            return Err(PushError::from_output(&output));
         };
         if let Some(word) = checked.error {
             let message = checked.message;
@@ -139,14 +139,14 @@ impl Pusher {
     /// Confirms what a driver left that is gone: the node is reached on a new connection, and that is
     /// all that is to be shown.
     fn confirm_last(&self, ssh: &Ssh) -> Result<(), PushError> {
-        self.run(&ssh.clone().anew(), &["config", "confirm"], "")?;
+        self.run(&ssh.clone().unshared(), &["config", "confirm"], "")?;
         Ok(())
     }
 
     /// Runs the agent on a node, which gets it first when it has not.
     fn run(&self, ssh: &Ssh, words: &[&str], stdin: &str) -> Result<Output, PushError> {
         let line = self.line(words);
-        let asked = ssh.clone().within(ANSWER);
+        let asked = ssh.clone().with_timeout(ANSWER);
         let output = asked.run(&line, stdin.as_bytes())?;
         if output.status != agent::MISSING {
             return Ok(output);

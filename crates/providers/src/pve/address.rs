@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::boot::SOON;
 use super::client::{Pve, by_kind};
-use super::fault::{Fault, Reason};
-use super::locate::Found;
+use super::error::{PveError, Reason};
+use super::locate::SearchResult;
 use super::quirks::text_of;
 use super::requests::{CT_INTERFACES, VM_INTERFACES};
 
 impl Pve {
     /// Looks once for the address of a guest's first network card.
-    pub(super) async fn look_up(&self, guest: &GuestRef) -> Result<Reach, Fault> {
+    pub(super) async fn find_address(&self, guest: &GuestRef) -> Result<Reach, PveError> {
         // A container is asked through its host, which answers at once.
         if guest.kind == GuestKind::Ct {
             return self.ask_address(guest).await;
@@ -37,8 +37,8 @@ impl Pve {
         found
     }
 
-    async fn ask_address(&self, guest: &GuestRef) -> Result<Reach, Fault> {
-        let Found::Ours(located) = self.find(guest).await? else {
+    async fn ask_address(&self, guest: &GuestRef) -> Result<Reach, PveError> {
+        let SearchResult::Ours(located) = self.find(guest).await? else {
             return Ok(Reach::NoAddress);
         };
         let Some(mac) = located.config.mac() else {
@@ -50,10 +50,10 @@ impl Pve {
         match self.ask_once(&call).await {
             Ok(data) => Ok(address_of(located.kind, &data, &mac).into()),
             // Not yet: off, or its agent has not started.
-            Err(fault) if matches!(fault.reason, Reason::NoAgent | Reason::NotRunning) => {
+            Err(error) if matches!(error.reason, Reason::NoAgent | Reason::NotRunning) => {
                 Ok(Reach::NoAgent)
             }
-            Err(fault) => Err(fault),
+            Err(error) => Err(error),
         }
     }
 }

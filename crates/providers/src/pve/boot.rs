@@ -64,7 +64,7 @@ pub(super) struct Question {
     guest: GuestUuid,
     /// The age of the guest when it was found due.
     age: Duration,
-    _turn: OwnedMutexGuard<()>,
+    _permit: OwnedMutexGuard<()>,
 }
 
 fn locked(hosts: &Hosts) -> MutexGuard<'_, BTreeMap<String, BootingHost>> {
@@ -164,7 +164,7 @@ impl BootSchedule {
             host: host.to_owned(),
             guest: guest.clone(),
             age,
-            _turn: turn.lock_owned().await,
+            _permit: turn.lock_owned().await,
         })
     }
 

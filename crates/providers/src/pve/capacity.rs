@@ -8,9 +8,9 @@ use homestak_engine::ports::{Bytes, Class, Inventory, NewGuest};
 use serde_json::Value;
 
 use super::client::{Pve, named};
-use super::fault::{Fault, Reason};
+use super::error::{PveError, Reason};
 use super::quirks::{parse_bool, parse_u64};
-use super::requests::{Call, STORAGE_STATUS};
+use super::requests::{ApiCall, STORAGE_STATUS};
 
 /// The state of a storage on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,27 +44,31 @@ impl Pve {
         &self,
         host: &str,
         storage: &str,
-    ) -> Result<StorageState, Fault> {
-        let call = Call::to(&STORAGE_STATUS)
+    ) -> Result<StorageState, PveError> {
+        let call = ApiCall::to(&STORAGE_STATUS)
             .at("node", host)
             .at("storage", storage);
         Ok(StorageState::parse(&self.ask(&call).await?))
     }
 
     /// Refuses a guest that cannot fit.
-    pub(super) async fn check_room(&self, guest: &NewGuest, seen: &Inventory) -> Result<(), Fault> {
+    pub(super) async fn check_capacity(
+        &self,
+        guest: &NewGuest,
+        seen: &Inventory,
+    ) -> Result<(), PveError> {
         check_memory(guest, seen)?;
         let storage = named(guest.storage.as_deref())?;
         match self.storage_state(&guest.host, storage).await {
             Ok(state) => check_storage(guest, storage, state),
             // Whoever may not look, or named what is not there, is told so by the create call.
-            Err(fault) if matches!(fault.reason, Reason::Permission | Reason::NoStorage) => Ok(()),
-            Err(fault) => Err(fault),
+            Err(error) if matches!(error.reason, Reason::Permission | Reason::NoStorage) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }
 
-fn check_memory(guest: &NewGuest, seen: &Inventory) -> Result<(), Fault> {
+fn check_memory(guest: &NewGuest, seen: &Inventory) -> Result<(), PveError> {
     let host = &guest.host;
     let memory = seen
         .hosts
@@ -73,14 +77,17 @@ fn check_memory(guest: &NewGuest, seen: &Inventory) -> Result<(), Fault> {
         .and_then(|row| row.memory);
     let wanted = Bytes::from(guest.memory);
     if let Some(all) = memory.filter(|all| *all < wanted) {
-        let (all, wanted) = (gibibytes(all), gibibytes(wanted));
+        let (all, wanted) = (format_gib(all), format_gib(wanted));
         let detail = format!("{host} has {all} of memory, and the guest wants {wanted}");
-        return Err(full(detail, "give it less memory, or choose another host"));
+        return Err(capacity_error(
+            detail,
+            "give it less memory, or choose another host",
+        ));
     }
     Ok(())
 }
 
-fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result<(), Fault> {
+fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result<(), PveError> {
     let host = &guest.host;
     if !state.active {
         let why = if state.enabled {
@@ -89,15 +96,18 @@ fn check_storage(guest: &NewGuest, storage: &str, state: StorageState) -> Result
             "is disabled"
         };
         let detail = format!("{storage} on {host} {why}");
-        return Err(Fault::new(Class::Refused, Reason::NoStorage, detail)
+        return Err(PveError::new(Class::Refused, Reason::NoStorage, detail)
             .with_hint(inactive_fix(host, storage, state)));
     }
     let wanted = Bytes::from(guest.disk);
     if let Some(free) = state.available.filter(|free| *free < wanted) {
-        let (free, wanted) = (gibibytes(free), gibibytes(wanted));
+        let (free, wanted) = (format_gib(free), format_gib(wanted));
         let detail =
             format!("{storage} on {host} has {free} free, and the guest's disk has {wanted}");
-        return Err(full(detail, "make room in the storage, or choose another"));
+        return Err(capacity_error(
+            detail,
+            "make room in the storage, or choose another",
+        ));
     }
     Ok(())
 }
@@ -111,12 +121,12 @@ pub(super) fn inactive_fix(host: &str, storage: &str, state: StorageState) -> St
     }
 }
 
-fn full(detail: String, hint: &str) -> Fault {
-    Fault::new(Class::Refused, Reason::Full, detail).with_hint(hint)
+fn capacity_error(detail: String, hint: &str) -> PveError {
+    PveError::new(Class::Refused, Reason::Full, detail).with_hint(hint)
 }
 
 /// Writes bytes as GiB with one digit, rounded down.
-fn gibibytes(size: Bytes) -> String {
+fn format_gib(size: Bytes) -> String {
     let tenths = (u128::from(size.0) * 10) >> 30;
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
@@ -140,8 +150,8 @@ mod tests {
 
     #[test]
     fn figures_are_rounded_down() {
-        assert_eq!(gibibytes(Bytes(8 << 30)), "8.0 GiB");
-        assert_eq!(gibibytes(Bytes((8 << 30) - 1)), "7.9 GiB");
-        assert_eq!(gibibytes(Bytes(0)), "0.0 GiB");
+        assert_eq!(format_gib(Bytes(8 << 30)), "8.0 GiB");
+        assert_eq!(format_gib(Bytes((8 << 30) - 1)), "7.9 GiB");
+        assert_eq!(format_gib(Bytes(0)), "0.0 GiB");
     }
 }

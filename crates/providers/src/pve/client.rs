@@ -1,6 +1,6 @@
 //! The client: the way there, the clock, the turns, and the few calls all operations are made of.
 //!
-//! In: [`Call`]s. Out: data, tasks that ended, or a [`Fault`].
+//! In: [`ApiCall`]s. Out: data, tasks that ended, or a [`PveError`].
 //! Never: an operation; those have a file each.
 
 use std::ops::RangeInclusive;
@@ -12,13 +12,13 @@ use homestak_engine::ports::{Class, GuestId, GuestKind, Listener, PortError};
 use serde_json::Value;
 
 use super::boot::BootSchedule;
-use super::fault::{Fault, Reason};
-use super::guard::Guard;
-use super::http::{Answer, Transport};
-use super::remark::Voice;
-use super::requests::{self, Call};
+use super::concurrency::ConcurrencyLimiter;
+use super::error::{PveError, Reason};
+use super::http::{ApiResponse, Transport};
+use super::notifier::Notifier;
+use super::requests::{self, ApiCall};
 use super::settings::PveSettings;
-use super::task::StepDurations;
+use super::task::TaskDurations;
 use super::upid::Upid;
 use super::upload::Upload;
 
@@ -30,10 +30,10 @@ pub struct Pve {
     pub(super) transport: Transport,
     pub(super) clock: SharedClock,
     pub(super) settings: PveSettings,
-    pub(super) guard: Guard,
+    pub(super) limiter: ConcurrencyLimiter,
     pub(super) boots: BootSchedule,
-    pub(super) voice: Voice,
-    pub(super) paces: StepDurations,
+    pub(super) notifier: Notifier,
+    pub(super) task_durations: TaskDurations,
     pub(super) version: tokio::sync::OnceCell<Version>,
     pub(super) vmids: tokio::sync::OnceCell<RangeInclusive<u32>>,
     no_quorum_until: AtomicI64,
@@ -63,7 +63,7 @@ impl Version {
 
 /// A task that ended well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Done {
+pub(super) struct CompletedTask {
     /// What it warned about.
     pub(super) warnings: Vec<String>,
 }
@@ -73,14 +73,14 @@ impl Pve {
     pub fn new(settings: PveSettings, clock: SharedClock) -> Result<Self, PortError> {
         let clock = LeavableClock::shared(clock);
         let transport = Transport::new(&settings, clock.clone())
-            .map_err(|fault| fault.into_port(format!("set up {}", settings.endpoint.url)))?;
+            .map_err(|error| error.into_port_error(format!("set up {}", settings.endpoint.url)))?;
         Ok(Self {
             transport,
             clock,
-            guard: Guard::new(settings.limits.per_storage),
+            limiter: ConcurrencyLimiter::new(settings.limits.per_storage),
             boots: BootSchedule::default(),
-            voice: Voice::default(),
-            paces: StepDurations::default(),
+            notifier: Notifier::default(),
+            task_durations: TaskDurations::default(),
             settings,
             version: tokio::sync::OnceCell::new(),
             vmids: tokio::sync::OnceCell::new(),
@@ -91,9 +91,9 @@ impl Pve {
     /// Has someone listen to what is said while it works.
     #[must_use]
     pub fn listening(mut self, listener: Arc<dyn Listener>) -> Self {
-        self.voice = Voice::to(listener);
-        self.guard.voice = self.voice.clone();
-        self.transport.voice = self.voice.clone();
+        self.notifier = Notifier::to(listener);
+        self.limiter.notifier = self.notifier.clone();
+        self.transport.notifier = self.notifier.clone();
         self
     }
 
@@ -103,33 +103,33 @@ impl Pve {
     }
 
     /// Asks a question.
-    pub(super) async fn ask(&self, call: &Call) -> Result<Value, Fault> {
+    pub(super) async fn ask(&self, call: &ApiCall) -> Result<Value, PveError> {
         Ok(self.transport.send(call).await?.data)
     }
 
     /// Asks a question whose answer comes in parts.
-    pub(super) async fn ask_part(&self, call: &Call) -> Result<Answer, Fault> {
+    pub(super) async fn ask_part(&self, call: &ApiCall) -> Result<ApiResponse, PveError> {
         self.transport.send(call).await
     }
 
     /// Asks once; for polls, which decide themselves what a bad way means.
-    pub(super) async fn ask_once(&self, call: &Call) -> Result<Value, Fault> {
+    pub(super) async fn ask_once(&self, call: &ApiCall) -> Result<Value, PveError> {
         Ok(self.transport.send_once(call).await?.data)
     }
 
     /// Sends a change that is done when it is answered.
-    pub(super) async fn change(&self, call: &Call) -> Result<Value, Fault> {
+    pub(super) async fn change(&self, call: &ApiCall) -> Result<Value, PveError> {
         let now = self.clock.now().as_second();
         if now < self.no_quorum_until.load(Ordering::Relaxed) {
-            return Err(Fault::new(
+            return Err(PveError::new(
                 Class::Busy,
                 Reason::NoQuorum,
                 "the cluster has no quorum",
             ));
         }
         let result = self.transport.send(call).await;
-        if let Err(fault) = &result
-            && fault.reason == Reason::NoQuorum
+        if let Err(error) = &result
+            && error.reason == Reason::NoQuorum
         {
             self.no_quorum_until
                 .store(now + QUORUM_PAUSE, Ordering::Relaxed);
@@ -138,49 +138,53 @@ impl Pve {
     }
 
     /// Sends a change that is done by a task, and waits for it.
-    pub(super) async fn run(&self, call: &Call) -> Result<Done, Fault> {
+    pub(super) async fn run(&self, call: &ApiCall) -> Result<CompletedTask, PveError> {
         let data = self.change(call).await?;
         self.follow(&upid(&data)?).await
     }
 
     /// Sends a file, and waits for the task that puts it in place.
-    pub(super) async fn send_file(&self, call: &Call, upload: Upload) -> Result<Done, Fault> {
+    pub(super) async fn send_file(
+        &self,
+        call: &ApiCall,
+        upload: Upload,
+    ) -> Result<CompletedTask, PveError> {
         let answer = self.transport.upload(call, upload).await?;
         self.follow(&upid(&answer.data)?).await
     }
 
     /// Returns the version, asked for once.
-    pub(super) async fn version(&self) -> Result<&Version, Fault> {
+    pub(super) async fn version(&self) -> Result<&Version, PveError> {
         self.version
             .get_or_try_init(|| async {
-                let data = self.ask(&Call::to(&requests::VERSION)).await?;
+                let data = self.ask(&ApiCall::to(&requests::VERSION)).await?;
                 let text = super::quirks::text_of(&data, "version");
                 Version::parse(&text)
-                    .ok_or_else(|| Fault::garbage(format!("`{text}` is not a version")))
+                    .ok_or_else(|| PveError::invalid_response(format!("`{text}` is not a version")))
             })
             .await
     }
 
     /// Waits for the turn to change a guest; one without an id cannot be changed by anyone else.
-    pub(super) async fn turn(
+    pub(super) async fn lock_guest(
         &self,
         guest: &homestak_engine::ports::GuestRef,
     ) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         match guest.vmid {
-            Some(id) => Some(self.guard.guest(id).await),
+            Some(id) => Some(self.limiter.guest(id).await),
             None => None,
         }
     }
 
     /// Returns the ids that may be chosen from, asked for once.
-    pub(super) async fn vmid_range(&self) -> Result<&RangeInclusive<u32>, Fault> {
+    pub(super) async fn vmid_range(&self) -> Result<&RangeInclusive<u32>, PveError> {
         self.vmids
             .get_or_try_init(|| async {
-                let cluster = match self.ask(&Call::to(&requests::CLUSTER_OPTIONS)).await {
+                let cluster = match self.ask(&ApiCall::to(&requests::CLUSTER_OPTIONS)).await {
                     Ok(options) => super::vmid::cluster_range(&options),
                     // Without the right to see the options, the create call still decides.
-                    Err(fault) if fault.reason == Reason::Permission => None,
-                    Err(fault) => return Err(fault),
+                    Err(error) if error.reason == Reason::Permission => None,
+                    Err(error) => return Err(error),
                 };
                 Ok(super::vmid::usable(&self.settings.vmids, cluster))
             })
@@ -189,25 +193,26 @@ impl Pve {
 }
 
 /// Reads the id of the task that a change was answered with.
-pub(super) fn upid(data: &Value) -> Result<Upid, Fault> {
+pub(super) fn upid(data: &Value) -> Result<Upid, PveError> {
     let text = data.as_str().unwrap_or_default();
-    Upid::parse(text).ok_or_else(|| Fault::garbage("a change was not answered with a task"))
+    Upid::parse(text)
+        .ok_or_else(|| PveError::invalid_response("a change was not answered with a task"))
 }
 
 /// Returns what a plan names wherever there are storages and bridges, as here.
-pub(super) fn named(name: Option<&str>) -> Result<&str, Fault> {
-    name.ok_or_else(|| Fault::bug("the plan names no storage or bridge"))
+pub(super) fn named(name: Option<&str>) -> Result<&str, PveError> {
+    name.ok_or_else(|| PveError::bug("the plan names no storage or bridge"))
 }
 
 /// Picks the request for a VM or for a container.
 pub(super) fn by_kind(
     kind: GuestKind,
-    vm: &'static requests::Request,
-    ct: &'static requests::Request,
-) -> Call {
+    vm: &'static requests::Route,
+    ct: &'static requests::Route,
+) -> ApiCall {
     match kind {
-        GuestKind::Vm => Call::to(vm),
-        GuestKind::Ct => Call::to(ct),
+        GuestKind::Vm => ApiCall::to(vm),
+        GuestKind::Ct => ApiCall::to(ct),
     }
 }
 

@@ -17,7 +17,7 @@ pub struct GuestConfig(Value);
 
 /// A disk in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
+pub struct GuestDisk {
     /// Its place, such as `scsi0` or `rootfs`.
     pub slot: String,
     /// Its volume.
@@ -104,7 +104,7 @@ impl GuestConfig {
     }
 
     /// Returns the first disk: the first that boots, or the first there is.
-    pub fn first_disk(&self, kind: GuestKind) -> Option<Disk> {
+    pub fn first_disk(&self, kind: GuestKind) -> Option<GuestDisk> {
         if kind == GuestKind::Ct {
             return self.disk("rootfs");
         }
@@ -119,7 +119,7 @@ impl GuestConfig {
     }
 
     /// Returns a disk by its place; a CD drive is none.
-    pub fn disk(&self, slot: &str) -> Option<Disk> {
+    pub fn disk(&self, slot: &str) -> Option<GuestDisk> {
         let property = Property::parse(&self.text(slot)?);
         let volume = property.head.clone().or_else(|| {
             property
@@ -130,7 +130,7 @@ impl GuestConfig {
         if property.field("media") == Some("cdrom") || volume == "none" || !volume.contains(':') {
             return None;
         }
-        Some(Disk {
+        Some(GuestDisk {
             slot: slot.to_owned(),
             volume,
             size: property.field("size").and_then(quirks::parse_size),

@@ -9,15 +9,15 @@ use std::time::Duration;
 use homestak_engine::ports::{Class, DiskSource, GuestId, GuestKind, GuestRef, NewGuest};
 
 use super::client::{Pve, name_of, named};
-use super::fault::{Fault, Reason};
-use super::finish::marks;
-use super::guard::Went;
+use super::concurrency::PermitOutcome;
+use super::error::{PveError, Reason};
+use super::finish::metadata;
 use super::identity;
-use super::locate::{Found, Located, contested, given_up, several};
+use super::locate::{Located, SearchResult, conflict_error, disowned_error, duplicates_error};
+use super::outcome::CreateOutcome;
 use super::property::Property;
 use super::quirks;
-use super::requests::{CT_CREATE, Call, VM_CREATE};
-use super::settle::Outcome;
+use super::requests::{ApiCall, CT_CREATE, VM_CREATE};
 
 /// How many ids are tried before giving up on a place where everything is taken.
 const IDS: usize = 20;
@@ -28,71 +28,71 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 impl Pve {
     /// Makes a guest, or completes it when it is there.
-    pub(super) async fn make(&self, guest: &NewGuest) -> Result<GuestRef, Fault> {
+    pub(super) async fn create_guest(&self, guest: &NewGuest) -> Result<GuestRef, PveError> {
         // One at a time per guest: a repeated call waits for the first and finds its work.
-        let _turn = self
-            .guard
-            .alone(
+        let _permit = self
+            .limiter
+            .exclusive(
                 &format!("create {}", guest.uuid),
                 "another call that makes the guest",
             )
             .await;
         // Listed before the search: whatever a rival makes in between is not taken for someone
         // else's, but run into, and recognised.
-        let seen = self.look().await?;
-        let asked = guest.vmid.map(numbered).transpose()?;
+        let seen = self.observe_all().await?;
+        let asked = guest.vmid.map(numeric_id).transpose()?;
         let mut taken: BTreeSet<u32> = match asked {
             Some(_) => BTreeSet::new(),
             None => {
-                // Those that are half-made may be ours: `make_at` finds out.
+                // Those that are half-made may be ours: `create_at` finds out.
                 let whole = seen.guests.iter().filter(|row| row.lock.is_none());
                 whole.filter_map(|row| row.vmid.number()).collect()
             }
         };
-        match self.already_there(guest).await? {
-            Found::Ours(located) => return self.complete(guest, located).await,
-            Found::Several(guests) => return Err(several(&guests)),
-            Found::Impostor(located) => {
-                return Err(contested(&located, &guest.uuid));
+        match self.find_existing(guest).await? {
+            SearchResult::Ours(located) => return self.complete(guest, located).await,
+            SearchResult::Duplicates(guests) => return Err(duplicates_error(&guests)),
+            SearchResult::Conflicting(located) => {
+                return Err(conflict_error(&located, &guest.uuid));
             }
             // What is at the id already is found out when it is asked for.
-            Found::Anonymous(_) | Found::GivenUp(_) | Found::Nowhere => {}
+            SearchResult::Unidentified(_) | SearchResult::Disowned(_) | SearchResult::NotFound => {}
         }
-        self.check_room(guest, &seen).await?;
-        self.ensure_seed(guest).await?;
+        self.check_capacity(guest, &seen).await?;
+        self.upload_seed(guest).await?;
         for _ in 0..IDS {
             let vmid = match asked {
                 Some(vmid) => vmid,
                 None => self.choose_id(guest, &taken).await?,
             };
-            let _turn = self.guard.guest(vmid).await;
-            match self.make_at(guest, vmid).await? {
+            let _permit = self.limiter.guest(vmid).await;
+            match self.create_at(guest, vmid).await? {
                 Some(located) => return self.complete(guest, located).await,
-                None if asked.is_some() => return Err(self.taken(guest, vmid).await?),
+                None if asked.is_some() => return Err(self.id_taken_error(guest, vmid).await?),
                 None => taken.insert(vmid),
             };
         }
         let detail = format!("{IDS} ids were taken by others in a row");
-        Err(Fault::new(Class::Busy, Reason::AlreadyExists, detail))
+        Err(PveError::new(Class::Busy, Reason::AlreadyExists, detail))
     }
 
     /// Says whose an id is. A guest whose tags were removed was given up, whatever else it carries.
-    async fn taken(&self, guest: &NewGuest, vmid: u32) -> Result<Fault, Fault> {
-        let there = self.at_id(guest, vmid).await?;
-        let Some(located) = there.filter(|located| located.is_given_up(&guest.uuid)) else {
+    async fn id_taken_error(&self, guest: &NewGuest, vmid: u32) -> Result<PveError, PveError> {
+        let there = self.fetch_at(guest, vmid).await?;
+        let Some(located) = there.filter(|located| located.is_disowned(&guest.uuid)) else {
             let name = name_of(guest.kind, vmid, &guest.host);
             let detail = format!("the id of {name} belongs to another guest");
-            let fault = Fault::new(Class::Refused, Reason::AlreadyExists, detail);
-            return Ok(fault.with_hint("choose another vmid, or leave it open"));
+            let error = PveError::new(Class::Refused, Reason::AlreadyExists, detail);
+            return Ok(error.with_hint("choose another vmid, or leave it open"));
         };
-        let tags = quirks::render_tags(&marks(guest).tags(vmid));
-        Ok(given_up(&located, &guest.uuid).with_hint(format!(
+        let tags = quirks::render_tags(&metadata(guest).tags(vmid));
+        Ok(disowned_error(&located, &guest.uuid).with_hint(format!(
             "to keep it, set its tags to {tags}; to give it up, choose another vmid or remove it"
         )))
     }
 
     /// Finds the guest when it is there already: at its id, and nowhere else when it has one.
-    async fn already_there(&self, guest: &NewGuest) -> Result<Found, Fault> {
+    async fn find_existing(&self, guest: &NewGuest) -> Result<SearchResult, PveError> {
         let Some(vmid) = guest.vmid else {
             return self.search(&guest.uuid).await;
         };
@@ -105,33 +105,33 @@ impl Pve {
         let found = self.find(&reference).await?;
         if !matches!(
             found,
-            Found::Nowhere | Found::Anonymous(_) | Found::GivenUp(_)
+            SearchResult::NotFound | SearchResult::Unidentified(_) | SearchResult::Disowned(_)
         ) {
             return Ok(found);
         }
         Ok(match self.search(&guest.uuid).await? {
-            Found::Ours(other) if vmid != other.vmid.into() => {
+            SearchResult::Ours(other) if vmid != other.vmid.into() => {
                 let name = name_of(other.kind, other.vmid, &other.node);
                 let detail = format!("{name} carries the identity already; it is not changed");
-                return Err(Fault::new(Class::Refused, Reason::AlreadyExists, detail)
+                return Err(PveError::new(Class::Refused, Reason::AlreadyExists, detail)
                     .with_hint("if someone copied it, remove its tags `homestak*`"));
             }
-            Found::Nowhere => found,
+            SearchResult::NotFound => found,
             elsewhere => elsewhere,
         })
     }
 
-    async fn choose_id(&self, guest: &NewGuest, taken: &BTreeSet<u32>) -> Result<u32, Fault> {
+    async fn choose_id(&self, guest: &NewGuest, taken: &BTreeSet<u32>) -> Result<u32, PveError> {
         let range = self.vmid_range().await?;
         super::vmid::choose(&guest.uuid, range, taken).ok_or_else(|| {
             let (start, end) = (range.start(), range.end());
             let detail = format!("every id from {start} to {end} is taken");
-            Fault::new(Class::Refused, Reason::AlreadyExists, detail)
+            PveError::new(Class::Refused, Reason::AlreadyExists, detail)
         })
     }
 
     /// Makes the guest at an id; `None` when the id belongs to someone else.
-    async fn make_at(&self, guest: &NewGuest, vmid: u32) -> Result<Option<Located>, Fault> {
+    async fn create_at(&self, guest: &NewGuest, vmid: u32) -> Result<Option<Located>, PveError> {
         let mut pause = PAUSE;
         let mut tried = 0;
         loop {
@@ -139,21 +139,21 @@ impl Pve {
             let result = self.request(guest, vmid).await;
             let lost = match &result {
                 Ok(()) => None,
-                Err(fault) if fault.reason == Reason::AlreadyExists => None,
-                Err(fault) if fault.reason == Reason::Locked => None,
-                Err(fault) if fault.may_have_acted() => Some(fault),
+                Err(error) if error.reason == Reason::AlreadyExists => None,
+                Err(error) if error.reason == Reason::Locked => None,
+                Err(error) if error.may_have_acted() => Some(error),
                 Err(_) => return result.map(|()| None),
             };
             match (self.settle(guest, vmid, lost).await?, result) {
-                (Outcome::Made(located), _) => return Ok(Some(located)),
-                (Outcome::Taken, _) => return Ok(None),
-                (Outcome::Nothing, Err(fault)) if tried >= TRIES => return Err(fault),
+                (CreateOutcome::Created(located), _) => return Ok(Some(located)),
+                (CreateOutcome::Taken, _) => return Ok(None),
+                (CreateOutcome::Absent, Err(error)) if tried >= TRIES => return Err(error),
                 // Whoever had it removed it meanwhile, or the request never arrived.
-                (Outcome::Nothing, Err(_)) => {}
-                (Outcome::Nothing, Ok(())) => {
+                (CreateOutcome::Absent, Err(_)) => {}
+                (CreateOutcome::Absent, Ok(())) => {
                     let name = name_of(guest.kind, vmid, &guest.host);
                     let detail = format!("{name} was made and is not there");
-                    return Err(Fault::new(Class::Missing, Reason::NoConfig, detail)
+                    return Err(PveError::new(Class::Missing, Reason::NoConfig, detail)
                         .with_hint("someone else removed it; repeat"));
                 }
             }
@@ -163,44 +163,46 @@ impl Pve {
     }
 
     /// Sends the create call and follows its task.
-    async fn request(&self, guest: &NewGuest, vmid: u32) -> Result<(), Fault> {
+    async fn request(&self, guest: &NewGuest, vmid: u32) -> Result<(), PveError> {
         let turn = self
-            .guard
+            .limiter
             .storage(&guest.host, named(guest.storage.as_deref())?);
         let turn = turn.await;
         let result = self.run(&create_call(guest, vmid)?).await;
-        let result = result.map_err(|fault| fault.needing(&format!("VM.Allocate on /vms/{vmid}")));
+        let result = result.map_err(|error| {
+            error.with_required_privileges(&format!("VM.Allocate on /vms/{vmid}"))
+        });
         turn.report(match &result {
-            Err(fault) if fault.reason == Reason::Locked => Went::Congested,
-            _ => Went::Well,
+            Err(error) if error.reason == Reason::Locked => PermitOutcome::Congested,
+            _ => PermitOutcome::Succeeded,
         });
         result.map(|_| ())
     }
 }
 
 /// Reads an id that a guest is to have.
-fn numbered(id: GuestId) -> Result<u32, Fault> {
+fn numeric_id(id: GuestId) -> Result<u32, PveError> {
     id.number().ok_or_else(|| {
         let detail = format!("`{id}` is not a number, and guests of Proxmox VE have numbers");
-        Fault::new(Class::Refused, Reason::Other, detail)
+        PveError::new(Class::Refused, Reason::Other, detail)
     })
 }
 
 /// Makes the create call of a VM from an image, or of a container from a template.
-fn create_call(guest: &NewGuest, vmid: u32) -> Result<Call, Fault> {
+fn create_call(guest: &NewGuest, vmid: u32) -> Result<ApiCall, PveError> {
     match (guest.kind, &guest.source) {
         (GuestKind::Vm, DiskSource::Image(image)) => vm_call(guest, vmid, image),
         (GuestKind::Ct, DiskSource::Template(template)) => ct_call(guest, vmid, template),
-        (GuestKind::Vm, _) => Err(Fault::bug("a VM is made from an image")),
-        (GuestKind::Ct, _) => Err(Fault::bug("a container is made from a template")),
+        (GuestKind::Vm, _) => Err(PveError::bug("a VM is made from an image")),
+        (GuestKind::Ct, _) => Err(PveError::bug("a container is made from a template")),
     }
 }
 
-fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Result<Call, Fault> {
+fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Result<ApiCall, PveError> {
     let (storage, images) = storages(guest)?;
     let from = volume(images, "import", image);
     let disk = Property::of(&format!("{storage}:0")).with("import-from", from);
-    let call = Call::to(&VM_CREATE)
+    let call = ApiCall::to(&VM_CREATE)
         .at("node", &guest.host)
         .param("vmid", vmid)
         .param("name", &guest.name)
@@ -217,15 +219,15 @@ fn vm_call(guest: &NewGuest, vmid: u32, image: &str) -> Result<Call, Fault> {
         // Cloud images panic on growing their disk without a serial console.
         .param("serial0", "socket")
         .param("vga", "serial0")
-        .param("tags", quirks::render_tags(&marks(guest).tags(vmid)))
-        .param("description", marks(guest).notes())
-        .maybe("ide2", seed_drive(guest, images));
+        .param("tags", quirks::render_tags(&metadata(guest).tags(vmid)))
+        .param("description", metadata(guest).notes())
+        .optional_param("ide2", seed_drive(guest, images));
     Ok(call)
 }
 
-fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Result<Call, Fault> {
+fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Result<ApiCall, PveError> {
     let (storage, images) = storages(guest)?;
-    let call = Call::to(&CT_CREATE)
+    let call = ApiCall::to(&CT_CREATE)
         .at("node", &guest.host)
         .param("vmid", vmid)
         .param("hostname", &guest.name)
@@ -236,26 +238,26 @@ fn ct_call(guest: &NewGuest, vmid: u32, template: &str) -> Result<Call, Fault> {
         .param("cores", guest.cores)
         .param("unprivileged", u8::from(guest.unprivileged))
         // Any other feature is for root's own login only.
-        .maybe("features", guest.unprivileged.then_some("nesting=1"))
+        .optional_param("features", guest.unprivileged.then_some("nesting=1"))
         .param("net0", network_card(guest)?)
-        .maybe(
+        .optional_param(
             "ssh-public-keys",
             Some(guest.ssh_keys.join("\n")).filter(|keys| !keys.is_empty()),
         )
-        .param("tags", quirks::render_tags(&marks(guest).tags(vmid)))
-        .param("description", marks(guest).notes());
+        .param("tags", quirks::render_tags(&metadata(guest).tags(vmid)))
+        .param("description", metadata(guest).notes());
     Ok(call)
 }
 
 /// Returns the storages of the guest's disk and of images.
-fn storages(guest: &NewGuest) -> Result<(&str, &str), Fault> {
+fn storages(guest: &NewGuest) -> Result<(&str, &str), PveError> {
     let images = named(guest.image_storage.as_deref())?;
     Ok((named(guest.storage.as_deref())?, images))
 }
 
 /// Refuses a guest that carries the identity and not the site. Guests that were created before
 /// sites had an id carry none, and no id of their own either; the plan says which these are.
-pub(super) fn of_site(located: Located, guest: &NewGuest) -> Result<Located, Fault> {
+pub(super) fn check_site(located: Located, guest: &NewGuest) -> Result<Located, PveError> {
     let tags = located.config.tags();
     let is_of_site = match identity::sites_in_tags(&tags).as_slice() {
         [site] => *site == guest.site.as_str(),
@@ -270,9 +272,9 @@ pub(super) fn of_site(located: Located, guest: &NewGuest) -> Result<Located, Fau
         "{name} carries the identity, and not the site {}",
         guest.site
     );
-    let tags = quirks::render_tags(&marks(guest).tags(located.vmid));
-    let fault = Fault::new(Class::Refused, Reason::Other, detail);
-    Err(fault.with_hint(format!("if it is the original, set its tags to {tags}")))
+    let tags = quirks::render_tags(&metadata(guest).tags(located.vmid));
+    let error = PveError::new(Class::Refused, Reason::Other, detail);
+    Err(error.with_hint(format!("if it is the original, set its tags to {tags}")))
 }
 
 /// Names a file of a storage; a whole volume id is taken as it is.
@@ -303,7 +305,7 @@ fn seed_drive(guest: &NewGuest, storage: &str) -> Option<String> {
 }
 
 /// Returns the network card.
-fn network_card(guest: &NewGuest) -> Result<String, Fault> {
+fn network_card(guest: &NewGuest) -> Result<String, PveError> {
     let nic = &guest.nic;
     let bridge = named(nic.bridge.as_deref())?;
     let mac = nic.mac.to_ascii_uppercase();

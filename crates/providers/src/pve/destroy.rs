@@ -9,12 +9,12 @@ use std::time::Duration;
 use homestak_engine::ports::{Class, GuestKind, GuestRef, GuestUuid, PowerState};
 
 use super::client::{Pve, by_kind, name_of};
-use super::fault::{Fault, Reason};
-use super::finish::{SEED_SLOT, boot, change_of, joins_boot};
-use super::half::half_made;
-use super::identity::Claim;
-use super::image::Content;
-use super::locate::{Found, Located, contested, given_up, several};
+use super::error::{PveError, Reason};
+use super::finish::{SEED_SLOT, boot_order_call, change_of, is_seed_in_boot_order};
+use super::identity::Ownership;
+use super::image::StorageContent;
+use super::incomplete::incomplete_error;
+use super::locate::{Located, SearchResult, conflict_error, disowned_error, duplicates_error};
 use super::requests::{CT_DELETE, CT_STOP, VM_DELETE, VM_STOP};
 use super::seed;
 
@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 impl Pve {
     /// Removes a guest.
-    pub(super) async fn remove(&self, guest: &GuestRef) -> Result<(), Fault> {
-        let _turn = self.turn(guest).await;
+    pub(super) async fn destroy_guest(&self, guest: &GuestRef) -> Result<(), PveError> {
+        let _permit = self.lock_guest(guest).await;
         if guest.vmid.is_none() {
             return self.remove_leftovers(guest).await;
         }
@@ -38,11 +38,11 @@ impl Pve {
             match self.remove_once(&located).await {
                 // The look at the top of the loop decides, not the answer.
                 Ok(()) if tried <= TRIES + 1 => {}
-                Err(fault)
+                Err(error)
                     if tried < TRIES
-                        && (fault.may_have_acted()
+                        && (error.may_have_acted()
                             || matches!(
-                                fault.reason,
+                                error.reason,
                                 Reason::NoConfig | Reason::StillRunning | Reason::Locked
                             )) =>
                 {
@@ -51,9 +51,9 @@ impl Pve {
                 Ok(()) => {
                     let name = name_of(located.kind, located.vmid, &located.node);
                     let detail = format!("{name} is still there after its removal");
-                    return Err(Fault::new(Class::Broken, Reason::Other, detail));
+                    return Err(PveError::new(Class::Broken, Reason::Other, detail));
                 }
-                Err(fault) => return Err(fault),
+                Err(error) => return Err(error),
             }
         }
         for (node, volume) in seeds {
@@ -64,31 +64,33 @@ impl Pve {
 
     /// Removes what was stored for a guest that was not created. One that is being created may be
     /// this one: it says so when it is done.
-    async fn remove_leftovers(&self, guest: &GuestRef) -> Result<(), Fault> {
+    async fn remove_leftovers(&self, guest: &GuestRef) -> Result<(), PveError> {
         let mut found = self.search(&guest.uuid).await?;
-        if let Found::Anonymous(located) | Found::Ours(located) = found {
+        if let SearchResult::Unidentified(located) | SearchResult::Ours(located) = found {
             self.wait_for_unlock(located).await?;
             found = self.search(&guest.uuid).await?;
         }
         match found {
-            Found::GivenUp(_) | Found::Nowhere => self.remove_seeds(guest).await,
-            Found::Anonymous(located) => Err(half_made(&located, self.sees_all_tasks().await?)),
-            Found::Ours(located) => {
+            SearchResult::Disowned(_) | SearchResult::NotFound => self.remove_seeds(guest).await,
+            SearchResult::Unidentified(located) => {
+                Err(incomplete_error(&located, self.sees_all_tasks().await?))
+            }
+            SearchResult::Ours(located) => {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("{name} was created meanwhile");
-                Err(Fault::new(Class::Busy, Reason::AlreadyExists, detail))
+                Err(PveError::new(Class::Busy, Reason::AlreadyExists, detail))
             }
             // What was stored may be in use by one of them.
-            Found::Several(_) | Found::Impostor(_) => Ok(()),
+            SearchResult::Duplicates(_) | SearchResult::Conflicting(_) => Ok(()),
         }
     }
 
     /// Finds the guest to remove, with nothing holding it; `None` when it is gone. One that is not
     /// where it was planned to be removed is refused.
-    async fn removable(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
+    async fn removable(&self, guest: &GuestRef) -> Result<Option<Located>, PveError> {
         let mut found = self.find(guest).await?;
         // It may become ours: it says whose it is when it is done.
-        if let Found::Anonymous(located) = found {
+        if let SearchResult::Unidentified(located) = found {
             if located.kind != guest.kind {
                 return Ok(None);
             }
@@ -96,54 +98,54 @@ impl Pve {
             found = self.find(guest).await?;
         }
         let located = match found {
-            Found::Ours(located) => located,
-            Found::Several(guests) => return Err(several(&guests)),
-            Found::Impostor(located) => {
-                return Err(contested(&located, &guest.uuid));
+            SearchResult::Ours(located) => located,
+            SearchResult::Duplicates(guests) => return Err(duplicates_error(&guests)),
+            SearchResult::Conflicting(located) => {
+                return Err(conflict_error(&located, &guest.uuid));
             }
-            Found::Anonymous(located) => {
-                return Err(half_made(&located, self.sees_all_tasks().await?));
+            SearchResult::Unidentified(located) => {
+                return Err(incomplete_error(&located, self.sees_all_tasks().await?));
             }
-            Found::GivenUp(located) => return Err(given_up(&located, &guest.uuid)),
-            Found::Nowhere => return Ok(None),
+            SearchResult::Disowned(located) => return Err(disowned_error(&located, &guest.uuid)),
+            SearchResult::NotFound => return Ok(None),
         };
         if located.node != guest.host {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("{name} was on {} when its removal was planned", guest.host);
             return Err(
-                Fault::new(Class::Refused, Reason::Other, detail).with_hint("make a new plan")
+                PveError::new(Class::Refused, Reason::Other, detail).with_hint("make a new plan")
             );
         }
         let Some(located) = self.wait_for_unlock(located).await? else {
             return Ok(None);
         };
-        match located.claim(&guest.uuid) {
-            Claim::Ours => {}
-            Claim::Impostor => return Err(contested(&located, &guest.uuid)),
-            Claim::Other if located.is_given_up(&guest.uuid) => {
-                return Err(given_up(&located, &guest.uuid));
+        match located.ownership(&guest.uuid) {
+            Ownership::Ours => {}
+            Ownership::Conflicting => return Err(conflict_error(&located, &guest.uuid)),
+            Ownership::Other if located.is_disowned(&guest.uuid) => {
+                return Err(disowned_error(&located, &guest.uuid));
             }
-            Claim::Other => return Ok(None),
+            Ownership::Other => return Ok(None),
         }
         if located.config.flag("protection") {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("{name} is protected from removal");
-            return Err(Fault::new(Class::Refused, Reason::Protected, detail)
+            return Err(PveError::new(Class::Refused, Reason::Protected, detail)
                 .with_hint("switch its protection off first, if it may really go"));
         }
         Ok(Some(located))
     }
 
     /// Does the next thing: switches the guest off, or removes it.
-    async fn remove_once(&self, located: &Located) -> Result<(), Fault> {
-        match self.power_of(located).await? {
+    async fn remove_once(&self, located: &Located) -> Result<(), PveError> {
+        match self.fetch_power(located).await? {
             PowerState::Stopped => {}
             // That takes a while, so the guest is proven again before it is removed.
             PowerState::Running => return self.switch_off(located).await,
             PowerState::Unknown => {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("whether {name} runs is unknown");
-                return Err(Fault::new(Class::Broken, Reason::Other, detail));
+                return Err(PveError::new(Class::Broken, Reason::Other, detail));
             }
         }
         let storage = located
@@ -151,7 +153,7 @@ impl Pve {
             .first_disk(located.kind)
             .and_then(|disk| disk.volume.split(':').next().map(str::to_owned))
             .unwrap_or_default();
-        let _turn = self.guard.storage(&located.node, &storage).await;
+        let _permit = self.limiter.storage(&located.node, &storage).await;
         let call = by_kind(located.kind, &VM_DELETE, &CT_DELETE)
             .at("node", &located.node)
             .at("vmid", located.vmid)
@@ -159,20 +161,20 @@ impl Pve {
         self.run(&call).await.map(|_| ())
     }
 
-    async fn switch_off(&self, located: &Located) -> Result<(), Fault> {
+    async fn switch_off(&self, located: &Located) -> Result<(), PveError> {
         let overrule = self.version().await?.number >= (8, 2);
         let call = by_kind(located.kind, &VM_STOP, &CT_STOP)
             .at("node", &located.node)
             .at("vmid", located.vmid)
-            .maybe("overrule-shutdown", overrule.then_some(1));
+            .optional_param("overrule-shutdown", overrule.then_some(1));
         match self.run(&call).await {
-            Err(fault) if fault.reason == Reason::NotRunning => Ok(()),
+            Err(error) if error.reason == Reason::NotRunning => Ok(()),
             result => result.map(|_| ()),
         }
     }
 
     /// Removes the guest's seed wherever its host keeps CDs.
-    async fn remove_seeds(&self, guest: &GuestRef) -> Result<(), Fault> {
+    async fn remove_seeds(&self, guest: &GuestRef) -> Result<(), PveError> {
         if guest.kind == GuestKind::Ct {
             return Ok(());
         }
@@ -188,28 +190,28 @@ impl Pve {
     }
 
     /// Takes the CD with the first-boot data out of a guest, then removes it.
-    pub(super) async fn eject_seed(&self, guest: &GuestRef) -> Result<(), Fault> {
+    pub(super) async fn eject_seed(&self, guest: &GuestRef) -> Result<(), PveError> {
         if guest.kind == GuestKind::Ct {
             return Ok(());
         }
-        let _turn = self.turn(guest).await;
-        let Some(found) = self.prove(guest).await? else {
+        let _permit = self.lock_guest(guest).await;
+        let Some(found) = self.find_for_change(guest).await? else {
             return self.remove_seeds(guest).await;
         };
         let ending = format!("/{}", seed::file_name(&guest.uuid));
         // Remembered before it is out: no list has to show it then.
         let seeds = seeds_of(&found, &guest.uuid);
-        self.past_locks(&found.node, found.vmid, || async {
+        self.retry_while_locked(&found.node, found.vmid, || async {
             let mut tries = 0;
             loop {
-                let located = self.require(guest).await?;
+                let located = self.require_for_change(guest).await?;
                 let drives = located.config.cd_drives();
                 let seed = drives.iter().find(|(_, volume)| volume.ends_with(&ending));
                 let result = match seed {
                     Some((slot, _)) => self.eject(&located, slot).await,
                     // Ejecting put the empty drive into the boot order.
-                    None if joins_boot(&located) && is_empty(&drives) => {
-                        self.run(&boot(&located)?).await.map(|_| ())
+                    None if is_seed_in_boot_order(&located) && is_empty(&drives) => {
+                        self.run(&boot_order_call(&located)?).await.map(|_| ())
                     }
                     None => return Ok(()),
                 };
@@ -217,7 +219,7 @@ impl Pve {
                 match result {
                     // The look at the top of the loop decides what is left to do.
                     Ok(()) if tries < 2 * TRIES => {}
-                    Err(fault) if fault.may_have_acted() && tries < TRIES => {
+                    Err(error) if error.may_have_acted() && tries < TRIES => {
                         self.clock.sleep(PAUSE).await;
                     }
                     result => return result,
@@ -231,11 +233,11 @@ impl Pve {
         self.remove_seeds(guest).await
     }
 
-    async fn eject(&self, located: &Located, slot: &str) -> Result<(), Fault> {
+    async fn eject(&self, located: &Located, slot: &str) -> Result<(), PveError> {
         if slot != SEED_SLOT {
             let name = name_of(located.kind, located.vmid, &located.node);
             let detail = format!("the seed of {name} was moved to {slot} by someone");
-            return Err(Fault::new(Class::Refused, Reason::Other, detail)
+            return Err(PveError::new(Class::Refused, Reason::Other, detail)
                 .with_hint(format!("eject {slot} by hand")));
         }
         let call = change_of(located)?.param(SEED_SLOT, "none,media=cdrom");
@@ -243,8 +245,8 @@ impl Pve {
     }
 
     /// Lists seeds of ours in every storage that keeps CDs and can be reached.
-    pub(super) async fn seeds(&self) -> Result<Vec<SeedFile>, Fault> {
-        let observed = self.look().await?;
+    pub(super) async fn seeds(&self) -> Result<Vec<SeedFile>, PveError> {
+        let observed = self.observe_all().await?;
         let mut seeds = Vec::new();
         let mut shared = BTreeSet::new();
         for storage in &observed.storages {
@@ -259,7 +261,7 @@ impl Pve {
             if storage.shared && !shared.insert(storage.name.clone()) {
                 continue;
             }
-            let place = Content {
+            let place = StorageContent {
                 node: &storage.host,
                 storage: &storage.name,
                 kind: "iso",
@@ -267,8 +269,8 @@ impl Pve {
             let files = match self.files(&place).await {
                 Ok(files) => files,
                 // A storage we may not list holds nothing we put there.
-                Err(fault) if fault.reason == Reason::Permission => continue,
-                Err(fault) => return Err(fault),
+                Err(error) if error.reason == Reason::Permission => continue,
+                Err(error) => return Err(error),
             };
             seeds.extend(files.into_iter().filter_map(|file| {
                 seed::owner(&file.name)?;
@@ -301,5 +303,5 @@ fn seeds_of(located: &Located, uuid: &GuestUuid) -> Vec<(String, String)> {
 /// A seed in a storage.
 pub(super) struct SeedFile {
     pub(super) node: String,
-    pub(super) file: super::image::File,
+    pub(super) file: super::image::StorageFile,
 }

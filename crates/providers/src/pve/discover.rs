@@ -11,24 +11,24 @@ use homestak_engine::ports::PortError;
 use serde_json::Value;
 
 use super::client::Pve;
-use super::fault::{Fault, Reason};
+use super::error::{PveError, Reason};
 use super::quirks::{parse_bool, text_of};
-use super::requests::{CLUSTER_STATUS, Call, NODES};
+use super::requests::{ApiCall, CLUSTER_STATUS, NODES};
 use super::settings::Endpoint;
 
 impl Pve {
     /// Asks the entry for the hosts' own addresses; none when it may not tell us.
     pub async fn discover(&self) -> Result<BTreeMap<String, Endpoint>, PortError> {
         let found = async {
-            let status = self.ask(&Call::to(&CLUSTER_STATUS)).await?;
-            let nodes = self.ask(&Call::to(&NODES)).await?;
-            Ok::<_, Fault>(endpoints(&self.settings.endpoint, &status, &nodes))
+            let status = self.ask(&ApiCall::to(&CLUSTER_STATUS)).await?;
+            let nodes = self.ask(&ApiCall::to(&NODES)).await?;
+            Ok::<_, PveError>(endpoints(&self.settings.endpoint, &status, &nodes))
         };
         match found.await {
-            Err(fault) if fault.reason == Reason::Permission => Ok(BTreeMap::new()),
+            Err(error) if error.reason == Reason::Permission => Ok(BTreeMap::new()),
             result => {
                 let url = &self.settings.endpoint.url;
-                result.map_err(|fault| fault.into_port(format!("ask {url} for its hosts")))
+                result.map_err(|error| error.into_port_error(format!("ask {url} for its hosts")))
             }
         }
     }

@@ -6,46 +6,51 @@
 use homestak_engine::ports::{Bytes, Class, Gib, GuestKind, GuestUuid};
 
 use super::client::{Pve, by_kind, name_of, upid};
-use super::fault::{Fault, Reason};
+use super::error::{PveError, Reason};
 use super::finish::digest_of;
-use super::identity::Claim;
-use super::locate::{Located, contested};
-use super::requests::{CT_RESIZE, Call, VM_RESIZE};
+use super::identity::Ownership;
+use super::locate::{Located, conflict_error};
+use super::requests::{ApiCall, CT_RESIZE, VM_RESIZE};
 
 impl Pve {
     /// Grows the first disk to a size, where it is smaller.
-    pub(super) async fn grow(
+    pub(super) async fn grow_disk_to(
         &self,
         located: &Located,
         uuid: &GuestUuid,
         size: Gib,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), PveError> {
         let wanted = Bytes::from(size).0;
-        if is_boundless(located) {
+        if has_no_size(located) {
             let name = name_of(located.kind, located.vmid, &located.node);
-            self.voice.warning(format!(
+            self.notifier.warning(format!(
                 "the disk of {name} has no size of its own, so it was not grown to {size}"
             ));
             return Ok(());
         }
-        if is_large(located, wanted) {
+        if is_large_enough(located, wanted) {
             return Ok(());
         }
-        let turn = self.guard.growth(&located.node, &storage_of(located)).await;
+        let turn = self
+            .limiter
+            .disk_growth(&located.node, &storage_of(located))
+            .await;
         let result = self
-            .past_locks(&located.node, located.vmid, || async {
+            .retry_while_locked(&located.node, located.vmid, || async {
                 let mut tries = 0;
                 loop {
                     // Read again each time: a lost answer may have grown it already.
-                    let located = self.reread(located.clone()).await?;
-                    if located.claim(uuid) != Claim::Ours {
-                        return Err(contested(&located, uuid));
+                    let located = self.refetch(located.clone()).await?;
+                    if located.ownership(uuid) != Ownership::Ours {
+                        return Err(conflict_error(&located, uuid));
                     }
                     let Some(disk) = located.config.first_disk(located.kind) else {
                         let name = name_of(located.kind, located.vmid, &located.node);
-                        return Err(Fault::garbage(format!("{name} has no disk to grow")));
+                        return Err(PveError::invalid_response(format!(
+                            "{name} has no disk to grow"
+                        )));
                     };
-                    if is_large(&located, wanted) {
+                    if is_large_enough(&located, wanted) {
                         return Ok(());
                     }
                     let call = by_kind(located.kind, &VM_RESIZE, &CT_RESIZE)
@@ -55,8 +60,8 @@ impl Pve {
                         .param("size", format!("{}G", size.0))
                         .param("digest", digest_of(&located)?);
                     tries += 1;
-                    match self.run_growth(&call, &located).await {
-                        Err(fault) if fault.may_have_acted() && tries < 4 => {
+                    match self.resize_disk(&call, &located).await {
+                        Err(error) if error.may_have_acted() && tries < 4 => {
                             self.clock.sleep(self.settings.limits.connect).await;
                         }
                         result => return result,
@@ -70,13 +75,13 @@ impl Pve {
 
     /// Grows a disk, and finds out whether it is larger. The task of a container ends well even if
     /// only the volume was grown and not the file system in it: then its log says so.
-    async fn run_growth(&self, call: &Call, located: &Located) -> Result<(), Fault> {
+    async fn resize_disk(&self, call: &ApiCall, located: &Located) -> Result<(), PveError> {
         let upid = upid(&self.change(call).await?)?;
         self.follow(&upid).await?;
         if located.kind == GuestKind::Vm {
             return Ok(());
         }
-        let log = self.tail(&upid).await;
+        let log = self.log_tail(&upid).await;
         let Some(line) = log.iter().find(|line| line.contains(NOT_GROWN)) else {
             return Ok(());
         };
@@ -87,7 +92,7 @@ impl Pve {
             "grow it as root on {}: stop the container, then `e2fsck -f` and `resize2fs` of its volume",
             located.node
         );
-        Err(Fault::new(Class::Refused, Reason::Other, detail)
+        Err(PveError::new(Class::Refused, Reason::Other, detail)
             .with_log(log.clone())
             .with_hint(hint))
     }
@@ -98,13 +103,13 @@ const NOT_GROWN: &str = "Failed to update the container's filesystem";
 
 /// Tells whether a container's disk is a directory: it has no size of its own (`size=0T`), and
 /// cannot be grown.
-fn is_boundless(located: &Located) -> bool {
+fn has_no_size(located: &Located) -> bool {
     let disk = located.config.first_disk(located.kind);
     located.kind == GuestKind::Ct && disk.is_some_and(|disk| disk.size.unwrap_or(0) == 0)
 }
 
 /// Tells whether the first disk is as large as wanted.
-fn is_large(located: &Located, wanted: u64) -> bool {
+fn is_large_enough(located: &Located, wanted: u64) -> bool {
     let disk = located.config.first_disk(located.kind);
     disk.is_some_and(|disk| disk.size.is_some_and(|size| size >= wanted))
 }

@@ -11,12 +11,12 @@ use serde_json::Value;
 
 pub use super::capacity::StorageState;
 use super::client::{Pve, Version};
-use super::fault::{Fault, Reason};
-use super::image::Content;
-use super::preflight::Wanted;
+use super::error::{PveError, Reason};
+use super::image::StorageContent;
+use super::preflight::Requirements;
 use super::provider::has_quorum;
 use super::quirks::{parse_bool, text_of};
-use super::requests::{CLUSTER_STATUS, Call, NODE_NETWORK, NODE_STATUS, PERMISSIONS};
+use super::requests::{ApiCall, CLUSTER_STATUS, NODE_NETWORK, NODE_STATUS, PERMISSIONS};
 
 /// A fact, or why it is not known.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub enum Fetched<T> {
     /// It is known.
     Known(T),
     /// It could not be fetched.
-    Failed(Fault),
+    Failed(PveError),
     /// Nobody asked.
     NotAsked,
 }
@@ -38,10 +38,10 @@ impl<T> Fetched<T> {
         }
     }
 
-    fn from(result: Result<T, Fault>) -> Self {
+    fn from(result: Result<T, PveError>) -> Self {
         match result {
             Ok(fact) => Self::Known(fact),
-            Err(fault) => Self::Failed(fault),
+            Err(error) => Self::Failed(error),
         }
     }
 }
@@ -63,7 +63,7 @@ pub struct Facts {
     /// Storages.
     pub storages: Fetched<Vec<ObservedStorage>>,
     /// What the wanted storages report of themselves, by host and storage.
-    pub rooms: BTreeMap<(String, String), Fetched<StorageState>>,
+    pub storage_states: BTreeMap<(String, String), Fetched<StorageState>>,
     /// Whether the cluster can decide.
     pub quorum: Fetched<bool>,
     /// Files by host, storage and kind of content.
@@ -78,7 +78,7 @@ pub struct Facts {
 
 impl Pve {
     /// Fetches the facts that the checks need.
-    pub async fn facts(&self, wanted: &Wanted) -> Facts {
+    pub async fn facts(&self, wanted: &Requirements) -> Facts {
         let version = self.version().await.map(|Version { number, .. }| *number);
         let reachable = version.is_ok();
         let mut facts = Facts {
@@ -87,7 +87,7 @@ impl Pve {
             privileges: Fetched::NotAsked,
             hosts: Fetched::NotAsked,
             storages: Fetched::NotAsked,
-            rooms: BTreeMap::new(),
+            storage_states: BTreeMap::new(),
             quorum: Fetched::NotAsked,
             files: BTreeMap::new(),
             cpu_flags: BTreeMap::new(),
@@ -101,35 +101,35 @@ impl Pve {
         if !reachable {
             return facts;
         }
-        let privileges = self.ask(&Call::to(&PERMISSIONS)).await;
+        let privileges = self.ask(&ApiCall::to(&PERMISSIONS)).await;
         facts.privileges = Fetched::from(privileges.map(|data| parse_privileges(&data)));
-        match self.look().await {
+        match self.observe_all().await {
             Ok(observed) => {
                 facts.hosts = Fetched::Known(observed.hosts);
                 facts.storages = Fetched::Known(observed.storages);
             }
-            Err(fault) => {
-                facts.hosts = Fetched::Failed(fault.clone());
-                facts.storages = Fetched::Failed(fault);
+            Err(error) => {
+                facts.hosts = Fetched::Failed(error.clone());
+                facts.storages = Fetched::Failed(error);
             }
         }
-        facts.quorum = match self.ask(&Call::to(&CLUSTER_STATUS)).await {
+        facts.quorum = match self.ask(&ApiCall::to(&CLUSTER_STATUS)).await {
             Ok(data) => Fetched::Known(has_quorum(&data)),
-            Err(fault) if fault.reason == Reason::Permission => Fetched::NotAsked,
-            Err(fault) => Fetched::Failed(fault),
+            Err(error) if error.reason == Reason::Permission => Fetched::NotAsked,
+            Err(error) => Fetched::Failed(error),
         };
         self.fetch_hosts(wanted, &mut facts).await;
         facts
     }
 
-    async fn fetch_hosts(&self, wanted: &Wanted, facts: &mut Facts) {
+    async fn fetch_hosts(&self, wanted: &Requirements, facts: &mut Facts) {
         for need in &wanted.storages {
             let key = (need.host.clone(), need.storage.clone());
-            if facts.rooms.contains_key(&key) {
+            if facts.storage_states.contains_key(&key) {
                 continue;
             }
             let state = self.storage_state(&need.host, &need.storage).await;
-            facts.rooms.insert(key, Fetched::from(state));
+            facts.storage_states.insert(key, Fetched::from(state));
         }
         for image in &wanted.images {
             let key = (
@@ -140,7 +140,7 @@ impl Pve {
             if facts.files.contains_key(&key) {
                 continue;
             }
-            let place = Content {
+            let place = StorageContent {
                 node: &image.host,
                 storage: &image.storage,
                 kind: &image.content,
@@ -150,7 +150,7 @@ impl Pve {
             facts.files.insert(key, Fetched::from(names));
         }
         for host in &wanted.nested {
-            let data = self.ask(&Call::to(&NODE_STATUS).at("node", host)).await;
+            let data = self.ask(&ApiCall::to(&NODE_STATUS).at("node", host)).await;
             let flags = data.map(|data| cpu_flags(&data));
             facts.cpu_flags.insert(host.clone(), Fetched::from(flags));
         }
@@ -160,7 +160,7 @@ impl Pve {
             .map(|(host, _)| host)
             .collect::<BTreeSet<_>>()
         {
-            let data = self.ask(&Call::to(&NODE_NETWORK).at("node", host)).await;
+            let data = self.ask(&ApiCall::to(&NODE_NETWORK).at("node", host)).await;
             facts
                 .bridges
                 .insert(host.clone(), Fetched::from(data.map(|data| bridges(&data))));

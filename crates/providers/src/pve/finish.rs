@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use homestak_engine::ports::{Class, GuestKind, GuestRef, NewGuest, NewIdentity};
 
 use super::client::{Pve, by_kind, name_of, named};
-use super::create::of_site;
-use super::fault::{Fault, Reason};
-use super::identity::{self, Claim, Marks};
-use super::image::Content;
+use super::create::check_site;
+use super::error::{PveError, Reason};
+use super::identity::{self, GuestMetadata, Ownership};
+use super::image::StorageContent;
 use super::locate::Located;
 use super::property::Property;
 use super::quirks;
-use super::requests::{CT_CHANGE, Call, VM_CHANGE};
+use super::requests::{ApiCall, CT_CHANGE, VM_CHANGE};
 use super::seed;
 use super::upload::Upload;
 
@@ -24,18 +24,18 @@ impl Pve {
         &self,
         guest: &NewGuest,
         located: Located,
-    ) -> Result<GuestRef, Fault> {
+    ) -> Result<GuestRef, PveError> {
         let name = name_of(located.kind, located.vmid, &located.node);
-        let located = of_site(located, guest)?;
+        let located = check_site(located, guest)?;
         let located = self.wait_for_unlock(located).await?;
         let located = located
-            .filter(|located| located.claim(&guest.uuid) == Claim::Ours)
+            .filter(|located| located.ownership(&guest.uuid) == Ownership::Ours)
             .ok_or_else(|| {
                 let detail = format!("{name} went away while it was being finished");
-                Fault::new(Class::Missing, Reason::NoConfig, detail)
+                PveError::new(Class::Missing, Reason::NoConfig, detail)
             })?;
-        let located = of_site(located, guest)?;
-        self.grow(&located, &guest.uuid, guest.disk).await?;
+        let located = check_site(located, guest)?;
+        self.grow_disk_to(&located, &guest.uuid, guest.disk).await?;
         Ok(GuestRef {
             uuid: guest.uuid.clone(),
             kind: located.kind,
@@ -45,7 +45,7 @@ impl Pve {
     }
 
     /// Reads a guest's configuration again.
-    pub(super) async fn reread(&self, located: Located) -> Result<Located, Fault> {
+    pub(super) async fn refetch(&self, located: Located) -> Result<Located, PveError> {
         let Located {
             kind, vmid, node, ..
         } = located;
@@ -59,7 +59,7 @@ impl Pve {
                 config,
             })
             .ok_or_else(|| {
-                Fault::new(
+                PveError::new(
                     Class::Missing,
                     Reason::NoConfig,
                     format!("{name} is not there any more"),
@@ -69,30 +69,30 @@ impl Pve {
 
     /// Puts the seed where the guest will read it. The same bytes under the same name, so that
     /// repeating is harmless.
-    pub(super) async fn ensure_seed(&self, guest: &NewGuest) -> Result<(), Fault> {
+    pub(super) async fn upload_seed(&self, guest: &NewGuest) -> Result<(), PveError> {
         let Some(seed) = guest.seed.as_ref().filter(|_| guest.kind == GuestKind::Vm) else {
             return Ok(());
         };
         let bytes = seed::image(seed);
         let file = seed::file_name(&guest.uuid);
-        let place = Content {
+        let place = StorageContent {
             node: &guest.host,
             storage: named(guest.image_storage.as_deref())?,
             kind: "iso",
         };
-        self.put(&place, &file, None, || Upload::Bytes(bytes.clone()))
+        self.upload_file(&place, &file, None, || Upload::Bytes(bytes.clone()))
             .await
     }
 }
 
 /// Returns the state a change is meant for.
-pub(super) fn digest_of(located: &Located) -> Result<String, Fault> {
+pub(super) fn digest_of(located: &Located) -> Result<String, PveError> {
     let digest = located.config.digest();
-    digest.ok_or_else(|| Fault::garbage("a configuration has no digest"))
+    digest.ok_or_else(|| PveError::invalid_response("a configuration has no digest"))
 }
 
 /// Starts a change of a configuration as it was read.
-pub(super) fn change_of(located: &Located) -> Result<Call, Fault> {
+pub(super) fn change_of(located: &Located) -> Result<ApiCall, PveError> {
     let digest = digest_of(located)?;
     Ok(by_kind(located.kind, &VM_CHANGE, &CT_CHANGE)
         .at("node", &located.node)
@@ -105,13 +105,13 @@ pub(super) const SEED_SLOT: &str = "ide2";
 
 /// Tells whether the drive of the seed is in the boot order, which a change of the drive puts it
 /// into. The order cannot go with that change: its keys are worked on in no particular order.
-pub(super) fn joins_boot(located: &Located) -> bool {
+pub(super) fn is_seed_in_boot_order(located: &Located) -> bool {
     let order = located.config.boot_order();
     located.kind == GuestKind::Vm && order.iter().any(|slot| slot == SEED_SLOT)
 }
 
 /// The boot order without the drive of the seed.
-pub(super) fn boot(located: &Located) -> Result<Call, Fault> {
+pub(super) fn boot_order_call(located: &Located) -> Result<ApiCall, PveError> {
     let config = &located.config;
     let mut order = config.boot_order();
     order.retain(|slot| slot != SEED_SLOT);
@@ -122,8 +122,8 @@ pub(super) fn boot(located: &Located) -> Result<Call, Fault> {
 }
 
 /// Returns what a new guest carries.
-pub(super) fn marks(guest: &NewGuest) -> Marks<'_> {
-    Marks {
+pub(super) fn metadata(guest: &NewGuest) -> GuestMetadata<'_> {
+    GuestMetadata {
         uuid: &guest.uuid,
         site: &guest.site,
         manifest: &guest.manifest,
@@ -132,23 +132,27 @@ pub(super) fn marks(guest: &NewGuest) -> Marks<'_> {
 }
 
 /// Returns the tags of a guest with ours in place of any it had; those of people stay.
-fn tags(located: &Located, marks: &Marks<'_>) -> String {
+fn merged_tags(located: &Located, metadata: &GuestMetadata<'_>) -> String {
     let mut tags: BTreeSet<String> = located
         .config
         .tags()
         .into_iter()
         .filter(|tag| !identity::is_ours(tag))
         .collect();
-    tags.extend(marks.tags(located.vmid));
+    tags.extend(metadata.tags(located.vmid));
     quirks::render_tags(&tags)
 }
 
 impl Pve {
     /// Gives a guest another identity, in one change: tags, notes, and the SMBIOS of a VM, which
     /// a running one shows from its next start on.
-    pub(super) async fn mark_again(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), Fault> {
-        let _turn = self.turn(guest).await;
-        let marks = Marks {
+    pub(super) async fn reidentify_guest(
+        &self,
+        guest: &GuestRef,
+        to: &NewIdentity,
+    ) -> Result<(), PveError> {
+        let _permit = self.lock_guest(guest).await;
+        let metadata = GuestMetadata {
             uuid: &to.uuid,
             site: &to.site,
             manifest: &to.manifest,
@@ -160,13 +164,13 @@ impl Pve {
         };
         let mut tries = 0;
         loop {
-            if self.prove(&renamed).await?.is_some() {
+            if self.find_for_change(&renamed).await?.is_some() {
                 return Ok(());
             }
-            let located = self.require(guest).await?;
+            let located = self.require_for_change(guest).await?;
             let mut call = change_of(&located)?
-                .param("tags", tags(&located, &marks))
-                .param("description", marks.notes_after(located.config.notes()));
+                .param("tags", merged_tags(&located, &metadata))
+                .param("description", metadata.merge_notes(located.config.notes()));
             if located.kind == GuestKind::Vm {
                 let smbios = located.config.text("smbios1").unwrap_or_default();
                 let smbios = Property::parse(&smbios).with("uuid", to.uuid.as_str());
@@ -180,7 +184,7 @@ impl Pve {
             match result {
                 // The look at the top of the loop decides, not the answer.
                 Ok(()) if tries < 4 => {}
-                Err(fault) if fault.may_have_acted() && tries < 4 => {
+                Err(error) if error.may_have_acted() && tries < 4 => {
                     self.clock.sleep(self.settings.limits.connect).await;
                 }
                 result => return result,

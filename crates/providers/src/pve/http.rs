@@ -1,6 +1,6 @@
 //! The wire: HTTPS with reused connections, limits and deadlines; every failure gets its class.
 //!
-//! In: [`Call`]. Out: the answer's data, or a [`Fault`].
+//! In: [`ApiCall`]. Out: the answer's data, or a [`PveError`].
 //! Never: an unverified connection; a secret in an error; a change sent twice.
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue}
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::fault::{Fault, Reason, classify};
-use super::remark::Voice;
-use super::requests::{Call, Method, TICKET};
+use super::error::{PveError, Reason, classify};
+use super::notifier::Notifier;
+use super::requests::{ApiCall, Method, TICKET};
 use super::session::{Session, Ticket};
-use super::settings::{Credential, Endpoint, Limits, PveSettings};
+use super::settings::{Credential, Endpoint, PveLimits, PveSettings};
 use super::upload::Upload;
 
 /// How long an answer is still waited for when a person has asked to stop; most come sooner.
@@ -30,15 +30,15 @@ const ROOM: Duration = Duration::from_millis(500);
 /// Connections idle longer are dropped by the server (5 s); a request on such a one would be lost.
 const IDLE: Duration = Duration::from_secs(4);
 /// The largest answer that is read; 10,000 guests are about 5 MB.
-const LARGEST_ANSWER: usize = 64 << 20;
+const MAX_RESPONSE: usize = 64 << 20;
 /// Seconds for which a host that was not reached directly is asked through the entry.
-const DOWN: i64 = 60;
+const DOWN_SECONDS: i64 = 60;
 /// How often a question is asked when the way there is bad.
-const ASKS: u32 = 4;
+const ATTEMPTS: u32 = 4;
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     /// What was asked for.
     pub data: Value,
     /// How much there is in all, where the answer is a part.
@@ -47,18 +47,18 @@ pub struct Answer {
 
 /// The way to a Proxmox VE.
 pub(super) struct Transport {
-    entry: Lane,
-    nodes: BTreeMap<String, Lane>,
+    entry: HostConnection,
+    nodes: BTreeMap<String, HostConnection>,
     credential: Credential,
     session: Session,
     clock: SharedClock,
-    limits: Limits,
-    pub(super) voice: Voice,
+    limits: PveLimits,
+    pub(super) notifier: Notifier,
     sent: AtomicU64,
 }
 
 /// One address.
-struct Lane {
+struct HostConnection {
     base: String,
     client: reqwest::Client,
     in_flight: Semaphore,
@@ -69,16 +69,17 @@ struct Lane {
     accepted: AtomicBool,
 }
 
-impl Lane {
-    fn new(endpoint: &Endpoint, limits: &Limits) -> Result<Self, Fault> {
-        let config = trust::client_config(&endpoint.trust)
-            .map_err(|error| Fault::new(Class::Refused, Reason::Certificate, format!("{error}")))?;
+impl HostConnection {
+    fn new(endpoint: &Endpoint, limits: &PveLimits) -> Result<Self, PveError> {
+        let config = trust::client_config(&endpoint.trust).map_err(|error| {
+            PveError::new(Class::Refused, Reason::Certificate, format!("{error}"))
+        })?;
         let url = reqwest::Url::parse(&endpoint.url)
             .ok()
             .filter(|url| url.scheme() == "https" && url.has_host())
             .ok_or_else(|| {
                 let detail = format!("`{}` is not an https address", endpoint.url);
-                Fault::new(Class::Refused, Reason::Other, detail)
+                PveError::new(Class::Refused, Reason::Other, detail)
                     .with_hint("write it as https://host:8006")
             })?;
         let client = reqwest::Client::builder()
@@ -90,7 +91,7 @@ impl Lane {
             .pool_max_idle_per_host(limits.in_flight)
             .connect_timeout(limits.connect)
             .build()
-            .map_err(|error| Fault::bug(chain(&error)))?;
+            .map_err(|error| PveError::bug(chain(&error)))?;
         Ok(Self {
             base: format!("{}/api2/json", url.as_str().trim_end_matches('/')),
             client,
@@ -102,57 +103,57 @@ impl Lane {
     }
 
     /// Says of a refusal that was an acceptance before that it changed since.
-    fn judge(
+    fn note_change(
         &self,
-        result: Result<Answer, Fault>,
+        result: Result<ApiResponse, PveError>,
         credential: &Credential,
-    ) -> Result<Answer, Fault> {
-        let mut fault = match result {
+    ) -> Result<ApiResponse, PveError> {
+        let mut error = match result {
             Ok(answer) => {
                 self.accepted.store(true, Ordering::Relaxed);
                 return Ok(answer);
             }
-            Err(fault) => fault,
+            Err(error) => error,
         };
         if !self.accepted.load(Ordering::Relaxed) {
-            return Err(fault);
+            return Err(error);
         }
-        match (fault.reason, credential) {
+        match (error.reason, credential) {
             (Reason::Certificate, _) => {
-                let detail = format!("the host's certificate changed meanwhile: {}", fault.detail);
-                fault.detail = detail.into();
+                let detail = format!("the host's certificate changed meanwhile: {}", error.detail);
+                error.detail = detail.into();
             }
             (Reason::Unauthenticated, Credential::Token(_)) => {
                 let detail = format!(
                     "the host refuses the token that it accepted before: {}",
-                    fault.detail
+                    error.detail
                 );
-                fault.detail = detail.into();
-                fault.hint = "was the token removed, or did it expire? `pveum user token list USER` on the host shows it".to_owned();
+                error.detail = detail.into();
+                error.hint = "was the token removed, or did it expire? `pveum user token list USER` on the host shows it".to_owned();
             }
             _ => {}
         }
-        Err(fault)
+        Err(error)
     }
 }
 
 impl Transport {
     /// Prepares the way; nothing is sent.
-    pub(super) fn new(settings: &PveSettings, clock: SharedClock) -> Result<Self, Fault> {
+    pub(super) fn new(settings: &PveSettings, clock: SharedClock) -> Result<Self, PveError> {
         let limits = settings.limits.clone();
         let nodes = settings
             .nodes
             .iter()
-            .map(|(name, endpoint)| Ok((name.clone(), Lane::new(endpoint, &limits)?)))
-            .collect::<Result<_, Fault>>()?;
+            .map(|(name, endpoint)| Ok((name.clone(), HostConnection::new(endpoint, &limits)?)))
+            .collect::<Result<_, PveError>>()?;
         Ok(Self {
-            entry: Lane::new(&settings.endpoint, &limits)?,
+            entry: HostConnection::new(&settings.endpoint, &limits)?,
             nodes,
             credential: settings.credential.clone(),
             session: Session::default(),
             clock,
             limits,
-            voice: Voice::default(),
+            notifier: Notifier::default(),
             sent: AtomicU64::new(0),
         })
     }
@@ -164,22 +165,22 @@ impl Transport {
 
     /// Sends a call. A question is asked again when the way was bad; a change is sent again only
     /// when it certainly never left.
-    pub(super) async fn send(&self, call: &Call) -> Result<Answer, Fault> {
+    pub(super) async fn send(&self, call: &ApiCall) -> Result<ApiResponse, PveError> {
         let mut pause = Duration::from_millis(200);
         let mut asked = 1;
         loop {
-            let fault = match self.send_once(call).await {
+            let error = match self.send_once(call).await {
                 Ok(answer) => return Ok(answer),
-                Err(fault) => fault,
+                Err(error) => error,
             };
             let again = match call.method() {
-                Method::Get => fault.is_passing(),
+                Method::Get => error.is_transient(),
                 Method::Post | Method::Put | Method::Delete => {
-                    fault.class == Class::Unreachable { sent: Sent::No }
+                    error.class == Class::Unreachable { sent: Sent::No }
                 }
             };
-            if !again || asked >= ASKS {
-                return Err(fault);
+            if !again || asked >= ATTEMPTS {
+                return Err(error);
             }
             asked += 1;
             self.clock.sleep(pause).await;
@@ -189,55 +190,65 @@ impl Transport {
 
     /// Sends a call once, straight to the host it is about where that is possible. A session that
     /// ran out is renewed.
-    pub(super) async fn send_once(&self, call: &Call) -> Result<Answer, Fault> {
+    pub(super) async fn send_once(&self, call: &ApiCall) -> Result<ApiResponse, PveError> {
         let now = self.clock.now().as_second();
         let own = call
             .node()
             .and_then(|node| self.nodes.get(node))
-            .filter(|lane| lane.down_until.load(Ordering::Relaxed) <= now);
-        let Some(lane) = own else {
+            .filter(|connection| connection.down_until.load(Ordering::Relaxed) <= now);
+        let Some(connection) = own else {
             return self.send_signed(&self.entry, call).await;
         };
-        match self.send_signed(lane, call).await {
+        match self.send_signed(connection, call).await {
             // The host may be reachable from the entry, when it is not from here.
-            Err(fault) if fault.class == (Class::Unreachable { sent: Sent::No }) => {
-                lane.down_until.store(now + DOWN, Ordering::Relaxed);
+            Err(error) if error.class == (Class::Unreachable { sent: Sent::No }) => {
+                connection
+                    .down_until
+                    .store(now + DOWN_SECONDS, Ordering::Relaxed);
                 self.send_signed(&self.entry, call).await
             }
             result => result,
         }
     }
 
-    async fn send_signed(&self, lane: &Lane, call: &Call) -> Result<Answer, Fault> {
-        let (headers, ticket) = self.sign(lane).await?;
-        let result = self.exchange(lane, call, headers).await;
+    async fn send_signed(
+        &self,
+        connection: &HostConnection,
+        call: &ApiCall,
+    ) -> Result<ApiResponse, PveError> {
+        let (headers, ticket) = self.sign(connection).await?;
+        let result = self.exchange(connection, call, headers).await;
         match (&result, ticket) {
-            (Err(fault), Some(ticket)) if fault.reason == Reason::Unauthenticated => {
+            (Err(error), Some(ticket)) if error.reason == Reason::Unauthenticated => {
                 self.session.drop(&ticket);
-                let (headers, _) = self.sign(lane).await?;
-                self.exchange(lane, call, headers).await
+                let (headers, _) = self.sign(connection).await?;
+                self.exchange(connection, call, headers).await
             }
             _ => result,
         }
     }
 
     /// Sends a file. Its parts have the order the server wants.
-    pub(super) async fn upload(&self, call: &Call, upload: Upload) -> Result<Answer, Fault> {
+    pub(super) async fn upload(
+        &self,
+        call: &ApiCall,
+        upload: Upload,
+    ) -> Result<ApiResponse, PveError> {
         let path = call.path()?;
         let own = call.node().and_then(|node| self.nodes.get(node));
-        let lane = own.unwrap_or(&self.entry);
-        let (headers, _) = self.sign(lane).await?;
-        let _turn = match lane.uploads.try_acquire() {
+        let connection = own.unwrap_or(&self.entry);
+        let (headers, _) = self.sign(connection).await?;
+        let _permit = match connection.uploads.try_acquire() {
             Ok(turn) => turn,
             Err(_) => {
-                self.voice.waiting("other uploads to the same host");
-                permit(&lane.uploads).await?
+                self.notifier.waiting("other uploads to the same host");
+                permit(&connection.uploads).await?
             }
         };
         let (form, progress) = upload.into_form(call).await?;
-        let request = lane
+        let request = connection
             .client
-            .post(format!("{}{path}", lane.base))
+            .post(format!("{}{path}", connection.base))
             .headers(headers)
             .headers(fence()?)
             .multipart(form);
@@ -245,7 +256,7 @@ impl Transport {
         // Cancel safety: dropping the request closes the connection; the server then throws the
         // part it got away. The watch only looks.
         tokio::select! {
-            answer = receive(request) => lane.judge(answer, &self.credential),
+            answer = receive(request) => connection.note_change(answer, &self.credential),
             () = progress.wait_for_stall(&self.clock, self.limits.upload_stall) => {
                 Err(lost(format!("the upload stood still for {:?}", self.limits.upload_stall)))
             }
@@ -254,18 +265,18 @@ impl Transport {
 
     async fn exchange(
         &self,
-        lane: &Lane,
-        call: &Call,
+        connection: &HostConnection,
+        call: &ApiCall,
         headers: HeaderMap,
-    ) -> Result<Answer, Fault> {
-        let url = format!("{}{}", lane.base, call.path()?);
+    ) -> Result<ApiResponse, PveError> {
+        let url = format!("{}{}", connection.base, call.path()?);
         let request = match call.method() {
-            Method::Get => lane.client.get(url).query(call.params()),
-            Method::Delete => lane.client.delete(url).query(call.params()),
-            Method::Post => lane.client.post(url).form(call.params()),
-            Method::Put => lane.client.put(url).form(call.params()),
+            Method::Get => connection.client.get(url).query(call.params()),
+            Method::Delete => connection.client.delete(url).query(call.params()),
+            Method::Post => connection.client.post(url).form(call.params()),
+            Method::Put => connection.client.put(url).form(call.params()),
         };
-        let _turn = permit(&lane.in_flight).await?;
+        let _permit = permit(&connection.in_flight).await?;
         checkpoint().await;
         self.sent.fetch_add(1, Ordering::Relaxed);
         // Cancel safety: dropping this may leave a request that is acted on; callers that are
@@ -276,13 +287,16 @@ impl Transport {
         };
         let request = request.headers(headers).timeout(self.limits.answer);
         let result = leavable(ROOM, receive(request)).await;
-        let result = lane.judge(result, &self.credential);
+        let result = connection.note_change(result, &self.credential);
         trace(call, &result);
         result
     }
 
     /// Returns the headers that say who we are.
-    async fn sign(&self, lane: &Lane) -> Result<(HeaderMap, Option<Ticket>), Fault> {
+    async fn sign(
+        &self,
+        connection: &HostConnection,
+    ) -> Result<(HeaderMap, Option<Ticket>), PveError> {
         let mut headers = HeaderMap::new();
         let (user, password) = match &self.credential {
             Credential::Token(token) => {
@@ -294,10 +308,10 @@ impl Transport {
         let ticket = match self.session.current(self.clock.now()) {
             Some(ticket) => ticket,
             None => {
-                let call = Call::to(&TICKET)
+                let call = ApiCall::to(&TICKET)
                     .param("username", user)
                     .param("password", password.expose());
-                let answer = self.exchange(lane, &call, HeaderMap::new()).await?;
+                let answer = self.exchange(connection, &call, HeaderMap::new()).await?;
                 self.session.renew(&answer.data, self.clock.now())?
             }
         };
@@ -310,33 +324,34 @@ impl Transport {
 
 /// Returns the header with the number under which the run of a change holds the host. Proxmox VE
 /// ignores it; a simulator refuses an older number than the highest it has seen.
-fn fence() -> Result<HeaderMap, Fault> {
+fn fence() -> Result<HeaderMap, PveError> {
     let header = |fence: Fence| {
         let value = format!("{} {}", fence.scope, fence.number);
-        let value = HeaderValue::from_str(&value).map_err(|error| Fault::bug(error.to_string()))?;
+        let value =
+            HeaderValue::from_str(&value).map_err(|error| PveError::bug(error.to_string()))?;
         Ok((HeaderName::from_static("x-homestak-fence"), value))
     };
     context::fence().map(header).into_iter().collect()
 }
 
 /// Notes what was asked and how it went; parameters may hold secrets and stay out.
-fn trace(call: &Call, result: &Result<Answer, Fault>) {
+fn trace(call: &ApiCall, result: &Result<ApiResponse, PveError>) {
     let method = call.method();
     let path = call.path().unwrap_or_default();
     match result {
         Ok(_) => tracing::trace!(?method, path, "answered"),
-        Err(fault) => tracing::debug!(?method, path, reason = ?fault.reason, "not answered"),
+        Err(error) => tracing::debug!(?method, path, reason = ?error.reason, "not answered"),
     }
 }
 
-async fn permit(semaphore: &Semaphore) -> Result<tokio::sync::SemaphorePermit<'_>, Fault> {
+async fn permit(semaphore: &Semaphore) -> Result<tokio::sync::SemaphorePermit<'_>, PveError> {
     let permit = semaphore.acquire().await;
-    permit.map_err(|_| Fault::bug("the limit of requests was closed"))
+    permit.map_err(|_| PveError::bug("the limit of requests was closed"))
 }
 
-fn secret(text: &str) -> Result<HeaderValue, Fault> {
+fn secret(text: &str) -> Result<HeaderValue, PveError> {
     let mut value = HeaderValue::from_str(text).map_err(|_| {
-        Fault::new(
+        PveError::new(
             Class::Refused,
             Reason::Other,
             "the credential has odd characters",
@@ -346,7 +361,7 @@ fn secret(text: &str) -> Result<HeaderValue, Fault> {
     Ok(value)
 }
 
-async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, Fault> {
+async fn receive(request: reqwest::RequestBuilder) -> Result<ApiResponse, PveError> {
     let mut response = request.send().await.map_err(|error| undelivered(&error))?;
     let status = response.status();
     let phrase = response
@@ -360,51 +375,53 @@ async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, Fault> {
         .await
         .map_err(|error| lost(chain(&error)))?
     {
-        if body.len() + chunk.len() > LARGEST_ANSWER {
-            return Err(Fault::garbage("the answer is larger than 64 MiB"));
+        if body.len() + chunk.len() > MAX_RESPONSE {
+            return Err(PveError::invalid_response(
+                "the answer is larger than 64 MiB",
+            ));
         }
         body.extend_from_slice(&chunk);
     }
     if !status.is_success() {
         return Err(classify(status.as_u16(), &phrase, &body));
     }
-    parse_answer(&body)
+    parse_response(&body)
 }
 
 /// Reads a successful answer.
-pub fn parse_answer(body: &[u8]) -> Result<Answer, Fault> {
+pub fn parse_response(body: &[u8]) -> Result<ApiResponse, PveError> {
     let json: Value = serde_json::from_slice(body)
-        .map_err(|_| Fault::garbage("the answer is not JSON; is this a Proxmox VE?"))?;
+        .map_err(|_| PveError::invalid_response("the answer is not JSON; is this a Proxmox VE?"))?;
     let Value::Object(mut object) = json else {
-        return Err(Fault::garbage("the answer is not an object"));
+        return Err(PveError::invalid_response("the answer is not an object"));
     };
     let total = object.get("total").and_then(super::quirks::parse_u64);
     match object.remove("data") {
-        Some(data) => Ok(Answer { data, total }),
-        None => Err(Fault::garbage("the answer has no data")),
+        Some(data) => Ok(ApiResponse { data, total }),
+        None => Err(PveError::invalid_response("the answer has no data")),
     }
 }
 
-fn lost(detail: impl Into<ForeignText>) -> Fault {
+fn lost(detail: impl Into<ForeignText>) -> PveError {
     let class = Class::Unreachable { sent: Sent::Maybe };
-    Fault::new(class, Reason::Connection, detail)
+    PveError::new(class, Reason::Connection, detail)
 }
 
 /// Judges a request that got no answer.
-fn undelivered(error: &reqwest::Error) -> Fault {
+fn undelivered(error: &reqwest::Error) -> PveError {
     let text = chain(error);
     if trust::is_untrusted(error) {
-        return Fault::new(Class::Refused, Reason::Certificate, text).with_hint(
+        return PveError::new(Class::Refused, Reason::Certificate, text).with_hint(
             "compare with `pvenode cert info` on the host; record the new fingerprint only \
              when it was changed on purpose",
         );
     }
     if error.is_builder() {
-        return Fault::bug(text);
+        return PveError::bug(text);
     }
     if error.is_connect() {
         let class = Class::Unreachable { sent: Sent::No };
-        return Fault::new(class, Reason::Connection, text);
+        return PveError::new(class, Reason::Connection, text);
     }
     lost(text)
 }

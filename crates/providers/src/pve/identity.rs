@@ -28,7 +28,7 @@ const NOTE: &str = "homestak-id: ";
 const RUN_NOTE: &str = "homestak-run: ";
 
 /// What a guest of ours carries.
-pub struct Marks<'a> {
+pub struct GuestMetadata<'a> {
     /// Its identity.
     pub uuid: &'a GuestUuid,
     /// Its site.
@@ -39,7 +39,7 @@ pub struct Marks<'a> {
     pub run: Option<&'a str>,
 }
 
-impl Marks<'_> {
+impl GuestMetadata<'_> {
     /// Returns the tags, for a guest with that id. A copy keeps them under another id.
     pub fn tags(&self, vmid: u32) -> BTreeSet<String> {
         [
@@ -69,7 +69,7 @@ impl Marks<'_> {
     }
 
     /// Returns the notes with ours in place of any that were there; those of people stay.
-    pub fn notes_after(&self, notes: Option<&str>) -> String {
+    pub fn merge_notes(&self, notes: Option<&str>) -> String {
         let kept = notes.unwrap_or_default().lines();
         let kept: String = kept
             .filter(|line| !line.trim().starts_with("homestak-"))
@@ -189,18 +189,18 @@ fn decode(text: &str) -> Option<String> {
 
 /// What a guest's configuration says about whose it is, as seen by someone who looks for a UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum Ownership {
     /// It is the guest: tag and SMBIOS (for a container: tag and notes) agree.
     Ours,
     /// It carries the tag and contradicts it elsewhere: a copy someone made, or an identity someone
     /// edited. Never changed. Without the tag it was given up: another guest.
-    Impostor,
+    Conflicting,
     /// Another guest.
     Other,
 }
 
 /// Judges a configuration of the guest with an id against a UUID.
-pub fn judge(kind: GuestKind, vmid: u32, config: &GuestConfig, uuid: &GuestUuid) -> Claim {
+pub fn ownership(kind: GuestKind, vmid: u32, config: &GuestConfig, uuid: &GuestUuid) -> Ownership {
     let tags = config.tags();
     let tagged = tags.contains(&id_tag(uuid));
     let proof = match kind {
@@ -211,11 +211,11 @@ pub fn judge(kind: GuestKind, vmid: u32, config: &GuestConfig, uuid: &GuestUuid)
     let copied = created_as(&tags, vmid).is_some_and(|created| created != vmid);
     let lone = uuid_in_tags(&tags).is_some() && sites_in_tags(&tags).len() < 2;
     if tagged && proven && !copied && lone {
-        Claim::Ours
+        Ownership::Ours
     } else if tagged {
-        Claim::Impostor
+        Ownership::Conflicting
     } else {
-        Claim::Other
+        Ownership::Other
     }
 }
 
@@ -234,20 +234,20 @@ mod tests {
         GuestUuid::new(text).expect("a UUID")
     }
 
-    fn claim(kind: GuestKind, config: serde_json::Value) -> Claim {
-        judge(kind, 101, &GuestConfig::new(config), &uuid(A))
+    fn judged(kind: GuestKind, config: serde_json::Value) -> Ownership {
+        ownership(kind, 101, &GuestConfig::new(config), &uuid(A))
     }
 
     fn marked(text: &str, manifest: &str) -> (String, String) {
         let site = SiteId::new("aaaabbbbccccdddd").expect("an id");
         let uuid = uuid(text);
-        let marks = Marks {
+        let metadata = GuestMetadata {
             uuid: &uuid,
             site: &site,
             manifest,
             run: Some("r1"),
         };
-        (render_tags(&marks.tags(101)), marks.notes())
+        (render_tags(&metadata.tags(101)), metadata.notes())
     }
 
     #[test]
@@ -256,18 +256,24 @@ mod tests {
         assert_eq!(run_in_notes(&notes).as_deref(), Some("r1"));
         let smbios = format!("uuid={}", A.to_uppercase());
         let vm = json!({"tags": tags, "smbios1": smbios, "description": notes});
-        assert_eq!(claim(GuestKind::Vm, vm), Claim::Ours);
+        assert_eq!(judged(GuestKind::Vm, vm), Ownership::Ours);
         let ct = json!({"tags": tags, "description": notes});
-        assert_eq!(claim(GuestKind::Ct, ct), Claim::Ours);
-        assert_eq!(claim(GuestKind::Vm, json!({"name": "n1"})), Claim::Other);
+        assert_eq!(judged(GuestKind::Ct, ct), Ownership::Ours);
+        assert_eq!(
+            judged(GuestKind::Vm, json!({"name": "n1"})),
+            Ownership::Other
+        );
     }
 
     #[test]
     fn a_copy_of_our_guest_is_an_impostor() {
         let (tags, notes) = marked(A, "n1");
         let copy = json!({"tags": tags, "smbios1": format!("uuid={B}"), "description": notes});
-        assert_eq!(claim(GuestKind::Vm, copy), Claim::Impostor);
-        assert_eq!(claim(GuestKind::Ct, json!({"tags": tags})), Claim::Impostor);
+        assert_eq!(judged(GuestKind::Vm, copy), Ownership::Conflicting);
+        assert_eq!(
+            judged(GuestKind::Ct, json!({"tags": tags})),
+            Ownership::Conflicting
+        );
     }
 
     #[test]
@@ -277,8 +283,11 @@ mod tests {
         let ct = json!({"tags": tags, "description": notes});
         for (kind, config) in [(GuestKind::Vm, vm), (GuestKind::Ct, ct)] {
             let config = GuestConfig::new(config);
-            assert_eq!(judge(kind, 101, &config, &uuid(A)), Claim::Ours);
-            assert_eq!(judge(kind, 102, &config, &uuid(A)), Claim::Impostor);
+            assert_eq!(ownership(kind, 101, &config, &uuid(A)), Ownership::Ours);
+            assert_eq!(
+                ownership(kind, 102, &config, &uuid(A)),
+                Ownership::Conflicting
+            );
         }
     }
 
@@ -286,8 +295,8 @@ mod tests {
     fn notes_alone_say_nothing() {
         let copy = json!({"description": marked(A, "n1").1});
         assert_eq!(
-            claim(GuestKind::Vm, copy),
-            Claim::Other,
+            judged(GuestKind::Vm, copy),
+            Ownership::Other,
             "its tags were removed by someone"
         );
     }
@@ -297,7 +306,7 @@ mod tests {
         let (tags, notes) = marked(A, "n1");
         let tags = format!("{tags};homestak-s-otherssite");
         let vm = json!({"tags": tags, "smbios1": format!("uuid={A}"), "description": notes});
-        assert_eq!(claim(GuestKind::Vm, vm), Claim::Impostor);
+        assert_eq!(judged(GuestKind::Vm, vm), Ownership::Conflicting);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use homestak_core::doc::image::unpinned;
 use homestak_engine::ports::{Class, GuestKind, ImageSource, ImageWanted};
 
 use super::client::{Pve, named};
-use super::fault::{Fault, Reason};
+use super::error::{PveError, Reason};
 use super::quirks::text_of;
-use super::requests::{CONTENT, Call, DOWNLOAD, UPLOAD, VOLUME_DELETE};
+use super::requests::{ApiCall, CONTENT, DOWNLOAD, UPLOAD, VOLUME_DELETE};
 use super::task::{RunningTask, elapsed};
 use super::upload::Upload;
 
@@ -23,14 +23,14 @@ const LISTED: Duration = Duration::from_secs(30);
 const TRIES: u32 = 3;
 
 /// A place for files.
-pub(super) struct Content<'a> {
+pub(super) struct StorageContent<'a> {
     pub(super) node: &'a str,
     pub(super) storage: &'a str,
     /// `import`, `iso` or `vztmpl`.
     pub(super) kind: &'a str,
 }
 
-impl Content<'_> {
+impl StorageContent<'_> {
     fn volume(&self, file: &str) -> String {
         format!("{}:{}/{file}", self.storage, self.kind)
     }
@@ -41,8 +41,11 @@ type Checksum<'a> = Option<(&'a str, &'a str)>;
 
 impl Pve {
     /// Lists the files of a place.
-    pub(super) async fn files(&self, place: &Content<'_>) -> Result<Vec<File>, Fault> {
-        let call = Call::to(&CONTENT)
+    pub(super) async fn files(
+        &self,
+        place: &StorageContent<'_>,
+    ) -> Result<Vec<StorageFile>, PveError> {
+        let call = ApiCall::to(&CONTENT)
             .at("node", place.node)
             .at("storage", place.storage)
             .param("content", place.kind);
@@ -51,7 +54,7 @@ impl Pve {
         let files = rows.iter().filter_map(|row| {
             let volume = text_of(row, "volid");
             let name = volume.rsplit('/').next()?.to_owned();
-            Some(File {
+            Some(StorageFile {
                 name,
                 volume,
                 changed: row.get("ctime").and_then(super::quirks::parse_u64),
@@ -60,28 +63,40 @@ impl Pve {
         Ok(files.collect())
     }
 
-    async fn find_file(&self, place: &Content<'_>, file: &str) -> Result<Option<File>, Fault> {
+    async fn find_file(
+        &self,
+        place: &StorageContent<'_>,
+        file: &str,
+    ) -> Result<Option<StorageFile>, PveError> {
         let volume = place.volume(file);
         let files = self.files(place).await?;
         Ok(files.into_iter().find(|row| row.volume == volume))
     }
 
-    async fn has(&self, place: &Content<'_>, file: &str) -> Result<bool, Fault> {
+    async fn has_file_named(
+        &self,
+        place: &StorageContent<'_>,
+        file: &str,
+    ) -> Result<bool, PveError> {
         Ok(self.find_file(place, file).await?.is_some())
     }
 
     /// Tells whether an image is there, and nobody is still writing it.
-    pub(super) async fn has_file(&self, image: &ImageWanted) -> Result<bool, Fault> {
-        let place = place_of(image)?;
+    pub(super) async fn has_image_file(&self, image: &ImageWanted) -> Result<bool, PveError> {
+        let place = content_of(image)?;
         Ok(match self.find_file(&place, &image.file).await? {
-            Some(found) => !self.is_written(&place, &found).await?,
+            Some(found) => !self.is_being_written(&place, &found).await?,
             None => false,
         })
     }
 
     /// Tells whether a task may be writing a file: a download names it; a copy names nothing, but
     /// one that started after the file was last changed does not write it.
-    async fn is_written(&self, place: &Content<'_>, file: &File) -> Result<bool, Fault> {
+    async fn is_being_written(
+        &self,
+        place: &StorageContent<'_>,
+        file: &StorageFile,
+    ) -> Result<bool, PveError> {
         let tasks = self.running_tasks(place.node, None).await?;
         Ok(tasks.iter().any(|task| match task.upid.kind.as_str() {
             "download" => task.upid.id == file.name,
@@ -93,14 +108,14 @@ impl Pve {
     }
 
     /// Brings an image into its storage.
-    pub(super) async fn bring(&self, image: &ImageWanted) -> Result<(), Fault> {
-        let place = place_of(image)?;
+    pub(super) async fn ensure_file(&self, image: &ImageWanted) -> Result<(), PveError> {
+        let place = content_of(image)?;
         let key = format!("file {} {} {}", place.node, place.storage, image.file);
-        let _turn = self
-            .guard
-            .alone(&key, "another call that brings the file")
+        let _permit = self
+            .limiter
+            .exclusive(&key, "another call that brings the file")
             .await;
-        if self.has(&place, &image.file).await? {
+        if self.has_file_named(&place, &image.file).await? {
             return self.wait_for_writer(&place, &image.file).await;
         }
         check_name(image)?;
@@ -110,13 +125,13 @@ impl Pve {
         };
         match &image.source {
             ImageSource::File(path) => {
-                self.put(&place, &image.file, checksum, || Upload::File(path.clone()))
+                self.upload_file(&place, &image.file, checksum, || Upload::File(path.clone()))
                     .await
             }
             ImageSource::Url(url) => {
                 // A run that was interrupted may have left the host fetching it.
                 self.wait_for_download(&place, &image.file).await?;
-                if self.has(&place, &image.file).await? {
+                if self.has_file_named(&place, &image.file).await? {
                     return Ok(());
                 }
                 self.download(&place, &image.file, checksum, url).await
@@ -127,88 +142,88 @@ impl Pve {
                     "`{file}` is not in the storage `{storage}`, and its document under `images/` has no `source`"
                 );
                 let hint = "upload it to the storage under that name, or write where it is downloaded from";
-                Err(Fault::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
+                Err(PveError::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
             }
         }
     }
 
     /// Sends a file and waits until it is there.
-    pub(super) async fn put(
+    pub(super) async fn upload_file(
         &self,
-        place: &Content<'_>,
+        place: &StorageContent<'_>,
         file: &str,
         checksum: Checksum<'_>,
         upload: impl Fn() -> Upload,
-    ) -> Result<(), Fault> {
-        let call = Call::to(&UPLOAD)
+    ) -> Result<(), PveError> {
+        let call = ApiCall::to(&UPLOAD)
             .at("node", place.node)
             .at("storage", place.storage)
             .param("content", place.kind)
-            .maybe(
+            .optional_param(
                 "checksum-algorithm",
                 checksum.map(|(algorithm, _)| algorithm),
             )
-            .maybe("checksum", checksum.map(|(_, digits)| digits))
+            .optional_param("checksum", checksum.map(|(_, digits)| digits))
             .param("filename", file);
         let mut tried = 0;
         loop {
             tried += 1;
             let (storage, node) = (place.storage, place.node);
-            self.voice
+            self.notifier
                 .waiting(format!("upload of `{file}` into {storage} on {node}"));
             match self.send_file(&call, upload()).await {
-                Ok(_) => return self.wait_for_listing(place, file).await,
+                Ok(_) => return self.wait_until_listed(place, file).await,
                 // The same bytes under the same name: sending them again replaces them whole.
-                Err(fault) if fault.is_passing() || fault.may_have_acted() => {
+                Err(error) if error.is_transient() || error.may_have_acted() => {
                     if tried >= TRIES {
-                        return Err(fault);
+                        return Err(error);
                     }
                     self.clock.sleep(PAUSE).await;
                 }
-                Err(fault) if fault.reason == Reason::Locked && tried < TRIES => {
+                Err(error) if error.reason == Reason::Locked && tried < TRIES => {
                     self.clock.sleep(PAUSE).await;
                 }
-                Err(fault) => return Err(fault),
+                Err(error) => return Err(error),
             }
         }
     }
 
     async fn download(
         &self,
-        place: &Content<'_>,
+        place: &StorageContent<'_>,
         file: &str,
         checksum: Checksum<'_>,
         url: &str,
-    ) -> Result<(), Fault> {
-        let call = Call::to(&DOWNLOAD)
+    ) -> Result<(), PveError> {
+        let call = ApiCall::to(&DOWNLOAD)
             .at("node", place.node)
             .at("storage", place.storage)
             .param("content", place.kind)
             .param("filename", file)
             .param("url", url)
-            .maybe(
+            .optional_param(
                 "checksum-algorithm",
                 checksum.map(|(algorithm, _)| algorithm),
             )
-            .maybe("checksum", checksum.map(|(_, digits)| digits));
+            .optional_param("checksum", checksum.map(|(_, digits)| digits));
         if let Some(why) = unpinned(url, checksum.is_some()) {
-            self.voice.warning(format!("`{file}`: {why}"));
+            self.notifier.warning(format!("`{file}`: {why}"));
         }
         let (storage, node) = (place.storage, place.node);
-        self.voice
+        self.notifier
             .waiting(format!("download of `{file}` into {storage} on {node}"));
         match self.run(&call).await {
-            Ok(_) => self.wait_for_listing(place, file).await,
-            Err(fault) if fault.reason == Reason::FileExists || fault.may_have_acted() => {
+            Ok(_) => self.wait_until_listed(place, file).await,
+            Err(error) if error.reason == Reason::FileExists || error.may_have_acted() => {
                 self.wait_for_download(place, file).await?;
                 self.wait_for_writer(place, file).await?;
-                if self.has(place, file).await? {
+                if self.has_file_named(place, file).await? {
                     Ok(())
                 } else {
-                    Err(fault)
+                    Err(error)
                 }
             }
-            Err(fault) => Err(fault.needing(&format!(
+            Err(error) => Err(error.with_required_privileges(&format!(
                 "Datastore.AllocateTemplate on /storage/{storage} and Sys.AccessNetwork on \
                  /nodes/{node}"
             ))),
@@ -216,19 +231,23 @@ impl Pve {
     }
 
     /// Waits until nobody writes a file. A task that makes no end is left to the next call.
-    async fn wait_for_writer(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
+    async fn wait_for_writer(
+        &self,
+        place: &StorageContent<'_>,
+        file: &str,
+    ) -> Result<(), PveError> {
         let started = self.clock.now();
         let mut said = false;
         while let Some(found) = self.find_file(place, file).await?
-            && self.is_written(place, &found).await?
+            && self.is_being_written(place, &found).await?
         {
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
                 let detail = format!("`{}` is still being written", place.volume(file));
-                return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
+                return Err(PveError::new(Class::Busy, Reason::Stalled, detail));
             }
             if !said {
                 let volume = place.volume(file);
-                self.voice
+                self.notifier
                     .waiting(format!("`{volume}`, which a task still writes"));
                 said = true;
             }
@@ -238,7 +257,11 @@ impl Pve {
     }
 
     /// Waits until no task fetches a file. It is listed under its name only when it is complete.
-    async fn wait_for_download(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
+    async fn wait_for_download(
+        &self,
+        place: &StorageContent<'_>,
+        file: &str,
+    ) -> Result<(), PveError> {
         let started = self.clock.now();
         let mut said = false;
         loop {
@@ -249,11 +272,11 @@ impl Pve {
             }
             if elapsed(started, self.clock.now()) > self.settings.limits.task_stall {
                 let detail = format!("`{}` is still being fetched", place.volume(file));
-                return Err(Fault::new(Class::Busy, Reason::Stalled, detail));
+                return Err(PveError::new(Class::Busy, Reason::Stalled, detail));
             }
             if !said {
                 let volume = place.volume(file);
-                self.voice
+                self.notifier
                     .waiting(format!("`{volume}`, which a task still fetches"));
                 said = true;
             }
@@ -261,15 +284,19 @@ impl Pve {
         }
     }
 
-    async fn wait_for_listing(&self, place: &Content<'_>, file: &str) -> Result<(), Fault> {
+    async fn wait_until_listed(
+        &self,
+        place: &StorageContent<'_>,
+        file: &str,
+    ) -> Result<(), PveError> {
         let started = self.clock.now();
         loop {
-            if self.has(place, file).await? {
+            if self.has_file_named(place, file).await? {
                 return Ok(());
             }
             if elapsed(started, self.clock.now()) > LISTED {
                 let detail = format!("`{}` was sent and is not listed", place.volume(file));
-                return Err(Fault::new(Class::Missing, Reason::NoVolume, detail)
+                return Err(PveError::new(Class::Missing, Reason::NoVolume, detail)
                     .with_hint("the token may lack Datastore.Audit on the storage"));
             }
             self.clock.sleep(PAUSE).await;
@@ -277,9 +304,9 @@ impl Pve {
     }
 
     /// Removes a file; one that is gone is no error.
-    pub(super) async fn remove_file(&self, node: &str, volume: &str) -> Result<(), Fault> {
+    pub(super) async fn remove_file(&self, node: &str, volume: &str) -> Result<(), PveError> {
         let storage = volume.split(':').next().unwrap_or_default();
-        let call = Call::to(&VOLUME_DELETE)
+        let call = ApiCall::to(&VOLUME_DELETE)
             .at("node", node)
             .at("storage", storage)
             .at("volume", volume);
@@ -288,15 +315,15 @@ impl Pve {
             tried += 1;
             match self.run(&call).await {
                 Ok(_) => return Ok(()),
-                Err(fault) if fault.reason == Reason::NoVolume => return Ok(()),
+                Err(error) if error.reason == Reason::NoVolume => return Ok(()),
                 // Removing says how it shall be, so it can be sent again.
-                Err(fault)
+                Err(error)
                     if tried < TRIES
-                        && (fault.may_have_acted() || fault.reason == Reason::Locked) =>
+                        && (error.may_have_acted() || error.reason == Reason::Locked) =>
                 {
                     self.clock.sleep(PAUSE).await;
                 }
-                Err(fault) => return Err(fault),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -304,15 +331,15 @@ impl Pve {
 
 /// A file of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct File {
+pub(super) struct StorageFile {
     pub(super) name: String,
     pub(super) volume: String,
     /// Seconds since 1970.
     pub(super) changed: Option<u64>,
 }
 
-fn place_of(image: &ImageWanted) -> Result<Content<'_>, Fault> {
-    Ok(Content {
+fn content_of(image: &ImageWanted) -> Result<StorageContent<'_>, PveError> {
+    Ok(StorageContent {
         node: &image.host,
         storage: named(image.storage.as_deref())?,
         kind: match image.kind {
@@ -323,11 +350,11 @@ fn place_of(image: &ImageWanted) -> Result<Content<'_>, Fault> {
 }
 
 /// Refuses names the server would refuse, or would silently store under another name.
-fn check_name(image: &ImageWanted) -> Result<(), Fault> {
+fn check_name(image: &ImageWanted) -> Result<(), PveError> {
     let file = image.file.as_str();
     let refuse = |hint: &str| {
         let detail = format!("`{file}` cannot be a file's name in a storage");
-        Err(Fault::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
+        Err(PveError::new(Class::Refused, Reason::BadParameter, detail).with_hint(hint))
     };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
     if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
@@ -348,7 +375,7 @@ fn check_name(image: &ImageWanted) -> Result<(), Fault> {
 }
 
 /// Reads `sha256:...`.
-pub(super) fn parse_checksum(text: &str) -> Result<(&str, &str), Fault> {
+pub(super) fn parse_checksum(text: &str) -> Result<(&str, &str), PveError> {
     let lengths = [
         ("md5", 32),
         ("sha1", 40),
@@ -364,7 +391,7 @@ pub(super) fn parse_checksum(text: &str) -> Result<(&str, &str), Fault> {
         })
         .ok_or_else(|| {
             let detail = format!("`{text}` is not a checksum such as sha256:...");
-            Fault::new(Class::Refused, Reason::BadParameter, detail)
+            PveError::new(Class::Refused, Reason::BadParameter, detail)
         })
 }
 

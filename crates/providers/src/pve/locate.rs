@@ -1,6 +1,6 @@
 //! Finding a guest by its UUID, wherever it went, and proving that it is the one.
 //!
-//! In: a UUID and where it was last seen. Out: [`Found`], with the configuration that proves it.
+//! In: a UUID and where it was last seen. Out: [`SearchResult`], with the configuration that proves it.
 //! Never: a guest taken for ours by its name or vmid; "gone" when it could not be seen.
 
 use std::collections::BTreeSet;
@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::client::{Pve, by_kind, name_of};
 use super::config::GuestConfig;
-use super::fault::{Fault, Reason};
-use super::half::being_made;
-use super::identity::{self, Claim, id_tag, judge};
+use super::error::{PveError, Reason};
+use super::identity::{self, Ownership, id_tag, ownership};
+use super::incomplete::is_being_created;
 use super::observe::power;
 use super::quirks::{self, text_of};
 use super::requests::{CT_CONFIG, CT_STATUS, VM_CONFIG, VM_STATUS};
@@ -31,40 +31,40 @@ pub(super) struct Located {
 
 /// What a search for a UUID found.
 #[derive(Clone, Debug)]
-pub(super) enum Found {
+pub(super) enum SearchResult {
     /// The guest.
     Ours(Located),
     /// Several guests with every sign of it.
-    Several(Vec<Located>),
+    Duplicates(Vec<Located>),
     /// Only something that carries its tag and is another.
-    Impostor(Located),
+    Conflicting(Located),
     /// Something in the making where the guest would be, which does not say whose it is.
-    Anonymous(Located),
+    Unidentified(Located),
     /// The guest without its tags: whoever removed them made it a guest of its own.
-    GivenUp(Located),
+    Disowned(Located),
     /// Nothing.
-    Nowhere,
+    NotFound,
 }
 
 impl Located {
     /// Judges it against an identity.
-    pub(super) fn claim(&self, uuid: &GuestUuid) -> Claim {
-        judge(self.kind, self.vmid, &self.config, uuid)
+    pub(super) fn ownership(&self, uuid: &GuestUuid) -> Ownership {
+        ownership(self.kind, self.vmid, &self.config, uuid)
     }
 
-    fn judged(self, uuid: &GuestUuid) -> Found {
-        match self.claim(uuid) {
-            Claim::Ours => Found::Ours(self),
-            Claim::Impostor => Found::Impostor(self),
-            Claim::Other if being_made(&self.config) => Found::Anonymous(self),
-            Claim::Other if self.is_given_up(uuid) => Found::GivenUp(self),
-            Claim::Other => Found::Nowhere,
+    fn into_search_result(self, uuid: &GuestUuid) -> SearchResult {
+        match self.ownership(uuid) {
+            Ownership::Ours => SearchResult::Ours(self),
+            Ownership::Conflicting => SearchResult::Conflicting(self),
+            Ownership::Other if is_being_created(&self.config) => SearchResult::Unidentified(self),
+            Ownership::Other if self.is_disowned(uuid) => SearchResult::Disowned(self),
+            Ownership::Other => SearchResult::NotFound,
         }
     }
 
     /// Tells whether a guest without the tag of an identity carries it in its SMBIOS or notes, and
     /// no other in its tags.
-    pub(super) fn is_given_up(&self, uuid: &GuestUuid) -> bool {
+    pub(super) fn is_disowned(&self, uuid: &GuestUuid) -> bool {
         let noted = self.config.notes().and_then(identity::uuid_in_notes);
         let carried = [noted, self.config.smbios_uuid()];
         identity::ids_in_tags(&self.config.tags()).is_empty()
@@ -79,33 +79,33 @@ impl Pve {
         kind: GuestKind,
         node: &str,
         vmid: u32,
-    ) -> Result<Option<GuestConfig>, Fault> {
+    ) -> Result<Option<GuestConfig>, PveError> {
         let call = by_kind(kind, &VM_CONFIG, &CT_CONFIG)
             .at("node", node)
             .at("vmid", vmid);
         match self.ask(&call).await {
             Ok(data) if data.is_object() => Ok(Some(GuestConfig::new(data))),
-            Ok(_) => Err(Fault::garbage("a configuration is no object")),
-            Err(fault) if matches!(fault.reason, Reason::NoConfig | Reason::NoHost) => Ok(None),
-            Err(fault) => Err(fault),
+            Ok(_) => Err(PveError::invalid_response("a configuration is no object")),
+            Err(error) if matches!(error.reason, Reason::NoConfig | Reason::NoHost) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// Finds a guest: the one with its id, wherever in the cluster it is; without an id, the only
     /// one that carries its identity.
-    pub(super) async fn find(&self, guest: &GuestRef) -> Result<Found, Fault> {
+    pub(super) async fn find(&self, guest: &GuestRef) -> Result<SearchResult, PveError> {
         match guest.vmid {
             Some(id) => match id.number() {
                 Some(vmid) => self.find_at(guest, vmid).await,
-                None => Ok(Found::Nowhere),
+                None => Ok(SearchResult::NotFound),
             },
             None => self.search(&guest.uuid).await,
         }
     }
 
-    async fn find_at(&self, guest: &GuestRef, vmid: u32) -> Result<Found, Fault> {
+    async fn find_at(&self, guest: &GuestRef, vmid: u32) -> Result<SearchResult, PveError> {
         let mut at = (guest.kind, guest.host.clone());
-        let mut found = Found::Nowhere;
+        let mut found = SearchResult::NotFound;
         // Three times: a guest that moves between the list and the look is found where it went.
         for _ in 0..3 {
             if !at.1.is_empty() {
@@ -116,8 +116,10 @@ impl Pve {
                     node: at.1.clone(),
                     config,
                 });
-                found = located.map_or(Found::Nowhere, |located| located.judged(&guest.uuid));
-                if !matches!(found, Found::Nowhere) {
+                found = located.map_or(SearchResult::NotFound, |located| {
+                    located.into_search_result(&guest.uuid)
+                });
+                if !matches!(found, SearchResult::NotFound) {
                     break;
                 }
             }
@@ -132,9 +134,9 @@ impl Pve {
     }
 
     /// Searches for everything that carries an identity.
-    pub(super) async fn search(&self, uuid: &GuestUuid) -> Result<Found, Fault> {
+    pub(super) async fn search(&self, uuid: &GuestUuid) -> Result<SearchResult, PveError> {
         let mut ours: Vec<Located> = Vec::new();
-        let mut second = Found::Nowhere;
+        let mut second = SearchResult::NotFound;
         let range = self.vmid_range().await?;
         // Twice: a guest that moves between the list and the look is found where it went.
         for _ in 0..2 {
@@ -143,7 +145,7 @@ impl Pve {
             let rows = self.guests().await?;
             // A guest being created has no tag yet; it is where its id was chosen from.
             let ids: BTreeSet<u32> = rows.iter().filter_map(|row| row.vmid.number()).collect();
-            let making = first_choices(uuid, range, &ids);
+            let making = candidate_ids(uuid, range, &ids);
             ours.clear();
             for row in &rows {
                 let candidate = |vmid: &u32| row.tags.contains(&tag) || making.contains(vmid);
@@ -160,14 +162,19 @@ impl Pve {
                     node: row.host.clone(),
                     config,
                 };
-                match located.judged(uuid) {
-                    Found::Ours(located) => ours.push(located),
-                    found @ Found::Impostor(_)
-                        if matches!(second, Found::Nowhere | Found::Anonymous(_)) =>
+                match located.into_search_result(uuid) {
+                    SearchResult::Ours(located) => ours.push(located),
+                    found @ SearchResult::Conflicting(_)
+                        if matches!(
+                            second,
+                            SearchResult::NotFound | SearchResult::Unidentified(_)
+                        ) =>
                     {
                         second = found;
                     }
-                    found @ Found::Anonymous(_) if matches!(second, Found::Nowhere) => {
+                    found @ SearchResult::Unidentified(_)
+                        if matches!(second, SearchResult::NotFound) =>
+                    {
                         second = found;
                     }
                     _ => {}
@@ -178,39 +185,44 @@ impl Pve {
             }
         }
         if ours.len() > 1 {
-            return Ok(Found::Several(ours));
+            return Ok(SearchResult::Duplicates(ours));
         }
-        Ok(ours.pop().map_or(second, Found::Ours))
+        Ok(ours.pop().map_or(second, SearchResult::Ours))
     }
 
     /// Finds a guest that is about to be changed, proves its identity and waits until nothing
     /// holds it. `None` when it is nowhere.
-    pub(super) async fn prove(&self, guest: &GuestRef) -> Result<Option<Located>, Fault> {
+    pub(super) async fn find_for_change(
+        &self,
+        guest: &GuestRef,
+    ) -> Result<Option<Located>, PveError> {
         for _ in 0..3 {
             let located = match self.find(guest).await? {
-                Found::Ours(located) => located,
-                Found::Several(guests) => return Err(several(&guests)),
-                Found::Impostor(located) => {
-                    return Err(contested(&located, &guest.uuid));
+                SearchResult::Ours(located) => located,
+                SearchResult::Duplicates(guests) => return Err(duplicates_error(&guests)),
+                SearchResult::Conflicting(located) => {
+                    return Err(conflict_error(&located, &guest.uuid));
                 }
-                Found::Anonymous(located) if located.kind == guest.kind => {
+                SearchResult::Unidentified(located) if located.kind == guest.kind => {
                     self.wait_for_unlock(located).await?;
                     continue;
                 }
-                Found::GivenUp(located) => return Err(given_up(&located, &guest.uuid)),
-                Found::Anonymous(_) | Found::Nowhere => return Ok(None),
+                SearchResult::Disowned(located) => {
+                    return Err(disowned_error(&located, &guest.uuid));
+                }
+                SearchResult::Unidentified(_) | SearchResult::NotFound => return Ok(None),
             };
             if located.config.lock().is_none() {
                 return Ok(Some(located));
             }
             // Whoever held it may have moved or removed it, so it is judged again.
             if let Some(located) = self.wait_for_unlock(located).await?
-                && located.claim(&guest.uuid) == Claim::Ours
+                && located.ownership(&guest.uuid) == Ownership::Ours
             {
                 return Ok(Some(located));
             }
         }
-        Err(Fault::new(
+        Err(PveError::new(
             Class::Busy,
             Reason::Locked,
             "others keep changing the guest",
@@ -218,22 +230,25 @@ impl Pve {
     }
 
     /// Finds a guest that must be there.
-    pub(super) async fn require(&self, guest: &GuestRef) -> Result<Located, Fault> {
-        self.prove(guest).await?.ok_or_else(|| {
+    pub(super) async fn require_for_change(&self, guest: &GuestRef) -> Result<Located, PveError> {
+        self.find_for_change(guest).await?.ok_or_else(|| {
             let id = guest
                 .vmid
                 .map_or_else(String::new, |id| format!(" and the id {id}"));
             let detail = format!("no guest has the identity {}{id}", guest.uuid);
-            Fault::new(Class::Missing, Reason::NoConfig, detail)
+            PveError::new(Class::Missing, Reason::NoConfig, detail)
         })
     }
 
     /// Asks whether a guest runs; the list is up to ten seconds late.
-    pub(super) async fn power_of(&self, located: &Located) -> Result<PowerState, Fault> {
-        Ok(power(&text_of(&self.status_of(located).await?, "status")))
+    pub(super) async fn fetch_power(&self, located: &Located) -> Result<PowerState, PveError> {
+        Ok(power(&text_of(
+            &self.fetch_status(located).await?,
+            "status",
+        )))
     }
 
-    async fn status_of(&self, located: &Located) -> Result<Value, Fault> {
+    async fn fetch_status(&self, located: &Located) -> Result<Value, PveError> {
         let call = by_kind(located.kind, &VM_STATUS, &CT_STATUS)
             .at("node", &located.node)
             .at("vmid", located.vmid);
@@ -241,25 +256,30 @@ impl Pve {
     }
 
     /// Looks at one guest, for the port.
-    pub(super) async fn look_at(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, Fault> {
+    pub(super) async fn inspect_guest(
+        &self,
+        guest: &GuestRef,
+    ) -> Result<Option<ObservedGuest>, PveError> {
         let mut uuid = Some(guest.uuid.clone());
         let located = match self.find(guest).await? {
-            Found::Ours(located) => located,
-            Found::GivenUp(located) => {
+            SearchResult::Ours(located) => located,
+            SearchResult::Disowned(located) => {
                 uuid = None;
                 located
             }
-            Found::Several(guests) => return Err(several(&guests)),
+            SearchResult::Duplicates(guests) => return Err(duplicates_error(&guests)),
             // At the id of the guest: neither the guest nor its absence.
-            Found::Impostor(located) if guest.vmid.is_some() => {
-                return Err(contested(&located, &guest.uuid));
+            SearchResult::Conflicting(located) if guest.vmid.is_some() => {
+                return Err(conflict_error(&located, &guest.uuid));
             }
-            Found::Impostor(_) | Found::Anonymous(_) | Found::Nowhere => return Ok(None),
+            SearchResult::Conflicting(_)
+            | SearchResult::Unidentified(_)
+            | SearchResult::NotFound => return Ok(None),
         };
-        let status = match self.status_of(&located).await {
+        let status = match self.fetch_status(&located).await {
             Ok(status) => status,
-            Err(fault) if fault.reason == Reason::NoConfig => return Ok(None),
-            Err(fault) => return Err(fault),
+            Err(error) if error.reason == Reason::NoConfig => return Ok(None),
+            Err(error) => return Err(error),
         };
         let power = power(&text_of(&status, "status"));
         let config = &located.config;
@@ -303,7 +323,7 @@ impl Pve {
 const CHOICES: usize = 16;
 
 /// Returns the ids in use that a guest may have been given.
-fn first_choices(
+fn candidate_ids(
     uuid: &GuestUuid,
     range: &RangeInclusive<u32>,
     ids: &BTreeSet<u32>,
@@ -319,7 +339,7 @@ fn first_choices(
 }
 
 /// Refuses to choose between guests that carry one identity.
-pub(super) fn several(guests: &[Located]) -> Fault {
+pub(super) fn duplicates_error(guests: &[Located]) -> PveError {
     let names: Vec<String> = guests
         .iter()
         .map(|located| name_of(located.kind, located.vmid, &located.node))
@@ -328,21 +348,21 @@ pub(super) fn several(guests: &[Located]) -> Fault {
         "{} carry the same identity; none is touched",
         names.join(", ")
     );
-    Fault::new(Class::Refused, Reason::Other, detail)
+    PveError::new(Class::Refused, Reason::Other, detail)
         .with_hint("remove the homestak tags from each copy")
 }
 
 /// Refuses to change a guest that was given up.
-pub(super) fn given_up(located: &Located, uuid: &GuestUuid) -> Fault {
+pub(super) fn disowned_error(located: &Located, uuid: &GuestUuid) -> PveError {
     let name = name_of(located.kind, located.vmid, &located.node);
     let detail = format!(
         "{name} carries the identity {uuid} in its notes or SMBIOS, but its tags were removed; it is not changed"
     );
-    Fault::new(Class::Refused, Reason::AlreadyExists, detail)
+    PveError::new(Class::Refused, Reason::AlreadyExists, detail)
 }
 
 /// Refuses to change a guest whose identity is in doubt, and says what contradicts it.
-pub(super) fn contested(located: &Located, uuid: &GuestUuid) -> Fault {
+pub(super) fn conflict_error(located: &Located, uuid: &GuestUuid) -> PveError {
     let config = &located.config;
     let tags = config.tags();
     let created_as = identity::created_as(&tags, located.vmid);
@@ -373,13 +393,13 @@ pub(super) fn contested(located: &Located, uuid: &GuestUuid) -> Fault {
         ),
     };
     let name = name_of(located.kind, located.vmid, &located.node);
-    let fault = Fault::new(
+    let error = PveError::new(
         Class::Refused,
         Reason::Other,
         format!("{name} {why}; it is not changed"),
     );
     let copy = "if someone copied it, remove its tags `homestak*`";
-    fault.with_hint(match line {
+    error.with_hint(match line {
         Some(line) => format!("{copy}; if it is the original, {line}"),
         None => copy.to_owned(),
     })

@@ -9,32 +9,32 @@ use homestak_engine::ports::{
 use serde_json::Value;
 
 use super::client::Pve;
-use super::fault::Fault;
+use super::error::PveError;
 use super::identity;
 use super::quirks::{self, text_of};
-use super::requests::{Call, RESOURCES};
+use super::requests::{ApiCall, RESOURCES};
 
 impl Pve {
     /// Looks at everything.
-    pub(super) async fn look(&self) -> Result<Inventory, Fault> {
-        let data = self.ask(&Call::to(&RESOURCES)).await?;
+    pub(super) async fn observe_all(&self) -> Result<Inventory, PveError> {
+        let data = self.ask(&ApiCall::to(&RESOURCES)).await?;
         let mut observed = observed(&data)?;
         observed.requests = 1;
         Ok(observed)
     }
 
     /// Looks at all guests.
-    pub(super) async fn guests(&self) -> Result<Vec<ObservedGuest>, Fault> {
-        let call = Call::to(&RESOURCES).param("type", "vm");
+    pub(super) async fn guests(&self) -> Result<Vec<ObservedGuest>, PveError> {
+        let call = ApiCall::to(&RESOURCES).param("type", "vm");
         Ok(observed(&self.ask(&call).await?)?.guests)
     }
 }
 
 /// Reads the list of resources.
-pub fn observed(data: &Value) -> Result<Inventory, Fault> {
+pub fn observed(data: &Value) -> Result<Inventory, PveError> {
     let rows = data
         .as_array()
-        .ok_or_else(|| Fault::garbage("the list of resources is no list"))?;
+        .ok_or_else(|| PveError::invalid_response("the list of resources is no list"))?;
     let mut observed = Inventory::default();
     for row in rows {
         match text_of(row, "type").as_str() {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use homestak_engine::ports::{Class, GuestRef, Halt, PowerState, Sent};
 
 use super::client::{Pve, by_kind, name_of, upid};
-use super::fault::{Fault, Reason};
+use super::error::{PveError, Reason};
 use super::locate::Located;
-use super::requests::{CT_SHUTDOWN, CT_START, CT_STOP, Call, VM_SHUTDOWN, VM_START, VM_STOP};
+use super::requests::{ApiCall, CT_SHUTDOWN, CT_START, CT_STOP, VM_SHUTDOWN, VM_START, VM_STOP};
 use super::task::elapsed;
 
 /// How long the state may lag behind a task that said OK (a reboot stops, then starts).
@@ -22,56 +22,56 @@ const TRIES: u32 = 4;
 
 impl Pve {
     /// Starts a guest.
-    pub(super) async fn power_on(&self, guest: &GuestRef) -> Result<(), Fault> {
+    pub(super) async fn power_on(&self, guest: &GuestRef) -> Result<(), PveError> {
         self.boots.started(&guest.host, &guest.uuid);
-        self.bring_to(guest, PowerState::Running, |located, _| {
+        self.set_power(guest, PowerState::Running, |located, _| {
             by_kind(located.kind, &VM_START, &CT_START)
         })
         .await
     }
 
     /// Brings a guest to a halt.
-    pub(super) async fn power_off(&self, guest: &GuestRef, halt: Halt) -> Result<(), Fault> {
+    pub(super) async fn power_off(&self, guest: &GuestRef, halt: Halt) -> Result<(), PveError> {
         // Older versions do not know the parameter and refuse the whole call.
         let overrule = self.version().await?.number >= (8, 2);
-        self.bring_to(guest, PowerState::Stopped, |located, first| match halt {
+        self.set_power(guest, PowerState::Stopped, |located, first| match halt {
             Halt::Graceful(patience) if first => by_kind(located.kind, &VM_SHUTDOWN, &CT_SHUTDOWN)
                 .param("timeout", patience.as_secs().max(1))
                 .param("forceStop", 1),
             Halt::Graceful(_) | Halt::Now => by_kind(located.kind, &VM_STOP, &CT_STOP)
-                .maybe("overrule-shutdown", overrule.then_some(1)),
+                .optional_param("overrule-shutdown", overrule.then_some(1)),
         })
         .await
     }
 
     /// Repeats look and change until the state is right. `call` is told whether it is the first.
-    async fn bring_to(
+    async fn set_power(
         &self,
         guest: &GuestRef,
         wanted: PowerState,
-        call: impl Fn(&Located, bool) -> Call + Send + Sync,
-    ) -> Result<(), Fault> {
-        let _turn = self.turn(guest).await;
+        call: impl Fn(&Located, bool) -> ApiCall + Send + Sync,
+    ) -> Result<(), PveError> {
+        let _permit = self.lock_guest(guest).await;
         let mut tried = 0;
         loop {
-            let located = self.require(guest).await?;
-            if self.power_of(&located).await? == wanted {
+            let located = self.require_for_change(guest).await?;
+            if self.fetch_power(&located).await? == wanted {
                 return Ok(());
             }
             tried += 1;
             let request = call(&located, tried == 1)
                 .at("node", &located.node)
                 .at("vmid", located.vmid);
-            let fault = match self.run_patiently(&request).await {
+            let error = match self.run_with_timeout(&request).await {
                 Ok(()) => match self.wait_for_power(&located, wanted).await {
                     Ok(()) => return Ok(()),
-                    Err(fault) => fault,
+                    Err(error) => error,
                 },
-                Err(fault) => fault,
+                Err(error) => error,
             };
-            let again = fault.may_have_acted()
+            let again = error.may_have_acted()
                 || matches!(
-                    fault.reason,
+                    error.reason,
                     Reason::AlreadyRunning
                         | Reason::NotRunning
                         | Reason::ShutdownTimeout
@@ -82,14 +82,14 @@ impl Pve {
                         | Reason::Locked
                 );
             if !again || tried >= TRIES {
-                return Err(fault);
+                return Err(error);
             }
             self.clock.sleep(PAUSE * tried).await;
         }
     }
 
     /// Runs a call whose task may be silent for as long as the guest takes to shut down.
-    async fn run_patiently(&self, call: &Call) -> Result<(), Fault> {
+    async fn run_with_timeout(&self, call: &ApiCall) -> Result<(), PveError> {
         let patience = call
             .params()
             .iter()
@@ -102,11 +102,11 @@ impl Pve {
     }
 
     /// Waits until the state is as wanted: with high availability the task only asks for it.
-    async fn wait_for_power(&self, located: &Located, wanted: PowerState) -> Result<(), Fault> {
+    async fn wait_for_power(&self, located: &Located, wanted: PowerState) -> Result<(), PveError> {
         let started = self.clock.now();
         let mut said = false;
         loop {
-            let power = self.power_of(located).await?;
+            let power = self.fetch_power(located).await?;
             if power == wanted {
                 return Ok(());
             }
@@ -117,14 +117,14 @@ impl Pve {
                     PowerState::Stopped => "stopped",
                     PowerState::Unknown => "settled",
                 };
-                self.voice.waiting(format!("{name} to be {state}"));
+                self.notifier.waiting(format!("{name} to be {state}"));
                 said = true;
             }
             if elapsed(started, self.clock.now()) > LAG {
                 let name = name_of(located.kind, located.vmid, &located.node);
                 let detail = format!("{name} is {power:?} although its task ended well");
                 let class = Class::Unreachable { sent: Sent::Maybe };
-                return Err(Fault::new(class, Reason::Other, detail));
+                return Err(PveError::new(class, Reason::Other, detail));
             }
             self.clock.sleep(PAUSE).await;
         }

@@ -1,6 +1,6 @@
 //! Checks before anything is made: each failure comes with the command that mends it.
 //!
-//! In: [`Facts`] and [`Wanted`]. Out: [`Finding`]s, one per check.
+//! In: [`Facts`] and [`Requirements`]. Out: [`Finding`]s, one per check.
 //! Never: the network, the clock; unknown counted as good.
 
 use std::net::{IpAddr, SocketAddr};
@@ -8,22 +8,22 @@ use std::net::{IpAddr, SocketAddr};
 use homestak_engine::ports::Bytes;
 
 use super::capacity::inactive_fix;
+use super::error::{PveError, Reason};
 use super::facts::{Facts, Fetched, Privileges};
-use super::fault::{Fault, Reason};
 use super::role::{self, Abilities};
 pub use crate::finding::{Finding, Severity};
 
 /// What a run will need.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct Requirements {
     /// Hosts that guests are made on.
     pub hosts: Vec<String>,
     /// What the token must be able to do.
     pub abilities: Abilities,
     /// Storages, and what they must hold.
-    pub storages: Vec<StorageWanted>,
+    pub storages: Vec<StorageRequirement>,
     /// Files that must be there.
-    pub images: Vec<FileWanted>,
+    pub images: Vec<FileRequirement>,
     /// Hosts whose guests have guests.
     pub nested: Vec<String>,
     /// Bridges by host.
@@ -31,12 +31,12 @@ pub struct Wanted {
     /// Addresses where SSH must answer.
     pub ssh: Vec<SocketAddr>,
     /// The site's own settings.
-    pub site: SiteWanted,
+    pub site: SiteRequirements,
 }
 
 /// A storage a run needs.
 #[derive(Clone, Debug)]
-pub struct StorageWanted {
+pub struct StorageRequirement {
     /// The host.
     pub host: String,
     /// The storage.
@@ -49,7 +49,7 @@ pub struct StorageWanted {
 
 /// A file a run needs.
 #[derive(Clone, Debug)]
-pub struct FileWanted {
+pub struct FileRequirement {
     /// The host.
     pub host: String,
     /// The storage.
@@ -64,7 +64,7 @@ pub struct FileWanted {
 
 /// What a site must say so that guests get a network and people get in.
 #[derive(Clone, Debug, Default)]
-pub struct SiteWanted {
+pub struct SiteRequirements {
     /// Whether guests with fixed addresses are made.
     pub fixed_addresses: bool,
     /// The way out.
@@ -78,7 +78,7 @@ pub struct SiteWanted {
 }
 
 /// Checks everything. The order is that in which problems are best mended.
-pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub fn check(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let mut findings = vec![endpoint(facts)];
     if facts.version.known().is_some() {
         findings.push(version(facts));
@@ -119,8 +119,8 @@ fn good(check: &'static str, detail: impl Into<String>) -> Finding {
     finding(Severity::Good, check, detail, "")
 }
 
-fn unknown(check: &'static str, fault: Option<&Fault>, fix: impl Into<String>) -> Finding {
-    let why = fault.map_or("was not asked", |fault| fault.detail.as_str());
+fn unknown(check: &'static str, error: Option<&PveError>, fix: impl Into<String>) -> Finding {
+    let why = error.map_or("was not asked", |error| error.detail.as_str());
     finding(Severity::Unknown, check, format!("not known: {why}"), fix)
 }
 
@@ -128,8 +128,8 @@ fn endpoint(facts: &Facts) -> Finding {
     match &facts.version {
         Fetched::Known(_) => good("api", format!("answers, and knows {}", facts.user)),
         Fetched::NotAsked => unknown("api", None, ""),
-        Fetched::Failed(fault) => {
-            let fix = match fault.reason {
+        Fetched::Failed(error) => {
+            let fix = match error.reason {
                 Reason::Unauthenticated => {
                     let (user, token) = split_user(&facts.user);
                     format!("pveum user token list {user}   # is `{token}` there, not expired? make it anew: pveum user token remove {user} {token}; pveum user token add {user} {token} --privsep 1")
@@ -137,7 +137,7 @@ fn endpoint(facts: &Facts) -> Finding {
                 Reason::Certificate => "pvenode cert info   # on the host: compare the fingerprint with the recorded one".to_owned(),
                 _ => "systemctl status pveproxy   # on the host: does it run, is port 8006 open?".to_owned(),
             };
-            finding(Severity::Failure, "api", fault.detail.as_str(), fix)
+            finding(Severity::Failure, "api", error.detail.as_str(), fix)
         }
     }
 }
@@ -171,10 +171,10 @@ fn version(facts: &Facts) -> Finding {
     }
 }
 
-fn hosts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+fn hosts(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let known = match &facts.hosts {
         Fetched::Known(hosts) => hosts,
-        Fetched::Failed(fault) => return vec![unknown("hosts", Some(fault), "")],
+        Fetched::Failed(error) => return vec![unknown("hosts", Some(error), "")],
         Fetched::NotAsked => return Vec::new(),
     };
     let check = |name: &String| match known.iter().find(|host| host.name == *name) {
@@ -208,7 +208,7 @@ fn quorum(facts: &Facts) -> Finding {
             "the cluster has no quorum: it answers questions and changes nothing",
             "pvecm status   # on a host: which votes are missing?",
         ),
-        Fetched::Failed(fault) => unknown("quorum", Some(fault), ""),
+        Fetched::Failed(error) => unknown("quorum", Some(error), ""),
         Fetched::NotAsked => unknown(
             "quorum",
             None,
@@ -238,10 +238,10 @@ pub fn holds(privileges: &Privileges, path: &str, privilege: &str) -> bool {
     false
 }
 
-fn privileges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+fn privileges(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let held = match &facts.privileges {
         Fetched::Known(held) => held,
-        Fetched::Failed(fault) => return vec![unknown("privileges", Some(fault), "")],
+        Fetched::Failed(error) => return vec![unknown("privileges", Some(error), "")],
         Fetched::NotAsked => return Vec::new(),
     };
     let major = facts.version.known().map_or(9, |version| version.0);
@@ -284,14 +284,14 @@ fn privileges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     findings
 }
 
-fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+fn storages(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let known = match &facts.storages {
         Fetched::Known(storages) => storages,
-        Fetched::Failed(fault) => return vec![unknown("storage", Some(fault), "")],
+        Fetched::Failed(error) => return vec![unknown("storage", Some(error), "")],
         Fetched::NotAsked => return Vec::new(),
     };
-    let check = |need: &StorageWanted| {
-        let StorageWanted { host, storage, .. } = need;
+    let check = |need: &StorageRequirement| {
+        let StorageRequirement { host, storage, .. } = need;
         let at = format!("{storage} on {host}");
         let Some(found) = known
             .iter()
@@ -299,7 +299,7 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         else {
             return hidden_storage(facts, need);
         };
-        let room = facts.rooms.get(&(host.clone(), storage.clone()));
+        let room = facts.storage_states.get(&(host.clone(), storage.clone()));
         if let Some(Fetched::Known(state)) = room
             && !state.active
         {
@@ -350,7 +350,7 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             Some(_) => good("storage", format!("{at} can be used")),
             None => {
                 let why = match room {
-                    Some(Fetched::Failed(fault)) => fault.detail.as_str(),
+                    Some(Fetched::Failed(error)) => error.detail.as_str(),
                     _ => "it is not reported",
                 };
                 let detail = format!("{at} can be used; its free space is not known: {why}");
@@ -362,11 +362,11 @@ fn storages(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
 }
 
 /// A storage that is not in the list of everything: not there, disabled, or not to be seen.
-fn hidden_storage(facts: &Facts, need: &StorageWanted) -> Finding {
-    let StorageWanted { host, storage, .. } = need;
+fn hidden_storage(facts: &Facts, need: &StorageRequirement) -> Finding {
+    let StorageRequirement { host, storage, .. } = need;
     let at = format!("{storage} on {host}");
     let audit = format!("Datastore.Audit on /storage/{storage}");
-    let (detail, fix) = match facts.rooms.get(&(host.clone(), storage.clone())) {
+    let (detail, fix) = match facts.storage_states.get(&(host.clone(), storage.clone())) {
         Some(Fetched::Known(state)) if !state.enabled => (
             format!("{at} is disabled"),
             inactive_fix(host, storage, *state),
@@ -383,8 +383,8 @@ fn hidden_storage(facts: &Facts, need: &StorageWanted) -> Finding {
     finding(Severity::Failure, "storage", detail, fix)
 }
 
-fn key_of(image: &FileWanted) -> (String, String, String) {
-    let FileWanted {
+fn key_of(image: &FileRequirement) -> (String, String, String) {
+    let FileRequirement {
         host,
         storage,
         content,
@@ -394,14 +394,14 @@ fn key_of(image: &FileWanted) -> (String, String, String) {
 }
 
 /// Tells whether a host has to fetch an image.
-fn is_fetched(facts: &Facts, image: &FileWanted) -> bool {
+fn is_fetched(facts: &Facts, image: &FileRequirement) -> bool {
     let known = facts.files.get(&key_of(image)).and_then(Fetched::known);
     image.source.is_some() && known.is_none_or(|files| !files.contains(&image.file))
 }
 
-fn images(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
-    let check = |image: &FileWanted| {
-        let FileWanted {
+fn images(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
+    let check = |image: &FileRequirement| {
+        let FileRequirement {
             host,
             storage,
             content,
@@ -430,14 +430,14 @@ fn images(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
                     fix,
                 )
             }
-            Some(Fetched::Failed(fault)) => unknown("image", Some(fault), ""),
+            Some(Fetched::Failed(error)) => unknown("image", Some(error), ""),
             Some(Fetched::NotAsked) | None => unknown("image", None, ""),
         }
     };
     wanted.images.iter().map(check).collect()
 }
 
-fn bridges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+fn bridges(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let check = |(host, bridge): &(String, String)| match facts.bridges.get(host) {
         Some(Fetched::Known(known)) if known.contains(bridge) => {
             good("bridge", format!("{bridge} is on {host}"))
@@ -457,7 +457,7 @@ fn bridges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
                 ),
             )
         }
-        Some(Fetched::Failed(fault)) => unknown("bridge", Some(fault), ""),
+        Some(Fetched::Failed(error)) => unknown("bridge", Some(error), ""),
         Some(Fetched::NotAsked) | None => unknown("bridge", None, ""),
     };
     wanted.bridges.iter().map(check).collect()
@@ -465,7 +465,7 @@ fn bridges(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
 
 /// Whether guests of a host can have guests. The API tells the CPU's flags and nothing about the
 /// kernel module's setting, so the best answer is "probably".
-fn nested(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+fn nested(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let check = |host: &String| match facts.cpu_flags.get(host) {
         Some(Fetched::Known(flags)) => {
             let module = if flags.contains("vmx") {
@@ -490,9 +490,9 @@ fn nested(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
                 format!("cat /sys/module/{module}/parameters/nested   # on {host}: Y or 1 is good"),
             )
         }
-        Some(Fetched::Failed(fault)) => unknown(
+        Some(Fetched::Failed(error)) => unknown(
             "nested",
-            Some(fault),
+            Some(error),
             format!(
                 "grep -cE 'vmx|svm' /proc/cpuinfo   # on {host}; or grant Sys.Audit on /nodes/{host}"
             ),
@@ -519,7 +519,7 @@ fn ssh(facts: &Facts) -> Vec<Finding> {
     facts.ssh.iter().map(check).collect()
 }
 
-fn site(site: &SiteWanted) -> Vec<Finding> {
+fn site(site: &SiteRequirements) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut expect = |there: bool, severity: Severity, what: &str, fix: &str| {
         if there {

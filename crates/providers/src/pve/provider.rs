@@ -13,10 +13,10 @@ use homestak_engine::ports::{
 use serde_json::Value;
 
 use super::client::{Pve, name_of};
-use super::fault::{Fault, Reason};
+use super::error::{PveError, Reason};
+use super::notifier::with_guest;
 use super::quirks::{parse_bool, text_of};
-use super::remark::about;
-use super::requests::{CLUSTER_STATUS, Call};
+use super::requests::{ApiCall, CLUSTER_STATUS};
 
 fn guest_name(guest: &GuestRef) -> String {
     match guest.vmid {
@@ -29,22 +29,25 @@ fn storage(image: &ImageWanted) -> &str {
     image.storage.as_deref().unwrap_or_default()
 }
 
-fn describe<T>(result: Result<T, Fault>, doing: impl FnOnce() -> String) -> Result<T, PortError> {
-    result.map_err(|fault| fault.into_port(doing()))
+fn describe<T>(
+    result: Result<T, PveError>,
+    doing: impl FnOnce() -> String,
+) -> Result<T, PortError> {
+    result.map_err(|error| error.into_port_error(doing()))
 }
 
 impl Pve {
-    fn place(&self) -> &str {
+    fn url(&self) -> &str {
         &self.settings.endpoint.url
     }
 
-    async fn abilities(&self) -> Result<Capabilities, Fault> {
+    async fn fetch_capabilities(&self) -> Result<Capabilities, PveError> {
         let version = self.version().await?;
-        let writable = match self.ask(&Call::to(&CLUSTER_STATUS)).await {
+        let writable = match self.ask(&ApiCall::to(&CLUSTER_STATUS)).await {
             Ok(status) => has_quorum(&status),
             // Without the right to ask, the changes themselves will say.
-            Err(fault) if fault.reason == Reason::Permission => true,
-            Err(fault) => return Err(fault),
+            Err(error) if error.reason == Reason::Permission => true,
+            Err(error) => return Err(error),
         };
         Ok(Capabilities {
             product: format!("Proxmox VE {}", version.text),
@@ -66,19 +69,22 @@ pub(super) fn has_quorum(status: &Value) -> bool {
 #[async_trait]
 impl Provider for Pve {
     async fn capabilities(&self) -> Result<Capabilities, PortError> {
-        describe(self.abilities().await, || {
-            format!("ask what {} can do", self.place())
+        describe(self.fetch_capabilities().await, || {
+            format!("ask what {} can do", self.url())
         })
     }
 
     async fn observe(&self) -> Result<Inventory, PortError> {
-        describe(self.look().await, || format!("look at {}", self.place()))
+        describe(self.observe_all().await, || {
+            format!("look at {}", self.url())
+        })
     }
 
     async fn inspect(&self, guest: &GuestRef) -> Result<Option<ObservedGuest>, PortError> {
-        describe(about(&guest.uuid, self.look_at(guest)).await, || {
-            format!("look at {}", guest_name(guest))
-        })
+        describe(
+            with_guest(&guest.uuid, self.inspect_guest(guest)).await,
+            || format!("look at {}", guest_name(guest)),
+        )
     }
 
     async fn lease(
@@ -91,81 +97,87 @@ impl Provider for Pve {
     }
 
     async fn create(&self, guest: &NewGuest) -> Result<GuestRef, PortError> {
-        describe(about(&guest.uuid, self.make(guest)).await, || {
-            match guest.vmid {
+        describe(
+            with_guest(&guest.uuid, self.create_guest(guest)).await,
+            || match guest.vmid {
                 Some(id) => format!(
                     "create {} `{}`",
                     name_of(guest.kind, id, &guest.host),
                     guest.name
                 ),
                 None => format!("create guest `{}` on {}", guest.name, guest.host),
-            }
-        })
+            },
+        )
     }
 
     async fn start(&self, guest: &GuestRef) -> Result<(), PortError> {
-        describe(about(&guest.uuid, self.power_on(guest)).await, || {
+        describe(with_guest(&guest.uuid, self.power_on(guest)).await, || {
             format!("start {}", guest_name(guest))
         })
     }
 
     async fn address(&self, guest: &GuestRef) -> Result<Reach, PortError> {
-        describe(about(&guest.uuid, self.look_up(guest)).await, || {
-            format!("ask for the address of {}", guest_name(guest))
-        })
+        describe(
+            with_guest(&guest.uuid, self.find_address(guest)).await,
+            || format!("ask for the address of {}", guest_name(guest)),
+        )
     }
 
     async fn discard_seed(&self, guest: &GuestRef) -> Result<(), PortError> {
-        describe(about(&guest.uuid, self.eject_seed(guest)).await, || {
-            format!("take the first-boot data from {}", guest_name(guest))
-        })
+        describe(
+            with_guest(&guest.uuid, self.eject_seed(guest)).await,
+            || format!("take the first-boot data from {}", guest_name(guest)),
+        )
     }
 
     async fn grow_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         let grown = async {
-            let _turn = self.turn(guest).await;
-            let located = self.require(guest).await?;
-            self.grow(&located, &guest.uuid, size).await
+            let _permit = self.lock_guest(guest).await;
+            let located = self.require_for_change(guest).await?;
+            self.grow_disk_to(&located, &guest.uuid, size).await
         };
-        describe(about(&guest.uuid, grown).await, || {
+        describe(with_guest(&guest.uuid, grown).await, || {
             format!("grow the disk of {} to {size}", guest_name(guest))
         })
     }
 
     async fn reshape(&self, guest: &GuestRef, cores: u32, memory: Mib) -> Result<(), PortError> {
-        describe(self.resize_guest(guest, cores, memory).await, || {
-            format!("change CPUs and memory of {}", guest_name(guest))
-        })
+        describe(
+            self.set_cores_and_memory(guest, cores, memory).await,
+            || format!("change CPUs and memory of {}", guest_name(guest)),
+        )
     }
 
     async fn stop(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
         describe(
-            about(&guest.uuid, self.power_off(guest, halt)).await,
+            with_guest(&guest.uuid, self.power_off(guest, halt)).await,
             || format!("stop {}", guest_name(guest)),
         )
     }
 
     async fn destroy(&self, guest: &GuestRef) -> Result<(), PortError> {
-        describe(about(&guest.uuid, self.remove(guest)).await, || {
-            format!("destroy {}", guest_name(guest))
-        })
+        describe(
+            with_guest(&guest.uuid, self.destroy_guest(guest)).await,
+            || format!("destroy {}", guest_name(guest)),
+        )
     }
 
     async fn reidentify(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
-        describe(about(&guest.uuid, self.mark_again(guest, to)).await, || {
-            format!("give {} another identity", guest_name(guest))
-        })
+        describe(
+            with_guest(&guest.uuid, self.reidentify_guest(guest, to)).await,
+            || format!("give {} another identity", guest_name(guest)),
+        )
     }
 
     async fn has_image(&self, image: &ImageWanted) -> Result<bool, PortError> {
-        describe(self.has_file(image).await, || {
+        describe(self.has_image_file(image).await, || {
             let (file, storage) = (&image.file, storage(image));
             format!("look for `{file}` in {storage} on {}", image.host)
         })
     }
 
     async fn ensure_image(&self, image: &ImageWanted) -> Result<(), PortError> {
-        describe(self.bring(image).await, || {
+        describe(self.ensure_file(image).await, || {
             let (file, storage) = (&image.file, storage(image));
             format!("bring `{file}` into {storage} on {}", image.host)
         })

@@ -1,12 +1,12 @@
 //! Every request the client can send, as data, and the one way to fill one in.
 //!
-//! In: a row of the table and values. Out: [`Call`]: method, path and parameters.
+//! In: a row of the table and values. Out: [`ApiCall`]: method, path and parameters.
 //! Never: a path or a parameter that is not in the table; a test compares it with the API's own
 //! description.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::fault::Fault;
+use super::error::PveError;
 
 /// A method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,27 +23,27 @@ pub enum Method {
 
 /// A request the client can send.
 #[derive(Debug)]
-pub struct Request {
+pub struct Route {
     /// Its method.
     pub method: Method,
     /// Its path, with the parts in braces to be filled in.
     pub path: &'static str,
     /// Parameters it always sends.
-    pub always: &'static [&'static str],
+    pub required: &'static [&'static str],
     /// Parameters it may send.
-    pub sometimes: &'static [&'static str],
+    pub optional: &'static [&'static str],
 }
 
 macro_rules! requests {
-    ($($(#[$doc:meta])* $name:ident = $method:ident $path:literal [$($always:literal),*] [$($sometimes:literal),*];)*) => {
-        $($(#[$doc])* pub static $name: Request = Request {
+    ($($(#[$doc:meta])* $name:ident = $method:ident $path:literal [$($required:literal),*] [$($optional:literal),*];)*) => {
+        $($(#[$doc])* pub static $name: Route = Route {
             method: Method::$method,
             path: $path,
-            always: &[$($always),*],
-            sometimes: &[$($sometimes),*],
+            required: &[$($required),*],
+            optional: &[$($optional),*],
         };)*
         /// Every request.
-        pub static ALL: &[&Request] = &[$(&$name),*];
+        pub static ALL: &[&Route] = &[$(&$name),*];
     };
 }
 
@@ -138,15 +138,15 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 
 /// A request, filled in.
 #[derive(Clone)]
-pub struct Call {
-    request: &'static Request,
+pub struct ApiCall {
+    request: &'static Route,
     parts: Vec<(&'static str, String)>,
     params: Vec<(&'static str, String)>,
 }
 
-impl Call {
+impl ApiCall {
     /// Starts with a row of the table.
-    pub fn to(request: &'static Request) -> Self {
+    pub fn to(request: &'static Route) -> Self {
         Self {
             request,
             parts: Vec::new(),
@@ -170,7 +170,7 @@ impl Call {
 
     /// Adds a parameter when there is a value.
     #[must_use]
-    pub fn maybe(self, name: &'static str, value: Option<impl ToString>) -> Self {
+    pub fn optional_param(self, name: &'static str, value: Option<impl ToString>) -> Self {
         match value {
             Some(value) => self.param(name, value),
             None => self,
@@ -196,31 +196,33 @@ impl Call {
     }
 
     /// Returns the path, or our mistake when something is missing or not in the table.
-    pub fn path(&self) -> Result<String, Fault> {
-        let Request {
+    pub fn path(&self) -> Result<String, PveError> {
+        let Route {
             path,
-            always,
-            sometimes,
+            required,
+            optional,
             ..
         } = self.request;
-        let unknown = |name: &&str| !always.contains(name) && !sometimes.contains(name);
+        let unknown = |name: &&str| !required.contains(name) && !optional.contains(name);
         if let Some((name, _)) = self.params.iter().find(|(name, _)| unknown(name)) {
-            return Err(Fault::bug(format!("`{name}` is not a parameter of {path}")));
+            return Err(PveError::bug(format!(
+                "`{name}` is not a parameter of {path}"
+            )));
         }
         let sent = |name: &str| self.params.iter().any(|(known, _)| *known == name);
-        if let Some(name) = always.iter().find(|name| !sent(name)) {
-            return Err(Fault::bug(format!("{path} without `{name}`")));
+        if let Some(name) = required.iter().find(|name| !sent(name)) {
+            return Err(PveError::bug(format!("{path} without `{name}`")));
         }
         let mut filled = (*path).to_owned();
         for (part, value) in &self.parts {
             if matches!(value.as_str(), "" | "." | "..") {
-                return Err(Fault::bug(format!("`{value}` as {part} of {path}")));
+                return Err(PveError::bug(format!("`{value}` as {part} of {path}")));
             }
             let encoded = utf8_percent_encode(value, PLAIN).to_string();
             filled = filled.replace(&format!("{{{part}}}"), &encoded);
         }
         if filled.contains('{') {
-            return Err(Fault::bug(format!("{path} is not filled in")));
+            return Err(PveError::bug(format!("{path} is not filled in")));
         }
         Ok(filled)
     }
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn parts_are_encoded_and_never_leave_the_path() {
-        let path = Call::to(&VOLUME_DELETE)
+        let path = ApiCall::to(&VOLUME_DELETE)
             .at("node", "pve1")
             .at("storage", "local")
             .at("volume", "local:iso/x y.iso")
@@ -242,14 +244,14 @@ mod tests {
             path,
             "/nodes/pve1/storage/local/content/local%3Aiso%2Fx%20y.iso"
         );
-        assert!(Call::to(&NODE_STATUS).at("node", "..").path().is_err());
-        assert!(Call::to(&NODE_STATUS).path().is_err());
+        assert!(ApiCall::to(&NODE_STATUS).at("node", "..").path().is_err());
+        assert!(ApiCall::to(&NODE_STATUS).path().is_err());
     }
 
     #[test]
     fn a_parameter_outside_the_table_is_our_mistake() {
-        assert!(Call::to(&VERSION).param("skiplock", 1).path().is_err());
-        let call = Call::to(&VM_DELETE).at("node", "pve1").at("vmid", 100);
+        assert!(ApiCall::to(&VERSION).param("skiplock", 1).path().is_err());
+        let call = ApiCall::to(&VM_DELETE).at("node", "pve1").at("vmid", 100);
         assert!(call.clone().path().is_err(), "purge is always sent");
         assert!(call.param("purge", 1).path().is_ok());
     }
@@ -257,7 +259,7 @@ mod tests {
     #[test]
     fn dangerous_parameters_are_not_in_the_table() {
         for request in ALL {
-            for name in request.always.iter().chain(request.sometimes) {
+            for name in request.required.iter().chain(request.optional) {
                 assert!(
                     ![
                         "skiplock",

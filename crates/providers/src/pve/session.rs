@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::fault::Fault;
+use super::error::PveError;
 use super::quirks;
 
 /// Tickets live for two hours; a request that starts at the end must still be served.
@@ -54,14 +54,16 @@ impl Session {
     }
 
     /// Keeps the ticket of a login.
-    pub(super) fn renew(&self, data: &Value, now: Timestamp) -> Result<Ticket, Fault> {
+    pub(super) fn renew(&self, data: &Value, now: Timestamp) -> Result<Ticket, PveError> {
         let ticket = Ticket {
             text: quirks::text_of(data, "ticket"),
             csrf: quirks::text_of(data, "CSRFPreventionToken"),
             issued: now,
         };
         if ticket.text.is_empty() || ticket.csrf.is_empty() {
-            return Err(Fault::garbage("the login's answer has no ticket"));
+            return Err(PveError::invalid_response(
+                "the login's answer has no ticket",
+            ));
         }
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket.clone());
         Ok(ticket)

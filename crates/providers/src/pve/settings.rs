@@ -23,7 +23,7 @@ pub struct PveSettings {
     /// used.
     pub vmids: RangeInclusive<u32>,
     /// Limits and deadlines.
-    pub limits: Limits,
+    pub limits: PveLimits,
 }
 
 impl PveSettings {
@@ -35,7 +35,7 @@ impl PveSettings {
             credential,
             // Far from where people count from (100), and five digits as in many manifests.
             vmids: 10_000..=89_999,
-            limits: Limits::default(),
+            limits: PveLimits::default(),
         }
     }
 }
@@ -155,7 +155,7 @@ impl ApiToken {
 
 /// Limits and deadlines, each with its reason.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct PveLimits {
     /// Requests in flight per address. The proxy has three workers; more only queue.
     pub in_flight: usize,
     /// Uploads in flight per address; they do not hold a worker, but the disk.
@@ -185,7 +185,7 @@ pub struct Limits {
 /// What a lost contact may take until the step itself looks again.
 const LOST_CONTACT: Duration = Duration::from_secs(30);
 
-impl From<&Timeouts> for Limits {
+impl From<&Timeouts> for PveLimits {
     fn from(timeouts: &Timeouts) -> Self {
         Self {
             in_flight: 4,
@@ -203,7 +203,7 @@ impl From<&Timeouts> for Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for PveLimits {
     fn default() -> Self {
         Self::from(&Timeouts::default())
     }

@@ -1,6 +1,6 @@
 //! Tasks: a change goes on after it was answered, and only its task says how it ended.
 //!
-//! In: [`Upid`]. Out: [`Done`] with warnings, or the fault with the end of the log.
+//! In: [`Upid`]. Out: [`CompletedTask`] with warnings, or the fault with the end of the log.
 //! Never: an end on wall time alone; a slow disk is not a failure while the task moves.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use homestak_engine::ports::{Class, Sent};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::client::{Done, Pve};
-use super::fault::{Fault, Reason, classify_text};
+use super::client::{CompletedTask, Pve};
+use super::error::{PveError, Reason, classify_text};
 use super::quirks;
-use super::requests::{Call, TASK_LOG, TASK_STATUS, TASKS};
+use super::requests::{ApiCall, TASK_LOG, TASK_STATUS, TASKS};
 use super::upid::Upid;
 
 /// The pause before the first look; most tasks take less than a second.
@@ -43,33 +43,33 @@ const WHOLE: u64 = 2000;
 
 /// How a task stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum TaskState {
     /// It runs.
     Running,
     /// It ended well.
-    Well,
+    Succeeded,
     /// It ended well and warned.
-    Warned,
+    SucceededWithWarnings,
     /// It failed with these words.
     Failed(String),
 }
 
 /// Reads how a task stands.
-pub fn standing(data: &Value) -> Option<Standing> {
+pub fn task_state(data: &Value) -> Option<TaskState> {
     match quirks::text_of(data, "status").as_str() {
-        "running" => Some(Standing::Running),
-        "stopped" => Some(ending(&quirks::text_of(data, "exitstatus"))),
+        "running" => Some(TaskState::Running),
+        "stopped" => Some(exit_state(&quirks::text_of(data, "exitstatus"))),
         _ => None,
     }
 }
 
-fn ending(words: &str) -> Standing {
+fn exit_state(words: &str) -> TaskState {
     match words.trim() {
-        "OK" => Standing::Well,
-        warned if warned.starts_with("WARNINGS") => Standing::Warned,
+        "OK" => TaskState::Succeeded,
+        warned if warned.starts_with("WARNINGS") => TaskState::SucceededWithWarnings,
         // As the host itself says when a task's log has no last line.
-        "" => Standing::Failed("unexpected status".to_owned()),
-        failed => Standing::Failed(failed.to_owned()),
+        "" => TaskState::Failed("unexpected status".to_owned()),
+        failed => TaskState::Failed(failed.to_owned()),
     }
 }
 
@@ -83,22 +83,22 @@ pub struct RunningTask {
 /// How long tasks of each kind run on each host, so that few requests ask for their state and an
 /// end is seen soon.
 #[derive(Default)]
-pub(super) struct StepDurations(Mutex<BTreeMap<(String, String), Pace>>);
+pub(super) struct TaskDurations(Mutex<BTreeMap<(String, String), TaskDuration>>);
 
 #[derive(Clone, Copy)]
-struct Pace {
+struct TaskDuration {
     /// The longest time after which all of them still ran.
     least: Duration,
     /// How long the last one ran.
     last: Duration,
 }
 
-impl StepDurations {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<(String, String), Pace>> {
+impl TaskDurations {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<(String, String), TaskDuration>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, task: &Upid) -> Option<Pace> {
+    fn of(&self, task: &Upid) -> Option<TaskDuration> {
         let key = (task.node.clone(), task.kind.clone());
         self.known().get(&key).copied()
     }
@@ -109,7 +109,7 @@ impl StepDurations {
             "vzcreate" | "vzclone" | "vzstart" | "vzreboot" => FIRST_PAUSE_LONG,
             _ => FIRST_PAUSE,
         };
-        let known = self.of(task).map(|pace| pace.least);
+        let known = self.of(task).map(|duration| duration.least);
         known
             .unwrap_or(usual)
             .clamp(FIRST_PAUSE, LONGEST_FIRST_PAUSE)
@@ -118,7 +118,7 @@ impl StepDurations {
     /// Returns the pause after a look that found a task running: long while its end is not
     /// expected, short when it is, for whoever waits for the task's storage waits for that too.
     fn pause(&self, task: &Upid, ran: Duration) -> Duration {
-        let pause = match self.of(task).map(|pace| pace.last) {
+        let pause = match self.of(task).map(|duration| duration.last) {
             None => ran / LATE,
             Some(expected) if ran < expected => ran.min(expected - ran),
             Some(expected) => ((ran - expected) / LATE).max(expected / NEAR),
@@ -127,32 +127,38 @@ impl StepDurations {
     }
 
     /// Records that a task still ran after a time, and had ended after another.
-    fn learn(&self, task: &Upid, ran: Duration, ended: Duration) {
+    fn record(&self, task: &Upid, ran: Duration, ended: Duration) {
         let mut known = self.known();
         let key = (task.node.clone(), task.kind.clone());
-        let least = known.get(&key).map_or(ran, |pace| pace.least.min(ran));
+        let least = known
+            .get(&key)
+            .map_or(ran, |duration| duration.least.min(ran));
         let last = (ran + ended) / 2;
-        known.insert(key, Pace { least, last });
+        known.insert(key, TaskDuration { least, last });
     }
 }
 
 impl Pve {
     /// Waits until a task has ended.
-    pub(super) async fn follow(&self, upid: &Upid) -> Result<Done, Fault> {
+    pub(super) async fn follow(&self, upid: &Upid) -> Result<CompletedTask, PveError> {
         self.follow_with(upid, self.settings.limits.task_stall)
             .await
     }
 
     /// Waits until a task has ended, or has not moved for that long.
-    pub(super) async fn follow_with(&self, upid: &Upid, stall: Duration) -> Result<Done, Fault> {
+    pub(super) async fn follow_with(
+        &self,
+        upid: &Upid,
+        stall: Duration,
+    ) -> Result<CompletedTask, PveError> {
         let started = self.clock.now();
-        let status = Call::to(&TASK_STATUS)
+        let status = ApiCall::to(&TASK_STATUS)
             .at("node", &upid.node)
             .at("upid", upid);
-        let mut watch = Watch::new(started);
+        let mut watch = TaskWatch::new(started);
         let mut said = false;
         let mut ran = Duration::ZERO;
-        self.clock.sleep(self.paces.first(upid)).await;
+        self.clock.sleep(self.task_durations.first(upid)).await;
         let mut away = false;
         loop {
             let looked = elapsed(started, self.clock.now());
@@ -161,80 +167,91 @@ impl Pve {
                 Ok(data) => {
                     away = false;
                     watch.reached = self.clock.now();
-                    let standing = standing(&data);
-                    match &standing {
-                        Some(Standing::Running) => ran = looked,
-                        _ => self.paces.learn(upid, ran, looked),
+                    let task_state = task_state(&data);
+                    match &task_state {
+                        Some(TaskState::Running) => ran = looked,
+                        _ => self.task_durations.record(upid, ran, looked),
                     }
-                    match standing {
-                        Some(Standing::Running) if said => {}
-                        Some(Standing::Running) => {
-                            self.voice.waiting(title(upid));
+                    match task_state {
+                        Some(TaskState::Running) if said => {}
+                        Some(TaskState::Running) => {
+                            self.notifier.waiting(title(upid));
                             said = true;
                         }
-                        Some(Standing::Well) => return Ok(Done::default()),
-                        Some(Standing::Warned) => return Ok(self.warned(upid).await),
-                        Some(Standing::Failed(words)) => {
-                            let mut fault = classify_text(&words);
-                            if fault.reason == Reason::TaskDied {
+                        Some(TaskState::Succeeded) => return Ok(CompletedTask::default()),
+                        Some(TaskState::SucceededWithWarnings) => {
+                            return Ok(self.log_warnings(upid).await);
+                        }
+                        Some(TaskState::Failed(words)) => {
+                            let mut error = classify_text(&words);
+                            if error.reason == Reason::TaskDied {
                                 let title = title(upid);
-                                fault.detail =
+                                error.detail =
                                     format!("{title} died before it reported how it ended").into();
                             }
-                            return Err(fault.with_log(self.tail(upid).await));
+                            return Err(error.with_log(self.log_tail(upid).await));
                         }
-                        None => return Err(Fault::garbage("the task's status makes no sense")),
+                        None => {
+                            return Err(PveError::invalid_response(
+                                "the task's status makes no sense",
+                            ));
+                        }
                     }
                 }
-                Err(fault) => {
-                    let lost = fault.is_passing();
-                    self.tolerate(fault, started, &watch)?;
+                Err(error) => {
+                    let lost = error.is_transient();
+                    self.check_poll_error(error, started, &watch)?;
                     if lost && !away {
-                        self.voice.waiting(format!("{} to answer", upid.node));
+                        self.notifier.waiting(format!("{} to answer", upid.node));
                     }
                     (away, said) = (lost, said && !lost);
                 }
             }
-            self.measure(upid, &mut watch).await;
+            self.check_log_growth(upid, &mut watch).await;
             let now = self.clock.now();
             if elapsed(watch.moved, now) > stall {
                 let detail = format!("task {upid} has not moved for {} s", stall.as_secs());
                 // Busy: the time limit has passed, so the step does not wait for it anew.
-                return Err(Fault::new(Class::Busy, Reason::Stalled, detail)
-                    .with_log(self.tail(upid).await)
+                return Err(PveError::new(Class::Busy, Reason::Stalled, detail)
+                    .with_log(self.log_tail(upid).await)
                     .with_hint("it may still end well; look at it on the host before repeating"));
             }
-            let pause = self.paces.pause(upid, elapsed(started, now));
+            let pause = self.task_durations.pause(upid, elapsed(started, now));
             self.clock.sleep(pause).await;
         }
     }
 
     /// Decides whether a failed look at a task may be followed by another.
-    fn tolerate(&self, fault: Fault, started: Timestamp, watch: &Watch) -> Result<(), Fault> {
+    fn check_poll_error(
+        &self,
+        error: PveError,
+        started: Timestamp,
+        watch: &TaskWatch,
+    ) -> Result<(), PveError> {
         let now = self.clock.now();
-        match fault.reason {
+        match error.reason {
             Reason::BadParameter
                 if elapsed(started, now) < UNKNOWN || watch.looks < UNKNOWN_LOOKS =>
             {
                 Ok(())
             }
-            _ if fault.is_passing()
-                || fault.class == Class::Broken
-                || fault.class == Class::Busy =>
+            _ if error.is_transient()
+                || error.class == Class::Broken
+                || error.class == Class::Busy =>
             {
                 if elapsed(watch.reached, now) < self.settings.limits.task_unreachable {
                     return Ok(());
                 }
-                let detail = format!("the task's host is out of reach: {}", fault.detail);
+                let detail = format!("the task's host is out of reach: {}", error.detail);
                 let class = Class::Unreachable { sent: Sent::Maybe };
-                Err(Fault::new(class, fault.reason, detail))
+                Err(PveError::new(class, error.reason, detail))
             }
-            _ => Err(fault),
+            _ => Err(error),
         }
     }
 
     /// Looks now and then whether the task's log has grown.
-    async fn measure(&self, upid: &Upid, watch: &mut Watch) {
+    async fn check_log_growth(&self, upid: &Upid, watch: &mut TaskWatch) {
         let now = self.clock.now();
         if elapsed(watch.measured, now) < MEASURE {
             return;
@@ -250,7 +267,7 @@ impl Pve {
     }
 
     /// Returns the end of a task's log; empty when it cannot be read.
-    pub(super) async fn tail(&self, upid: &Upid) -> Vec<String> {
+    pub(super) async fn log_tail(&self, upid: &Upid) -> Vec<String> {
         let Ok(first) = self.ask_part(&log_call(upid, 0, TAIL)).await else {
             return Vec::new();
         };
@@ -266,20 +283,20 @@ impl Pve {
         log_lines(&data)
     }
 
-    async fn warned(&self, upid: &Upid) -> Done {
+    async fn log_warnings(&self, upid: &Upid) -> CompletedTask {
         let lines = match self.ask(&log_call(upid, 0, WHOLE)).await {
             Ok(data) => log_lines(&data),
             Err(_) => Vec::new(),
         };
-        let warnings = warnings_in(&lines);
+        let warnings = find_warnings(&lines);
         let title = title(upid);
-        self.voice.warning(if warnings.is_empty() {
+        self.notifier.warning(if warnings.is_empty() {
             // The status also comes after an earlier request in the same worker warned.
             format!("{title} ended with warnings, and its log does not say which")
         } else {
             format!("{title}: {}", warnings.join("; "))
         });
-        Done { warnings }
+        CompletedTask { warnings }
     }
 
     /// Returns the tasks that run on a host, optionally those about one guest.
@@ -287,12 +304,12 @@ impl Pve {
         &self,
         node: &str,
         vmid: Option<u32>,
-    ) -> Result<Vec<RunningTask>, Fault> {
-        let call = Call::to(&TASKS)
+    ) -> Result<Vec<RunningTask>, PveError> {
+        let call = ApiCall::to(&TASKS)
             .at("node", node)
             .param("source", "active")
             .param("limit", 500)
-            .maybe("vmid", vmid);
+            .optional_param("vmid", vmid);
         Ok(running(&self.ask(&call).await?))
     }
 }
@@ -317,7 +334,7 @@ fn title(upid: &Upid) -> String {
 }
 
 /// Returns the lines that warn. The last one only counts them.
-fn warnings_in(lines: &[String]) -> Vec<String> {
+fn find_warnings(lines: &[String]) -> Vec<String> {
     let warns = |line: &&String| {
         let line = line.trim_start();
         (line.contains("WARN") || line.to_ascii_lowercase().contains("warning"))
@@ -326,7 +343,7 @@ fn warnings_in(lines: &[String]) -> Vec<String> {
     lines.iter().filter(warns).cloned().collect()
 }
 
-struct Watch {
+struct TaskWatch {
     /// When the task's host last answered.
     reached: Timestamp,
     /// When the log was last measured.
@@ -338,7 +355,7 @@ struct Watch {
     looks: u32,
 }
 
-impl Watch {
+impl TaskWatch {
     fn new(now: Timestamp) -> Self {
         Self {
             reached: now,
@@ -355,8 +372,8 @@ pub(super) fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-fn log_call(upid: &Upid, start: u64, limit: u64) -> Call {
-    Call::to(&TASK_LOG)
+fn log_call(upid: &Upid, start: u64, limit: u64) -> ApiCall {
+    ApiCall::to(&TASK_LOG)
         .at("node", &upid.node)
         .at("upid", upid)
         .param("start", start)
@@ -380,19 +397,19 @@ mod tests {
 
     #[test]
     fn an_end_is_read_from_its_words() {
-        let ended = |words: &str| standing(&json!({"status": "stopped", "exitstatus": words}));
-        assert_eq!(ended("OK"), Some(Standing::Well));
-        assert_eq!(ended("WARNINGS: 2"), Some(Standing::Warned));
+        let ended = |words: &str| task_state(&json!({"status": "stopped", "exitstatus": words}));
+        assert_eq!(ended("OK"), Some(TaskState::Succeeded));
+        assert_eq!(ended("WARNINGS: 2"), Some(TaskState::SucceededWithWarnings));
         assert_eq!(
             ended("got timeout"),
-            Some(Standing::Failed("got timeout".to_owned()))
+            Some(TaskState::Failed("got timeout".to_owned()))
         );
-        assert!(matches!(ended(""), Some(Standing::Failed(_))));
+        assert!(matches!(ended(""), Some(TaskState::Failed(_))));
         assert_eq!(
-            standing(&json!({"status": "running"})),
-            Some(Standing::Running)
+            task_state(&json!({"status": "running"})),
+            Some(TaskState::Running)
         );
-        assert_eq!(standing(&json!(null)), None);
+        assert_eq!(task_state(&json!(null)), None);
     }
 
     #[test]
@@ -411,8 +428,8 @@ mod tests {
     fn warnings_are_the_lines_that_say_so() {
         let lines =
             ["run: x", "WARN: a", "perl: warning: b", "TASK WARNINGS: 2"].map(str::to_owned);
-        assert_eq!(warnings_in(&lines), ["WARN: a", "perl: warning: b"]);
-        assert!(warnings_in(&lines[3..]).is_empty());
+        assert_eq!(find_warnings(&lines), ["WARN: a", "perl: warning: b"]);
+        assert!(find_warnings(&lines[3..]).is_empty());
     }
 
     #[test]

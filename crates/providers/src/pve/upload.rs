@@ -16,8 +16,8 @@ use reqwest::multipart::{Form, Part};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::ReaderStream;
 
-use super::fault::{Fault, Reason};
-use super::requests::Call;
+use super::error::{PveError, Reason};
+use super::requests::ApiCall;
 
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
@@ -34,11 +34,14 @@ pub(super) enum Upload {
 
 /// How far an upload got.
 #[derive(Clone, Default)]
-pub(super) struct Progress(Arc<AtomicU64>);
+pub(super) struct UploadProgress(Arc<AtomicU64>);
 
 impl Upload {
     /// Makes the form.
-    pub(super) async fn into_form(self, call: &Call) -> Result<(Form, Progress), Fault> {
+    pub(super) async fn into_form(
+        self,
+        call: &ApiCall,
+    ) -> Result<(Form, UploadProgress), PveError> {
         let mut form = Form::new();
         for name in ORDER {
             if let Some((_, value)) = call.params().iter().find(|(known, _)| *known == name) {
@@ -50,18 +53,18 @@ impl Upload {
             .iter()
             .find(|(name, _)| *name == "filename")
             .map(|(_, value)| value.clone())
-            .ok_or_else(|| Fault::bug("an upload without a file name"))?;
-        let progress = Progress::default();
+            .ok_or_else(|| PveError::bug("an upload without a file name"))?;
+        let progress = UploadProgress::default();
         let part = match self {
             Self::Bytes(bytes) => Part::bytes(bytes),
             Self::File(path) => {
                 let unreadable = |error: std::io::Error| {
                     let detail = format!("read `{}`: {error}", path.display());
-                    Fault::new(Class::Refused, Reason::Other, detail)
+                    PveError::new(Class::Refused, Reason::Other, detail)
                 };
                 let file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
                 let bytes = file.metadata().await.map_err(unreadable)?.len();
-                let counted = Counted {
+                let counted = CountingReader {
                     file,
                     progress: progress.clone(),
                 };
@@ -72,12 +75,12 @@ impl Upload {
         let part = part
             .file_name(file_name)
             .mime_str("application/octet-stream")
-            .map_err(|_| Fault::bug("a type of file that is none"))?;
+            .map_err(|_| PveError::bug("a type of file that is none"))?;
         Ok((form.part("filename", part), progress))
     }
 }
 
-impl Progress {
+impl UploadProgress {
     /// Returns when nothing has moved for a while. Cancel-safe: it only looks.
     pub(super) async fn wait_for_stall(&self, clock: &SharedClock, stall: Duration) {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -92,12 +95,12 @@ impl Progress {
     }
 }
 
-struct Counted {
+struct CountingReader {
     file: tokio::fs::File,
-    progress: Progress,
+    progress: UploadProgress,
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountingReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

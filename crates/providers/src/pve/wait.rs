@@ -8,8 +8,8 @@ use std::time::Duration;
 use homestak_engine::ports::Class;
 
 use super::client::{Pve, name_of};
-use super::fault::{Fault, Reason};
-use super::half::{Alone, being_made, half_made};
+use super::error::{PveError, Reason};
+use super::incomplete::{UnattendedSince, incomplete_error, is_being_created};
 use super::locate::Located;
 use super::task::elapsed;
 
@@ -20,7 +20,10 @@ impl Pve {
     /// Waits until nothing holds a guest. It may be gone then, or be another one: the caller
     /// judges the configuration it gets. A guest that is being made is waited for only while
     /// something makes it, or may do so unseen.
-    pub(super) async fn wait_for_unlock(&self, located: Located) -> Result<Option<Located>, Fault> {
+    pub(super) async fn wait_for_unlock(
+        &self,
+        located: Located,
+    ) -> Result<Option<Located>, PveError> {
         let started = self.clock.now();
         let Located {
             kind,
@@ -29,7 +32,7 @@ impl Pve {
             mut config,
         } = located;
         let mut said = None;
-        let mut alone = Alone::default();
+        let mut unattended = UnattendedSince::default();
         loop {
             let Some(lock) = config.lock() else {
                 return Ok(Some(Located {
@@ -40,28 +43,28 @@ impl Pve {
                 }));
             };
             if elapsed(started, self.clock.now()) > self.settings.limits.lock {
-                if being_made(&config) && !self.has_maker(kind, &node, vmid).await? {
+                if is_being_created(&config) && !self.has_creating_task(kind, &node, vmid).await? {
                     let located = Located {
                         kind,
                         vmid,
                         node,
                         config,
                     };
-                    return Err(half_made(&located, false));
+                    return Err(incomplete_error(&located, false));
                 }
                 let detail = format!("{} is held by `{lock}`", name_of(kind, vmid, &node));
-                let holder = self.holder(&node, vmid).await;
-                return Err(held(detail, holder));
+                let holder = self.lock_holder(&node, vmid).await;
+                return Err(locked_error(detail, holder));
             }
             if said.as_ref() != Some(&lock) {
-                let holder = self.holder(&node, vmid).await;
-                self.voice.waiting(waiting_for(&lock, holder.as_deref()));
+                let holder = self.lock_holder(&node, vmid).await;
+                self.notifier.waiting(waiting_for(&lock, holder.as_deref()));
                 said = Some(lock);
             }
-            if being_made(&config) {
-                let made = self.has_maker(kind, &node, vmid).await?;
+            if is_being_created(&config) {
+                let made = self.has_creating_task(kind, &node, vmid).await?;
                 let grace = self.settings.limits.grace;
-                if alone.for_longer_than(grace, made, self.clock.now())
+                if unattended.exceeds(grace, made, self.clock.now())
                     && self.sees_all_tasks().await?
                 {
                     let located = Located {
@@ -70,7 +73,7 @@ impl Pve {
                         node,
                         config,
                     };
-                    return Err(half_made(&located, true));
+                    return Err(incomplete_error(&located, true));
                 }
             }
             self.clock.sleep(PAUSE).await;
@@ -82,31 +85,31 @@ impl Pve {
     }
 
     /// Repeats a change while someone else's lock is in the way. `attempt` must look first.
-    pub(super) async fn past_locks<T, F>(
+    pub(super) async fn retry_while_locked<T, F>(
         &self,
         node: &str,
         vmid: u32,
         mut attempt: impl FnMut() -> F,
-    ) -> Result<T, Fault>
+    ) -> Result<T, PveError>
     where
-        F: Future<Output = Result<T, Fault>>,
+        F: Future<Output = Result<T, PveError>>,
     {
         let started = self.clock.now();
         let mut pause = PAUSE;
         let mut said = false;
         loop {
-            let fault = match attempt().await {
-                Err(fault) if matches!(fault.reason, Reason::Locked | Reason::DigestMismatch) => {
-                    fault
+            let error = match attempt().await {
+                Err(error) if matches!(error.reason, Reason::Locked | Reason::DigestMismatch) => {
+                    error
                 }
                 result => return result,
             };
             if elapsed(started, self.clock.now()) > self.settings.limits.lock {
-                let holder = self.holder(node, vmid).await;
-                return Err(held(fault.detail.into(), holder).with_log(fault.log));
+                let holder = self.lock_holder(node, vmid).await;
+                return Err(locked_error(error.detail.into(), holder).with_log(error.log));
             }
             if !said {
-                self.voice.waiting(fault.detail);
+                self.notifier.waiting(error.detail);
                 said = true;
             }
             self.clock.sleep(pause).await;
@@ -115,7 +118,7 @@ impl Pve {
     }
 
     /// Names the task that holds a guest, where there is one.
-    async fn holder(&self, node: &str, vmid: u32) -> Option<String> {
+    async fn lock_holder(&self, node: &str, vmid: u32) -> Option<String> {
         let tasks = self.running_tasks(node, Some(vmid)).await.ok()?;
         let task = tasks.into_iter().next()?;
         Some(format!(
@@ -133,7 +136,7 @@ fn waiting_for(lock: &str, holder: Option<&str>) -> String {
     }
 }
 
-fn held(detail: String, holder: Option<String>) -> Fault {
+fn locked_error(detail: String, holder: Option<String>) -> PveError {
     let (detail, hint) = match holder {
         Some(holder) => (
             format!("{detail}; running: {holder}"),
@@ -146,5 +149,5 @@ fn held(detail: String, holder: Option<String>) -> Fault {
                 .to_owned(),
         ),
     };
-    Fault::new(Class::Busy, Reason::Locked, detail).with_hint(hint)
+    PveError::new(Class::Busy, Reason::Locked, detail).with_hint(hint)
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 use homestak_api::limit::{Limit, each_line};
 use homestak_core::doc::timeouts;
 
-use super::fault::SshError;
+use super::error::SshError;
 use super::keyring::Keyring;
-use super::{process, share};
+use super::{multiplex, process};
 
 /// How often a silent node is asked whether it is there, in seconds, and how often in vain.
 const ALIVE: (u32, u32) = (5, 3);
@@ -23,22 +23,22 @@ const ALIVE: (u32, u32) = (5, 3);
 const PERSIST: u32 = 60;
 /// How much a command may print in all when its output is read as a whole, in bytes: far more than
 /// any answer of an agent has, and little enough for the memory of a driver with many nodes.
-pub const LARGEST: usize = 16 << 20;
+pub const MAX_OUTPUT: usize = 16 << 20;
 /// How long a line may be, in bytes. A longer one is passed on in parts.
-const LONGEST: u64 = 1 << 20;
+const MAX_LENGTH: u64 = 1 << 20;
 /// How long a command may take whose output is read as a whole, unless its caller knows better: a
 /// host inside a node creates guests in one.
-const LATEST: Duration = Duration::from_secs(3_600);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// The code with which `ssh` itself fails.
 const OWN: i32 = 255;
 
 /// Whose word is taken for who a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum HostKeyPolicy {
     /// Its key was made by us: nobody else's will do.
     Pinned,
     /// It made its own: a person says once whether it is the right one.
-    Asked,
+    Ask,
 }
 
 /// A way to a node.
@@ -48,7 +48,7 @@ pub struct Ssh {
     address: IpAddr,
     user: String,
     alias: String,
-    trust: Trust,
+    trust: HostKeyPolicy,
     config: Option<PathBuf>,
     port: Option<u16>,
     shared: bool,
@@ -86,46 +86,46 @@ impl Ssh {
             address,
             user: user.to_owned(),
             alias: alias.to_owned(),
-            trust: Trust::Pinned,
+            trust: HostKeyPolicy::Pinned,
             config: None,
             port: None,
             shared: true,
             connect: Duration::from_secs(timeouts::Limit::Ssh.default_seconds()),
-            limit: LATEST,
+            limit: DEFAULT_TIMEOUT,
         }
     }
 
     /// Goes to another port than the usual one.
     #[must_use]
-    pub fn port(mut self, port: u16) -> Self {
+    pub fn with_port(mut self, port: u16) -> Self {
         self.port = Some(port).filter(|port| *port != 22);
         self
     }
 
     /// Makes a connection of its own, so that it shows whether one can still be made.
     #[must_use]
-    pub fn anew(mut self) -> Self {
+    pub fn unshared(mut self) -> Self {
         self.shared = false;
         self
     }
 
     /// Waits so long for a connection.
     #[must_use]
-    pub fn connecting(mut self, limit: Duration) -> Self {
+    pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect = limit;
         self
     }
 
     /// Says whose word is taken for who the node is.
     #[must_use]
-    pub fn trusting(mut self, trust: Trust) -> Self {
+    pub fn with_host_key_policy(mut self, trust: HostKeyPolicy) -> Self {
         self.trust = trust;
         self
     }
 
     /// Reads this configuration of `ssh` instead of the person's own.
     #[must_use]
-    pub fn configured(mut self, file: Option<PathBuf>) -> Self {
+    pub fn with_config_file(mut self, file: Option<PathBuf>) -> Self {
         self.config = file;
         self
     }
@@ -146,9 +146,9 @@ impl Ssh {
             all.extend([OsString::from("-o"), text]);
         };
         let (known, strict) = match (self.trust, person) {
-            (Trust::Pinned, _) => (self.keyring.known_hosts(), "yes"),
-            (Trust::Asked, true) => (self.keyring.seen_hosts(), "ask"),
-            (Trust::Asked, false) => (self.keyring.seen_hosts(), "yes"),
+            (HostKeyPolicy::Pinned, _) => (self.keyring.known_hosts(), "yes"),
+            (HostKeyPolicy::Ask, true) => (self.keyring.seen_hosts(), "ask"),
+            (HostKeyPolicy::Ask, false) => (self.keyring.seen_hosts(), "yes"),
         };
         option("HostKeyAlias", self.alias.clone().into());
         option("UserKnownHostsFile", quoted(known));
@@ -185,7 +185,8 @@ impl Ssh {
         if !self.shared {
             option("ControlMaster", "no".into());
             option("ControlPath", "none".into());
-        } else if let Some(socket) = share::socket(self.keyring.directory(), &self.alias, &whom) {
+        } else if let Some(socket) = multiplex::socket(self.keyring.directory(), &self.alias, &whom)
+        {
             option("ControlMaster", "auto".into());
             option("ControlPath", quoted(socket));
             option("ControlPersist", PERSIST.to_string().into());
@@ -196,7 +197,7 @@ impl Ssh {
 
     /// Ends commands that take longer than this.
     #[must_use]
-    pub fn within(mut self, limit: Duration) -> Self {
+    pub fn with_timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
@@ -206,7 +207,7 @@ impl Ssh {
     /// whole in time.
     pub fn run(&self, line: &str, stdin: &[u8]) -> Result<Output, SshError> {
         let output = self.run_until(line, stdin, &|| false)?;
-        output.ok_or_else(|| self.late())
+        output.ok_or_else(|| self.timeout_error())
     }
 
     /// Does as [`Self::run`] unless `stop` says that nobody wants the answer any more: then it
@@ -219,16 +220,16 @@ impl Ssh {
     ) -> Result<Option<Output>, SshError> {
         let read = |from: &mut dyn Read| {
             let mut bytes = Vec::new();
-            _ = from.take(LARGEST as u64 + 1).read_to_end(&mut bytes);
+            _ = from.take(MAX_OUTPUT as u64 + 1).read_to_end(&mut bytes);
             bytes
         };
         let limit = Limit::new(self.limit, stop);
         let Some((status, stdout, stderr)) = self.start(line, stdin, &limit, read, read)? else {
             return Ok(None);
         };
-        if stdout.len().max(stderr.len()) > LARGEST {
-            return Err(SshError::TooMuch {
-                mebibytes: LARGEST >> 20,
+        if stdout.len().max(stderr.len()) > MAX_OUTPUT {
+            return Err(SshError::OutputTooLarge {
+                mebibytes: MAX_OUTPUT >> 20,
             });
         }
         Ok(Some(Output {
@@ -247,7 +248,7 @@ impl Ssh {
         hear: &(dyn Fn(Stream, &str) + Sync),
     ) -> Result<i32, SshError> {
         let status = self.follow_until(line, stdin, hear, &|| false)?;
-        status.ok_or_else(|| self.late())
+        status.ok_or_else(|| self.timeout_error())
     }
 
     /// Does as [`Self::follow`] until `stop` says that it is enough: then it ends at once, with
@@ -264,8 +265,8 @@ impl Ssh {
             line,
             stdin,
             &limit,
-            |from| each_line(from, LONGEST, |text| hear(Stream::Out, text)),
-            |from| each_line(from, LONGEST, |text| hear(Stream::Err, text)),
+            |from| each_line(from, MAX_LENGTH, |text| hear(Stream::Out, text)),
+            |from| each_line(from, MAX_LENGTH, |text| hear(Stream::Err, text)),
         )?;
         Ok(ended.map(|(status, (), ())| status))
     }
@@ -275,8 +276,8 @@ impl Ssh {
         self.keyring.disconnect(&self.alias);
     }
 
-    fn late(&self) -> SshError {
-        SshError::Late {
+    fn timeout_error(&self) -> SshError {
+        SshError::TimedOut {
             seconds: self.limit.as_secs(),
         }
     }
@@ -305,11 +306,11 @@ impl Ssh {
             .arg("--")
             .arg(line);
         let ran = limit.run(&mut ssh, stdin, out, err);
-        let Some((ended, out, err)) = ran.map_err(|error| SshError::of_start(&error))? else {
+        let Some((ended, out, err)) = ran.map_err(|error| SshError::from_spawn(&error))? else {
             return if limit.is_stopped() {
                 Ok(None)
             } else {
-                Err(self.late())
+                Err(self.timeout_error())
             };
         };
         let Some(status) = ended.code() else {
@@ -319,7 +320,7 @@ impl Ssh {
         if status == OWN {
             let mut said = Vec::new();
             _ = log.read_to_end(&mut said);
-            if let Some(error) = SshError::judge(&String::from_utf8_lossy(&said)) {
+            if let Some(error) = SshError::from_log(&String::from_utf8_lossy(&said)) {
                 return Err(error);
             }
         }

@@ -14,7 +14,7 @@ use homestak_core::doc::timeouts::{Limit, Timeouts};
 use homestak_engine::context::waits_for;
 use homestak_engine::ports::{GuestUuid, HostKey, PortError};
 
-use super::{INSTALL, process, share};
+use super::{INSTALL, multiplex, process};
 
 /// How a private key begins that `ssh-keygen` wrote to its end, or as far as anyone can tell.
 const HEAD: &str = "-----BEGIN OPENSSH PRIVATE KEY-----\n";
@@ -39,7 +39,7 @@ impl Keyring {
 
     /// Waits no longer than this.
     #[must_use]
-    pub fn limited(self, timeouts: Timeouts) -> Self {
+    pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
         Self { timeouts, ..self }
     }
 
@@ -63,7 +63,7 @@ impl Keyring {
     }
 
     /// Returns the driver's public key. Makes the pair when there is none.
-    pub fn own(&self) -> Result<String, PortError> {
+    pub fn driver_key(&self) -> Result<String, PortError> {
         let doing = "make the driver's SSH key";
         let file = self.own_file();
         self.ensure(&file, "homestak", doing)?;
@@ -86,7 +86,7 @@ impl Keyring {
     }
 
     /// Tells whether a guest's key is pinned.
-    pub fn knows(&self, guest: &GuestUuid) -> Result<bool, PortError> {
+    pub fn is_pinned(&self, guest: &GuestUuid) -> Result<bool, PortError> {
         let read = || -> io::Result<bool> {
             let known = read_or_empty(&self.known_hosts())?;
             Ok(known.lines().any(|line| is_of(line, guest)))
@@ -99,7 +99,7 @@ impl Keyring {
         let (old, new) = (self.file_of(from), self.file_of(to));
         let rename = || -> io::Result<()> {
             if is_whole(&old) && !is_whole(&new) {
-                let _turn = self.turn()?;
+                let _turn = self.lock()?;
                 let (public, private) = (fs_err::read(public_file(&old))?, fs_err::read(&old)?);
                 durable::write(&public_file(&new), &public, Access::PUBLIC)?;
                 durable::write(&new, &private, Access::PRIVATE)?;
@@ -130,8 +130,8 @@ impl Keyring {
             self.disconnect(guest.as_str());
             self.pin(&self.known_hosts(), guest, None)?;
             self.pin(&self.seen_hosts(), guest, None)?;
-            gone(&file)?;
-            gone(&public_file(&file))
+            remove_if_exists(&file)?;
+            remove_if_exists(&public_file(&file))
         };
         let doing = format!("forget the SSH host key of guest {guest}");
         forget().map_err(|error| failed(&doing, &error))
@@ -139,7 +139,7 @@ impl Keyring {
 
     /// Ends the connections to a guest that commands share.
     pub(super) fn disconnect(&self, alias: &str) {
-        share::close(&self.directory, alias, self.timeouts.of(Limit::Ssh));
+        multiplex::close(&self.directory, alias, self.timeouts.of(Limit::Ssh));
     }
 
     fn file_of(&self, guest: &GuestUuid) -> PathBuf {
@@ -168,13 +168,13 @@ impl Keyring {
             let detail = format!("ssh-keygen failed: {}", said.trim());
             return Err(refused(doing, detail));
         }
-        self.place(&made, file).map_err(broken)
+        self.install(&made, file).map_err(broken)
     }
 
     /// Moves a pair to its place, unless someone else was quicker. The private key comes last: where
     /// it is, the public one is.
-    fn place(&self, made: &Path, file: &Path) -> io::Result<()> {
-        let _turn = self.turn()?;
+    fn install(&self, made: &Path, file: &Path) -> io::Result<()> {
+        let _turn = self.lock()?;
         if is_whole(file) {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl Keyring {
 
     /// Makes a public key the only one that a guest is known by in a file, or none.
     fn pin(&self, file: &Path, guest: &GuestUuid, public: Option<&str>) -> io::Result<()> {
-        let _turn = self.turn()?;
+        let _turn = self.lock()?;
         let known = read_or_empty(file)?;
         let mut kept: Vec<&str> = known.lines().filter(|line| !is_of(line, guest)).collect();
         let line = public.map(|public| format!("{guest} {}", without_comment(public)));
@@ -203,7 +203,7 @@ impl Keyring {
     }
 
     /// Waits until nobody else changes anything here.
-    fn turn(&self) -> io::Result<fs_err::File> {
+    fn lock(&self) -> io::Result<fs_err::File> {
         let file = fs_err::OpenOptions::new()
             .create(true)
             .mode(0o600)
@@ -246,7 +246,7 @@ fn read_or_empty(file: &Path) -> io::Result<String> {
     }
 }
 
-fn gone(file: &Path) -> io::Result<()> {
+fn remove_if_exists(file: &Path) -> io::Result<()> {
     match fs_err::remove_file(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

@@ -5,14 +5,14 @@
 //! Never: a host key that is believed because it was seen first.
 
 mod client;
-mod fault;
+mod error;
 mod keyring;
+mod multiplex;
 mod process;
 mod quote;
-mod share;
 
-pub use client::{LARGEST, Output, Ssh, Stream, Trust};
-pub use fault::SshError;
+pub use client::{HostKeyPolicy, MAX_OUTPUT, Output, Ssh, Stream};
+pub use error::SshError;
 pub use keyring::Keyring;
 pub use quote::{quote, shell_line};
 

@@ -13,9 +13,9 @@
 
 pub mod calls;
 pub mod clock;
-pub mod place;
 pub mod sample;
 pub mod server;
+pub mod simulated;
 pub mod world;
 
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use homestak_engine::ports::{
     DiskSource, FirstBootConfig, Gib, GuestKind, GuestPlan, GuestRef, GuestUuid, Mib, NewGuest,
     Nic, PortError, Seed,
 };
-use homestak_providers::pve::identity::Marks;
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_providers::pve::identity::GuestMetadata;
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 
 use server::Server;
 use world::{Guest, World};
@@ -36,12 +36,12 @@ use world::{Guest, World};
 pub const TOKEN: &str = "homestak@pve!driver=0f0e0d0c-0b0a-4908-8706-050403020100";
 
 /// Limits that make a lost answer cheap.
-pub fn limits() -> Limits {
-    Limits {
+pub fn limits() -> PveLimits {
+    PveLimits {
         grace: Duration::from_secs(4),
         settle: Duration::from_secs(300),
         task_unreachable: Duration::from_secs(120),
-        ..Limits::default()
+        ..PveLimits::default()
     }
 }
 
@@ -51,7 +51,7 @@ pub fn client(server: &Server) -> Pve {
 }
 
 /// A client with its own limits.
-pub fn client_with(server: &Server, limits: Limits) -> Pve {
+pub fn client_with(server: &Server, limits: PveLimits) -> Pve {
     let token = ApiToken::parse(TOKEN).expect("a token");
     let endpoint = Endpoint {
         url: server.url.clone(),
@@ -73,8 +73,8 @@ pub fn site() -> SiteId {
 }
 
 /// What a guest of ours carries.
-pub fn marks<'a>(uuid: &'a GuestUuid, site: &'a SiteId) -> Marks<'a> {
-    Marks {
+pub fn metadata<'a>(uuid: &'a GuestUuid, site: &'a SiteId) -> GuestMetadata<'a> {
+    GuestMetadata {
         uuid,
         site,
         manifest: "n1",
@@ -168,7 +168,7 @@ pub fn check_secret(error: &PortError) {
 pub fn add(world: &mut World, vmid: u32, nth: u32, change: impl FnOnce(&mut Guest)) -> GuestRef {
     let uuid = uuid(nth);
     let site = site();
-    let tags: Vec<String> = marks(&uuid, &site).tags(vmid).into_iter().collect();
+    let tags: Vec<String> = metadata(&uuid, &site).tags(vmid).into_iter().collect();
     let config = [
         ("name", "node".to_owned()),
         ("tags", tags.join(";")),

@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Returns the guests that carry an identity in their tags.
-    pub fn carrying(&self, uuid: &str) -> Vec<u32> {
+    pub fn tagged_with(&self, uuid: &str) -> Vec<u32> {
         let tag = format!("homestak-id-{uuid}");
         let carries = |guest: &Guest| {
             guest

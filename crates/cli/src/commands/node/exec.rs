@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use homestak_driver::error::count;
-use homestak_driver::nodes::{self, Known, LARGEST, Stream, shell_line};
+use homestak_driver::nodes::{self, Known, MAX_OUTPUT, Stream, shell_line};
 use homestak_driver::runs::Which;
 use homestak_driver::{DriverError, Session, journal};
 use serde_json::{Value as Json, json};
@@ -103,10 +103,10 @@ fn on_each(
                     Stream::Err => &mut came.err,
                 };
                 if printer.shape.json {
-                    if kept.len() < LARGEST {
+                    if kept.len() < MAX_OUTPUT {
                         kept.push_str(text);
                         kept.push('\n');
-                        if kept.len() >= LARGEST {
+                        if kept.len() >= MAX_OUTPUT {
                             kept.push_str(CUT);
                         }
                     }

@@ -1,6 +1,6 @@
 //! `homestak ssh`: a shell on a node, or one command.
 
-use homestak_driver::nodes::Trust;
+use homestak_driver::nodes::HostKeyPolicy;
 use homestak_driver::{journal, nodes};
 
 use super::become_ssh;
@@ -15,7 +15,7 @@ pub(in crate::commands) fn run(args: &SshArgs, settings: &Settings) -> Outcome {
     let which = args.node.which();
     let node = block_on(nodes::one(&*journal, &session, &args.node.node, &which))??;
     let way = nodes::way(&node, &session, &settings.driver)?;
-    if way.trust == Trust::Pinned {
+    if way.trust == HostKeyPolicy::Pinned {
         // The connection is kept and used again below. What goes wrong is worded here, because
         // nobody is left to do so later.
         way.patiently(|ssh| ssh.run("true", b""))?;

@@ -11,8 +11,8 @@ use serde_json::json;
 use super::*;
 use crate::pve::facts::{StorageState, bridges as parse_bridges, cpu_flags, parse_privileges};
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> Requirements {
+    Requirements {
         hosts: vec!["pve1".to_owned()],
         abilities: Abilities {
             vms: true,
@@ -20,13 +20,13 @@ fn wanted() -> Wanted {
             images: vec!["local".to_owned()],
             ..Abilities::default()
         },
-        storages: vec![StorageWanted {
+        storages: vec![StorageRequirement {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
             content: vec!["images".to_owned(), "import".to_owned()],
             size: Bytes(10),
         }],
-        images: vec![FileWanted {
+        images: vec![FileRequirement {
             host: "pve1".to_owned(),
             storage: "local".to_owned(),
             content: "import".to_owned(),
@@ -36,7 +36,7 @@ fn wanted() -> Wanted {
         nested: vec!["pve1".to_owned()],
         bridges: vec![("pve1".to_owned(), "vmbr0".to_owned())],
         ssh: vec!["192.0.2.1:22".parse().expect("an address")],
-        site: SiteWanted {
+        site: SiteRequirements {
             fixed_addresses: true,
             gateway: "192.0.2.1".parse().ok(),
             dns: vec!["192.0.2.1".parse().expect("an address")],
@@ -84,7 +84,7 @@ fn facts() -> Facts {
             available: None,
             shared: false,
         }]),
-        rooms: BTreeMap::from([(
+        storage_states: BTreeMap::from([(
             ("pve1".to_owned(), "local".to_owned()),
             Fetched::Known(state(Some(100))),
         )]),
@@ -96,7 +96,7 @@ fn facts() -> Facts {
     }
 }
 
-fn bad(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+fn bad(facts: &Facts, wanted: &Requirements) -> Vec<Finding> {
     let mut findings = check(facts, wanted);
     findings.retain(|finding| finding.severity > Severity::Unknown);
     findings
@@ -145,7 +145,7 @@ fn a_grant_that_does_not_reach_below_does_not_count_below() {
 
 #[test]
 fn each_fault_of_a_place_is_one_failure() {
-    let change = |mend: fn(&mut Facts, &mut Wanted)| {
+    let change = |mend: fn(&mut Facts, &mut Requirements)| {
         let (mut facts, mut wanted) = (facts(), wanted());
         mend(&mut facts, &mut wanted);
         let findings = bad(&facts, &wanted);
@@ -206,7 +206,7 @@ fn a_storage_that_is_hidden_or_not_active_is_told_from_one_that_is_not_there() {
         if !listed {
             facts.storages = Fetched::Known(Vec::new());
         }
-        facts.rooms = BTreeMap::from([(key.clone(), room)]);
+        facts.storage_states = BTreeMap::from([(key.clone(), room)]);
         let findings = check(&facts, &wanted());
         let found = findings.iter().find(|finding| finding.check == "storage");
         found.expect("a finding").clone()
@@ -260,12 +260,12 @@ fn an_old_version_fails_and_asks_for_its_own_privileges() {
 #[test]
 fn without_the_api_only_that_is_said() {
     let mut facts = facts();
-    let fault = Fault::new(
+    let error = PveError::new(
         Class::Refused,
         Reason::Unauthenticated,
         "invalid token value!",
     );
-    facts.version = Fetched::Failed(fault);
+    facts.version = Fetched::Failed(error);
     let findings = bad(&facts, &wanted());
     assert_eq!(findings.len(), 1);
     assert!(

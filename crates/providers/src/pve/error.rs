@@ -1,6 +1,6 @@
 //! What went wrong, and what that means: Proxmox VE says most of it in prose.
 //!
-//! In: a status, a reason phrase, a body, or a task's last words. Out: [`Fault`] with its class.
+//! In: a status, a reason phrase, a body, or a task's last words. Out: [`PveError`] with its class.
 //! Never: a secret; a guess that something may be repeated: what is not in the table is refused.
 
 use homestak_core::foreign::ForeignText;
@@ -33,7 +33,7 @@ pub enum Reason {
     /// Someone holds a lock.
     Locked,
     /// A guest is half-made, and nothing makes it any more.
-    HalfMade,
+    Incomplete,
     /// The configuration changed since it was read.
     DigestMismatch,
     /// The file does not add up.
@@ -69,7 +69,7 @@ pub enum Reason {
     /// A task did not end in time.
     Stalled,
     /// The answer made no sense.
-    Garbage,
+    InvalidResponse,
     /// Our own mistake.
     Bug,
     /// Something else.
@@ -79,7 +79,7 @@ pub enum Reason {
 /// An error of the client, before it crosses the port.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{detail}")]
-pub struct Fault {
+pub struct PveError {
     /// What can be done about it.
     pub class: Class,
     /// What was recognised.
@@ -93,55 +93,55 @@ pub struct Fault {
 }
 
 /// One row: all of these texts occur in the message, and this is what it means.
-struct Row(&'static [&'static str], Reason, Class, &'static str);
+struct MessageRule(&'static [&'static str], Reason, Class, &'static str);
 
 const MAYBE: Class = Class::Unreachable { sent: Sent::Maybe };
 
 /// The first row that fits decides, so the narrow ones come first.
 #[rustfmt::skip]
-const TABLE: &[Row] = &[
-    Row(&["can't lock file", "got timeout"], Reason::Locked, Class::Busy, ""),
-    Row(&["got lock request timeout"], Reason::Locked, Class::Busy, ""),
-    Row(&["-locked command timed out"], Reason::Locked, Class::Busy, "the storage is slow: fewer copies at once, or linked clones"),
-    Row(&["trying to acquire lock"], Reason::Locked, Class::Busy, ""),
-    Row(&["is locked ("], Reason::Locked, Class::Busy, ""),
-    Row(&["no quorum"], Reason::NoQuorum, Class::Busy, "bring back enough hosts of the cluster; `pvecm status` shows which vote"),
-    Row(&["file change by other user"], Reason::DigestMismatch, Class::Busy, ""),
-    Row(&["detected modified configuration"], Reason::DigestMismatch, Class::Busy, ""),
-    Row(&["checksum mismatch: got"], Reason::ChecksumMismatch, Class::Refused, "the file is not what its checksum says: fetch it again, or correct the checksum"),
-    Row(&["refusing to override existing file"], Reason::FileExists, Class::Refused, ""),
-    Row(&["config file already exists"], Reason::AlreadyExists, Class::Refused, ""),
-    Row(&["already exists on node"], Reason::AlreadyExists, Class::Refused, ""),
-    Row(&["already running"], Reason::AlreadyRunning, Class::Refused, ""),
-    Row(&["guest agent is not running"], Reason::NoAgent, Class::Busy, ""),
-    Row(&["No QEMU guest agent configured"], Reason::NoAgent, Class::Refused, ""),
-    Row(&["is running - destroy failed"], Reason::StillRunning, Class::Busy, ""),
-    Row(&["container is running"], Reason::StillRunning, Class::Busy, ""),
-    Row(&["not running"], Reason::NotRunning, Class::Refused, ""),
-    Row(&["protection mode enabled"], Reason::Protected, Class::Refused, "switch the guest's protection off first, if it may really go"),
-    Row(&["onfiguration file", "does not exist"], Reason::NoConfig, Class::Missing, ""),
-    Row(&["unable to find configuration file for"], Reason::NoConfig, Class::Missing, ""),
-    Row(&["volume '", "does not exist"], Reason::NoVolume, Class::Missing, ""),
-    Row(&["failed to stat '"], Reason::NoVolume, Class::Missing, ""),
-    Row(&["can't open '", "No such file"], Reason::NoVolume, Class::Missing, ""),
-    Row(&["storage '", "does not exist"], Reason::NoStorage, Class::Missing, ""),
-    Row(&["no such storage"], Reason::NoStorage, Class::Missing, ""),
-    Row(&["is not available on node"], Reason::NoStorage, Class::Missing, ""),
-    Row(&["hostname lookup '", "failed"], Reason::NoHost, Class::Missing, ""),
-    Row(&["no such cluster node"], Reason::NoHost, Class::Missing, ""),
-    Row(&["quit/powerdown failed"], Reason::ShutdownTimeout, Class::Busy, ""),
-    Row(&["interrupted by signal"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
+const TABLE: &[MessageRule] = &[
+    MessageRule(&["can't lock file", "got timeout"], Reason::Locked, Class::Busy, ""),
+    MessageRule(&["got lock request timeout"], Reason::Locked, Class::Busy, ""),
+    MessageRule(&["-locked command timed out"], Reason::Locked, Class::Busy, "the storage is slow: fewer copies at once, or linked clones"),
+    MessageRule(&["trying to acquire lock"], Reason::Locked, Class::Busy, ""),
+    MessageRule(&["is locked ("], Reason::Locked, Class::Busy, ""),
+    MessageRule(&["no quorum"], Reason::NoQuorum, Class::Busy, "bring back enough hosts of the cluster; `pvecm status` shows which vote"),
+    MessageRule(&["file change by other user"], Reason::DigestMismatch, Class::Busy, ""),
+    MessageRule(&["detected modified configuration"], Reason::DigestMismatch, Class::Busy, ""),
+    MessageRule(&["checksum mismatch: got"], Reason::ChecksumMismatch, Class::Refused, "the file is not what its checksum says: fetch it again, or correct the checksum"),
+    MessageRule(&["refusing to override existing file"], Reason::FileExists, Class::Refused, ""),
+    MessageRule(&["config file already exists"], Reason::AlreadyExists, Class::Refused, ""),
+    MessageRule(&["already exists on node"], Reason::AlreadyExists, Class::Refused, ""),
+    MessageRule(&["already running"], Reason::AlreadyRunning, Class::Refused, ""),
+    MessageRule(&["guest agent is not running"], Reason::NoAgent, Class::Busy, ""),
+    MessageRule(&["No QEMU guest agent configured"], Reason::NoAgent, Class::Refused, ""),
+    MessageRule(&["is running - destroy failed"], Reason::StillRunning, Class::Busy, ""),
+    MessageRule(&["container is running"], Reason::StillRunning, Class::Busy, ""),
+    MessageRule(&["not running"], Reason::NotRunning, Class::Refused, ""),
+    MessageRule(&["protection mode enabled"], Reason::Protected, Class::Refused, "switch the guest's protection off first, if it may really go"),
+    MessageRule(&["onfiguration file", "does not exist"], Reason::NoConfig, Class::Missing, ""),
+    MessageRule(&["unable to find configuration file for"], Reason::NoConfig, Class::Missing, ""),
+    MessageRule(&["volume '", "does not exist"], Reason::NoVolume, Class::Missing, ""),
+    MessageRule(&["failed to stat '"], Reason::NoVolume, Class::Missing, ""),
+    MessageRule(&["can't open '", "No such file"], Reason::NoVolume, Class::Missing, ""),
+    MessageRule(&["storage '", "does not exist"], Reason::NoStorage, Class::Missing, ""),
+    MessageRule(&["no such storage"], Reason::NoStorage, Class::Missing, ""),
+    MessageRule(&["is not available on node"], Reason::NoStorage, Class::Missing, ""),
+    MessageRule(&["hostname lookup '", "failed"], Reason::NoHost, Class::Missing, ""),
+    MessageRule(&["no such cluster node"], Reason::NoHost, Class::Missing, ""),
+    MessageRule(&["quit/powerdown failed"], Reason::ShutdownTimeout, Class::Busy, ""),
+    MessageRule(&["interrupted by signal"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
     // It died with its daemon; what it had done by then only the guest or file itself tells.
-    Row(&["unexpected status"], Reason::TaskDied, MAYBE, "the task died with its daemon, so its outcome is unknown: look at what it was for, then repeat"),
-    Row(&["received interrupt"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
-    Row(&["No space left on device"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
-    Row(&["not enough space"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
-    Row(&["nly root"], Reason::OnlyRoot, Class::Refused, "no API token may do this, not even root's"),
-    Row(&["invalid PVE ticket"], Reason::Unauthenticated, Class::Refused, ""),
-    Row(&["got timeout"], Reason::Locked, Class::Busy, ""),
+    MessageRule(&["unexpected status"], Reason::TaskDied, MAYBE, "the task died with its daemon, so its outcome is unknown: look at what it was for, then repeat"),
+    MessageRule(&["received interrupt"], Reason::Interrupted, Class::Busy, "someone stopped the task"),
+    MessageRule(&["No space left on device"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
+    MessageRule(&["not enough space"], Reason::Full, Class::Refused, "make room in the storage, or choose another"),
+    MessageRule(&["nly root"], Reason::OnlyRoot, Class::Refused, "no API token may do this, not even root's"),
+    MessageRule(&["invalid PVE ticket"], Reason::Unauthenticated, Class::Refused, ""),
+    MessageRule(&["got timeout"], Reason::Locked, Class::Busy, ""),
 ];
 
-impl Fault {
+impl PveError {
     /// Makes one.
     pub fn new(class: Class, reason: Reason, detail: impl Into<ForeignText>) -> Self {
         Self {
@@ -154,8 +154,8 @@ impl Fault {
     }
 
     /// Makes one for an answer that makes no sense.
-    pub fn garbage(detail: impl Into<ForeignText>) -> Self {
-        Self::new(Class::Broken, Reason::Garbage, detail)
+    pub fn invalid_response(detail: impl Into<ForeignText>) -> Self {
+        Self::new(Class::Broken, Reason::InvalidResponse, detail)
     }
 
     /// Makes one for our own mistake.
@@ -179,7 +179,7 @@ impl Fault {
 
     /// Names the privileges that are needed, where a refusal does not name what is missing.
     #[must_use]
-    pub(super) fn needing(self, privileges: &str) -> Self {
+    pub(super) fn with_required_privileges(self, privileges: &str) -> Self {
         if self.reason != Reason::Permission || parse_forbidden(&self.detail).is_some() {
             return self;
         }
@@ -197,12 +197,12 @@ impl Fault {
     }
 
     /// Tells whether asking a question again may help.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self.class, Class::Unreachable { .. })
     }
 
     /// Turns it into what the engine sees.
-    pub fn into_port(self, doing: impl Into<String>) -> PortError {
+    pub fn into_port_error(self, doing: impl Into<String>) -> PortError {
         PortError {
             class: self.class,
             doing: doing.into(),
@@ -219,19 +219,21 @@ impl Fault {
 }
 
 /// Judges a message in prose: of an answer, or the last words of a task.
-pub fn classify_text(text: &str) -> Fault {
+pub fn classify_text(text: &str) -> PveError {
     let text = text.trim();
     let row = TABLE
         .iter()
-        .find(|Row(needles, ..)| needles.iter().all(|needle| text.contains(needle)));
+        .find(|MessageRule(needles, ..)| needles.iter().all(|needle| text.contains(needle)));
     match row {
-        Some(Row(_, reason, class, hint)) => Fault::new(*class, *reason, text).with_hint(*hint),
-        None => Fault::new(Class::Refused, Reason::Other, text),
+        Some(MessageRule(_, reason, class, hint)) => {
+            PveError::new(*class, *reason, text).with_hint(*hint)
+        }
+        None => PveError::new(Class::Refused, Reason::Other, text),
     }
 }
 
 /// Judges an answer that is not a success.
-pub fn classify(status: u16, phrase: &str, body: &[u8]) -> Fault {
+pub fn classify(status: u16, phrase: &str, body: &[u8]) -> PveError {
     let json: Option<Value> = serde_json::from_slice(body).ok();
     let message = json
         .as_ref()
@@ -242,29 +244,31 @@ pub fn classify(status: u16, phrase: &str, body: &[u8]) -> Fault {
     let text = message.unwrap_or(phrase.trim());
     match status {
         400 => bad_parameters(text, json.as_ref()),
-        401 => Fault::new(
+        401 => PveError::new(
             Class::Refused,
             Reason::Unauthenticated,
             or(text, "not authenticated"),
         )
         .with_hint("check the token: `user@realm!name=secret`, not expired, user enabled"),
         403 => forbidden(text),
-        404 => Fault::new(Class::Missing, Reason::Other, or(text, "not found")),
-        408 | 502 | 504 | 595..=599 => Fault::new(
+        404 => PveError::new(Class::Missing, Reason::Other, or(text, "not found")),
+        408 | 502 | 504 | 595..=599 => PveError::new(
             MAYBE,
             Reason::Connection,
             format!("{status} {}", or(text, "the host behind did not answer")),
         ),
-        429 | 503 => Fault::new(Class::Busy, Reason::Other, or(text, "overloaded")),
-        501 => Fault::new(
+        429 | 503 => PveError::new(Class::Busy, Reason::Other, or(text, "overloaded")),
+        501 => PveError::new(
             Class::Refused,
             Reason::NotImplemented,
             or(text, "not implemented"),
         )
         .with_hint("this needs a newer version of Proxmox VE"),
-        500 if text.is_empty() => Fault::garbage("status 500 without a reason"),
+        500 if text.is_empty() => PveError::invalid_response("status 500 without a reason"),
         500 => classify_text(text),
-        _ => Fault::garbage(format!("status {status} {}", or(text, "without a reason"))),
+        _ => {
+            PveError::invalid_response(format!("status {status} {}", or(text, "without a reason")))
+        }
     }
 }
 
@@ -273,17 +277,17 @@ fn or<'a>(text: &'a str, instead: &'a str) -> &'a str {
 }
 
 /// Names every parameter that was refused, not only the first.
-fn bad_parameters(text: &str, json: Option<&Value>) -> Fault {
+fn bad_parameters(text: &str, json: Option<&Value>) -> PveError {
     let errors = json
         .and_then(|json| json.get("errors"))
         .and_then(Value::as_object);
     let Some(errors) = errors.filter(|errors| !errors.is_empty()) else {
         // Some refusals of state come as 400 too, such as a vmid in use.
-        let mut fault = classify_text(or(text, "bad request"));
-        if fault.reason == Reason::Other {
-            fault.reason = Reason::BadParameter;
+        let mut error = classify_text(or(text, "bad request"));
+        if error.reason == Reason::Other {
+            error.reason = Reason::BadParameter;
         }
-        return fault;
+        return error;
     };
     let mut each: Vec<String> = errors
         .iter()
@@ -300,7 +304,7 @@ fn bad_parameters(text: &str, json: Option<&Value>) -> Fault {
     } else {
         Reason::BadParameter
     };
-    Fault::new(Class::Refused, reason, each.join("; "))
+    PveError::new(Class::Refused, reason, each.join("; "))
 }
 
 /// The path and privileges that a refusal names.
@@ -328,10 +332,10 @@ pub fn parse_forbidden(text: &str) -> Option<MissingPrivilege> {
     })
 }
 
-fn forbidden(text: &str) -> Fault {
+fn forbidden(text: &str) -> PveError {
     let text = or(text, "permission denied");
     if text.contains("root@pam") || text.contains("nly root") {
-        return Fault::new(Class::Refused, Reason::OnlyRoot, text)
+        return PveError::new(Class::Refused, Reason::OnlyRoot, text)
             .with_hint("only a login as root@pam may do this, no API token");
     }
     let hint = match parse_forbidden(text) {
@@ -348,9 +352,9 @@ fn forbidden(text: &str) -> Fault {
                  a token never has more than its user"
             .to_owned(),
     };
-    Fault::new(Class::Refused, Reason::Permission, text).with_hint(hint)
+    PveError::new(Class::Refused, Reason::Permission, text).with_hint(hint)
 }
 
 #[cfg(test)]
-#[path = "fault/tests.rs"]
+#[path = "error/tests.rs"]
 mod tests;

@@ -272,9 +272,10 @@ mod tests {
         let none = Archive::default();
         assert_eq!(none.suites("trixie"), []);
         assert_eq!(none.render("trixie"), None);
-        let plain = chosen(&[("sources.list", "deb http://m.example/debian trixie main\n")]);
-        assert_eq!(plain.security, None);
-        let text = plain.render("trixie").unwrap();
+        let canonical_name =
+            chosen(&[("sources.list", "deb http://m.example/debian trixie main\n")]);
+        assert_eq!(canonical_name.security, None);
+        let text = canonical_name.render("trixie").unwrap();
         assert!(text.contains("Suites: trixie trixie-updates\n") && !text.contains("security"));
     }
 }

@@ -19,7 +19,7 @@ pub enum PushError {
     },
     /// What arrived is not what was sent.
     #[error("the agent did not arrive whole")]
-    Broken,
+    Corrupted,
     /// The node was not reached, or does not let us in.
     #[error(transparent)]
     Ssh(#[from] SshError),
@@ -45,10 +45,10 @@ pub enum PushError {
     },
     /// Nobody wants to know any more.
     #[error("it is no longer followed; the node goes on by itself")]
-    Left,
+    Abandoned,
     /// It goes on without an end.
     #[error("the job is not followed any longer: {what}")]
-    Endless {
+    LimitExceeded {
         /// What there is too much of.
         what: String,
     },
@@ -60,7 +60,7 @@ pub enum PushError {
     },
     /// Nobody expected that.
     #[error("the agent ended with {status}: {said}")]
-    Strange {
+    UnexpectedExit {
         /// Its code.
         status: i32,
         /// Its last words.
@@ -70,7 +70,7 @@ pub enum PushError {
 
 impl PushError {
     /// Judges a command that did not say what it should.
-    pub(super) fn of_output(output: &Output) -> Self {
+    pub(super) fn from_output(output: &Output) -> Self {
         let text = String::from_utf8_lossy(&output.stderr);
         let said = text.trim().lines().last().unwrap_or("it said nothing");
         let said = ForeignText::line(said);
@@ -78,27 +78,27 @@ impl PushError {
             return Self::NotRoot { said };
         }
         let status = output.status;
-        Self::Strange { status, said }
+        Self::UnexpectedExit { status, said }
     }
 
     /// Returns it as an error of a port.
-    pub fn at_port(&self, doing: &str) -> PortError {
+    pub fn to_port_error(&self, doing: &str) -> PortError {
         let repeat = |class, hint| (class, hint, Next::Repeat);
         let (class, hint, next) = match self {
-            Self::Ssh(error) => return error.at_port(doing),
+            Self::Ssh(error) => return error.to_port_error(doing),
             Self::NoAgent { .. } => repeat(
                 Class::Refused,
                 "it lies beside homestak; `cargo build --release --package homestak-agent` makes it",
             ),
-            Self::Broken | Self::Strange { .. } => repeat(Class::Broken, ""),
+            Self::Corrupted | Self::UnexpectedExit { .. } => repeat(Class::Broken, ""),
             Self::NotRoot { .. } => repeat(
                 Class::Refused,
                 "the driver's user needs a rule `NOPASSWD: ALL` of sudo on the node",
             ),
-            Self::Agent { word, .. } => of_word(word),
+            Self::Agent { word, .. } => class_of(word),
             Self::Lost { .. } => repeat(Class::Unreachable { sent: Sent::Maybe }, LEARN),
             // Another try would take as long.
-            Self::Left | Self::Endless { .. } | Self::Silent { .. } => {
+            Self::Abandoned | Self::LimitExceeded { .. } | Self::Silent { .. } => {
                 repeat(Class::Refused, LEARN)
             }
         };
@@ -114,7 +114,7 @@ impl PushError {
 const LEARN: &str = "the node goes on by itself; `homestak manifest resume` learns what came of it";
 
 /// What can be done about an error of the agent.
-fn of_word(word: &str) -> (Class, &'static str, Next) {
+fn class_of(word: &str) -> (Class, &'static str, Next) {
     let (class, hint) = match word {
         "busy" | "unconfirmed" => return (Class::Busy, "", Next::Repeat),
         "partly_refused" => (
@@ -150,13 +150,13 @@ mod tests {
                 word: word.to_owned(),
                 message: "no".into(),
             };
-            Trouble::from(&error.at_port("configure `web`"))
+            Trouble::from(&error.to_port_error("configure `web`"))
         };
         for word in ["packages", "reverted", "no_earlier_spec"] {
             assert!(trouble(word).needs_new_plan(), "{word}");
         }
         assert!(!trouble("busy").needs_new_plan());
-        let unknown = PushError::Ssh(SshError::HostKeyUnknown).at_port("configure `web`");
+        let unknown = PushError::Ssh(SshError::HostKeyUnknown).to_port_error("configure `web`");
         assert!(Trouble::from(&unknown).needs_new_plan());
     }
 
@@ -169,8 +169,8 @@ mod tests {
             stdout: Vec::new(),
             stderr,
         };
-        let text = PushError::of_output(&output)
-            .at_port("configure")
+        let text = PushError::from_output(&output)
+            .to_port_error("configure")
             .to_string();
         assert!(text.contains(r"\x1b]0;title\x07"), "{}", &text[..200]);
         assert!(
@@ -188,7 +188,7 @@ mod tests {
                 word: word.to_owned(),
                 message: "keys:alice: `.ssh` should be a directory".into(),
             };
-            error.at_port("configure").class
+            error.to_port_error("configure").class
         };
         assert_eq!(class("partly_refused"), Class::Partly);
         assert_eq!(class("refused"), Class::Refused);

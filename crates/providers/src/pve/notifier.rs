@@ -15,15 +15,15 @@ tokio::task_local! {
 }
 
 /// Does work about a guest: what is said meanwhile is about it.
-pub(super) async fn about<T>(guest: &GuestUuid, work: impl Future<Output = T>) -> T {
+pub(super) async fn with_guest<T>(guest: &GuestUuid, work: impl Future<Output = T>) -> T {
     GUEST.scope(guest.clone(), work).await
 }
 
 /// The way to whoever listens; by default nobody does.
 #[derive(Clone, Default)]
-pub(super) struct Voice(Option<Arc<dyn Listener>>);
+pub(super) struct Notifier(Option<Arc<dyn Listener>>);
 
-impl Voice {
+impl Notifier {
     /// Speaks to someone.
     pub(super) fn to(listener: Arc<dyn Listener>) -> Self {
         Self(Some(listener))

@@ -12,12 +12,12 @@ use homestak_engine::ports::{
 };
 
 use super::emulator::Accel;
+use super::instance::is_lease;
 use super::lock::Lock;
 use super::node::{Engine, Node};
-use super::realm::is_lease;
 use super::{
-    HOST, Local, VmEngine, container, emulator, fault, image_name, isolation, kvm, lease, machine,
-    net, node, saved,
+    HOST, Local, VmEngine, container, emulator, error, image_name, isolation, kvm, lease, machine,
+    net, node, saved_machine,
 };
 
 /// How long a network that this process made is taken to be complete.
@@ -26,7 +26,7 @@ const FRESH: Duration = Duration::from_secs(10);
 const FIRST_VMID: u32 = 100;
 
 impl Local {
-    pub(super) fn make(&self, new: &NewGuest) -> Result<GuestRef, PortError> {
+    pub(super) fn create_node(&self, new: &NewGuest) -> Result<GuestRef, PortError> {
         let doing = format!("make `{}`", new.name);
         let _node = self.lock(&new.uuid)?;
         let reference = GuestRef {
@@ -35,7 +35,7 @@ impl Local {
             vmid: None,
             host: HOST.to_owned(),
         };
-        if let Some(node) = node::of(&self.realm, &reference)? {
+        if let Some(node) = node::of(&self.instance, &reference)? {
             let is_of_site = match &node.site {
                 Some(site) => *site == new.site,
                 None => new.first_form,
@@ -50,7 +50,7 @@ impl Local {
                     "if it is the original, correct `site` in its node.json",
                 ));
             }
-            self.tell(&node, new)?;
+            self.write_first_boot_data(&node, new)?;
             return Ok(node.reference(HOST));
         }
         let image = image_of(&new.source).to_owned();
@@ -62,15 +62,15 @@ impl Local {
         };
         let engine = self.engine(new, &image);
         if engine == Engine::Machine && emulator::version().is_none() {
-            return Err(saved::missing(&doing));
+            return Err(saved_machine::missing(&doing));
         }
         let tree = match engine {
-            Engine::Container => self.images.present(&image).map(|tree| tree.path),
+            Engine::Container => self.images.current_tree(&image).map(|tree| tree.path),
             Engine::Machine => self.disk(&image),
         };
         let tree = tree
-            .ok_or_else(|| fault::missing(&doing, format!("the image `{image}` is not there")))?;
-        let turn = self.realm.lock()?;
+            .ok_or_else(|| error::missing(&doing, format!("the image `{image}` is not there")))?;
+        let turn = self.instance.lock()?;
         let node = Node {
             uuid: new.uuid.clone(),
             reidentified: None,
@@ -78,7 +78,7 @@ impl Local {
             run: Some(new.run.clone()),
             name: new.name.clone(),
             manifest: new.manifest.clone(),
-            vmid: self.vmid(new)?,
+            vmid: self.choose_vmid(new)?,
             kind: new.kind,
             engine,
             first_boot: self.settings.first_boot,
@@ -90,21 +90,21 @@ impl Local {
             tree,
             hosts: new.hosts_guests,
             ids: match engine {
-                Engine::Container if !new.hosts_guests => self.ids(address.0),
+                Engine::Container if !new.hosts_guests => self.choose_user_ids(address.0),
                 Engine::Container | Engine::Machine => None,
             },
             identity: seed.identity.clone(),
         };
-        node::make(&self.realm, &node)?;
+        node::make(&self.instance, &node)?;
         drop(turn);
-        self.tell(&node, new)?;
+        self.write_first_boot_data(&node, new)?;
         Ok(node.reference(HOST))
     }
 
     /// Writes down what a node that has not started yet is told when it does.
-    fn tell(&self, node: &Node, new: &NewGuest) -> Result<(), PortError> {
+    fn write_first_boot_data(&self, node: &Node, new: &NewGuest) -> Result<(), PortError> {
         let doing = format!("make `{}`", node.name);
-        let directory = self.realm.node(&node.uuid);
+        let directory = self.instance.node(&node.uuid);
         if directory.join("told").exists() {
             return Ok(());
         }
@@ -116,9 +116,9 @@ impl Local {
             ("meta-data", seed.meta_data.as_str()),
             ("network-config", seed.network_config.as_str()),
         ];
-        let io = |error: std::io::Error| fault::io(&doing, &error);
+        let io = |error: std::io::Error| error::io(&doing, &error);
         match node.engine {
-            Engine::Container => container::prepare(&self.realm, node, &files).map_err(io)?,
+            Engine::Container => container::prepare(&self.instance, node, &files).map_err(io)?,
             Engine::Machine => machine::prepare(&directory, node, seed).map_err(io)?,
         }
         if node.hosts {
@@ -128,12 +128,12 @@ impl Local {
     }
 
     /// Chooses the ids of a container's users on this machine. The caller holds the realm.
-    fn ids(&self, address: std::net::IpAddr) -> Option<u32> {
+    fn choose_user_ids(&self, address: std::net::IpAddr) -> Option<u32> {
         let possible = self
             .isolated
-            .get_or_init(|| isolation::probe(&self.realm.images()));
+            .get_or_init(|| isolation::probe(&self.instance.images()));
         let why = match possible {
-            Ok(()) => match isolation::choose(&self.realm, address) {
+            Ok(()) => match isolation::choose(&self.instance, address) {
                 Some(ids) => return Some(ids),
                 None => "every range of user ids is taken",
             },
@@ -168,31 +168,31 @@ impl Local {
 
     /// Returns the directory of an image's disk, when it is built.
     fn disk(&self, image: &str) -> Option<std::path::PathBuf> {
-        let disk = self.images.present_disk(image)?;
+        let disk = self.images.current_disk(image)?;
         disk.qcow2.parent().map(std::path::Path::to_owned)
     }
 
     /// Finds out what executes the code of virtual machines.
     fn accel(&self, image: &str) -> Accel {
-        let disk = self.images.present_disk(image);
+        let disk = self.images.current_disk(image);
         let kernel = disk.map(|disk| disk.kernel);
-        match kernel.is_some_and(|kernel| kvm::works(&self.realm.images(), &kernel)) {
+        match kernel.is_some_and(|kernel| kvm::works(&self.instance.images(), &kernel)) {
             true => Accel::Kvm,
             false => Accel::Tcg,
         }
     }
 
     /// Returns where a virtual machine is started.
-    fn stage<'n>(&self, node: &'n Node) -> machine::Stage<'n> {
+    fn starter<'n>(&self, node: &'n Node) -> machine::MachineStarter<'n> {
         let kernel = node.tree.join("vmlinuz");
-        machine::Stage {
-            directory: self.realm.node(&node.uuid),
-            part: self.realm.part(node.vmid),
+        machine::MachineStarter {
+            directory: self.instance.node(&node.uuid),
+            part: self.instance.part(node.vmid),
             group: self.group(node.vmid),
             systemd: self.hierarchies.systemd,
             netns: self.bridge(),
             link: link(node.vmid),
-            accel: if kvm::works(&self.realm.images(), &kernel) {
+            accel: if kvm::works(&self.instance.images(), &kernel) {
                 Accel::Kvm
             } else {
                 Accel::Tcg
@@ -203,19 +203,19 @@ impl Local {
 
     /// Returns the network namespace of the bridge; none where it is in our own.
     pub(super) fn bridge(&self) -> Option<String> {
-        (!self.is_attached()).then(|| self.realm.netns())
+        (!self.is_attached()).then(|| self.instance.netns())
     }
 
     /// Starts a virtual machine: the first time from a saved one that is then told who it is, or
     /// from its own disk.
     fn start_machine(&self, node: &Node) -> Result<(), PortError> {
-        let stage = self.stage(node);
-        if !machine::is_untold(&stage.directory) {
-            return stage.boot();
+        let starter = self.starter(node);
+        if !machine::awaits_identity(&starter.directory) {
+            return starter.boot();
         }
-        let kind = saved::Kind {
+        let kind = saved_machine::SavedMachineSpec {
             image: &node.tree,
-            accel: stage.accel,
+            accel: starter.accel,
             cores: node.cores,
             memory: node.memory,
         };
@@ -225,19 +225,21 @@ impl Local {
                 listener.hear(Some(&node.uuid), remark);
             }
         };
-        let saved = saved::ensure(
-            &self.realm.images(),
+        let saved = saved_machine::ensure(
+            &self.instance.images(),
             &kind,
             |place| self.is_base(place),
             say,
         )?;
-        stage.restore(&saved)?;
-        stage.tell()
+        starter.restore(&saved)?;
+        starter.apply_identity()
     }
 
     /// Tells whether the disk of a node is on one in this place.
     pub(super) fn is_base(&self, place: &std::path::Path) -> bool {
-        let nodes = fs_err::read_dir(self.realm.nodes()).into_iter().flatten();
+        let nodes = fs_err::read_dir(self.instance.nodes())
+            .into_iter()
+            .flatten();
         nodes.flatten().any(|node| {
             let base = fs_err::read_to_string(node.path().join(machine::BASE));
             base.is_ok_and(|base| std::path::Path::new(&base).starts_with(place))
@@ -245,20 +247,20 @@ impl Local {
     }
 
     /// Grows a node's disk.
-    pub(super) fn enlarge(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
+    pub(super) fn grow_node_disk(&self, guest: &GuestRef, size: Gib) -> Result<(), PortError> {
         self.change(guest, |node| node.disk = node.disk.max(size.0))?;
         let node = self.find(guest, "grow a disk")?;
         if node.engine == Engine::Machine && self.runs(&node) {
-            let directory = self.realm.node(&node.uuid);
+            let directory = self.instance.node(&node.uuid);
             machine::enlarge(&directory, node.disk)
-                .map_err(|error| fault::io(&format!("grow the disk of `{}`", node.name), &error))?;
+                .map_err(|error| error::io(&format!("grow the disk of `{}`", node.name), &error))?;
         }
         Ok(())
     }
 
     /// Chooses an id. The caller holds the realm.
-    fn vmid(&self, new: &NewGuest) -> Result<u32, PortError> {
-        let taken: std::collections::BTreeMap<u32, String> = node::all(&self.realm)?
+    fn choose_vmid(&self, new: &NewGuest) -> Result<u32, PortError> {
+        let taken: std::collections::BTreeMap<u32, String> = node::all(&self.instance)?
             .into_iter()
             .map(|node| (node.vmid, node.name))
             .collect();
@@ -282,33 +284,33 @@ impl Local {
         }
     }
 
-    pub(super) fn boot(&self, guest: &GuestRef) -> Result<(), PortError> {
+    pub(super) fn start_node(&self, guest: &GuestRef) -> Result<(), PortError> {
         let _node = self.lock(&guest.uuid)?;
         let node = self.find(guest, "start a node")?;
         if self.runs(&node) {
-            if self.is_untold(&node) {
+            if self.awaits_identity(&node) {
                 // Whoever started it was killed before it was told who it is.
-                return self.stage(&node).tell();
+                return self.starter(&node).apply_identity();
             }
             return Ok(());
         }
         let doing = format!("start `{}`", node.name);
         if !node.tree.is_dir() {
             let detail = format!("its image is gone ({})", node.tree.display());
-            return Err(fault::missing(&doing, detail));
+            return Err(error::missing(&doing, detail));
         }
         let outer = if self.is_attached() {
             None
         } else {
             self.network_up()?;
-            Some(self.realm.netns())
+            Some(self.instance.netns())
         };
         if node.engine == Engine::Machine {
             net::tap(outer.as_deref(), &link(node.vmid))?;
             return self.start_machine(&node);
         }
         let group = self.group(node.vmid);
-        let part = self.realm.part(node.vmid);
+        let part = self.instance.part(node.vmid);
         net::plug(
             outer.as_deref(),
             &part,
@@ -317,7 +319,7 @@ impl Local {
         )?;
         let program = (node.tree.as_path(), self.settings.program.as_path());
         container::start(
-            &self.realm,
+            &self.instance,
             &node,
             program,
             &group,
@@ -327,31 +329,31 @@ impl Local {
 
     /// Makes the network, as far as it is not there. Nodes that are started together need it once.
     fn network_up(&self) -> Result<(), PortError> {
-        let _turn = self.realm.lock()?;
+        let _turn = self.instance.lock()?;
         let mut made = self
             .networked
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let is_fresh = made.is_some_and(|made| monotonic().saturating_sub(made) < FRESH);
-        if !is_fresh || !net::is_linked(&self.realm) {
-            net::up(&self.realm)?;
+        if !is_fresh || !net::is_linked(&self.instance) {
+            net::up(&self.instance)?;
             *made = Some(monotonic());
         }
         Ok(())
     }
 
-    pub(super) fn discard(&self, guest: &GuestRef) -> Result<(), PortError> {
-        let Some(node) = node::of(&self.realm, guest)? else {
+    pub(super) fn discard_first_boot_data(&self, guest: &GuestRef) -> Result<(), PortError> {
+        let Some(node) = node::of(&self.instance, guest)? else {
             return Ok(());
         };
         let doing = format!("take the first-boot data of `{}` away", node.name);
         if node.engine == Engine::Machine {
-            let directory = self.realm.node(&node.uuid);
+            let directory = self.instance.node(&node.uuid);
             return machine::discard(&directory, self.runs(&node))
-                .map_err(|error| fault::io(&doing, &error));
+                .map_err(|error| error::io(&doing, &error));
         }
-        container::discard(&self.realm, &node, &self.group(node.vmid))
-            .map_err(|error| fault::io(&doing, &error))
+        container::discard(&self.instance, &node, &self.group(node.vmid))
+            .map_err(|error| error::io(&doing, &error))
     }
 
     pub(super) fn change(
@@ -362,18 +364,18 @@ impl Local {
         let _node = self.lock(&guest.uuid)?;
         let mut node = self.find(guest, "change a node")?;
         change(&mut node);
-        node::change(&self.realm, &node)
+        node::change(&self.instance, &node)
     }
 
-    pub(super) fn end(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
+    pub(super) fn stop_node(&self, guest: &GuestRef, halt: Halt) -> Result<(), PortError> {
         let _node = self.lock(&guest.uuid)?;
-        let Some(node) = node::of(&self.realm, guest)? else {
+        let Some(node) = node::of(&self.instance, guest)? else {
             return Ok(());
         };
         if node.engine == Engine::Machine {
-            let directory = self.realm.node(&node.uuid);
+            let directory = self.instance.node(&node.uuid);
             // One that does not know who it is yet has nothing to end well.
-            let halt = match machine::is_untold(&directory) {
+            let halt = match machine::awaits_identity(&directory) {
                 true => Halt::Now,
                 false => halt,
             };
@@ -385,7 +387,7 @@ impl Local {
 
     fn disconnect(&self, node: &Node) -> Result<(), PortError> {
         match node.engine {
-            Engine::Container => net::unplug(&self.realm.part(node.vmid)),
+            Engine::Container => net::unplug(&self.instance.part(node.vmid)),
             Engine::Machine => net::untap(self.bridge().as_deref(), &link(node.vmid)),
         }
     }
@@ -394,15 +396,15 @@ impl Local {
         let group = self.group(vmid);
         container::stop(&group, halt);
         group.remove();
-        container::sweep(&self.realm.part(vmid));
+        container::sweep(&self.instance.part(vmid));
     }
 
-    pub(super) fn take_away(&self, guest: &GuestRef) -> Result<(), PortError> {
-        let key = node::key(&self.realm, &guest.uuid)?;
+    pub(super) fn destroy_node(&self, guest: &GuestRef) -> Result<(), PortError> {
+        let key = node::key(&self.instance, &guest.uuid)?;
         {
             let _node = self.lock(&key)?;
-            let there = node::read(&self.realm, &key)?;
-            let own = node::of(&self.realm, guest)?.filter(|_| guest.vmid.is_some());
+            let there = node::read(&self.instance, &key)?;
+            let own = node::of(&self.instance, guest)?.filter(|_| guest.vmid.is_some());
             if there.is_some() && own.is_none() {
                 // Another node has its identity or its id, or nothing says which one is meant.
                 return Ok(());
@@ -416,7 +418,7 @@ impl Local {
                     ));
                 }
                 self.halt(node.vmid, Halt::Now);
-                if node::is_held(&self.realm.node(&node.uuid)) {
+                if node::is_held(&self.instance.node(&node.uuid)) {
                     return Err(PortError::refused(
                         &format!("remove `{}`", node.name),
                         "it runs, as a node of a local host at another path",
@@ -425,66 +427,72 @@ impl Local {
                 }
                 self.disconnect(&node)?;
             }
-            node::remove(&self.realm, &key).map_err(|error| fault::io("remove a node", &error))?;
-            let half = self.realm.nodes().join(format!(".new-{key}"));
-            node::remove_tree(&half).map_err(|error| fault::io("remove a node", &error))?;
+            node::remove(&self.instance, &key)
+                .map_err(|error| error::io("remove a node", &error))?;
+            let half = self.instance.nodes().join(format!(".new-{key}"));
+            node::remove_tree(&half).map_err(|error| error::io("remove a node", &error))?;
         }
         self.release(&key)
     }
 
     /// Gives a node another identity; where it is kept does not change.
-    pub(super) fn mark_again(&self, guest: &GuestRef, to: &NewIdentity) -> Result<(), PortError> {
+    pub(super) fn reidentify_node(
+        &self,
+        guest: &GuestRef,
+        to: &NewIdentity,
+    ) -> Result<(), PortError> {
         let renamed = GuestRef {
             uuid: to.uuid.clone(),
             ..guest.clone()
         };
         let _node = self.lock(&guest.uuid)?;
-        let there = node::of(&self.realm, &renamed)?;
+        let there = node::of(&self.instance, &renamed)?;
         if there.is_some_and(|node| node.site.as_ref() == Some(&to.site)) {
             return Ok(());
         }
-        if node::of(&self.realm, guest)?.is_none() && lease::of(&self.realm, &guest.uuid).is_some()
+        if node::of(&self.instance, guest)?.is_none()
+            && lease::of(&self.instance, &guest.uuid).is_some()
         {
             // It lives in a node of this host, which only gave it its address.
-            let _turn = self.realm.lock()?;
-            return lease::rename(&self.realm, &guest.uuid, &to.uuid);
+            let _turn = self.instance.lock()?;
+            return lease::rename(&self.instance, &guest.uuid, &to.uuid);
         }
         let mut node = self.find(guest, "give a node another identity")?;
         node.reidentified = Some(to.uuid.clone());
         node.site = Some(to.site.clone());
         node.manifest.clone_from(&to.manifest);
-        node::change(&self.realm, &node)
+        node::change(&self.instance, &node)
     }
 
     fn lock(&self, guest: &GuestUuid) -> Result<Lock, PortError> {
-        self.realm.lock_node(&node::key(&self.realm, guest)?)
+        self.instance.lock_node(&node::key(&self.instance, guest)?)
     }
 
     /// Gives a node's address back, and takes the network down after the last one.
     pub(super) fn release(&self, uuid: &GuestUuid) -> Result<(), PortError> {
-        let turn = self.realm.lock()?;
-        lease::release(&self.realm, uuid)?;
-        let _ = fs_err::remove_file(self.realm.root().join("locks").join(uuid.as_str()));
-        if lease::all(&self.realm).is_empty() && node::all(&self.realm)?.is_empty() {
-            self.leave(turn)?;
+        let turn = self.instance.lock()?;
+        lease::release(&self.instance, uuid)?;
+        let _ = fs_err::remove_file(self.instance.root().join("locks").join(uuid.as_str()));
+        if lease::all(&self.instance).is_empty() && node::all(&self.instance)?.is_empty() {
+            self.remove_shared_state(turn)?;
         }
         Ok(())
     }
 
     /// Takes away what is left when there are no nodes: only images stay.
-    pub(super) fn leave(&self, turn: Lock) -> Result<(), PortError> {
+    pub(super) fn remove_shared_state(&self, turn: Lock) -> Result<(), PortError> {
         if !self.is_attached() {
-            net::down(&self.realm)?;
+            net::down(&self.instance)?;
         }
-        let io = |error: std::io::Error| fault::io("take the local host down", &error);
-        let locks = self.realm.root().join("locks");
-        node::remove_known(&self.realm.leases(), is_lease).map_err(io)?;
-        node::remove_known(&locks, |name| GuestUuid::new(name).is_some()).map_err(io)?;
+        let io = |error: std::io::Error| error::io("take the local host down", &error);
+        let locks = self.instance.root().join("locks");
+        node::remove_matching(&self.instance.leases(), is_lease).map_err(io)?;
+        node::remove_matching(&locks, |name| GuestUuid::new(name).is_some()).map_err(io)?;
         // The nodes themselves are gone.
-        node::remove_known(&self.realm.nodes(), |_| false).map_err(io)?;
-        let _ = fs_err::remove_file(self.realm.root().join("realm.lock"));
+        node::remove_matching(&self.instance.nodes(), |_| false).map_err(io)?;
+        let _ = fs_err::remove_file(self.instance.root().join("realm.lock"));
         drop(turn);
-        self.realm.give_up();
+        self.instance.remove_if_empty();
         Ok(())
     }
 }

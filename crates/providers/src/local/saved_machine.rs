@@ -13,11 +13,11 @@ use homestak_engine::ports::PortError;
 use serde_json::{Value as Json, json};
 
 use super::emulator::{Accel, DISK, Machine, overlay, version};
-use super::fault;
+use super::error;
 use super::lock::Lock;
 use super::node::remove_tree;
-use super::qmp::{Agent, Qmp};
-use crate::image::process::Running;
+use super::qmp::{GuestAgent, Qmp};
+use crate::image::process::IsolatedProcess;
 
 /// Start of the names, beside the images.
 const SAVED: &str = ".saved-";
@@ -28,7 +28,7 @@ const STATE: &str = "state";
 /// How long a machine may take to boot. An emulated one on a busy machine takes minutes.
 const BOOT: Duration = Duration::from_secs(600);
 const SAVE: Duration = Duration::from_secs(120);
-const BETWEEN: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Waits until everything that starts at boot has started, and uses once what a machine is told
 /// with, so that it is in memory: reading it takes an emulated machine seconds. A service that
@@ -44,13 +44,13 @@ exit 0
 ";
 
 /// A machine that has booted once.
-pub(super) struct Saved {
+pub(super) struct SavedMachine {
     pub(super) disk: PathBuf,
     pub(super) state: PathBuf,
 }
 
 /// What a saved machine is told apart by.
-pub(super) struct Kind<'k> {
+pub(super) struct SavedMachineSpec<'k> {
     /// Directory of the disk image.
     pub(super) image: &'k Path,
     pub(super) accel: Accel,
@@ -59,7 +59,7 @@ pub(super) struct Kind<'k> {
     pub(super) memory: u64,
 }
 
-impl Kind<'_> {
+impl SavedMachineSpec<'_> {
     /// Returns the part of the name that does not depend on QEMU.
     fn stem(&self) -> String {
         let image = self.image.file_name().unwrap_or_default().to_string_lossy();
@@ -97,16 +97,16 @@ impl Kind<'_> {
 /// node has its disk on one.
 pub(super) fn ensure(
     images: &Path,
-    kind: &Kind<'_>,
+    kind: &SavedMachineSpec<'_>,
     used: impl Fn(&Path) -> bool,
     say: impl Fn(&str),
-) -> Result<Saved, PortError> {
+) -> Result<SavedMachine, PortError> {
     let doing = "save a machine that has booted";
-    let io = |error: std::io::Error| fault::io(doing, &error);
+    let io = |error: std::io::Error| error::io(doing, &error);
     let version = version().ok_or_else(|| missing(doing))?;
     let name = kind.name(&version);
     let place = images.join(&name);
-    let found = || Saved {
+    let found = || SavedMachine {
         disk: place.join(DISK),
         state: place.join(STATE),
     };
@@ -183,23 +183,23 @@ fn names(images: &Path, start: &str) -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortError> {
+fn make(kind: &SavedMachineSpec<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortError> {
     let doing = "boot a machine to be saved";
-    let io = |error: std::io::Error| fault::io(doing, &error);
+    let io = |error: std::io::Error| error::io(doing, &error);
     overlay(&kind.image.join("disk.qcow2"), &half.join(DISK))
-        .map_err(|error| fault::program(doing, &error))?;
+        .map_err(|error| error::program(doing, &error))?;
     // In the directory: sockets are made there by their short names.
     let mut command: Vec<OsString> = ["sh", "-c", "cd \"$0\" && exec \"$@\""]
         .map(Into::into)
         .into();
     command.push(half.into());
     command.extend(kind.machine().command().into_iter().map(OsString::from));
-    let mut running = Running::start(command, &[]);
+    let mut running = IsolatedProcess::start(command, &[]);
     let mut said: Vec<String> = Vec::new();
     let mut agent = None;
-    let looks = BOOT.as_millis() / BETWEEN.as_millis();
+    let looks = BOOT.as_millis() / POLL_INTERVAL.as_millis();
     for look in 0..looks {
-        let (lines, ended) = running.heard();
+        let (lines, ended) = running.read_lines();
         said.extend(lines);
         if ended {
             let log = said.split_off(said.len().saturating_sub(8));
@@ -208,7 +208,7 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
                 ..PortError::refused(doing, "QEMU ended at once", "")
             });
         }
-        agent = Agent::open(half).ok();
+        agent = GuestAgent::open(half).ok();
         if agent.is_some() {
             break;
         }
@@ -216,7 +216,7 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
         if look % 50 == 49 {
             say(&format!("first boot, {} s", (look + 1) / 5));
         }
-        pause(BETWEEN).map_err(io)?;
+        pause(POLL_INTERVAL).map_err(io)?;
     }
     let Some(mut agent) = agent else {
         return Err(PortError::refused(
@@ -228,16 +228,16 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
     say("booted, saving");
     agent.run(SETTLE, BOOT).map_err(io)?;
     let mut qmp = Qmp::open(half).map_err(io)?;
-    qmp.ask("stop", &Json::Null).map_err(io)?;
+    qmp.execute("stop", &Json::Null).map_err(io)?;
     let beside = half.join("state.new");
     let uri = format!("exec:cat > {}", beside.display());
-    qmp.ask("migrate", &json!({ "uri": uri })).map_err(io)?;
-    let looks = SAVE.as_millis() / BETWEEN.as_millis();
+    qmp.execute("migrate", &json!({ "uri": uri })).map_err(io)?;
+    let looks = SAVE.as_millis() / POLL_INTERVAL.as_millis();
     for _ in 0..looks {
-        let state = qmp.ask("query-migrate", &Json::Null).map_err(io)?;
+        let state = qmp.execute("query-migrate", &Json::Null).map_err(io)?;
         match state["status"].as_str() {
             Some("completed") => {
-                let _ = qmp.ask("quit", &Json::Null);
+                let _ = qmp.execute("quit", &Json::Null);
                 drop(running);
                 return clear_up(half)
                     .and_then(|()| durable::rename(&beside, &half.join(STATE)))
@@ -247,7 +247,7 @@ fn make(kind: &Kind<'_>, half: &Path, say: impl Fn(&str)) -> Result<(), PortErro
                 let detail = format!("QEMU could not write its state: {state}");
                 return Err(PortError::refused(doing, detail, "is the disk full?"));
             }
-            _ => pause(BETWEEN).map_err(io)?,
+            _ => pause(POLL_INTERVAL).map_err(io)?,
         }
     }
     Err(PortError::refused(
@@ -272,8 +272,8 @@ fn clear_up(half: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    fn kind(image: &Path) -> Kind<'_> {
-        Kind {
+    fn kind(image: &Path) -> SavedMachineSpec<'_> {
+        SavedMachineSpec {
             image,
             accel: Accel::Tcg,
             cores: 2,
@@ -290,7 +290,7 @@ mod tests {
             name.contains("-2c-512m-tcg-QEMUemulatorversion1002"),
             "{name}"
         );
-        let other = Kind {
+        let other = SavedMachineSpec {
             memory: 1024,
             ..kind(image)
         };

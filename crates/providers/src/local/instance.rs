@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::lock::Lock;
-use super::{fault, fence};
+use super::{error, fence};
 use crate::private;
 
 /// Where the local host is when nothing else is said.
@@ -22,11 +22,11 @@ pub const ROOT: &str = "/var/lib/homestak";
 pub(super) const BRIDGE: &str = "vmbr0";
 
 /// The file that makes a directory one of the local host.
-const MARK: &str = ".homestak-local";
+const MARKER: &str = ".homestak-local";
 
 /// What the mark says.
 #[derive(Serialize, Deserialize)]
-struct Mark {
+struct InstanceMarker {
     /// Which one it is, among all machines.
     id: String,
     /// What its parts on the machine are called.
@@ -35,14 +35,14 @@ struct Mark {
 
 /// One instance of the local host.
 #[derive(Clone, Debug)]
-pub struct Realm {
+pub struct Instance {
     root: PathBuf,
     name: String,
     /// How long a lock is waited for that someone else has.
     patience: Duration,
 }
 
-impl Realm {
+impl Instance {
     /// Takes a root directory. Everything made on the machine is named after it.
     pub fn at(root: &Path) -> Result<Self, PortError> {
         let doing = format!("use {}", root.display());
@@ -75,14 +75,14 @@ impl Realm {
 
     /// Waits so long for locks that someone else has.
     #[must_use]
-    pub fn waiting(self, patience: Duration) -> Self {
+    pub fn with_lock_timeout(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
     /// Takes the root directory for the local host: creates and marks it, or finds its mark. Refuses
     /// a directory that is someone else's.
     pub fn claim(&self) -> Result<(), PortError> {
-        let marked = self.is_marked()?;
+        let marked = self.check_marker()?;
         self.io(private::directory(&self.root))?;
         // What an earlier release left open to others.
         for part in [self.images(), self.nodes()] {
@@ -94,14 +94,14 @@ impl Realm {
             return Ok(());
         }
         let id = uuid::Uuid::new_v4().to_string();
-        let mark = Mark {
+        let mark = InstanceMarker {
             id,
             name: self.name.clone(),
         };
         let text =
             serde_json::to_vec(&mark).map_err(|error| PortError::bug(&self.doing(), &error))?;
         self.io(durable::write(
-            &self.root.join(MARK),
+            &self.root.join(MARKER),
             &text,
             Access::PRIVATE,
         ))
@@ -109,10 +109,10 @@ impl Realm {
 
     /// Tells whether the root directory is marked as this local host's. Refuses one that is not and
     /// has anything in it that the local host did not put there, and one that is another's.
-    pub(super) fn is_marked(&self) -> Result<bool, PortError> {
-        match fs_err::read(self.root.join(MARK)) {
+    pub(super) fn check_marker(&self) -> Result<bool, PortError> {
+        match fs_err::read(self.root.join(MARKER)) {
             Ok(text) => {
-                let mark: Option<Mark> = serde_json::from_slice(&text).ok();
+                let mark: Option<InstanceMarker> = serde_json::from_slice(&text).ok();
                 if mark.is_some_and(|mark| mark.name == self.name) {
                     return Ok(true);
                 }
@@ -122,37 +122,39 @@ impl Realm {
                     "move it back to where it was; HOMESTAK_LOCAL_ROOT names another directory",
                 ))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => match self.foreign() {
-                Ok(None) => Ok(false),
-                Ok(Some(path)) => Err(PortError::refused(
-                    &self.doing(),
-                    format!(
-                        "it is not a directory of the local host: {} is not ours",
-                        path.display()
-                    ),
-                    "set HOMESTAK_LOCAL_ROOT to a directory of its own, which may be a new one",
-                )),
-                Err(error) => self.io(Err(error)),
-            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                match self.find_foreign_entry() {
+                    Ok(None) => Ok(false),
+                    Ok(Some(path)) => Err(PortError::refused(
+                        &self.doing(),
+                        format!(
+                            "it is not a directory of the local host: {} is not ours",
+                            path.display()
+                        ),
+                        "set HOMESTAK_LOCAL_ROOT to a directory of its own, which may be a new one",
+                    )),
+                    Err(error) => self.io(Err(error)),
+                }
+            }
             Err(error) => self.io(Err(error)),
         }
     }
 
     /// Removes the mark when nothing else is there; images stay, and so does the mark.
-    pub(super) fn give_up(&self) {
+    pub(super) fn remove_if_empty(&self) {
         let only = fs_err::read_dir(&self.root).is_ok_and(|entries| {
             let mut names = entries.flatten().map(|entry| entry.file_name());
-            names.all(|name| name == MARK || name == fence::FILE)
+            names.all(|name| name == MARKER || name == fence::FILE)
         });
         if only {
             let _ = fs_err::remove_file(self.root.join(fence::FILE));
-            let _ = fs_err::remove_file(self.root.join(MARK));
+            let _ = fs_err::remove_file(self.root.join(MARKER));
             let _ = fs_err::remove_dir(&self.root);
         }
     }
 
     /// Returns something in the root directory that the local host would not have put there.
-    fn foreign(&self) -> std::io::Result<Option<PathBuf>> {
+    fn find_foreign_entry(&self) -> std::io::Result<Option<PathBuf>> {
         let Some(entries) = entries(&self.root)? else {
             return Ok(None);
         };
@@ -187,7 +189,7 @@ impl Realm {
     }
 
     fn io<T>(&self, done: std::io::Result<T>) -> Result<T, PortError> {
-        done.map_err(|error| fault::io(&self.doing(), &error))
+        done.map_err(|error| error::io(&self.doing(), &error))
     }
 
     /// Returns the root directory.
@@ -262,7 +264,7 @@ impl Realm {
         self.claim()?;
         let path = self.root.join(file);
         Lock::take(&path, self.patience)
-            .map_err(|error| fault::io(&format!("lock {}", path.display()), &error))
+            .map_err(|error| error::io(&format!("lock {}", path.display()), &error))
     }
 }
 
@@ -317,14 +319,14 @@ mod tests {
     #[test]
     fn names_fit_into_what_linux_allows_for_links() {
         for root in ["/var/lib/homestak", "/tmp/some/where/else"] {
-            let realm = Realm::at(Path::new(root)).expect("a realm");
-            assert!(realm.uplink().len() <= 15, "{}", realm.uplink());
+            let instance = Instance::at(Path::new(root)).expect("a realm");
+            assert!(instance.uplink().len() <= 15, "{}", instance.uplink());
         }
     }
 
     #[test]
     fn another_root_has_other_names() {
-        let at = |root: &str| Realm::at(Path::new(root)).expect("a realm").netns();
+        let at = |root: &str| Instance::at(Path::new(root)).expect("a realm").netns();
         assert_ne!(at("/tmp/a"), at("/tmp/b"));
         assert_eq!(at(ROOT), "homestak-local");
     }
@@ -332,7 +334,7 @@ mod tests {
     #[test]
     fn a_root_that_mount_options_would_misread_is_refused() {
         for root in ["relative", "/tmp/a,b", "/tmp/a:b", "/tmp/with space"] {
-            assert!(Realm::at(Path::new(root)).is_err(), "{root}");
+            assert!(Instance::at(Path::new(root)).is_err(), "{root}");
         }
     }
 
@@ -342,7 +344,7 @@ mod tests {
         let root = place.path().join("root");
         fs_err::create_dir(&root).expect("made");
         std::os::unix::fs::symlink(&root, place.path().join("link")).expect("a link");
-        let name = |path: PathBuf| Realm::at(&path).expect("a realm").name().to_owned();
+        let name = |path: PathBuf| Instance::at(&path).expect("a realm").name().to_owned();
         let own = name(root.clone());
         for other in [
             "root/",
@@ -367,11 +369,11 @@ mod tests {
             fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
             fs_err::write(path, "mine").expect("written");
         }
-        let realm = Realm::at(&root).expect("a realm");
+        let instance = Instance::at(&root).expect("a realm");
         let local =
-            crate::local::Local::open(realm.clone(), crate::local::LocalSettings::default());
+            crate::local::Local::open(instance.clone(), crate::local::LocalSettings::default());
         let refusals = [
-            realm.claim().expect_err("not ours"),
+            instance.claim().expect_err("not ours"),
             local.clean().expect_err("not ours"),
             local.leftovers().expect_err("not ours"),
         ];
@@ -394,12 +396,12 @@ mod tests {
             fs_err::create_dir_all(path.parent().expect("a parent")).expect("made");
             fs_err::write(path, "{}").expect("written");
         }
-        realm.claim().expect("it is ours");
-        assert!(realm.is_marked().expect("looked at"));
+        instance.claim().expect("it is ours");
+        assert!(instance.check_marker().expect("looked at"));
         // Moved away, it is not the one that its nodes are named after.
         let moved = place.path().join("moved");
         fs_err::rename(&root, &moved).expect("moved");
-        let refused = Realm::at(&moved).expect("a realm").claim();
+        let refused = Instance::at(&moved).expect("a realm").claim();
         let refused = refused.expect_err("another one");
         assert!(refused.detail.contains("at another path"), "{refused}");
     }

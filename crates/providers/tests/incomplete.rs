@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use homestak_engine::ports::{Class, GuestRef, NewGuest, PortError, Provider as _};
 use homestak_providers::pve::vmid::choose;
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_sim::{Kind, World};
-use support::place::{Place, place};
+use support::simulated::{SimulatedHost, simulated_host};
 
 /// Where a guest is looked for that was never seen.
-fn nowhere(guest: &NewGuest) -> GuestRef {
+fn unlocated(guest: &NewGuest) -> GuestRef {
     GuestRef {
         uuid: guest.uuid.clone(),
         kind: guest.kind,
@@ -32,38 +32,38 @@ fn locked(world: &World) -> Vec<(u32, String)> {
 }
 
 /// Crashes the host while a guest is being made; returns the guest's id.
-async fn crash_while_making(place: &Place, guest: &NewGuest) -> u32 {
+async fn crash_during_create(sim: &SimulatedHost, guest: &NewGuest) -> u32 {
     // The seed goes up in seconds; the disk takes days, however late the crash is.
-    place.world.set_copy_speed(10_000);
-    let pve = place.client();
+    sim.world.set_copy_speed(10_000);
+    let pve = sim.client();
     let crash = async {
-        while locked(&place.world).is_empty() {
+        while locked(&sim.world).is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        place.world.crash("pve1");
+        sim.world.crash("pve1");
     };
     // Cancel safety: the driver dies with the host; that is what is tested.
     tokio::select! {
         result = pve.create(guest) => panic!("it ended: {result:?}"),
         () = crash => {}
     }
-    place.settle().await;
-    place.world.set_copy_speed(2_600_000_000);
-    let left = locked(&place.world);
+    sim.wait_until_idle().await;
+    sim.world.set_copy_speed(2_600_000_000);
+    let left = locked(&sim.world);
     assert_eq!(left.len(), 1, "{left:?}");
     left[0].0
 }
 
 /// Patience that ends while a test waits.
-fn limits() -> Limits {
-    Limits {
+fn limits() -> PveLimits {
+    PveLimits {
         answer: Duration::from_millis(1500),
         grace: Duration::from_secs(10),
         upload_stall: Duration::from_secs(3600),
         task_stall: Duration::from_secs(3600),
         lock: Duration::from_secs(300),
         settle: Duration::from_secs(300),
-        ..Limits::default()
+        ..PveLimits::default()
     }
 }
 
@@ -71,10 +71,10 @@ fn limits() -> Limits {
 fn check(error: &PortError, vmid: u32, lock: &str, tool: &str) {
     assert_eq!(error.class, Class::Busy, "{error:?}");
     assert!(error.detail.contains("that this token sees"), "{error:?}");
-    named(error, vmid, lock, tool);
+    check_hint(error, vmid, lock, tool);
 }
 
-fn named(error: &PortError, vmid: u32, lock: &str, tool: &str) {
+fn check_hint(error: &PortError, vmid: u32, lock: &str, tool: &str) {
     assert!(error.hint.contains("--source active"), "{error:?}");
     assert!(
         error.detail.contains(&vmid.to_string()) && error.detail.contains(&format!("`{lock}`")),
@@ -88,11 +88,11 @@ fn named(error: &PortError, vmid: u32, lock: &str, tool: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_alone() {
-    let place = place(|builder| builder).await;
+    let sim = simulated_host(|builder| builder).await;
     let guest = support::vm(1);
-    let vmid = crash_while_making(&place, &guest).await;
-    let before = place.world.guests();
-    let pve = place.client_with(limits());
+    let vmid = crash_during_create(&sim, &guest).await;
+    let before = sim.world.guests();
+    let pve = sim.client_with(limits());
     check(
         &pve.create(&guest).await.expect_err("half-made"),
         vmid,
@@ -100,14 +100,16 @@ async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_a
         "qm",
     );
     check(
-        &pve.destroy(&nowhere(&guest)).await.expect_err("half-made"),
+        &pve.destroy(&unlocated(&guest))
+            .await
+            .expect_err("half-made"),
         vmid,
         "create",
         "qm",
     );
     let seen = GuestRef {
         vmid: Some(vmid.into()),
-        ..nowhere(&guest)
+        ..unlocated(&guest)
     };
     check(
         &pve.start(&seen).await.expect_err("half-made"),
@@ -115,19 +117,19 @@ async fn a_vm_whose_host_crashed_is_named_by_create_destroy_and_start_and_left_a
         "create",
         "qm",
     );
-    assert_eq!(place.world.guests(), before, "nothing was touched");
+    assert_eq!(sim.world.guests(), before, "nothing was touched");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
-    let place = place(|builder| builder).await;
+    let sim = simulated_host(|builder| builder).await;
     let guest = support::vm(1);
-    let vmid = crash_while_making(&place, &guest).await;
-    let pve = place.client_with(limits());
+    let vmid = crash_during_create(&sim, &guest).await;
+    let pve = sim.client_with(limits());
     pve.create(&guest).await.expect_err("half-made");
     // As `qm unlock` and a new name leave it.
     let config = vec![("name".to_owned(), "left over".to_owned())];
-    place.world.put_guest("pve1", Kind::Qemu, vmid, config);
+    sim.world.put_guest("pve1", Kind::Qemu, vmid, config);
     let second = pve.create(&guest).await.expect("beside it");
     assert_ne!(
         second.vmid,
@@ -138,21 +140,21 @@ async fn after_a_person_unlocked_it_the_same_call_makes_the_guest_beside_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
-    let place = place(|builder| builder).await;
+    let sim = simulated_host(|builder| builder).await;
     let guest = support::ct(1);
     let vmid = choose(&guest.uuid, &(10_000..=89_999), &[].into()).expect("an id");
     let site = support::site();
-    let marks = support::marks(&guest.uuid, &site);
-    let tags: Vec<String> = marks.tags(vmid).into_iter().collect();
+    let metadata = support::metadata(&guest.uuid, &site);
+    let tags: Vec<String> = metadata.tags(vmid).into_iter().collect();
     let config = [
         ("lock", "create".to_owned()),
         ("hostname", guest.name.clone()),
         ("tags", tags.join(";")),
-        ("description", marks.notes()),
+        ("description", metadata.notes()),
     ];
     let config = config.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    place.world.put_guest("pve1", Kind::Lxc, vmid, config);
-    let pve = place.client_with(limits());
+    sim.world.put_guest("pve1", Kind::Lxc, vmid, config);
+    let pve = sim.client_with(limits());
     check(
         &pve.create(&guest).await.expect_err("half-made"),
         vmid,
@@ -160,7 +162,9 @@ async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
         "pct",
     );
     check(
-        &pve.destroy(&nowhere(&guest)).await.expect_err("half-made"),
+        &pve.destroy(&unlocated(&guest))
+            .await
+            .expect_err("half-made"),
         vmid,
         "create",
         "pct",
@@ -169,12 +173,12 @@ async fn a_guest_of_ours_that_carries_its_tag_is_named_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn destroying_waits_for_a_guest_that_is_still_being_made_and_names_it() {
-    let place = place(|builder| builder).await;
-    place.world.set_copy_speed(40_000_000);
+    let sim = simulated_host(|builder| builder).await;
+    sim.world.set_copy_speed(40_000_000);
     let guest = support::vm(1);
-    let pve = place.client();
+    let pve = sim.client();
     let begun = async {
-        while locked(&place.world).is_empty() {
+        while locked(&sim.world).is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -183,25 +187,25 @@ async fn destroying_waits_for_a_guest_that_is_still_being_made_and_names_it() {
         result = pve.create(&guest) => panic!("it ended: {result:?}"),
         () = begun => {}
     }
-    let successor = place.client();
+    let successor = sim.client();
     // Without an id nothing is removed: whose it is, is the caller's to prove.
-    let error = successor.destroy(&nowhere(&guest)).await;
+    let error = successor.destroy(&unlocated(&guest)).await;
     assert_eq!(error.expect_err("it is there now").class, Class::Busy);
-    let seen = successor.inspect(&nowhere(&guest)).await.expect("a look");
+    let seen = successor.inspect(&unlocated(&guest)).await.expect("a look");
     let seen = seen.expect("a guest");
     assert_eq!(seen.run.as_deref(), Some("run1"));
     let at = GuestRef {
         vmid: Some(seen.vmid),
-        ..nowhere(&guest)
+        ..unlocated(&guest)
     };
     successor.destroy(&at).await.expect("destroyed");
-    place.settle().await;
-    assert_eq!(place.world.guests().len(), 0);
+    sim.wait_until_idle().await;
+    assert_eq!(sim.world.guests().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_sees_all_tasks_reports_at_once_that_nothing_makes_the_guest() {
-    let place = place(|mut builder| {
+    let sim = simulated_host(|mut builder| {
         builder = builder.role("Look", &["Sys.Audit"]);
         for subject in ["homestak@pve", "homestak@pve!driver"] {
             builder = builder.grant(subject, "/nodes/pve1", "Look");
@@ -210,33 +214,33 @@ async fn a_token_that_sees_all_tasks_reports_at_once_that_nothing_makes_the_gues
     })
     .await;
     let guest = support::vm(1);
-    let vmid = crash_while_making(&place, &guest).await;
-    let error = place.client().destroy(&nowhere(&guest)).await;
+    let vmid = crash_during_create(&sim, &guest).await;
+    let error = sim.client().destroy(&unlocated(&guest)).await;
     let error = error.expect_err("half-made");
     assert_eq!(error.class, Class::Refused, "{error:?}");
     assert!(
         error.detail.contains("no task makes it any more"),
         "{error:?}"
     );
-    named(&error, vmid, "create", "qm");
+    check_hint(&error, vmid, "create", "qm");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_someone_else_is_making_is_not_said_to_be_left() {
     const ROOT: &str = "root@pam!other=00000000-0000-4000-8000-000000000009";
-    let place = place(|builder| builder.token(ROOT)).await;
-    place.world.set_copy_speed(10_000);
+    let sim = simulated_host(|builder| builder.token(ROOT)).await;
+    sim.world.set_copy_speed(10_000);
     let guest = support::vm(1);
     let endpoint = Endpoint {
-        url: place.url.clone(),
-        trust: place.trust.clone(),
+        url: sim.url.clone(),
+        trust: sim.trust.clone(),
     };
     let token = Credential::Token(ApiToken::parse(ROOT).expect("a token"));
     let mut settings = PveSettings::new(endpoint, token);
     settings.limits = limits();
-    let other = Pve::new(settings, place.clock.clone()).expect("a client");
+    let other = Pve::new(settings, sim.clock.clone()).expect("a client");
     let begun = async {
-        while locked(&place.world).is_empty() {
+        while locked(&sim.world).is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -245,7 +249,7 @@ async fn a_guest_that_someone_else_is_making_is_not_said_to_be_left() {
         result = other.create(&guest) => panic!("it ended: {result:?}"),
         () = begun => {}
     }
-    let error = place.client_with(limits()).destroy(&nowhere(&guest)).await;
+    let error = sim.client_with(limits()).destroy(&unlocated(&guest)).await;
     let error = error.expect_err("it is being created");
     assert_eq!(error.class, Class::Busy, "{error:?}");
     assert!(!error.detail.contains("any more"), "{error:?}");

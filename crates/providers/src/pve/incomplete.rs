@@ -12,16 +12,16 @@ use jiff::Timestamp;
 
 use super::client::{Pve, name_of};
 use super::config::GuestConfig;
+use super::error::{PveError, Reason};
 use super::facts::parse_privileges;
-use super::fault::{Fault, Reason};
 use super::locate::Located;
 use super::preflight::holds;
-use super::requests::{Call, PERMISSIONS};
+use super::requests::{ApiCall, PERMISSIONS};
 use super::task::{RunningTask, elapsed};
 
 /// Tells whether a guest is being made, or was left in the making. It says nothing about itself
 /// until it is done.
-pub(super) fn being_made(config: &GuestConfig) -> bool {
+pub(super) fn is_being_created(config: &GuestConfig) -> bool {
     let temporary = |notes: &str| notes.contains("clone temporary file");
     matches!(config.lock().as_deref(), Some("create" | "clone"))
         || config.notes().is_some_and(temporary)
@@ -30,11 +30,11 @@ pub(super) fn being_made(config: &GuestConfig) -> bool {
 /// Since when a guest that is locked for its making has been seen with nobody who makes it. One
 /// look is not enough: a task that ended between two requests leaves the lock in the first answer.
 #[derive(Default)]
-pub(super) struct Alone(Option<Timestamp>);
+pub(super) struct UnattendedSince(Option<Timestamp>);
 
-impl Alone {
+impl UnattendedSince {
     /// Notes a look, and tells whether nobody has made the guest for longer than a time.
-    pub(super) fn for_longer_than(&mut self, time: Duration, made: bool, now: Timestamp) -> bool {
+    pub(super) fn exceeds(&mut self, time: Duration, made: bool, now: Timestamp) -> bool {
         if made {
             self.0 = None;
             return false;
@@ -47,17 +47,18 @@ impl Alone {
 impl Pve {
     /// Tells whether a task that makes the guest still runs: on its host, or, as a copy runs where
     /// its source is, on any other.
-    pub(super) async fn has_maker(
+    pub(super) async fn has_creating_task(
         &self,
         kind: GuestKind,
         node: &str,
         vmid: u32,
-    ) -> Result<bool, Fault> {
-        let makes = |tasks: Vec<RunningTask>| tasks.iter().any(|task| is_maker(task, kind, vmid));
+    ) -> Result<bool, PveError> {
+        let makes =
+            |tasks: Vec<RunningTask>| tasks.iter().any(|task| is_creating_task(task, kind, vmid));
         if makes(self.running_tasks(node, None).await?) {
             return Ok(true);
         }
-        for host in self.look().await?.hosts {
+        for host in self.observe_all().await?.hosts {
             if host.online
                 && host.name != node
                 && makes(self.running_tasks(&host.name, None).await?)
@@ -71,9 +72,9 @@ impl Pve {
 
 impl Pve {
     /// Tells whether tasks of others are listed too, on every host.
-    pub(super) async fn sees_all_tasks(&self) -> Result<bool, Fault> {
-        let privileges = parse_privileges(&self.ask(&Call::to(&PERMISSIONS)).await?);
-        let hosts = self.look().await?.hosts;
+    pub(super) async fn sees_all_tasks(&self) -> Result<bool, PveError> {
+        let privileges = parse_privileges(&self.ask(&ApiCall::to(&PERMISSIONS)).await?);
+        let hosts = self.observe_all().await?.hosts;
         Ok(hosts.iter().all(|host| {
             let path = format!("/nodes/{}", host.name);
             host.online && holds(&privileges, &path, "Sys.Audit")
@@ -82,7 +83,7 @@ impl Pve {
 }
 
 /// Tells whether a task may be making a guest. A copy's task names its source, so any copy may.
-fn is_maker(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
+fn is_creating_task(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
     let (makers, copier): (&[&str], &str) = match kind {
         GuestKind::Vm => (&["qmcreate", "qmrestore"], "qmclone"),
         GuestKind::Ct => (&["vzcreate", "vzrestore"], "vzclone"),
@@ -93,7 +94,7 @@ fn is_maker(task: &RunningTask, kind: GuestKind, vmid: u32) -> bool {
 
 /// Says that a guest is half-made, and what a person does about it. Where tasks of others are not
 /// seen, one of them may still make it, so that later may work.
-pub(super) fn half_made(located: &Located, sees_all_tasks: bool) -> Fault {
+pub(super) fn incomplete_error(located: &Located, sees_all_tasks: bool) -> PveError {
     let Located {
         kind, vmid, node, ..
     } = located;
@@ -108,7 +109,7 @@ pub(super) fn half_made(located: &Located, sees_all_tasks: bool) -> Fault {
         false => (Class::Busy, "no task that this token sees makes it"),
     };
     let detail = format!("{name} is half-made: held by `{lock}`, and {makers}");
-    Fault::new(class, Reason::HalfMade, detail).with_hint(format!(
+    PveError::new(class, Reason::Incomplete, detail).with_hint(format!(
         "no API token may take that lock away; as root on {node}, once `pvesh get \
          /nodes/{node}/tasks --source active` (on each host of a cluster) lists no task that makes \
          it: `{tool} unlock {vmid}`, then `{tool} destroy {vmid} --destroy-unreferenced-disks 1`; \
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_guest_in_the_making_is_known_by_its_lock_or_its_notes() {
-        let made = |config| being_made(&GuestConfig::new(config));
+        let made = |config| is_being_created(&GuestConfig::new(config));
         assert!(made(json!({"lock": "create"})));
         assert!(made(json!({"description": " qmclone temporary file"})));
         assert!(made(json!({"description": " vzclone temporary file"})));
@@ -137,14 +138,14 @@ mod tests {
     fn a_guest_is_alone_only_after_it_was_seen_so_for_a_while() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let grace = Duration::from_secs(5);
-        let mut alone = Alone::default();
+        let mut unattended = UnattendedSince::default();
         // However late the first look is.
-        assert!(!alone.for_longer_than(grace, false, at(100)));
-        assert!(!alone.for_longer_than(grace, false, at(104)));
-        assert!(alone.for_longer_than(grace, false, at(106)));
+        assert!(!unattended.exceeds(grace, false, at(100)));
+        assert!(!unattended.exceeds(grace, false, at(104)));
+        assert!(unattended.exceeds(grace, false, at(106)));
         // Someone who makes it counts anew.
-        assert!(!alone.for_longer_than(grace, true, at(107)));
-        assert!(!alone.for_longer_than(grace, false, at(120)));
+        assert!(!unattended.exceeds(grace, true, at(107)));
+        assert!(!unattended.exceeds(grace, false, at(120)));
     }
 
     #[test]
@@ -153,10 +154,14 @@ mod tests {
             upid: Upid::parse(&format!("UPID:pve1:1:2:6AFA22C5:{kind}:{id}:root@pam:"))
                 .expect("an id"),
         };
-        assert!(is_maker(&task("qmclone", 9000), GuestKind::Vm, 100));
-        assert!(is_maker(&task("qmcreate", 100), GuestKind::Vm, 100));
-        assert!(!is_maker(&task("qmcreate", 101), GuestKind::Vm, 100));
-        assert!(!is_maker(&task("qmclone", 100), GuestKind::Ct, 100));
-        assert!(!is_maker(&task("vzdump", 100), GuestKind::Ct, 100));
+        assert!(is_creating_task(&task("qmclone", 9000), GuestKind::Vm, 100));
+        assert!(is_creating_task(&task("qmcreate", 100), GuestKind::Vm, 100));
+        assert!(!is_creating_task(
+            &task("qmcreate", 101),
+            GuestKind::Vm,
+            100
+        ));
+        assert!(!is_creating_task(&task("qmclone", 100), GuestKind::Ct, 100));
+        assert!(!is_creating_task(&task("vzdump", 100), GuestKind::Ct, 100));
     }
 }

@@ -6,7 +6,7 @@
 mod support;
 
 use homestak_engine::ports::{Class, Gib, GuestId, GuestKind, Halt, Provider as _};
-use homestak_providers::local::{Local, LocalSettings, Realm};
+use homestak_providers::local::{Instance, Local, LocalSettings};
 use homestak_providers::pve::vmid::choose;
 use support::add;
 use support::server::Server;
@@ -300,8 +300,8 @@ async fn a_node_of_this_machine_without_a_site_is_taken_only_where_the_plan_foun
     });
     fs_err::write(directory.join("node.json"), node.to_string()).expect("written");
     fs_err::write(directory.join("told"), "").expect("written");
-    let realm = Realm::at(&root).expect("a realm");
-    let local = Local::open(realm, LocalSettings::default());
+    let instance = Instance::at(&root).expect("a realm");
+    let local = Local::open(instance, LocalSettings::default());
     let error = local.create(&new).await.expect_err("refused");
     assert_eq!(error.class, Class::Refused, "{error:?}");
     assert!(error.detail.contains("not the site"), "{error:?}");

@@ -49,11 +49,11 @@ const SEEN: &[(&str, Reason, Class)] = &[
 #[test]
 fn every_text_has_its_class() {
     for (text, reason, class) in SEEN {
-        let fault = classify_text(text);
-        assert_eq!((fault.reason, fault.class), (*reason, *class), "{text}");
+        let error = classify_text(text);
+        assert_eq!((error.reason, error.class), (*reason, *class), "{text}");
         let body = serde_json::json!({"message": format!("{text}\n"), "data": null}).to_string();
-        let fault = classify(500, "Internal Server Error", body.as_bytes());
-        assert_eq!((fault.reason, fault.detail.as_str()), (*reason, *text));
+        let error = classify(500, "Internal Server Error", body.as_bytes());
+        assert_eq!((error.reason, error.detail.as_str()), (*reason, *text));
         // Older servers say it in the reason phrase alone.
         assert_eq!(classify(500, text, b"").reason, *reason);
     }
@@ -63,10 +63,10 @@ fn every_text_has_its_class() {
 fn a_refusal_names_every_parameter() {
     let body = br#"{"data":null,"message":"Parameter verification failed.\n","errors":
         {"vmid":"invalid format - value\n","net0":"invalid format - format error\nnet0.ip: bad\n\n"}}"#;
-    let fault = classify(400, "Parameter verification failed.", body);
-    assert_eq!(fault.class, Class::Refused);
+    let error = classify(400, "Parameter verification failed.", body);
+    assert_eq!(error.class, Class::Refused);
     assert_eq!(
-        fault.detail,
+        error.detail,
         "net0: invalid format - format error net0.ip: bad; vmid: invalid format - value"
     );
     assert_eq!(
@@ -77,19 +77,19 @@ fn a_refusal_names_every_parameter() {
 
 #[test]
 fn a_missing_privilege_is_named_with_the_command() {
-    let fault = classify(
+    let error = classify(
         403,
         "Permission check failed (/vms/350, VM.Config.Options)",
         b"",
     );
     assert_eq!(
-        (fault.class, fault.reason),
+        (error.class, error.reason),
         (Class::Refused, Reason::Permission)
     );
     assert!(
-        fault.hint.contains("VM.Config.Options on /vms/350"),
+        error.hint.contains("VM.Config.Options on /vms/350"),
         "{}",
-        fault.hint
+        error.hint
     );
     assert_eq!(
         parse_forbidden("Permission check failed (/storage/x, Datastore.Audit|Datastore.Allocate)"),
@@ -113,8 +113,8 @@ fn a_missing_privilege_is_named_with_the_command() {
 #[test]
 fn the_proxy_between_hosts_leaves_it_open() {
     for status in [595, 596, 599, 502, 504] {
-        let fault = classify(status, "Broken pipe", b"");
-        assert!(fault.may_have_acted() && fault.is_passing(), "{status}");
+        let error = classify(status, "Broken pipe", b"");
+        assert!(error.may_have_acted() && error.is_transient(), "{status}");
     }
     assert_eq!(classify(503, "", b"").class, Class::Busy);
 }
@@ -123,12 +123,14 @@ fn the_proxy_between_hosts_leaves_it_open() {
 fn a_message_that_a_terminal_would_obey_is_escaped_and_a_long_one_is_cut() {
     let said = "no such\n storage \u{1b}]52;c;eA==\u{7}";
     let log = vec![said.to_owned()];
-    let error = classify(500, said, b"").with_log(log).into_port("create");
+    let error = classify(500, said, b"")
+        .with_log(log)
+        .into_port_error("create");
     let escaped = r"no such\n storage \x1b]52;c;eA==\x07";
     assert_eq!(error.detail, escaped);
     assert_eq!(error.log[0], escaped);
     let body = serde_json::json!({ "message": "x".repeat(1 << 20) });
-    let error = classify(500, "", body.to_string().as_bytes()).into_port("create");
+    let error = classify(500, "", body.to_string().as_bytes()).into_port_error("create");
     assert!(
         error.detail.len() < 20_000 && error.detail.contains("(cut, "),
         "{}",
@@ -150,8 +152,8 @@ fn what_is_not_proxmox_is_broken() {
 proptest! {
     #[test]
     fn anything_can_be_judged(status in 100_u16..1000, phrase in ".{0,60}", body in proptest::collection::vec(any::<u8>(), 0..80)) {
-        let fault = classify(status, &phrase, &body);
-        prop_assert!(fault.class != Class::Bug);
+        let error = classify(status, &phrase, &body);
+        prop_assert!(error.class != Class::Bug);
         let _ = parse_forbidden(&phrase);
     }
 }

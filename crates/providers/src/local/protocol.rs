@@ -15,17 +15,17 @@ use super::Local;
 
 /// A call, and the number under which the driver may change anything.
 #[derive(Serialize, Deserialize)]
-pub struct Call {
+pub struct RemoteCall {
     /// The number.
     pub fence: Option<Fence>,
     /// The call.
-    pub request: Request,
+    pub request: RemoteRequest,
 }
 
 /// What is called.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum RemoteRequest {
     /// What it can do.
     Capabilities,
     /// Everything there is.
@@ -57,7 +57,7 @@ pub enum Request {
 /// An answer.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum RemoteReply {
     /// It was done.
     Done,
     /// What it can do.
@@ -78,35 +78,37 @@ pub enum Reply {
 
 impl Local {
     /// Carries out a call that came from elsewhere.
-    pub async fn answer(&self, call: Call) -> Reply {
-        let done = fenced(call.fence, self.carry_out(call.request)).await;
-        done.unwrap_or_else(Reply::Failed)
+    pub async fn handle(&self, call: RemoteCall) -> RemoteReply {
+        let done = fenced(call.fence, self.execute(call.request)).await;
+        done.unwrap_or_else(RemoteReply::Failed)
     }
 
-    async fn carry_out(&self, request: Request) -> Result<Reply, PortError> {
-        let done = |()| Reply::Done;
+    async fn execute(&self, request: RemoteRequest) -> Result<RemoteReply, PortError> {
+        let done = |()| RemoteReply::Done;
         match request {
-            Request::Capabilities => self.capabilities().await.map(Reply::Capabilities),
-            Request::Observe => self.observe().await.map(Reply::Observed),
-            Request::Inspect(guest) => {
+            RemoteRequest::Capabilities => self.capabilities().await.map(RemoteReply::Capabilities),
+            RemoteRequest::Observe => self.observe().await.map(RemoteReply::Observed),
+            RemoteRequest::Inspect(guest) => {
                 let seen = self.inspect(&guest).await;
-                seen.map(|seen| Reply::Inspected(seen.map(Box::new)))
+                seen.map(|seen| RemoteReply::Inspected(seen.map(Box::new)))
             }
-            Request::Create(new) => self.create(&new).await.map(Reply::Created),
-            Request::Start(guest) => self.start(&guest).await.map(done),
-            Request::Address(guest) => {
+            RemoteRequest::Create(new) => self.create(&new).await.map(RemoteReply::Created),
+            RemoteRequest::Start(guest) => self.start(&guest).await.map(done),
+            RemoteRequest::Address(guest) => {
                 let found = self.address(&guest).await;
-                found.map(|found| Reply::Address(found.address()))
+                found.map(|found| RemoteReply::Address(found.address()))
             }
-            Request::DiscardSeed(guest) => self.discard_seed(&guest).await.map(done),
-            Request::GrowDisk(guest, size) => self.grow_disk(&guest, size).await.map(done),
-            Request::Reshape(guest, cores, memory) => {
+            RemoteRequest::DiscardSeed(guest) => self.discard_seed(&guest).await.map(done),
+            RemoteRequest::GrowDisk(guest, size) => self.grow_disk(&guest, size).await.map(done),
+            RemoteRequest::Reshape(guest, cores, memory) => {
                 self.reshape(&guest, cores, memory).await.map(done)
             }
-            Request::Stop(guest, halt) => self.stop(&guest, halt).await.map(done),
-            Request::Destroy(guest) => self.destroy(&guest).await.map(done),
-            Request::Reidentify(guest, to) => self.reidentify(&guest, &to).await.map(done),
-            Request::HasImage(image) => self.has_image(&image).await.map(Reply::HasImage),
+            RemoteRequest::Stop(guest, halt) => self.stop(&guest, halt).await.map(done),
+            RemoteRequest::Destroy(guest) => self.destroy(&guest).await.map(done),
+            RemoteRequest::Reidentify(guest, to) => self.reidentify(&guest, &to).await.map(done),
+            RemoteRequest::HasImage(image) => {
+                self.has_image(&image).await.map(RemoteReply::HasImage)
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The simulator as a place to work on: served over TLS, on a fast clock, under the smallest role.
 //!
-//! In: what the World starts with. Out: a [`Place`] and clients of it.
+//! In: what the World starts with. Out: a [`SimulatedHost`] and clients of it.
 //! Never: a real host.
 
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use homestak_api::runtime::SharedClock;
 use homestak_api::trust::{Fingerprint, Trust};
 use homestak_providers::pve::role::{self, Abilities};
-use homestak_providers::pve::{ApiToken, Credential, Endpoint, Limits, Pve, PveSettings};
+use homestak_providers::pve::{ApiToken, Credential, Endpoint, Pve, PveLimits, PveSettings};
 use homestak_sim::{Builder, World};
 
 /// How much faster than the wall's the World's clock runs.
 pub const FACTOR: u32 = 250;
 
-pub struct Place {
+pub struct SimulatedHost {
     pub world: World,
     pub url: String,
     pub trust: Trust,
@@ -24,7 +24,7 @@ pub struct Place {
 }
 
 /// Serves a World that starts with an image and a template.
-pub async fn place_of(prepare: impl FnOnce(Builder) -> Builder) -> Place {
+pub async fn bare_simulated_host(prepare: impl FnOnce(Builder) -> Builder) -> SimulatedHost {
     let clock: SharedClock = Arc::new(super::clock::FastClock::new(FACTOR));
     let builder = World::builder()
         .clock(clock.clone())
@@ -35,13 +35,13 @@ pub async fn place_of(prepare: impl FnOnce(Builder) -> Builder) -> Place {
     serve(prepare(builder).build(), clock).await
 }
 
-async fn serve(world: World, clock: SharedClock) -> Place {
+async fn serve(world: World, clock: SharedClock) -> SimulatedHost {
     let address = "127.0.0.1:0".parse().expect("an address");
     let handle = homestak_sim::serve(world.clone(), address)
         .await
         .expect("a server");
     let fingerprint = Fingerprint::parse(&handle.fingerprint).expect("a fingerprint");
-    Place {
+    SimulatedHost {
         world,
         url: handle.url(),
         trust: Trust::Pinned(fingerprint),
@@ -64,8 +64,8 @@ pub fn granted(mut builder: Builder, grants: &[role::Grant]) -> Builder {
 }
 
 /// A World with a token that has the smallest role.
-pub async fn place(prepare: impl FnOnce(Builder) -> Builder) -> Place {
-    place_of(|mut builder| {
+pub async fn simulated_host(prepare: impl FnOnce(Builder) -> Builder) -> SimulatedHost {
+    bare_simulated_host(|mut builder| {
         builder = builder.separated_token(super::TOKEN);
         prepare(granted(builder, &role::grants(9, &abilities())))
     })
@@ -73,7 +73,7 @@ pub async fn place(prepare: impl FnOnce(Builder) -> Builder) -> Place {
 }
 
 /// A cluster with many guests.
-pub async fn fleet(hosts: u32, guests: u32) -> Place {
+pub async fn fleet(hosts: u32, guests: u32) -> SimulatedHost {
     let clock: SharedClock = Arc::new(super::clock::FastClock::new(FACTOR));
     let builder = World::builder()
         .clock(clock.clone())
@@ -93,9 +93,9 @@ pub fn abilities() -> Abilities {
     }
 }
 
-impl Place {
+impl SimulatedHost {
     pub fn client(&self) -> Pve {
-        self.client_with(Limits {
+        self.client_with(PveLimits {
             // Real time, unlike the rest: long enough for locks, whose seconds are short.
             answer: Duration::from_millis(1500),
             grace: Duration::from_secs(10),
@@ -105,15 +105,15 @@ impl Place {
             task_stall: Duration::from_secs(3600),
             task_unreachable: Duration::from_secs(3600),
             settle: Duration::from_secs(3600),
-            ..Limits::default()
+            ..PveLimits::default()
         })
     }
 
-    pub fn client_with(&self, limits: Limits) -> Pve {
+    pub fn client_with(&self, limits: PveLimits) -> Pve {
         self.client_by(limits, self.clock.clone())
     }
 
-    pub fn client_by(&self, limits: Limits, clock: SharedClock) -> Pve {
+    pub fn client_by(&self, limits: PveLimits, clock: SharedClock) -> Pve {
         let endpoint = Endpoint {
             url: self.url.clone(),
             trust: self.trust.clone(),
@@ -124,7 +124,7 @@ impl Place {
         Pve::new(settings, clock).expect("a client")
     }
 
-    pub async fn settle(&self) {
+    pub async fn wait_until_idle(&self) {
         while !self.world.is_quiet() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

@@ -6,7 +6,7 @@
 use homestak_core::foreign::ForeignText;
 use homestak_engine::ports::{Class, PortError};
 
-use crate::process::Failed;
+use crate::process::ProgramError;
 
 /// A file or directory could not be used.
 pub(super) fn io(doing: &str, error: &std::io::Error) -> PortError {
@@ -27,10 +27,10 @@ pub(super) fn io(doing: &str, error: &std::io::Error) -> PortError {
 }
 
 /// A program failed.
-pub(super) fn program(doing: &str, error: &Failed) -> PortError {
+pub(super) fn program(doing: &str, error: &ProgramError) -> PortError {
     let hint = match error {
-        Failed::NotStarted { .. } => "homestak local setup installs what is missing",
-        Failed::Late(_) | Failed::Ended { .. } => "",
+        ProgramError::NotStarted { .. } => "homestak local setup installs what is missing",
+        ProgramError::TimedOut(_) | ProgramError::Failed { .. } => "",
     };
     PortError::refused(doing, error.to_string(), hint)
 }

@@ -9,27 +9,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use homestak_engine::ports::GuestId;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-use super::remark::Voice;
+use super::notifier::Notifier;
 
 /// Turns for changes.
-pub(super) struct Guard {
+pub(super) struct ConcurrencyLimiter {
     guests: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    lanes: Mutex<HashMap<String, Arc<Bottleneck>>>,
+    limits: Mutex<HashMap<String, Arc<AdaptiveLimit>>>,
     start: usize,
-    pub(super) voice: Voice,
+    pub(super) notifier: Notifier,
 }
 
 /// The most changes at once on one bottleneck, however well it goes.
 const MOST: f64 = 8.0;
 
-impl Guard {
+impl ConcurrencyLimiter {
     /// Lets this many through each bottleneck at first.
     pub(super) fn new(start: usize) -> Self {
         Self {
             guests: Mutex::default(),
-            lanes: Mutex::default(),
+            limits: Mutex::default(),
             start: start.max(1),
-            voice: Voice::default(),
+            notifier: Notifier::default(),
         }
     }
 
@@ -37,13 +37,13 @@ impl Guard {
     /// its purpose: the data it protects is the guest, not memory.
     pub(super) async fn guest(&self, id: impl Into<GuestId>) -> OwnedMutexGuard<()> {
         let id: GuestId = id.into();
-        self.alone(&format!("guest {id}"), "another change of the guest")
+        self.exclusive(&format!("guest {id}"), "another change of the guest")
             .await
     }
 
     /// Waits for the turn to do something that must not be done twice at once. `rival` is what is
     /// waited for when someone else does it.
-    pub(super) async fn alone(&self, what: &str, rival: &str) -> OwnedMutexGuard<()> {
+    pub(super) async fn exclusive(&self, what: &str, rival: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = locked(&self.guests);
             // Those nobody holds or waits for are only in this map.
@@ -53,12 +53,12 @@ impl Guard {
         if let Ok(turn) = Arc::clone(&turn).try_lock_owned() {
             return turn;
         }
-        self.voice.waiting(rival);
+        self.notifier.waiting(rival);
         turn.lock_owned().await
     }
 
     /// Waits for a turn on a storage of a host.
-    pub(super) async fn storage(&self, host: &str, storage: &str) -> Turn {
+    pub(super) async fn storage(&self, host: &str, storage: &str) -> Permit {
         let waited = || format!("a turn on storage {storage} of {host}");
         self.bottleneck(&format!("storage {host} {storage}"), waited)
             .await
@@ -66,23 +66,23 @@ impl Guard {
 
     /// Waits for a turn to grow a disk. It takes the storage for a moment only, and must not wait
     /// behind copies.
-    pub(super) async fn growth(&self, host: &str, storage: &str) -> Turn {
+    pub(super) async fn disk_growth(&self, host: &str, storage: &str) -> Permit {
         let waited = || format!("a turn to grow a disk on storage {storage} of {host}");
         self.bottleneck(&format!("growth {host} {storage}"), waited)
             .await
     }
 
-    async fn bottleneck(&self, name: &str, waited: impl FnOnce() -> String) -> Turn {
-        let lane = {
-            let mut lanes = locked(&self.lanes);
-            let fresh = || Arc::new(Bottleneck::new(self.start));
-            Arc::clone(lanes.entry(name.to_owned()).or_insert_with(fresh))
+    async fn bottleneck(&self, name: &str, waited: impl FnOnce() -> String) -> Permit {
+        let limit = {
+            let mut limits = locked(&self.limits);
+            let fresh = || Arc::new(AdaptiveLimit::new(self.start));
+            Arc::clone(limits.entry(name.to_owned()).or_insert_with(fresh))
         };
-        if lane.take() {
-            return Turn { lane };
+        if limit.take() {
+            return Permit { limit };
         }
-        self.voice.waiting(waited());
-        lane.turn().await
+        self.notifier.waiting(waited());
+        limit.acquire().await
     }
 }
 
@@ -92,23 +92,23 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Lets through as many as go well: one more after each success until it was too much once, then
 /// one more after a round of successes; half after a timeout.
-struct Bottleneck {
-    state: Mutex<State>,
+struct AdaptiveLimit {
+    state: Mutex<LimitState>,
     free: Notify,
 }
 
-struct State {
+struct LimitState {
     limit: f64,
     busy: usize,
     /// Whether it has ever been too much; until then the limit grows fast.
     congested: bool,
 }
 
-impl Bottleneck {
+impl AdaptiveLimit {
     fn new(start: usize) -> Self {
         let start = u32::try_from(start).unwrap_or(1);
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(LimitState {
                 limit: f64::from(start).clamp(1.0, MOST),
                 busy: 0,
                 congested: false,
@@ -117,15 +117,15 @@ impl Bottleneck {
         }
     }
 
-    async fn turn(self: &Arc<Self>) -> Turn {
+    async fn acquire(self: &Arc<Self>) -> Permit {
         loop {
             let freed = self.free.notified();
             tokio::pin!(freed);
             // Registered before looking, so that a turn freed in between is not missed.
             freed.as_mut().enable();
             if self.take() {
-                return Turn {
-                    lane: Arc::clone(self),
+                return Permit {
+                    limit: Arc::clone(self),
                 };
             }
             // Cancel safety: a wake-up that is dropped here is passed on by tokio.
@@ -145,42 +145,42 @@ impl Bottleneck {
 }
 
 /// A turn at a bottleneck.
-pub(super) struct Turn {
-    lane: Arc<Bottleneck>,
+pub(super) struct Permit {
+    limit: Arc<AdaptiveLimit>,
 }
 
-impl Turn {
+impl Permit {
     /// Reports how it went.
-    pub(super) fn report(&self, went: Went) {
-        let mut state = locked(&self.lane.state);
-        state.congested |= went == Went::Congested;
+    pub(super) fn report(&self, outcome: PermitOutcome) {
+        let mut state = locked(&self.limit.state);
+        state.congested |= outcome == PermitOutcome::Congested;
         let step = if state.congested {
             1.0 / state.limit
         } else {
             1.0
         };
-        state.limit = match went {
-            Went::Well => (state.limit + step).min(MOST),
-            Went::Congested => (state.limit / 2.0).max(1.0),
+        state.limit = match outcome {
+            PermitOutcome::Succeeded => (state.limit + step).min(MOST),
+            PermitOutcome::Congested => (state.limit / 2.0).max(1.0),
         };
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut state = locked(&self.lane.state);
+        let mut state = locked(&self.limit.state);
         state.busy = state.busy.saturating_sub(1);
         drop(state);
         // All look again: the limit may have grown by more than this turn.
-        self.lane.free.notify_waiters();
+        self.limit.free.notify_waiters();
     }
 }
 
 /// How a turn went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Went {
+pub(super) enum PermitOutcome {
     /// Well.
-    Well,
+    Succeeded,
     /// Someone waited too long for a lock.
     Congested,
 }
@@ -191,17 +191,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_guest_is_changed_by_one_at_a_time() {
-        let guard = Guard::new(2);
-        let first = guard.guest(100).await;
-        let other = guard.guest(101).await;
-        let mut waiting = std::pin::pin!(guard.guest(100));
+        let limiter = ConcurrencyLimiter::new(2);
+        let first = limiter.guest(100).await;
+        let other = limiter.guest(101).await;
+        let mut waiting = std::pin::pin!(limiter.guest(100));
         assert!(futures_poll(waiting.as_mut()).is_none());
         drop((first, other));
         let _second = waiting.await;
-        assert_eq!(locked(&guard.guests).len(), 2);
-        let _third = guard.guest(102).await;
+        assert_eq!(locked(&limiter.guests).len(), 2);
+        let _third = limiter.guest(102).await;
         assert_eq!(
-            locked(&guard.guests).len(),
+            locked(&limiter.guests).len(),
             2,
             "what nobody holds is forgotten"
         );
@@ -209,12 +209,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_storage_takes_fewer_after_a_timeout_and_more_after_successes() {
-        let guard = Guard::new(2);
-        let first = guard.storage("pve1", "local").await;
-        let second = guard.storage("pve1", "local").await;
-        let mut third = std::pin::pin!(guard.storage("pve1", "local"));
+        let limiter = ConcurrencyLimiter::new(2);
+        let first = limiter.storage("pve1", "local").await;
+        let second = limiter.storage("pve1", "local").await;
+        let mut third = std::pin::pin!(limiter.storage("pve1", "local"));
         assert!(futures_poll(third.as_mut()).is_none());
-        first.report(Went::Congested);
+        first.report(PermitOutcome::Congested);
         drop(first);
         assert!(
             futures_poll(third.as_mut()).is_none(),
@@ -223,9 +223,9 @@ mod tests {
         drop(second);
         let third = third.await;
         for _ in 0..3 {
-            third.report(Went::Well);
+            third.report(PermitOutcome::Succeeded);
         }
-        let _fourth = guard.storage("pve1", "local").await;
+        let _fourth = limiter.storage("pve1", "local").await;
     }
 
     fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {

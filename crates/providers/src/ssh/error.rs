@@ -35,13 +35,13 @@ pub enum SshError {
     },
     /// It printed more than is read.
     #[error("it printed more than {mebibytes} MiB, which was not read to the end")]
-    TooMuch {
+    OutputTooLarge {
         /// How much is read at most.
         mebibytes: usize,
     },
     /// It was reached, and did not answer in time.
     #[error("it did not answer completely within {seconds} s")]
-    Late {
+    TimedOut {
         /// How long was waited.
         seconds: u64,
     },
@@ -92,8 +92,8 @@ const TOO_MANY: &str = "Too many authentication failures";
 impl SshError {
     /// Judges the words of an `ssh` that ended with 255; `None` when it said nothing, so that 255
     /// is the command's own code.
-    pub(super) fn judge(log: &str) -> Option<Self> {
-        let (log, theirs) = log.split_at(until_theirs(log));
+    pub(super) fn from_log(log: &str) -> Option<Self> {
+        let (log, theirs) = log.split_at(server_text_start(log));
         let lines: Vec<&str> = log
             .lines()
             .filter_map(|l| l.split(GREETED).next())
@@ -105,7 +105,7 @@ impl SshError {
         };
         let said = match theirs.lines().next() {
             Some(line) => line.trim().into(),
-            None => last_words(log)?,
+            None => last_line(log)?,
         };
         // First the key: whatever else follows from it.
         let error = if lines.iter().any(is_changed) {
@@ -130,7 +130,7 @@ impl SshError {
         Some(error)
     }
 
-    pub(super) fn of_start(error: &std::io::Error) -> Self {
+    pub(super) fn from_spawn(error: &std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::NotFound {
             return Self::NotInstalled;
         }
@@ -140,7 +140,7 @@ impl SshError {
 
     /// Tells whether the command was not run, and may be in a moment: a node that has just booted
     /// starts its server anew once it has made its user.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { said, sent } => {
                 *sent == Sent::No && !said.contains("timed out") && !said.contains("resolve")
@@ -149,22 +149,22 @@ impl SshError {
             Self::NotInstalled
             | Self::HostKeyDiffers
             | Self::HostKeyUnknown
-            | Self::TooMuch { .. }
-            | Self::Late { .. }
+            | Self::OutputTooLarge { .. }
+            | Self::TimedOut { .. }
             | Self::Failed { .. } => false,
         }
     }
 
     /// Returns it as an error of a port.
-    pub fn at_port(&self, doing: &str) -> PortError {
+    pub fn to_port_error(&self, doing: &str) -> PortError {
         let (class, hint) = match self {
             Self::NotInstalled => (Class::Refused, super::INSTALL),
             Self::Unreachable { sent, .. } => (Class::Unreachable { sent: *sent }, ""),
             Self::HostKeyUnknown => (Class::Refused, REBUILD),
-            Self::HostKeyDiffers | Self::TooMuch { .. } => (Class::Refused, ""),
+            Self::HostKeyDiffers | Self::OutputTooLarge { .. } => (Class::Refused, ""),
             // One that has just booted may not have made its user yet.
             Self::Denied { .. } => (Class::Unreachable { sent: Sent::No }, LET_IN),
-            Self::Late { .. } | Self::Failed { .. } => {
+            Self::TimedOut { .. } | Self::Failed { .. } => {
                 (Class::Unreachable { sent: Sent::Maybe }, "")
             }
         };
@@ -180,7 +180,7 @@ impl SshError {
 }
 
 /// Returns where the line begins from which on the server chooses the words.
-fn until_theirs(log: &str) -> usize {
+fn server_text_start(log: &str) -> usize {
     let mut at = 0;
     for line in log.split_inclusive('\n') {
         if THEIRS.iter().any(|words| line.starts_with(words)) {
@@ -209,7 +209,7 @@ fn is_denied(line: &&str) -> bool {
 }
 
 /// Returns the last line that says something.
-fn last_words(log: &str) -> Option<ForeignText> {
+fn last_line(log: &str) -> Option<ForeignText> {
     let mut lines = log.lines().rev().map(str::trim);
     let line = lines.find(|line| !line.is_empty())?;
     Some(line.trim_end_matches('.').into())
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_ssh_says_is_told_apart() {
-        let judged = |log: &str| SshError::judge(log).expect("something was said");
+        let judged = |log: &str| SshError::from_log(log).expect("something was said");
         let changed = "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n@@@\n\
                        Host key verification failed.\r\n";
         assert!(matches!(judged(changed), SshError::HostKeyDiffers));
@@ -262,7 +262,7 @@ mod tests {
             "bye\nHost key verification failed.",
         ] {
             let log = format!("{start}{words}\r\nDisconnected from 10.0.0.7 port 22\r\n");
-            let judged = SshError::judge(&log).expect("something was said");
+            let judged = SshError::from_log(&log).expect("something was said");
             let SshError::Unreachable { said, sent } = judged else {
                 panic!("{words}: {judged:?}");
             };
@@ -270,7 +270,7 @@ mod tests {
             assert!(said.starts_with(start), "{said}");
         }
         let log = format!("{start}Too many authentication failures\r\n");
-        let denied = SshError::judge(&log).expect("something was said");
+        let denied = SshError::from_log(&log).expect("something was said");
         assert!(matches!(denied, SshError::Denied { .. }));
         // Nor one that greets in another way, or offers what we do not have.
         let words = [
@@ -281,13 +281,13 @@ mod tests {
         ];
         for words in words {
             let greeted = format!("Bad remote protocol version identification: 'SSH-{words}'\r\n");
-            let judged = SshError::judge(&greeted).expect("something was said");
+            let judged = SshError::from_log(&greeted).expect("something was said");
             let is_right = matches!(judged, SshError::Unreachable { sent: Sent::No, .. });
             assert!(is_right, "{words}: {judged:?}");
             let start = "Unable to negotiate with 10.0.0.7 port 22: no matching cipher found.";
             for words in [words.to_owned(), format!("x\n{words}")] {
                 let offered = format!("{start} Their offer: {words}\r\n");
-                let judged = SshError::judge(&offered).expect("something was said");
+                let judged = SshError::from_log(&offered).expect("something was said");
                 let SshError::Failed { said } = judged else {
                     panic!("{words}: {judged:?}");
                 };
@@ -296,22 +296,22 @@ mod tests {
         }
         // What ssh itself found out before still counts.
         let log = format!("Host key verification failed.\r\n{start}bye\r\n");
-        let differs = SshError::judge(&log).expect("something was said");
+        let differs = SshError::from_log(&log).expect("something was said");
         assert!(matches!(differs, SshError::HostKeyDiffers));
     }
 
     #[test]
     fn a_banner_that_a_terminal_would_obey_is_escaped() {
         let log = "ops@10.0.0.7: \u{1b}[2J\u{9b}2J\u{202e} Permission denied (publickey).\r\n";
-        let error = SshError::judge(log).expect("something was said");
+        let error = SshError::from_log(log).expect("something was said");
         let escaped = r"ops@10.0.0.7: \x1b[2J\u{9b}2J\u{202e} Permission denied (publickey)";
         assert_eq!(error.to_string(), escaped);
-        assert_eq!(error.at_port("reach").detail, escaped);
+        assert_eq!(error.to_port_error("reach").detail, escaped);
     }
 
     #[test]
     fn a_command_that_ends_with_255_is_no_fault_of_ssh() {
-        assert!(SshError::judge("").is_none());
-        assert!(SshError::judge("\r\n").is_none());
+        assert!(SshError::from_log("").is_none());
+        assert!(SshError::from_log("\r\n").is_none());
     }
 }

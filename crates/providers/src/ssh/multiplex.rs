@@ -15,7 +15,7 @@ use super::process;
 
 /// How long the path of a directory may be: the system allows 108 bytes in all, the name of a
 /// socket has 33, and `ssh` adds 17 while it makes one.
-const LONGEST: usize = 108 - 33 - 17 - 2;
+const MAX_LENGTH: usize = 108 - 33 - 17 - 2;
 
 /// Returns the path of the connection to a guest, and makes its directory. `None` when there is no
 /// safe place, so that nothing is shared.
@@ -43,7 +43,7 @@ pub(super) fn close(keys: &Path, alias: &str, within: Duration) {
 /// Beside the keys where the path is short enough, otherwise in a place named after it.
 fn directory(keys: &Path) -> PathBuf {
     let beside = keys.join("shared");
-    if beside.as_os_str().len() <= LONGEST {
+    if beside.as_os_str().len() <= MAX_LENGTH {
         return beside;
     }
     let name = short(&[&keys.to_string_lossy()]);

@@ -7,31 +7,31 @@
 use homestak_engine::ports::{GuestKind, GuestRef, Mib};
 
 use super::client::{Pve, by_kind};
-use super::fault::Fault;
+use super::error::PveError;
 use super::finish::digest_of;
-use super::identity::Claim;
-use super::locate::{Located, contested};
+use super::identity::Ownership;
+use super::locate::{Located, conflict_error};
 use super::requests::{CT_CHANGE, VM_CHANGE};
 
 impl Pve {
     /// Gives a guest CPUs and memory, where it has others.
-    pub(super) async fn resize_guest(
+    pub(super) async fn set_cores_and_memory(
         &self,
         guest: &GuestRef,
         cores: u32,
         memory: Mib,
-    ) -> Result<(), Fault> {
-        let _turn = self.turn(guest).await;
-        let located = self.require(guest).await?;
-        self.past_locks(&located.node, located.vmid, || async {
+    ) -> Result<(), PveError> {
+        let _permit = self.lock_guest(guest).await;
+        let located = self.require_for_change(guest).await?;
+        self.retry_while_locked(&located.node, located.vmid, || async {
             let mut tries = 0;
             loop {
                 // Read again each time: a lost answer may have changed it already.
-                let located = self.reread(located.clone()).await?;
-                if located.claim(&guest.uuid) != Claim::Ours {
-                    return Err(contested(&located, &guest.uuid));
+                let located = self.refetch(located.clone()).await?;
+                if located.ownership(&guest.uuid) != Ownership::Ours {
+                    return Err(conflict_error(&located, &guest.uuid));
                 }
-                if has(&located, cores, memory) {
+                if has_sizes(&located, cores, memory) {
                     return Ok(());
                 }
                 let call = by_kind(located.kind, &VM_CHANGE, &CT_CHANGE)
@@ -46,7 +46,7 @@ impl Pve {
                 };
                 tries += 1;
                 match result {
-                    Err(fault) if fault.may_have_acted() && tries < 4 => {
+                    Err(error) if error.may_have_acted() && tries < 4 => {
                         self.clock.sleep(self.settings.limits.connect).await;
                     }
                     result => return result,
@@ -58,7 +58,7 @@ impl Pve {
 }
 
 /// Tells whether the configuration has the sizes already.
-fn has(located: &Located, cores: u32, memory: Mib) -> bool {
+fn has_sizes(located: &Located, cores: u32, memory: Mib) -> bool {
     let config = &located.config;
     config.number("cores") == Some(cores.into()) && config.number("memory") == Some(memory.0)
 }
