@@ -53,7 +53,7 @@ pub struct Document<T> {
     /// The decoded part; `None` if nothing could be decoded.
     pub value: Option<T>,
     /// Its diagnostics.
-    pub faults: Diagnostics,
+    pub diagnostics: Diagnostics,
 }
 
 impl<T> Document<T> {
@@ -94,7 +94,7 @@ pub struct Catalog {
     /// Aliases of images.
     aliases: BTreeMap<String, String>,
     /// Diagnostics about the catalog as a whole, such as an alias used twice.
-    pub faults: Diagnostics,
+    pub diagnostics: Diagnostics,
 }
 
 impl Catalog {
@@ -114,14 +114,14 @@ impl Catalog {
         match input.kind {
             DocumentKind::Site => {
                 let mut document = decode(sources, input);
-                hint_at_site_id(&mut document.faults);
+                hint_at_site_id(&mut document.diagnostics);
                 self.site = Some(document);
             }
             DocumentKind::Secrets => {
                 let mut document = decode::<SecretsFile>(sources, input);
                 if let Some(secrets) = &document.value {
                     secrets.check(&mut Context {
-                        faults: &mut document.faults,
+                        faults: &mut document.diagnostics,
                         secret: true,
                     });
                 }
@@ -135,7 +135,7 @@ impl Catalog {
                 let mut document = decode::<Image>(sources, input);
                 if let Some(image) = &document.value {
                     image.check(&mut Context {
-                        faults: &mut document.faults,
+                        faults: &mut document.diagnostics,
                         secret: false,
                     });
                 }
@@ -149,7 +149,8 @@ impl Catalog {
     /// Adds a problem with a path that is not a document.
     pub fn add_problem(&mut self, path: String, problem: &LoadProblem) {
         let file = self.sources.add(Source::new(path, String::new()));
-        self.faults.push(problem.diagnostic(Span::start_of(file)));
+        self.diagnostics
+            .push(problem.diagnostic(Span::start_of(file)));
     }
 
     /// Returns the number of documents, including built-in images.
@@ -195,7 +196,7 @@ impl Catalog {
     /// Returns the hosts that need no document.
     pub fn built_in_hosts(&self) -> impl Iterator<Item = &str> {
         let built_in = self.kinds.iter().filter(|kind| kind.is_built_in);
-        built_in.map(|kind| kind.word)
+        built_in.map(|kind| kind.name)
     }
 
     /// Returns whether there is a host of that name.
@@ -232,7 +233,7 @@ impl Catalog {
     /// Returns the kinds of hosts that need a document.
     pub(crate) fn document_kinds(&self) -> impl Iterator<Item = &str> {
         let kinds = self.kinds.iter().filter(|kind| !kind.is_built_in);
-        kinds.map(|kind| kind.word)
+        kinds.map(|kind| kind.name)
     }
 
     /// Returns the label of a host's kind.
@@ -247,8 +248,8 @@ impl Catalog {
     }
 
     fn known_kind(&self, host: &str) -> Option<&HostKindInfo> {
-        let word = self.kind_of(host);
-        self.kinds.iter().find(|kind| kind.word == word)
+        let name = self.kind_of(host);
+        self.kinds.iter().find(|kind| kind.name == name)
     }
 
     /// Returns the hosts with a document on which guests can be created.
@@ -280,7 +281,7 @@ impl Catalog {
                     .then(|| alias.to_string());
                 let earlier = taken.or_else(|| self.aliases.get(alias.as_str()).cloned());
                 if let Some(earlier) = earlier {
-                    self.faults.push(
+                    self.diagnostics.push(
                         Diagnostic::error(
                             Code::Repeated,
                             alias.span,
@@ -297,16 +298,16 @@ impl Catalog {
 }
 
 /// Replaces the hint for an empty `site.yaml`: the file may have contained the site's id.
-fn hint_at_site_id(faults: &mut Diagnostics) {
-    let found = std::mem::take(faults);
-    for mut fault in found.iter().cloned() {
-        if fault.code == Code::EmptyDocument {
+fn hint_at_site_id(diagnostics: &mut Diagnostics) {
+    let found = std::mem::take(diagnostics);
+    for mut diagnostic in found.iter().cloned() {
+        if diagnostic.code == Code::EmptyDocument {
             let hint = "restore the file from git: the site's id was in it if the site has guests, \
                         and they carry it in the tag `homestak-s-ID`; delete the file only if it \
                         has none";
-            fault.hint = Some(hint.to_owned());
+            diagnostic.hint = Some(hint.to_owned());
         }
-        faults.push(fault);
+        diagnostics.push(diagnostic);
     }
 }
 
@@ -317,9 +318,9 @@ fn insert<T>(documents: &mut DocumentMap<T>, document: Document<T>) {
 fn decode<T: Decode>(sources: &mut Sources, input: InputDocument) -> Document<T> {
     let secret = input.kind == DocumentKind::Secrets;
     let kind = input.kind;
-    let (name, file, tree, mut faults) = parse(sources, input);
+    let (name, file, tree, mut diagnostics) = parse(sources, input);
     let mut cx = Context {
-        faults: &mut faults,
+        faults: &mut diagnostics,
         secret,
     };
     if !matches!(kind, DocumentKind::Site | DocumentKind::Secrets) && tree.is_some() {
@@ -330,7 +331,7 @@ fn decode<T: Decode>(sources: &mut Sources, input: InputDocument) -> Document<T>
         name,
         file,
         value,
-        faults,
+        diagnostics,
     }
 }
 
@@ -338,7 +339,7 @@ fn parse(
     sources: &mut Sources,
     input: InputDocument,
 ) -> (String, FileId, Option<Value>, Diagnostics) {
-    let mut faults = Diagnostics::default();
+    let mut diagnostics = Diagnostics::default();
     let secret = input.kind == DocumentKind::Secrets;
     let make = if secret { Source::secret } else { Source::new };
     match input.text {
@@ -346,17 +347,17 @@ fn parse(
             let file = sources.add(make(input.path, text));
             let mut tree = sources
                 .source(file)
-                .and_then(|source| yaml::parse(file, source, &mut faults));
+                .and_then(|source| yaml::parse(file, source, &mut diagnostics));
             // A document that is `~`, or `---` alone, is reported as empty.
             if let Some(nothing) = tree.take_if(|tree| tree.is_null()) {
-                faults.push(yaml::empty(nothing.span));
+                diagnostics.push(yaml::empty(nothing.span));
             }
-            (input.name, file, tree, faults)
+            (input.name, file, tree, diagnostics)
         }
         Err(problem) => {
             let file = sources.add(make(input.path, String::new()));
-            faults.push(problem.diagnostic(Span::start_of(file)));
-            (input.name, file, None, faults)
+            diagnostics.push(problem.diagnostic(Span::start_of(file)));
+            (input.name, file, None, diagnostics)
         }
     }
 }
@@ -386,16 +387,16 @@ fn check_name(name: &str, span: Span, cx: &mut Context<'_>) {
 /// Decodes a manifest. Schema version 1 is refused with a hint how to migrate; version and name may be
 /// left out.
 fn decode_manifest(sources: &mut Sources, input: InputDocument) -> Document<Manifest> {
-    let (name, file, tree, mut faults) = parse(sources, input);
+    let (name, file, tree, mut diagnostics) = parse(sources, input);
     let Some(tree) = tree else {
         return Document {
             name,
             file,
             value: None,
-            faults,
+            diagnostics,
         };
     };
-    let mut cx = Context::new(&mut faults);
+    let mut cx = Context::new(&mut diagnostics);
     let entries = tree.entries().unwrap_or_default();
     let levels = entries.iter().find(|entry| entry.key.text == "levels");
     // With `nodes` it is version 2; a wrong version number is reported separately.
@@ -411,7 +412,7 @@ fn decode_manifest(sources: &mut Sources, input: InputDocument) -> Document<Mani
             name,
             file,
             value: None,
-            faults,
+            diagnostics,
         };
     }
     let value = Manifest::decode(&tree, &mut cx);
@@ -422,7 +423,7 @@ fn decode_manifest(sources: &mut Sources, input: InputDocument) -> Document<Mani
         name,
         file,
         value,
-        faults,
+        diagnostics,
     }
 }
 

@@ -13,9 +13,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// The longest line, in bytes.
-pub const LONGEST_LINE: usize = 16 << 10;
+const LONGEST_LINE: usize = 16 << 10;
 /// The longest text of several lines, in bytes: more than the files that specs describe.
-pub const LONGEST_TEXT: usize = 512 << 10;
+const LONGEST_TEXT: usize = 512 << 10;
 /// Space for the note that text was truncated.
 const NOTE_LENGTH: usize = 64;
 

@@ -1,4 +1,4 @@
-//! The graph of nodes and their parents, by index: depths, roots, waves and cycles.
+//! The graph of nodes and their parents, by index: depths, roots and cycles.
 
 /// A forest of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,16 +101,6 @@ impl Graph {
         let ((first, last), (at, _)) = (range(above), range(node));
         above != node && (first..=last).contains(&at)
     }
-
-    /// Returns the nodes by depth: the nodes of a wave can be created at once, after the previous wave.
-    pub fn waves(&self) -> Vec<Vec<usize>> {
-        let deepest = self.depths.iter().max().map_or(0, |depth| depth + 1);
-        let mut waves = vec![Vec::new(); deepest];
-        for (node, depth) in self.depths.iter().enumerate() {
-            waves[*depth].push(node);
-        }
-        waves
-    }
 }
 
 /// Finds each node's root and preorder range, without recursion: the depth is not limited.
@@ -153,9 +143,9 @@ mod tests {
     use super::Graph;
 
     #[test]
-    fn parents_come_in_earlier_waves_than_their_children() {
+    fn nodes_are_deeper_than_their_parents() {
         let graph = Graph::new(vec![Some(2), None, Some(1), None]).unwrap();
-        assert_eq!(graph.waves(), vec![vec![1, 3], vec![2], vec![0]]);
+        assert_eq!([0, 1, 2, 3].map(|node| graph.depth(node)), [2, 0, 1, 0]);
         assert_eq!(graph.root_of(0), 1);
         assert!(graph.is_ancestor(1, 0) && !graph.is_ancestor(0, 1));
         assert!(!graph.is_ancestor(3, 0) && !graph.is_ancestor(1, 1));

@@ -40,7 +40,7 @@ impl HostTraits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostKindInfo {
     /// Its name in documents.
-    pub word: &'static str,
+    pub name: &'static str,
     /// Its label in lists, such as `Proxmox VE`.
     pub label: &'static str,
     /// Whether it has one host, of the same name, that needs no document.

@@ -38,20 +38,23 @@ fn resolve(text: String) -> (Option<ResolvedManifest>, Diagnostics, Sources) {
         ),
         input(DocumentKind::Manifest, "m", text),
     ]);
-    let (resolved, faults) = manifest(&catalog, "m", &ResolveOptions::default());
-    (resolved, faults, catalog.sources)
+    let (resolved, diagnostics) = manifest(&catalog, "m", &ResolveOptions::default());
+    (resolved, diagnostics, catalog.sources)
 }
 
 fn parse(text: String) -> (Option<Value>, Diagnostics) {
-    let mut faults = Diagnostics::default();
+    let mut diagnostics = Diagnostics::default();
     let source = Source::new("hostile.yaml", text);
     let file = Sources::default().add(source.clone());
-    let value = yaml::parse(file, &source, &mut faults);
-    (value, faults)
+    let value = yaml::parse(file, &source, &mut diagnostics);
+    (value, diagnostics)
 }
 
-fn codes(faults: &Diagnostics) -> Vec<&'static str> {
-    let mut codes: Vec<_> = faults.iter().map(|fault| fault.code.id()).collect();
+fn codes(diagnostics: &Diagnostics) -> Vec<&'static str> {
+    let mut codes: Vec<_> = diagnostics
+        .iter()
+        .map(|diagnostic| diagnostic.code.id())
+        .collect();
     codes.sort_unstable();
     codes.dedup();
     codes
@@ -116,8 +119,8 @@ fn aliases_in_aliases_count_as_depth() {
 #[test]
 fn sixteen_mebibytes_of_opening_brackets_are_too_deep() {
     for piece in ["[", "{", "- "] {
-        let faults = parse(piece.repeat((16 << 20) / piece.len())).1;
-        assert_eq!(codes(&faults), ["SK0106"], "{piece}");
+        let diagnostics = parse(piece.repeat((16 << 20) / piece.len())).1;
+        assert_eq!(codes(&diagnostics), ["SK0106"], "{piece}");
     }
     assert_eq!(codes(&parse("? ".repeat(8 << 20)).1), ["SK0109"]);
 }
@@ -136,31 +139,31 @@ fn repeated_tokens_in_bulk_are_parsed_or_reported() {
         "a:\n", " a\n", "\\", "\"\\\n", "<<: ",
     ] {
         let text = piece.repeat((1 << 20) / SLOWER / piece.len());
-        let (value, faults) = parse(text);
-        assert!(value.is_some() || faults.errors() > 0, "{piece:?}");
+        let (value, diagnostics) = parse(text);
+        assert!(value.is_some() || diagnostics.errors() > 0, "{piece:?}");
     }
 }
 
 #[test]
 fn a_million_tiny_nodes_are_too_many_values() {
     let text = nodes(1_000_000, |_, text| text.push_str("a: 1"));
-    let (resolved, faults, _) = resolve(text);
+    let (resolved, diagnostics, _) = resolve(text);
     assert!(resolved.is_none());
-    assert_eq!(codes(&faults), ["SK0107"]);
+    assert_eq!(codes(&diagnostics), ["SK0107"]);
 }
 
 #[test]
 fn a_hundred_thousand_nodes_without_names_are_each_reported() {
     const N_NODES: usize = 100_000 / SLOWER;
-    let (_, faults, _) = resolve(nodes(N_NODES, |_, _| {}));
-    assert!(faults.errors() >= N_NODES);
-    assert!(faults.iter().count() <= 1_000);
+    let (_, diagnostics, _) = resolve(nodes(N_NODES, |_, _| {}));
+    assert!(diagnostics.errors() >= N_NODES);
+    assert!(diagnostics.iter().count() <= 1_000);
 }
 
 #[test]
 fn a_million_empty_nodes_are_a_list_too_long() {
-    let (_, faults, _) = resolve(nodes(990_000, |_, _| {}));
-    assert!(codes(&faults).contains(&"SK0107"));
+    let (_, diagnostics, _) = resolve(nodes(990_000, |_, _| {}));
+    assert!(codes(&diagnostics).contains(&"SK0107"));
 }
 
 #[test]
@@ -181,8 +184,8 @@ fn a_chain_of_a_hundred_thousand_parents_is_resolved() {
             write!(text, ", parent: n{:06}", at - 1).unwrap();
         }
     });
-    let (resolved, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let (resolved, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 0, "{:?}", codes(&diagnostics));
     let deepest = resolved.unwrap().nodes.last().unwrap().depth;
     assert_eq!(deepest, N_NODES - 1);
 }
@@ -194,10 +197,10 @@ fn a_cycle_of_a_hundred_thousand_parents_is_one_diagnostic_of_bounded_size() {
         let parent = (at + 1) % N_NODES;
         write!(text, "name: n{at:06}, type: pve, parent: n{parent:06}").unwrap();
     });
-    let (_, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 1);
-    let fault = faults.iter().next().unwrap();
-    assert!(fault.message.len() < 1_000 && fault.labels.len() < 100);
+    let (_, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 1);
+    let diagnostic = diagnostics.iter().next().unwrap();
+    assert!(diagnostic.message.len() < 1_000 && diagnostic.labels.len() < 100);
 }
 
 #[test]
@@ -209,8 +212,8 @@ fn fifty_thousand_peers_of_one_node_are_resolved_and_drawn() {
             text.push_str(", peers: [n000000]");
         }
     });
-    let (resolved, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let (resolved, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 0, "{:?}", codes(&diagnostics));
     let resolved = resolved.unwrap();
     assert_eq!(resolved.nodes[0].peers.len(), N_NODES);
     assert!(draw::dot(&resolved.diagram(None)).len() > N_NODES);
@@ -224,8 +227,8 @@ fn fifty_thousand_spokes_of_one_hub_are_resolved_and_drawn() {
         write!(text, "name: n{at:06}").unwrap();
     });
     text.push_str("hub: n000000\n");
-    let (resolved, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let (resolved, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 0, "{:?}", codes(&diagnostics));
     let diagram = resolved.unwrap().diagram(None);
     assert!(draw::mermaid(&diagram).len() > N_NODES);
     assert!(draw::tree(&diagram, draw::Glyphs::Ascii).len() > N_NODES);
@@ -236,9 +239,13 @@ fn a_hundred_thousand_roots_without_a_hub_are_one_diagnostic_of_bounded_size() {
     const N_NODES: usize = 100_000 / SLOWER;
     let mut text = nodes(N_NODES, |at, text| write!(text, "name: n{at:06}").unwrap());
     text.push_str("pattern: hub-spoke\n");
-    let (_, faults, _) = resolve(text);
-    let fault = faults.iter().next().unwrap();
-    assert!(fault.message.len() < 1_000, "{}", fault.message.len());
+    let (_, diagnostics, _) = resolve(text);
+    let diagnostic = diagnostics.iter().next().unwrap();
+    assert!(
+        diagnostic.message.len() < 1_000,
+        "{}",
+        diagnostic.message.len()
+    );
 }
 
 #[test]
@@ -250,9 +257,9 @@ fn a_hundred_thousand_roots_outside_a_mesh_are_one_diagnostic_of_bounded_size() 
             text.push_str(", peers: [n000001]");
         }
     });
-    let (_, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 1);
-    assert!(faults.iter().next().unwrap().labels.len() < 100);
+    let (_, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 1);
+    assert!(diagnostics.iter().next().unwrap().labels.len() < 100);
 }
 
 #[test]
@@ -269,8 +276,8 @@ fn fifty_thousand_regions_in_a_chain_of_links_are_resolved() {
     for at in 1..N_REGIONS {
         writeln!(text, "- {{between: [r{:06}, r{at:06}]}}", at - 1).unwrap();
     }
-    let (resolved, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let (resolved, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 0, "{:?}", codes(&diagnostics));
     let diagram = resolved.unwrap().diagram(None);
     assert!(draw::dot(&diagram).len() > N_REGIONS);
     assert!(draw::mermaid(&diagram).len() > N_REGIONS);
@@ -282,8 +289,8 @@ fn dangling_references_in_bulk_are_each_reported() {
     let text = nodes(50_000 / SLOWER, |at, text| {
         write!(text, "name: n{at:06}, parent: x{at:06}, peers: [y{at:06}]").unwrap();
     });
-    let (_, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 100_000 / SLOWER);
+    let (_, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 100_000 / SLOWER);
 }
 
 #[test]
@@ -294,15 +301,15 @@ fn two_hundred_thousand_duplicate_keys_are_each_reported() {
         writeln!(text, "k{at}: 1").unwrap();
     }
     text.push_str(&format!("k{}: 2\n", N_KEYS - 1).repeat(N_KEYS));
-    let (value, faults) = parse(text);
+    let (value, diagnostics) = parse(text);
     assert_eq!(value.unwrap().entries().unwrap().len(), N_KEYS);
-    assert_eq!(faults.errors(), N_KEYS);
+    assert_eq!(diagnostics.errors(), N_KEYS);
 }
 
 #[test]
 fn ten_thousand_nodes_of_one_name_are_each_reported() {
-    let (_, faults, _) = resolve(nodes(10_000, |_, text| text.push_str("name: a")));
-    assert_eq!(faults.errors(), 9_999);
+    let (_, diagnostics, _) = resolve(nodes(10_000, |_, text| text.push_str("name: a")));
+    assert_eq!(diagnostics.errors(), 9_999);
 }
 
 #[test]
@@ -311,13 +318,17 @@ fn a_very_long_key_is_read_and_written_and_not_repeated_in_messages() {
         "? {}\n: 1\nname: m\nnodes: [{{name: a}}]\n",
         "k".repeat((8 << 20) / SLOWER)
     );
-    let (value, faults) = parse(text.clone());
-    assert_eq!(faults.errors(), 0);
+    let (value, diagnostics) = parse(text.clone());
+    assert_eq!(diagnostics.errors(), 0);
     let value = value.unwrap();
     assert!(parse(emit(&value)).0.unwrap() == value);
-    let (_, faults, _) = resolve(text);
-    assert_eq!(faults.errors(), 1);
-    assert!(faults.iter().all(|fault| fault.message.len() < 1_000));
+    let (_, diagnostics, _) = resolve(text);
+    assert_eq!(diagnostics.errors(), 1);
+    assert!(
+        diagnostics
+            .iter()
+            .all(|diagnostic| diagnostic.message.len() < 1_000)
+    );
 }
 
 #[test]
@@ -328,8 +339,8 @@ fn positions_on_one_very_long_line_are_located() {
             write!(text, "{{\"name\": \"{name}{at}\", \"vmid\": \"a\"}},").unwrap();
         }
         text.push_str("]}");
-        let (resolved, faults, sources) = resolve(text);
-        let last = faults.sorted(&sources).last().unwrap().span;
+        let (resolved, diagnostics, sources) = resolve(text);
+        let last = diagnostics.sorted(&sources).last().unwrap().span;
         assert!(sources.locate(last).column > 10_000);
         for node in &resolved.unwrap().nodes {
             assert_eq!(sources.locate(node.span).line, 1);
@@ -348,8 +359,8 @@ fn a_spec_of_a_hundred_thousand_packages_and_units_is_resolved() {
         list("off")
     );
     let catalog = Catalog::read(vec![input(DocumentKind::Spec, "s", text)]);
-    let faults = validate(&catalog);
-    assert_eq!(faults.errors(), 0, "{:?}", codes(&faults));
+    let diagnostics = validate(&catalog);
+    assert_eq!(diagnostics.errors(), 0, "{:?}", codes(&diagnostics));
     let json = spec(&catalog, "s", None, SecretVisibility::Masked).unwrap();
     assert_eq!(
         json.json()["platform"]["packages"]

@@ -198,7 +198,7 @@ fn inputs(nodes: &[String]) -> Vec<InputDocument> {
 /// The resolved JSON and the codes of diagnostics, without spans.
 fn outcome(inputs: Vec<InputDocument>, mode: Option<Mode>) -> (String, Vec<String>) {
     let catalog = Catalog::read(inputs);
-    let (resolved, faults) = manifest(
+    let (resolved, diagnostics) = manifest(
         &catalog,
         "m",
         &ResolveOptions {
@@ -215,9 +215,9 @@ fn outcome(inputs: Vec<InputDocument>, mode: Option<Mode>) -> (String, Vec<Strin
         }
     }
     // Which of two duplicates is reported depends on their order in the file.
-    let mut codes: Vec<String> = faults
+    let mut codes: Vec<String> = diagnostics
         .iter()
-        .map(|fault| fault.code.id().to_owned())
+        .map(|diagnostic| diagnostic.code.id().to_owned())
         .collect();
     codes.sort();
     (text, codes)
@@ -272,9 +272,9 @@ proptest! {
     fn no_document_makes_checking_panic(text in "[-a-z0-9:?\\[\\]{},&*!|>'\"%@` \n#.~]{0,200}", kind in 0..9usize) {
         let kind = DocumentKind::ALL[kind];
         let catalog = Catalog::read(vec![input(kind, "x", text)]);
-        let faults = site::validate(&catalog);
-        for fault in faults.iter() {
-            catalog.sources.locate(fault.span);
+        let diagnostics = site::validate(&catalog);
+        for diagnostic in diagnostics.iter() {
+            catalog.sources.locate(diagnostic.span);
         }
     }
 
@@ -326,22 +326,19 @@ proptest! {
     }
 
     #[test]
-    fn every_wave_comes_after_the_waves_of_its_parents(parents in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 1..40)) {
+    fn every_node_is_one_deeper_than_its_parent(parents in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 1..40)) {
         let parents: Vec<Option<usize>> = parents.iter().enumerate()
             .map(|(at, parent)| parent.filter(|_| at > 0).map(|parent| parent.index(at)))
             .collect();
         let graph = Graph::new(parents.clone()).expect("a parent comes earlier, so there is no cycle");
-        let waves = graph.waves();
-        let wave = |node: usize| waves.iter().position(|wave| wave.contains(&node));
         for (node, parent) in parents.iter().enumerate() {
             if let Some(parent) = parent {
-                prop_assert!(wave(*parent) < wave(node));
+                prop_assert_eq!(graph.depth(*parent) + 1, graph.depth(node));
                 prop_assert!(graph.is_ancestor(*parent, node) && !graph.is_ancestor(node, *parent));
             }
-            let climbed = std::iter::successors(Some(node), |at| parents[*at]).last();
-            prop_assert_eq!(Some(graph.root_of(node)), climbed);
+            let root = std::iter::successors(Some(node), |at| parents[*at]).last();
+            prop_assert_eq!(Some(graph.root_of(node)), root);
         }
-        prop_assert_eq!(waves.iter().map(Vec::len).sum::<usize>(), parents.len());
     }
 
     #[test]

@@ -59,8 +59,8 @@ fn resolve_with(
         ),
         document(DocumentKind::Site, "site", site.into()),
     ]);
-    let kind = |word, numbers_guests| HostKindInfo {
-        word,
+    let kind = |name, numbers_guests| HostKindInfo {
+        name,
         label: "",
         is_built_in: true,
         traits: HostTraits {
@@ -73,8 +73,11 @@ fn resolve_with(
         kind("sim", true),
         kind("meadow", false),
     ];
-    let (resolved, faults) = manifest(&catalog, "m", request);
-    let mut codes: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
+    let (resolved, diagnostics) = manifest(&catalog, "m", request);
+    let mut codes: Vec<&str> = diagnostics
+        .iter()
+        .map(|diagnostic| diagnostic.code.id())
+        .collect();
     codes.sort_unstable();
     (resolved.expect("the manifest can be read"), codes)
 }
@@ -408,7 +411,7 @@ fn keys_are_unknown_when_the_secrets_could_not_be_opened_and_a_user_has_keys() {
     let plain = || Ok("ssh_keys: {me@lab: ssh-ed25519 AAAA me}\n".to_owned());
     let why = |users: &str, secrets| {
         let catalog = with_secrets(users, secrets);
-        unknown_keys(&catalog, "web").map(|fault| fault.message.clone())
+        unknown_keys(&catalog, "web").map(|diagnostic| diagnostic.message.clone())
     };
     for users in ["[{name: alice}]", "[{name: alice, ssh_keys: [me@lab]}]"] {
         let reported = why(users, Some(unopened()));
@@ -425,9 +428,12 @@ fn keys_are_unknown_when_the_secrets_could_not_be_opened_and_a_user_has_keys() {
 fn a_site_without_secrets_reports_that_users_get_no_keys_and_refuses_key_ids() {
     let codes = |users: &str| {
         let catalog = with_secrets(users, None);
-        let (_, faults) = manifest(&catalog, "m", &ResolveOptions::default());
-        let ids: Vec<&str> = faults.iter().map(|fault| fault.code.id()).collect();
-        (ids, faults.errors())
+        let (_, diagnostics) = manifest(&catalog, "m", &ResolveOptions::default());
+        let ids: Vec<&str> = diagnostics
+            .iter()
+            .map(|diagnostic| diagnostic.code.id())
+            .collect();
+        (ids, diagnostics.errors())
     };
     assert_eq!(codes("[{name: alice}, {name: bob}]"), (vec!["SK0909"], 0));
     assert_eq!(codes("[{name: alice, ssh_keys: []}]"), (vec![], 0));

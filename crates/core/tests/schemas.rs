@@ -34,39 +34,39 @@ fn decoder_accepts(kind: DocumentKind, text: &str) -> bool {
         catalog
             .site
             .as_ref()
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .secrets
             .as_ref()
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .manifests
             .get("x")
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .specs
             .get("x")
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .postures
             .get("x")
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .presets
             .get("x")
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .images
             .get("x")
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .hosts
             .get("x")
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
         catalog
             .nodes
             .get("x")
-            .map(|document| document.faults.errors()),
+            .map(|document| document.diagnostics.errors()),
     ];
     errors.into_iter().flatten().sum::<usize>() == 0
 }

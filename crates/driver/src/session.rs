@@ -108,9 +108,9 @@ impl Session {
                 return failed;
             };
             let sources = &self.catalog.sources;
-            self.notices.diagnostics(&site.faults, sources);
+            self.notices.diagnostics(&site.diagnostics, sources);
             DriverError {
-                diagnostics: Some(Box::new(diagnostics_json(&site.faults, sources))),
+                diagnostics: Some(Box::new(diagnostics_json(&site.diagnostics, sources))),
                 ..failed
             }
         })

@@ -315,7 +315,10 @@ fn known_in(text: String) -> Option<Known> {
         text: Ok(text),
     }]);
     let site = catalog.site.as_ref()?;
-    let written = site.value.as_ref().filter(|_| site.faults.errors() == 0)?;
+    let written = site
+        .value
+        .as_ref()
+        .filter(|_| site.diagnostics.errors() == 0)?;
     let version = written.schema_version.as_ref();
     Some(Known {
         id: catalog.site_id().cloned(),

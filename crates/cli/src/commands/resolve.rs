@@ -124,7 +124,7 @@ fn ansible_variables(
     })?;
     let mut faults = Diagnostics::default();
     site::check_site(catalog, &mut faults);
-    faults.extend(document.faults.clone());
+    faults.extend(document.diagnostics.clone());
     require_sound(printer, &faults, &catalog.sources)?;
     ansible::variables(catalog, posture, compat(export), reveal(export))
         .ok_or_else(|| DriverError::failed(format!("The posture `{posture}` could not be read.")))

@@ -74,7 +74,7 @@ fn key(session: &Session, printer: &Printer) -> Result<SigningKey, DriverError> 
     if let Some(secrets) = &session.catalog.secrets
         && secrets.value.is_none()
     {
-        require_sound(printer, &secrets.faults, &session.catalog.sources)?;
+        require_sound(printer, &secrets.diagnostics, &session.catalog.sources)?;
         return Err(DriverError::failed(
             "The secrets could not be opened, and the signing key is in them.",
         )

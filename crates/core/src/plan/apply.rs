@@ -257,8 +257,8 @@ impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
             }
         };
         let config = self.inputs.configs.get(name).cloned();
-        let asked = config.as_ref().and_then(|config| config.found.as_ref());
-        for why in asked.iter().flat_map(|asked| &asked.refusals) {
+        let inspected = config.as_ref().and_then(|config| config.found.as_ref());
+        for why in inspected.iter().flat_map(|inspected| &inspected.refusals) {
             let hint = "fix the spec or the node; nothing is changed until then";
             self.refuse(Some(name), why.to_string(), None, hint);
         }
@@ -315,7 +315,7 @@ impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
         };
         match found.as_ref().map(|found| found.power) {
             Some(PowerState::Running) if action == Action::Change && restarts => {
-                reasons.push(Reason::new("it is restarted to change CPUs and memory"))
+                reasons.push(Reason::new("it is restarted to change CPUs and memory"));
             }
             Some(PowerState::Stopped) if action == Action::Change => {
                 reasons.push(Reason::new("it is stopped now; it is started afterwards"));
@@ -329,17 +329,10 @@ impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
         };
         self.changes.insert(name.to_owned(), change);
         let mut planned = NodePlan {
-            name: name.to_owned(),
-            host: host.to_owned(),
-            location: location.clone(),
-            depth: node.depth,
-            action,
-            reasons,
             wanted: Some(wanted),
             found,
             config,
-            reidentified: None,
-            recorded: None,
+            ..NodePlan::new(name, (host, location), node.depth, action, reasons)
         };
         if planned.may_remove_inside() {
             planned.reasons.push(Reason::new(
@@ -399,9 +392,9 @@ impl<'i, 'a: 'i> ApplyPlanner<'i, 'a> {
                 "{why}; an existing guest is kept"
             )));
         }
-        let carrying = self.guest_index.of_node(location, (host, name), record);
-        self.claimed.extend(carrying.identities());
-        let guest = match carrying {
+        let matched = self.guest_index.of_node(location, (host, name), record);
+        self.claimed.extend(matched.identities());
+        let guest = match matched {
             GuestMatch::Absent => None,
             GuestMatch::Guest(guest, copies) => {
                 self.copies.extend(copies_of(location, name, &copies));

@@ -17,7 +17,7 @@ use super::types::{Action, NodeLocation, NodePlan, Plan, Reason, ReasonKind, Ref
 use super::{Observation, PlanInputs};
 
 /// The reason when there is nothing to delete.
-const NOT_THERE: &str = "it does not exist";
+const ABSENT: &str = "it does not exist";
 
 /// Makes the plan of `destroy`.
 pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
@@ -36,11 +36,11 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
         // The guest of a node that was moved to another parent is an orphan.
         let record = inputs.records.of(name, host);
         let record = record.filter(|record| record.location == location);
-        let (mut recorded, mut released) = (None, None);
+        let (mut recorded, mut untagged_guest) = (None, None);
         profiles
             .entry(location.clone())
             .or_insert_with(|| profile(inputs, &location));
-        let (reason, there) = match inputs.observations.get(&location) {
+        let (reason, found) = match inputs.observations.get(&location) {
             None => {
                 recorded = record.map(from_record);
                 (unobserved_reason(&location), None)
@@ -50,20 +50,20 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
                 (format!("{why}; {}", unobserved_reason(&location)), None)
             }
             Some(Observation::Available(_)) => {
-                let carrying = guest_index.of_node(&location, (host, name), record);
-                claimed.extend(carrying.identities());
-                if let GuestMatch::Absent | GuestMatch::Copies(_) = &carrying {
-                    released = guest_index.untagged(&location, record);
+                let matched = guest_index.of_node(&location, (host, name), record);
+                claimed.extend(matched.identities());
+                if let GuestMatch::Absent | GuestMatch::Copies(_) = &matched {
+                    untagged_guest = guest_index.untagged(&location, record);
                 }
-                match carrying {
-                    GuestMatch::Absent => match (released, record) {
+                match matched {
+                    GuestMatch::Absent => match (untagged_guest, record) {
                         (Some(guest), _) => (untagged(guest), None),
                         // It may still be created, or have left its first-boot data.
                         (None, Some(record)) if record.is_interrupted() => (
                             "it may be partially created".to_owned(),
                             Some(from_record(record)),
                         ),
-                        (None, _) => (NOT_THERE.to_owned(), None),
+                        (None, _) => (ABSENT.to_owned(), None),
                     },
                     GuestMatch::Guest(guest, others) => {
                         if let Some((detail, hint)) = unusable(name, guest) {
@@ -72,7 +72,7 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
                         copies.extend(copies_of(&location, name, &others));
                         match existing(guest, record) {
                             Some(found) => (found.guest.to_string(), Some(found)),
-                            None => (NOT_THERE.to_owned(), None),
+                            None => (ABSENT.to_owned(), None),
                         }
                     }
                     GuestMatch::Copies(others) => {
@@ -81,10 +81,10 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
                             let (detail, hint) = only_copies(name, record, &others);
                             refusals.push(Refusal::of(Some(name), (detail, hint)));
                         }
-                        let stays = released.map_or_else(|| NOT_THERE.to_owned(), untagged);
+                        let state = untagged_guest.map_or_else(|| ABSENT.to_owned(), untagged);
                         let guests = guest_list(&others);
                         (
-                            format!("{stays}; its identity is carried by {guests}"),
+                            format!("{state}; its identity is carried by {guests}"),
                             None,
                         )
                     }
@@ -101,31 +101,22 @@ pub(super) fn plan(inputs: &PlanInputs<'_>) -> Plan {
                 }
             }
         };
-        let kind = released.map_or(ReasonKind::Other, |_| ReasonKind::Untagged);
+        let kind = untagged_guest.map_or(ReasonKind::Other, |_| ReasonKind::Untagged);
         let mut reasons = vec![Reason {
             kind,
             ..Reason::new(reason)
         }];
-        let inside = there
+        let inside = found
             .as_ref()
             .and_then(|found| unknown_guests(inputs, (host, name), found, true));
         reasons.extend(inside);
+        let action = match found {
+            Some(_) => Action::Destroy,
+            None => Action::Nothing,
+        };
         nodes.push(NodePlan {
-            name: name.to_owned(),
-            host: (*host).to_owned(),
-            location,
-            depth: node.depth,
-            action: if there.is_some() {
-                Action::Destroy
-            } else {
-                Action::Nothing
-            },
-            reasons,
-            wanted: None,
-            found: there.or(recorded),
-            config: None,
-            reidentified: None,
-            recorded: None,
+            found: found.or(recorded),
+            ..NodePlan::new(name, (*host, &location), node.depth, action, reasons)
         });
     }
     let orphans = orphans(inputs, &guest_index, &claimed, &roots, &mut profiles);

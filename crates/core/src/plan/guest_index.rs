@@ -122,27 +122,27 @@ impl<'a> GuestIndex<'a> {
         let Some(record) = record else {
             return self.unrecorded(location, first);
         };
-        let mut carrying = self.carrying(location, &record.guest.uuid);
+        let mut matched = self.carrying(location, &record.guest.uuid);
         match record.site {
-            Some(_) => carrying.retain(|guest| guest.site.is_some()),
+            Some(_) => matched.retain(|guest| guest.site.is_some()),
             None => {
                 // A guest without a site is matched by the journal alone, so its id must agree.
                 let id = record.guest.vmid;
-                carrying.retain(|guest| guest.site.is_some() || Some(guest.vmid) == id);
+                matched.retain(|guest| guest.site.is_some() || Some(guest.vmid) == id);
                 // It may have its new identity already, without that being recorded.
-                carrying.extend(self.of_site(location, &first));
+                matched.extend(self.of_site(location, &first));
             }
         }
-        if carrying.is_empty() {
+        if matched.is_empty() {
             // Another driver of the site may have replaced or recreated it.
             let known = &record.guest.uuid;
-            carrying = self.replacements(location, identity::successor(known));
+            matched = self.replacements(location, identity::successor(known));
             if *known != first {
-                carrying.extend(self.replacements(location, first));
+                matched.extend(self.replacements(location, first));
             }
         }
         let Some(vmid) = record.guest.vmid else {
-            return only_one(carrying);
+            return only_one(matched);
         };
         let edited = self.with_vmid(location, vmid).filter(|guest| {
             let recorded = guest.uuid.as_ref() == Some(&record.guest.uuid);
@@ -150,7 +150,7 @@ impl<'a> GuestIndex<'a> {
             // A guest with a legacy identity carries no site.
             untagged || recorded && guest.site != record.site
         });
-        let found = decide(carrying, |guest| guest.vmid == vmid);
+        let found = decide(matched, |guest| guest.vmid == vmid);
         match edited {
             Some(guest) if matches!(found, GuestMatch::Absent) => GuestMatch::Edited(guest),
             _ => found,
@@ -180,8 +180,8 @@ impl<'a> GuestIndex<'a> {
         if !self.populated.contains(location) {
             return Vec::new();
         }
-        let carrying = replacement_chain(first).flat_map(|uuid| self.of_site(location, &uuid));
-        carrying.collect()
+        let matched = replacement_chain(first).flat_map(|uuid| self.of_site(location, &uuid));
+        matched.collect()
     }
 
     fn carrying(&self, location: &NodeLocation, uuid: &GuestUuid) -> Vec<&'a ObservedGuest> {
@@ -212,11 +212,11 @@ fn replacement_chain(first: GuestUuid) -> impl Iterator<Item = GuestUuid> {
 }
 
 fn decide<'a>(
-    carrying: Vec<&'a ObservedGuest>,
+    matched: Vec<&'a ObservedGuest>,
     is_guest: impl Fn(&ObservedGuest) -> bool,
 ) -> GuestMatch<'a> {
     let (mut guest, copies): (Vec<_>, Vec<_>) =
-        carrying.into_iter().partition(|guest| is_guest(guest));
+        matched.into_iter().partition(|guest| is_guest(guest));
     match (guest.pop(), copies.is_empty()) {
         (Some(guest), _) => GuestMatch::Guest(guest, copies),
         (None, true) => GuestMatch::Absent,
@@ -225,12 +225,12 @@ fn decide<'a>(
 }
 
 /// Without a record, a guest is the node's only if it is the only one.
-fn only_one(carrying: Vec<&ObservedGuest>) -> GuestMatch<'_> {
-    match carrying.as_slice() {
+fn only_one(matched: Vec<&ObservedGuest>) -> GuestMatch<'_> {
+    match matched.as_slice() {
         [] => GuestMatch::Absent,
-        [one] if one.is_copy() => GuestMatch::Copies(carrying),
+        [one] if one.is_copy() => GuestMatch::Copies(matched),
         [one] => GuestMatch::Guest(one, Vec::new()),
-        _ => GuestMatch::Ambiguous(carrying),
+        _ => GuestMatch::Ambiguous(matched),
     }
 }
 

@@ -158,17 +158,8 @@ pub(super) fn orphans(
             let renamed = (*name != guest.name)
                 .then(|| format!("guest {} is now named `{}`", guest.vmid, guest.name));
             let orphan = NodePlan {
-                name: name.clone(),
-                host: host.to_owned(),
-                location: location.clone(),
-                depth,
-                action: Action::Leave,
-                reasons: Vec::new(),
-                wanted: None,
-                found: None,
-                config: None,
-                reidentified: None,
                 recorded: record.map(|record| record.name.clone()),
+                ..NodePlan::new(name, (host, location), depth, Action::Leave, Vec::new())
             };
             orphans.nodes.push(Orphan {
                 node: orphan,
@@ -210,25 +201,21 @@ fn untagged_nodes(
         };
         let name = &record.name;
         let is_named = roots.contains_key(name.as_str());
-        nodes.push(NodePlan {
-            name: match is_named {
-                true => format!("{name}#{}", guest.vmid),
-                false => name.clone(),
-            },
-            host: record.host.clone(),
-            location: record.location.clone(),
-            depth: record.depth(inputs.records),
-            action: Action::Leave,
-            reasons: vec![Reason {
-                kind: ReasonKind::Untagged,
-                ..Reason::new(untagged(guest))
-            }],
-            wanted: None,
-            found: None,
-            config: None,
-            reidentified: None,
-            recorded: None,
-        });
+        let name = match is_named {
+            true => format!("{name}#{}", guest.vmid),
+            false => name.clone(),
+        };
+        let reason = Reason {
+            kind: ReasonKind::Untagged,
+            ..Reason::new(untagged(guest))
+        };
+        nodes.push(NodePlan::new(
+            &name,
+            (record.host.as_str(), &record.location),
+            record.depth(inputs.records),
+            Action::Leave,
+            vec![reason],
+        ));
     }
     nodes
 }

@@ -51,17 +51,17 @@ pub fn rebuild_records(inputs: &PlanInputs<'_>) -> RebuiltRecords {
             continue;
         }
         let known = inputs.records.of(name, host);
-        let carrying = guest_index.of_node(&location, (host, name), known);
-        claimed.extend(carrying.identities());
+        let matched = guest_index.of_node(&location, (host, name), known);
+        claimed.extend(matched.identities());
         if known.is_some() {
             // Another driver may have replaced what is recorded.
-            if let GuestMatch::Copies(guests) = carrying {
+            if let GuestMatch::Copies(guests) = matched {
                 let why = only_copies(name, known, &guests);
                 rebuilt.refusals.push(Refusal::of(Some(name), why));
             }
             continue;
         }
-        let (guest, why) = match carrying {
+        let (guest, why) = match matched {
             GuestMatch::Absent => continue,
             GuestMatch::Guest(guest, _) => (Some(guest), unusable(name, guest)),
             GuestMatch::Copies(guests) => (None, Some(only_copies(name, None, &guests))),
@@ -76,18 +76,11 @@ pub fn rebuild_records(inputs: &PlanInputs<'_>) -> RebuiltRecords {
             && let Some(found) = existing(guest, None)
         {
             let record = record(inputs, name, (&location, host), guest, &found.guest);
+            let reasons = vec![Reason::new("its guest was found")];
+            let (at, action) = ((*host, &location), Action::Nothing);
             let node = NodePlan {
-                name: name.to_owned(),
-                host: (*host).to_owned(),
-                location,
-                depth: node.depth,
-                action: Action::Nothing,
-                reasons: vec![Reason::new("its guest was found")],
-                wanted: None,
                 found: Some(found),
-                config: None,
-                reidentified: None,
-                recorded: None,
+                ..NodePlan::new(name, at, node.depth, action, reasons)
             };
             rebuilt.nodes.push((node, record));
         }

@@ -78,23 +78,18 @@ fn node(inputs: &PlanInputs<'_>, record: &NodeRecord, guest: &ObservedGuest) -> 
         usize::from(matches!(record.location, NodeLocation::Inside(_))),
         |node| node.depth,
     );
+    let reason = format!(
+        "guest {} on {} was created before this site had an id",
+        guest.vmid, guest.host
+    );
+    let at = (record.host.as_str(), &record.location);
+    let reasons = vec![Reason::new(reason)];
     Some(NodePlan {
-        name: record.name.clone(),
-        host: record.host.clone(),
-        location: record.location.clone(),
-        depth,
-        action: Action::Reidentify,
-        reasons: vec![Reason::new(format!(
-            "guest {} on {} was created before this site had an id",
-            guest.vmid, guest.host
-        ))],
-        wanted: None,
         found: Some(found),
-        config: None,
         reidentified: Some(Box::new(Reidentification {
             uuid: new_identity(inputs, record),
             record: record.clone(),
         })),
-        recorded: None,
+        ..NodePlan::new(&record.name, at, depth, Action::Reidentify, reasons)
     })
 }

@@ -290,6 +290,29 @@ pub struct NodePlan {
 }
 
 impl NodePlan {
+    /// Makes the plan of a node without a desired or existing guest.
+    pub(super) fn new(
+        name: &str,
+        (host, location): (&str, &NodeLocation),
+        depth: usize,
+        action: Action,
+        reasons: Vec<Reason>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            host: host.to_owned(),
+            location: location.clone(),
+            depth,
+            action,
+            reasons,
+            wanted: None,
+            found: None,
+            config: None,
+            reidentified: None,
+            recorded: None,
+        }
+    }
+
     /// Returns its name in the journal.
     pub fn record_name(&self) -> &str {
         self.recorded.as_ref().unwrap_or(&self.name)

@@ -44,10 +44,10 @@ pub(super) struct NetworkInputs<'a> {
 }
 
 /// Resolves the network settings of a node.
-pub(super) fn networking(inputs: &NetworkInputs<'_>, faults: &mut Diagnostics) -> Networking {
+pub(super) fn networking(inputs: &NetworkInputs<'_>, diagnostics: &mut Diagnostics) -> Networking {
     let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
     let written = address(inputs);
-    let (name, network) = network(inputs, written.as_ref(), faults);
+    let (name, network) = network(inputs, written.as_ref(), diagnostics);
     let own = inputs.node.ip.is_some();
     // The gateway of a spec is only used with the address of the spec.
     let spec = inputs.spec.filter(|_| !own);
@@ -84,7 +84,7 @@ pub(super) fn networking(inputs: &NetworkInputs<'_>, faults: &mut Diagnostics) -
         .map(|vlan| WithOrigin::written(vlan.0, vlan.span));
     let address = written.map_or_else(
         || WithOrigin::built_in(None),
-        |written| static_address(&written, network, gateway.as_ref(), faults),
+        |written| static_address(&written, network, gateway.as_ref(), diagnostics),
     );
     Networking {
         network: name,
@@ -141,7 +141,7 @@ fn address(inputs: &NetworkInputs<'_>) -> Option<Spanned<Address>> {
 fn network<'a>(
     inputs: &NetworkInputs<'a>,
     address: Option<&Spanned<Address>>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> (Option<WithOrigin<String>>, Option<&'a Network>) {
     let networks = inputs.site.and_then(|site| site.networks.as_ref());
     let defaults = inputs.site.and_then(|site| site.defaults.as_ref());
@@ -152,7 +152,7 @@ fn network<'a>(
                 .into_iter()
                 .flat_map(|networks| networks.keys())
                 .map(String::as_str);
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchNetwork,
                 name.span,
                 "network",
@@ -202,7 +202,7 @@ fn static_address(
     written: &Spanned<Address>,
     network: Option<&Network>,
     gateway: Option<&WithOrigin<IpAddr>>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> WithOrigin<Option<Cidr>> {
     let Address::Static { ip, prefix } = written.value else {
         return WithOrigin::built_in(None);
@@ -218,7 +218,7 @@ fn static_address(
     } else {
         Origin::Written(span)
     };
-    if !check_usable(full, span, faults) {
+    if !check_usable(full, span, diagnostics) {
         return WithOrigin {
             value: Some(full),
             origin,
@@ -244,7 +244,7 @@ fn static_address(
                 ),
             )
         };
-        faults.push(
+        diagnostics.push(
             Diagnostic::error(Code::OutsideNetwork, span, message)
                 .label(cidr.span, "the network is defined here")
                 .hint(hint),
@@ -255,7 +255,7 @@ fn static_address(
         };
     }
     match gateway {
-        Some(gateway) if gateway.value == ip => faults.push(
+        Some(gateway) if gateway.value == ip => diagnostics.push(
             Diagnostic::error(
                 Code::UnusableAddress,
                 span,
@@ -267,7 +267,7 @@ fn static_address(
             value,
             origin: Origin::Written(at),
             // The gateway of a network is checked with the network.
-        }) if !full.contains(*value) && !is_gateway_of(network, *at) => faults.push(
+        }) if !full.contains(*value) && !is_gateway_of(network, *at) => diagnostics.push(
             Diagnostic::error(
                 Code::OutsideNetwork,
                 *at,
@@ -330,21 +330,21 @@ fn usable_range(network: Cidr) -> String {
 }
 
 /// Reports an address that no machine can have, and returns whether it is usable.
-fn check_usable(address: Cidr, span: Span, faults: &mut Diagnostics) -> bool {
+fn check_usable(address: Cidr, span: Span, diagnostics: &mut Diagnostics) -> bool {
     let Some((why, hint)) = unusable(address) else {
         return true;
     };
     let message = format!("{} {why}", address.ip);
-    faults.push(Diagnostic::error(Code::UnusableAddress, span, message).hint(hint));
+    diagnostics.push(Diagnostic::error(Code::UnusableAddress, span, message).hint(hint));
     false
 }
 
 /// Checks the networks of a site.
-pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
+pub(super) fn check_networks(site: &Site, diagnostics: &mut Diagnostics) {
     let networks = site.networks.iter().flat_map(|networks| &networks.value);
     for (name, network) in networks {
         if crate::doc::scalar::Name::new(name).is_none() {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::InvalidName,
                     network.span,
@@ -355,7 +355,7 @@ pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
         }
         let Some(cidr) = &network.cidr else { continue };
         if cidr.value != cidr.network() {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::Malformed,
                     cidr.span,
@@ -373,9 +373,9 @@ pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
                 ip: gateway.value,
                 prefix: cidr.prefix,
             };
-            check_usable(address, gateway.span, faults);
+            check_usable(address, gateway.span, diagnostics);
         } else if let Some(gateway) = &network.gateway {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::OutsideNetwork,
                     gateway.span,
@@ -396,7 +396,7 @@ pub(super) fn check_networks(site: &Site, faults: &mut Diagnostics) {
             .flat_map(|networks| networks.keys())
             .map(String::as_str);
         if !known.clone().any(|name| name == default.as_str()) {
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchNetwork,
                 default.span,
                 "network",

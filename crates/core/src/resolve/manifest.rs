@@ -84,17 +84,17 @@ pub fn manifest(
     name: &str,
     options: &ResolveOptions,
 ) -> (Option<ResolvedManifest>, Diagnostics) {
-    let mut faults = Diagnostics::default();
+    let mut diagnostics = Diagnostics::default();
     let Some(document) = catalog.manifests.get(name) else {
-        return (None, faults);
+        return (None, diagnostics);
     };
-    faults.extend(document.faults.clone());
+    diagnostics.extend(document.diagnostics.clone());
     let Some(manifest) = &document.value else {
-        return (None, faults);
+        return (None, diagnostics);
     };
 
-    let topology = node_graph(manifest, catalog, options, &mut faults);
-    let pattern = pattern(manifest, &topology, &mut faults);
+    let topology = node_graph(manifest, catalog, options, &mut diagnostics);
+    let pattern = pattern(manifest, &topology, &mut diagnostics);
     let resolver = NodeResolver {
         catalog,
         manifest,
@@ -103,13 +103,13 @@ pub fn manifest(
     let mut nodes: Vec<ResolvedNode> = topology
         .nodes
         .iter()
-        .map(|node_ref| resolver.node(node_ref, &mut faults))
+        .map(|node_ref| resolver.node(node_ref, &mut diagnostics))
         .collect();
-    check_unnamed(manifest, &topology, &resolver, &mut faults);
-    set_relations(&mut nodes, &topology, catalog, options, &mut faults);
-    assign_vmids(&mut nodes, &topology, &resolver, &mut faults);
-    check_addresses(&nodes, catalog, &mut faults);
-    check_used(&nodes, catalog, &mut faults);
+    check_unnamed(manifest, &topology, &resolver, &mut diagnostics);
+    set_relations(&mut nodes, &topology, catalog, options, &mut diagnostics);
+    assign_vmids(&mut nodes, &topology, &resolver, &mut diagnostics);
+    check_addresses(&nodes, catalog, &mut diagnostics);
+    check_used(&nodes, catalog, &mut diagnostics);
 
     let resolved = ResolvedManifest {
         name: name.to_owned(),
@@ -137,7 +137,7 @@ pub fn manifest(
         pattern,
         nodes,
     };
-    (Some(resolved), faults)
+    (Some(resolved), diagnostics)
 }
 
 /// Checks the references of nodes that are not in the graph: those without a valid or unique name.
@@ -145,7 +145,7 @@ fn check_unnamed(
     manifest: &Manifest,
     topology: &NodeGraph<'_>,
     resolver: &NodeResolver<'_>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     let Some(placeholder) = NodeName::new("unnamed") else {
         return;
@@ -180,8 +180,8 @@ fn check_unnamed(
         // Notices about such a node would only distract from the error in its name.
         let errors = found
             .iter()
-            .filter(|fault| fault.severity == Severity::Error);
-        errors.for_each(|fault| faults.push(fault.clone()));
+            .filter(|diagnostic| diagnostic.severity == Severity::Error);
+        errors.for_each(|diagnostic| diagnostics.push(diagnostic.clone()));
     }
 }
 
@@ -221,7 +221,7 @@ fn set_relations(
     topology: &NodeGraph<'_>,
     catalog: &Catalog,
     options: &ResolveOptions,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     for (at, node_ref) in topology.nodes.iter().enumerate() {
         let node = &mut nodes[at];
@@ -238,7 +238,7 @@ fn set_relations(
         }
         let written = node_ref.node.host.as_ref();
         if let Some(host) = written.filter(|host| !catalog.has_host(host.as_str())) {
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchHost,
                 host.span,
                 "host",
@@ -265,7 +265,7 @@ fn assign_vmids(
     nodes: &mut [ResolvedNode],
     topology: &NodeGraph<'_>,
     resolver: &NodeResolver<'_>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     // The graph has no cycles: those of the documents were removed.
     let root = |at: usize| std::iter::successors(Some(at), |at| topology.graph.parent(*at)).last();
@@ -293,14 +293,14 @@ fn assign_vmids(
         .settings
         .as_ref()
         .and_then(|settings| settings.vmid_base.as_ref());
-    let assigned = vmid::assign(&candidates, base, &resolver.options.recorded, faults);
+    let assigned = vmid::assign(&candidates, base, &resolver.options.recorded, diagnostics);
     for (node, vmid) in nodes.iter_mut().zip(assigned) {
         node.vmid = vmid;
     }
 }
 
 /// Reports duplicate addresses. The same address in two named networks is not a duplicate.
-fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostics) {
+fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut Diagnostics) {
     let mut taken: BTreeMap<(Option<&str>, std::net::IpAddr), (String, Span)> = BTreeMap::new();
     let hosts = catalog
         .hosts
@@ -343,7 +343,7 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagn
             } else {
                 (written, *first)
             };
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::DuplicateAddress,
                     here,
@@ -362,8 +362,8 @@ fn check_addresses(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagn
 }
 
 /// Adds the diagnostics of all documents that the manifest uses.
-fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostics) {
-    site::check_site(catalog, faults);
+fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, diagnostics: &mut Diagnostics) {
+    site::check_site(catalog, diagnostics);
     let names = |pick: fn(&ResolvedNode) -> Option<&WithOrigin<String>>| -> BTreeSet<&str> {
         nodes
             .iter()
@@ -372,16 +372,16 @@ fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostic
             .collect()
     };
     let specs = names(|node| node.spec.as_ref());
-    site::notice_no_keys(catalog, &specs, faults);
+    site::notice_no_keys(catalog, &specs, diagnostics);
     for spec in &specs {
-        spec::check(catalog, spec, faults);
+        spec::check(catalog, spec, diagnostics);
     }
     for spec in &specs {
-        spec::notice_hostname(catalog, spec, faults);
+        spec::notice_hostname(catalog, spec, diagnostics);
     }
     for preset in names(|node| node.preset.as_ref()) {
         if let Some(document) = catalog.presets.get(preset) {
-            faults.extend(document.faults.clone());
+            diagnostics.extend(document.diagnostics.clone());
         }
     }
     for image in names(|node| node.image.as_ref())
@@ -389,11 +389,11 @@ fn check_used(nodes: &[ResolvedNode], catalog: &Catalog, faults: &mut Diagnostic
         .chain(names(|node| node.template.as_ref()))
     {
         if let Some(document) = catalog.image(image) {
-            faults.extend(document.faults.clone());
+            diagnostics.extend(document.diagnostics.clone());
         }
     }
     for host in names(|node| node.host.as_ref()) {
-        site::check_host(catalog, host, faults);
+        site::check_host(catalog, host, diagnostics);
     }
 }
 

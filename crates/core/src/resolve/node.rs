@@ -83,17 +83,21 @@ pub(super) struct NodeResolver<'a> {
 
 impl NodeResolver<'_> {
     /// Resolves a node, except for its relations to other nodes.
-    pub(super) fn node(&self, node_ref: &GraphNode<'_>, faults: &mut Diagnostics) -> ResolvedNode {
+    pub(super) fn node(
+        &self,
+        node_ref: &GraphNode<'_>,
+        diagnostics: &mut Diagnostics,
+    ) -> ResolvedNode {
         let node = &node_ref.node.value;
         let kind = written_or(node.kind.as_ref(), NodeType::Vm);
         if !node.invalid.contains(&"type") {
-            check_type_keys(node, kind.value, faults);
+            check_type_keys(node, kind.value, diagnostics);
         }
-        let spec = self.spec(node, faults);
-        let preset = self.preset(node_ref, faults);
-        let (image, template) = self.image(node_ref, kind.value, faults);
-        let networking = self.networking(node, spec.as_ref(), preset.as_ref(), faults);
-        self.check_api_token(node, faults);
+        let spec = self.spec(node, diagnostics);
+        let preset = self.preset(node_ref, diagnostics);
+        let (image, template) = self.image(node_ref, kind.value, diagnostics);
+        let networking = self.networking(node, spec.as_ref(), preset.as_ref(), diagnostics);
+        self.check_api_token(node, diagnostics);
         let preset_value = preset
             .as_ref()
             .and_then(|preset| self.preset_value(&preset.value));
@@ -112,7 +116,7 @@ impl NodeResolver<'_> {
             region: None,
             depth: 0,
             can_host: can_host(node, self.catalog) == Some(true),
-            mode: self.mode(node_ref, kind.value, faults),
+            mode: self.mode(node_ref, kind.value, diagnostics),
             size: size(node, preset_value),
             packages: packages.map(|package| package.to_string()).collect(),
             spec,
@@ -138,12 +142,12 @@ impl NodeResolver<'_> {
         self.catalog.presets.get(name)?.value.as_ref()
     }
 
-    fn spec(&self, node: &Node, faults: &mut Diagnostics) -> Option<WithOrigin<String>> {
+    fn spec(&self, node: &Node, diagnostics: &mut Diagnostics) -> Option<WithOrigin<String>> {
         let spec = node.spec.as_ref()?;
         let specs = &self.catalog.specs;
         if !specs.contains_key(spec.as_str()) {
             let known = specs.keys().map(String::as_str);
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchSpec,
                 spec.span,
                 "spec",
@@ -158,7 +162,7 @@ impl NodeResolver<'_> {
     fn preset(
         &self,
         node_ref: &GraphNode<'_>,
-        faults: &mut Diagnostics,
+        diagnostics: &mut Diagnostics,
     ) -> Option<WithOrigin<String>> {
         const FALLBACK: &str = "vm-small";
         let node = &node_ref.node.value;
@@ -166,7 +170,7 @@ impl NodeResolver<'_> {
         let known = || presets.keys().map(String::as_str);
         if let Some(preset) = &node.preset {
             if !presets.contains_key(preset.as_str()) {
-                faults.push(dangling(
+                diagnostics.push(dangling(
                     Code::NoSuchPreset,
                     preset.span,
                     "preset",
@@ -188,10 +192,10 @@ impl NodeResolver<'_> {
             return Some(WithOrigin::written(preset.to_string(), preset.span));
         }
         if presets.contains_key(FALLBACK) {
-            faults.push(notice_built_in(node_ref, "preset", FALLBACK));
+            diagnostics.push(notice_built_in(node_ref, "preset", FALLBACK));
             return Some(WithOrigin::built_in(FALLBACK.into()));
         }
-        faults.push(
+        diagnostics.push(
             Diagnostic::error(
                 Code::MissingPreset,
                 node_ref.name.span,
@@ -206,7 +210,7 @@ impl NodeResolver<'_> {
         &self,
         node_ref: &GraphNode<'_>,
         kind: NodeType,
-        faults: &mut Diagnostics,
+        diagnostics: &mut Diagnostics,
     ) -> (Option<WithOrigin<String>>, Option<WithOrigin<String>>) {
         let node = &node_ref.node.value;
         let defaults = self.catalog.defaults();
@@ -215,9 +219,9 @@ impl NodeResolver<'_> {
                 let template = node.template.as_ref();
                 let template =
                     template.or_else(|| defaults.and_then(|defaults| defaults.template.as_ref()));
-                let found = template.and_then(|template| self.template(template, faults));
+                let found = template.and_then(|template| self.template(template, diagnostics));
                 if template.is_none() && !node.invalid.contains(&"template") {
-                    faults.push(
+                    diagnostics.push(
                         Diagnostic::error(
                             Code::MissingImage,
                             node_ref.name.span,
@@ -236,12 +240,12 @@ impl NodeResolver<'_> {
                     .or_else(|| defaults.and_then(|defaults| defaults.image.as_ref()));
                 let Some(image) = image else {
                     if !node.invalid.contains(&"image") {
-                        faults.push(notice_built_in(node_ref, "image", FALLBACK));
+                        diagnostics.push(notice_built_in(node_ref, "image", FALLBACK));
                     }
                     return (Some(WithOrigin::built_in(FALLBACK.into())), None);
                 };
                 (
-                    self.catalog_image(image.as_str(), image.span, ImageKind::Disk, faults),
+                    self.catalog_image(image.as_str(), image.span, ImageKind::Disk, diagnostics),
                     None,
                 )
             }
@@ -252,12 +256,12 @@ impl NodeResolver<'_> {
     fn template(
         &self,
         template: &Spanned<String>,
-        faults: &mut Diagnostics,
+        diagnostics: &mut Diagnostics,
     ) -> Option<WithOrigin<String>> {
         if template.contains(':') {
             return Some(WithOrigin::from(template));
         }
-        self.catalog_image(template, template.span, ImageKind::Template, faults)
+        self.catalog_image(template, template.span, ImageKind::Template, diagnostics)
     }
 
     fn catalog_image(
@@ -265,10 +269,10 @@ impl NodeResolver<'_> {
         name: &str,
         span: Span,
         wanted: ImageKind,
-        faults: &mut Diagnostics,
+        diagnostics: &mut Diagnostics,
     ) -> Option<WithOrigin<String>> {
         let Some(image) = self.catalog.image(name) else {
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchImage,
                 span,
                 "image",
@@ -283,7 +287,7 @@ impl NodeResolver<'_> {
             .and_then(|image| image.kind.as_ref())
             .map_or(ImageKind::Disk, |kind| kind.value);
         if kind != wanted {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::NoSuchImage,
                     span,
@@ -308,7 +312,7 @@ impl NodeResolver<'_> {
         node: &Node,
         spec: Option<&WithOrigin<String>>,
         preset: Option<&WithOrigin<String>>,
-        faults: &mut Diagnostics,
+        diagnostics: &mut Diagnostics,
     ) -> Networking {
         let spec = spec.and_then(|spec| {
             self.catalog
@@ -329,14 +333,14 @@ impl NodeResolver<'_> {
                 .as_ref()
                 .and_then(|site| site.value.as_ref()),
         };
-        networking(&inputs, faults)
+        networking(&inputs, diagnostics)
     }
 
     fn mode(
         &self,
         node_ref: &GraphNode<'_>,
         kind: NodeType,
-        faults: &mut Diagnostics,
+        diagnostics: &mut Diagnostics,
     ) -> WithOrigin<Mode> {
         let own = node_ref
             .node
@@ -369,17 +373,17 @@ impl NodeResolver<'_> {
             "`{}` is a pve node and is configured by push, not {}",
             node_ref.name.value, mode.value
         );
-        faults.push(
+        diagnostics.push(
             Diagnostic::notice(Code::PveIsPushed, span, message)
                 .hint("write `execution: {mode: push}` on the node to make this explicit"),
         );
         WithOrigin::derived(Mode::Push, "pve nodes are configured by push", Some(span))
     }
 
-    fn check_api_token(&self, node: &Node, faults: &mut Diagnostics) {
+    fn check_api_token(&self, node: &Node, diagnostics: &mut Diagnostics) {
         let api = node.access.as_ref().and_then(|access| access.api.as_ref());
         if let Some(token) = api.and_then(|api| api.token.as_ref()) {
-            super::site::check_api_token(self.catalog, token, faults);
+            super::site::check_api_token(self.catalog, token, diagnostics);
         }
     }
 }
@@ -424,7 +428,7 @@ fn notice_built_in(node_ref: &GraphNode<'_>, key: &str, value: &str) -> Diagnost
 }
 
 /// Reports keys that are not valid for the type of node.
-fn check_type_keys(node: &Node, kind: NodeType, faults: &mut Diagnostics) {
+fn check_type_keys(node: &Node, kind: NodeType, diagnostics: &mut Diagnostics) {
     let api = node.access.as_ref().and_then(|access| access.api.as_ref());
     let (not_ct, only_ct, only_pve) = ("all types except `ct`", "type `ct`", "type `pve`");
     let keys = [
@@ -467,9 +471,9 @@ fn check_type_keys(node: &Node, kind: NodeType, faults: &mut Diagnostics) {
     for (key, span, fits, types, hint) in keys {
         if let Some(span) = span.filter(|_| !fits) {
             let message = format!("`{key}` is valid for {types}, and this node is a {kind}");
-            faults.push(Diagnostic::error(Code::WrongNodeType, span, message).hint(hint));
+            diagnostics.push(Diagnostic::error(Code::WrongNodeType, span, message).hint(hint));
         } else if let Some(span) = span.filter(|_| matches!(key, "hardware" | "access.api")) {
-            faults.push(without_effect(key, span));
+            diagnostics.push(without_effect(key, span));
         }
     }
 }

@@ -40,9 +40,9 @@ pub(super) fn node_graph<'a>(
     manifest: &'a Manifest,
     catalog: &Catalog,
     options: &ResolveOptions,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> NodeGraph<'a> {
-    let before = faults.errors();
+    let before = diagnostics.errors();
     let mut by_name: BTreeMap<&NodeName, &'a Spanned<Node>> = BTreeMap::new();
     let mut complete = manifest.invalid.is_empty();
     for node in manifest.nodes.iter().flat_map(|nodes| &nodes.value) {
@@ -76,24 +76,24 @@ pub(super) fn node_graph<'a>(
         })
         .collect();
 
-    let mut parents = parents(&mut nodes, &names, catalog, options, faults);
+    let mut parents = parents(&mut nodes, &names, catalog, options, diagnostics);
     let graph = Graph::new(parents.clone()).unwrap_or_else(|cycles| {
         for cycle in &cycles {
-            faults.push(cycle_fault(cycle, &nodes));
+            diagnostics.push(cycle_diagnostic(cycle, &nodes));
             cycle.iter().for_each(|at| parents[*at] = None);
         }
         // The rest of the graph is still checked.
         Graph::new(parents).unwrap_or_default()
     });
-    check_hosting(&nodes, &graph, catalog, faults);
-    peers(&mut nodes, &names, &graph, faults);
-    let regions = self::regions(&mut nodes, manifest, &graph, catalog, faults);
-    let links = self::links(manifest, &regions, faults);
+    check_hosting(&nodes, &graph, catalog, diagnostics);
+    peers(&mut nodes, &names, &graph, diagnostics);
+    let regions = self::regions(&mut nodes, manifest, &graph, catalog, diagnostics);
+    let links = self::links(manifest, &regions, diagnostics);
     let hub = manifest.hub.as_ref().and_then(|hub| {
         let at = names.binary_search(&&hub.value).ok();
         if at.is_none() {
             let known = names.iter().map(|name| name.as_str());
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchHub,
                 hub.span,
                 "node",
@@ -103,7 +103,7 @@ pub(super) fn node_graph<'a>(
         }
         at.map(|at| (at, hub.span))
     });
-    let sound = complete && faults.errors() == before;
+    let sound = complete && diagnostics.errors() == before;
     NodeGraph {
         nodes,
         graph,
@@ -119,7 +119,7 @@ fn parents(
     names: &[&NodeName],
     catalog: &Catalog,
     options: &ResolveOptions,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<Option<usize>> {
     let mut parents = Vec::with_capacity(nodes.len());
     for node_ref in nodes {
@@ -139,7 +139,7 @@ fn parents(
                 value: parent.to_string(),
                 origin: Origin::Written(parent.span),
             });
-            faults.push(
+            diagnostics.push(
                 Diagnostic::notice(
                     Code::ParentIsHost,
                     parent.span,
@@ -152,7 +152,7 @@ fn parents(
             let known = others.map(|name| name.as_str()).chain(catalog.host_names());
             let what = (Code::NoSuchParent, "node");
             let from = (parent.as_str(), parent.span);
-            report_dangling(faults, what, from, names.len(), known);
+            report_dangling(diagnostics, what, from, names.len(), known);
         }
     }
     parents
@@ -161,7 +161,7 @@ fn parents(
 /// At most this many nodes of a cycle are listed in a message.
 const MAX_SHOWN: usize = 24;
 
-fn cycle_fault(cycle: &[usize], nodes: &[GraphNode<'_>]) -> Diagnostic {
+fn cycle_diagnostic(cycle: &[usize], nodes: &[GraphNode<'_>]) -> Diagnostic {
     let span = |at: usize| {
         let node_ref = &nodes[at];
         node_ref
@@ -195,7 +195,7 @@ fn cycle_fault(cycle: &[usize], nodes: &[GraphNode<'_>]) -> Diagnostic {
         path.push("...");
     }
     path.push(name(rotated[0]));
-    let mut fault = Diagnostic::error(
+    let mut diagnostic = Diagnostic::error(
         Code::Cycle,
         span(rotated[0]),
         format!("parents form a cycle: {}", path.join(" -> ")),
@@ -207,9 +207,9 @@ fn cycle_fault(cycle: &[usize], nodes: &[GraphNode<'_>]) -> Diagnostic {
             .parent
             .as_ref()
             .map_or("", |parent| parent.as_str());
-        fault = fault.label(span(*at), format!("`{}` runs on `{parent}`", name(*at)));
+        diagnostic = diagnostic.label(span(*at), format!("`{}` runs on `{parent}`", name(*at)));
     }
-    fault
+    diagnostic
 }
 
 /// Returns whether a node of this type and spec can have children. `None` if that is unknown.
@@ -229,14 +229,14 @@ pub(super) fn can_host(node: &Node, catalog: &Catalog) -> Option<bool> {
             document
                 .value
                 .as_ref()
-                .filter(|_| document.faults.errors() == 0)
+                .filter(|_| document.diagnostics.errors() == 0)
                 .map(is_hypervisor)
         }
     }
 }
 
 /// Returns whether a spec makes a machine a hypervisor.
-pub(super) fn is_hypervisor(spec: &Spec) -> bool {
+fn is_hypervisor(spec: &Spec) -> bool {
     let configured = spec
         .config
         .as_ref()
@@ -257,7 +257,7 @@ fn check_hosting(
     nodes: &[GraphNode<'_>],
     graph: &Graph,
     catalog: &Catalog,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     // One diagnostic per parent, however many children it has.
     let mut unfit: BTreeMap<usize, Diagnostic> = BTreeMap::new();
@@ -266,14 +266,14 @@ fn check_hosting(
             continue;
         };
         let parent = &nodes[above];
-        if let Some(fault) = unfit.remove(&above) {
+        if let Some(diagnostic) = unfit.remove(&above) {
             let other = format!("`{}` cannot run on it either", node_ref.name.value);
-            unfit.insert(above, fault.label(written.span, other));
+            unfit.insert(above, diagnostic.label(written.span, other));
         } else if can_host(parent.node, catalog) == Some(false) {
             unfit.insert(above, cannot_host(parent, node_ref, written.span));
         }
         if let Some(host) = &node_ref.node.host {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::BadHost,
                     host.span,
@@ -286,7 +286,9 @@ fn check_hosting(
             );
         }
     }
-    unfit.into_values().for_each(|fault| faults.push(fault));
+    unfit
+        .into_values()
+        .for_each(|diagnostic| diagnostics.push(diagnostic));
 }
 
 fn cannot_host(parent: &GraphNode<'_>, child: &GraphNode<'_>, at: Span) -> Diagnostic {
@@ -317,7 +319,7 @@ fn peers(
     nodes: &mut [GraphNode<'_>],
     names: &[&NodeName],
     graph: &Graph,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     let mut pairs = Vec::new();
     for (at, node_ref) in nodes.iter().enumerate() {
@@ -327,11 +329,17 @@ fn peers(
                 let others = names.iter().filter(|name| **name != &node_ref.name.value);
                 let known = others.map(|name| name.as_str());
                 let what = (Code::NoSuchPeer, "node");
-                report_dangling(faults, what, (peer.as_str(), peer.span), names.len(), known);
+                report_dangling(
+                    diagnostics,
+                    what,
+                    (peer.as_str(), peer.span),
+                    names.len(),
+                    known,
+                );
                 continue;
             };
             if other == at {
-                faults.push(
+                diagnostics.push(
                     Diagnostic::error(
                         Code::BadPeer,
                         peer.span,
@@ -340,7 +348,7 @@ fn peers(
                     .hint("remove it from its own `peers`"),
                 );
             } else if graph.is_ancestor(other, at) || graph.is_ancestor(at, other) {
-                faults.push(
+                diagnostics.push(
                     Diagnostic::error(
                         Code::BadPeer,
                         peer.span,
@@ -352,7 +360,7 @@ fn peers(
                     .hint("remove one of the two relations"),
                 );
             } else if !seen.insert(other) {
-                faults.push(
+                diagnostics.push(
                     Diagnostic::error(
                         Code::Repeated,
                         peer.span,
@@ -376,14 +384,14 @@ fn regions<'a>(
     manifest: &'a Manifest,
     graph: &Graph,
     catalog: &Catalog,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<&'a Spanned<crate::doc::manifest::Region>> {
     let mut by_name: BTreeMap<&str, &'a Spanned<crate::doc::manifest::Region>> = BTreeMap::new();
     for region in manifest.regions.iter().flat_map(|regions| &regions.value) {
         let Some(name) = &region.name else { continue };
         if let Some(earlier) = by_name.insert(name.as_str(), region) {
             let first = earlier.name.as_ref().map_or(earlier.span, |name| name.span);
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::Repeated,
                     name.span,
@@ -398,7 +406,7 @@ fn regions<'a>(
             .as_ref()
             .filter(|host| !catalog.has_host(host.as_str()))
         {
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchHost,
                 host.span,
                 "host",
@@ -417,7 +425,7 @@ fn regions<'a>(
                 let what = (Code::NoSuchRegion, "region");
                 let known = names.iter().copied();
                 report_dangling(
-                    faults,
+                    diagnostics,
                     what,
                     (region.as_str(), region.span),
                     names.len(),
@@ -434,7 +442,7 @@ fn regions<'a>(
             && written[at].is_some()
             && written[at] != inherited
         {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::BadRegion,
                     region.span,
@@ -454,7 +462,7 @@ fn regions<'a>(
 fn links(
     manifest: &Manifest,
     regions: &[&Spanned<crate::doc::manifest::Region>],
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<(usize, usize, Span)> {
     let names: Vec<&str> = regions
         .iter()
@@ -468,7 +476,7 @@ fn links(
             continue;
         };
         let [one, other] = between.value.as_slice() else {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::BadLink,
                     between.span,
@@ -478,21 +486,27 @@ fn links(
             );
             continue;
         };
-        let find = |end: &Spanned<crate::doc::scalar::Name>, faults: &mut Diagnostics| {
+        let find = |end: &Spanned<crate::doc::scalar::Name>, diagnostics: &mut Diagnostics| {
             let at = names.binary_search(&end.as_str()).ok();
             if at.is_none() {
                 let what = (Code::NoSuchRegion, "region");
                 let known = names.iter().copied();
-                report_dangling(faults, what, (end.as_str(), end.span), names.len(), known);
+                report_dangling(
+                    diagnostics,
+                    what,
+                    (end.as_str(), end.span),
+                    names.len(),
+                    known,
+                );
             }
             at
         };
-        let (Some(from), Some(to)) = (find(one, faults), find(other, faults)) else {
+        let (Some(from), Some(to)) = (find(one, diagnostics), find(other, diagnostics)) else {
             continue;
         };
         let pair = (from.min(to), from.max(to));
         if from == to {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::BadLink,
                     other.span,
@@ -501,7 +515,7 @@ fn links(
                 .hint("use two different regions"),
             );
         } else if let Some(first) = seen.insert(pair, between.span) {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::BadLink,
                     between.span,

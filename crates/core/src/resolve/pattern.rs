@@ -13,12 +13,12 @@ use super::origin::WithOrigin;
 pub(super) fn pattern(
     manifest: &Manifest,
     topology: &NodeGraph<'_>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> WithOrigin<Pattern> {
     let derived = derive(topology);
     let Some(written) = &manifest.pattern else {
         if topology.sound {
-            check(derived, topology, None, whole(manifest), faults);
+            check(derived, topology, None, whole(manifest), diagnostics);
         }
         return WithOrigin::derived(derived, "derived from the graph", None);
     };
@@ -28,7 +28,7 @@ pub(super) fn pattern(
             topology,
             Some(written.span),
             written.span,
-            faults,
+            diagnostics,
         );
     }
     WithOrigin::from(written)
@@ -64,7 +64,7 @@ const MAX_SHOWN: usize = 24;
 /// Collects mismatches between graph and pattern into one diagnostic.
 struct PatternCheck<'t, 'a> {
     topology: &'t NodeGraph<'a>,
-    fault: Option<Diagnostic>,
+    diagnostic: Option<Diagnostic>,
     /// How to fix the first mismatch in the graph.
     fix: String,
     pattern: Pattern,
@@ -76,7 +76,7 @@ struct PatternCheck<'t, 'a> {
 
 impl PatternCheck<'_, '_> {
     fn mismatch(&mut self, why: impl std::fmt::Display, at: Option<Span>, fix: impl Into<String>) {
-        let Some(fault) = self.fault.take() else {
+        let Some(diagnostic) = self.diagnostic.take() else {
             let pattern = self.pattern;
             let known = if self.written.is_some() {
                 format!("the pattern is `{pattern}`")
@@ -85,21 +85,23 @@ impl PatternCheck<'_, '_> {
             };
             self.fix = fix.into();
             let at_pattern = self.written.or(at).unwrap_or(self.span);
-            let fault = Diagnostic::error(
+            let diagnostic = Diagnostic::error(
                 Code::PatternMismatch,
                 at_pattern,
                 format!("{known}, but {why}"),
             );
             let label = at.filter(|at| *at != at_pattern);
-            self.fault = Some(match label {
-                Some(at) => fault.label(at, why.to_string()),
-                None => fault,
+            self.diagnostic = Some(match label {
+                Some(at) => diagnostic.label(at, why.to_string()),
+                None => diagnostic,
             });
             return;
         };
-        self.fault = Some(match at {
-            Some(at) if fault.labels.len() < MAX_SHOWN => fault.label(at, why.to_string()),
-            Some(_) | None => fault,
+        self.diagnostic = Some(match at {
+            Some(at) if diagnostic.labels.len() < MAX_SHOWN => {
+                diagnostic.label(at, why.to_string())
+            }
+            Some(_) | None => diagnostic,
         });
     }
 
@@ -150,11 +152,11 @@ fn check(
     topology: &NodeGraph<'_>,
     written: Option<Span>,
     span: Span,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     let mut check = PatternCheck {
         topology,
-        fault: None,
+        diagnostic: None,
         fix: String::new(),
         pattern,
         written,
@@ -181,23 +183,23 @@ fn check(
             check.no_regions();
         }
         Pattern::HubSpoke => {
-            hub_spoke(topology, span, faults);
+            hub_spoke(topology, span, diagnostics);
             check.no_peers();
             check.no_regions();
         }
         Pattern::Federated => {
-            federated(&mut check, faults);
+            federated(&mut check, diagnostics);
             check.no_hub();
         }
     }
-    if let Some(fault) = check.fault {
+    if let Some(diagnostic) = check.diagnostic {
         let derived = derive(topology);
         let hint = if derived == pattern {
             check.fix
         } else {
             format!("the graph is `{derived}`: use that, remove `pattern`, or change the graph")
         };
-        faults.push(fault.hint(hint));
+        diagnostics.push(diagnostic.hint(hint));
     }
 }
 
@@ -238,7 +240,7 @@ fn mesh(check: &mut PatternCheck<'_, '_>) {
 }
 
 /// Requires a hub without a parent, and spokes: its children and all other roots.
-fn hub_spoke(topology: &NodeGraph<'_>, span: Span, faults: &mut Diagnostics) {
+fn hub_spoke(topology: &NodeGraph<'_>, span: Span, diagnostics: &mut Diagnostics) {
     let roots: Vec<usize> = topology.graph.roots().collect();
     let hub = match topology.hub {
         Some((hub, _)) => hub,
@@ -252,7 +254,7 @@ fn hub_spoke(topology: &NodeGraph<'_>, span: Span, faults: &mut Diagnostics) {
             if roots.len() > MAX_SHOWN {
                 tops.push("...".into());
             }
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::BadHub,
                     span,
@@ -270,7 +272,7 @@ fn hub_spoke(topology: &NodeGraph<'_>, span: Span, faults: &mut Diagnostics) {
     let at = topology.hub.map_or(span, |(_, span)| span);
     let name = topology.nodes[hub].name;
     if topology.graph.parent(hub).is_some() {
-        faults.push(
+        diagnostics.push(
             Diagnostic::error(
                 Code::BadHub,
                 at,
@@ -281,7 +283,7 @@ fn hub_spoke(topology: &NodeGraph<'_>, span: Span, faults: &mut Diagnostics) {
         );
     }
     if topology.nodes.len() < 2 {
-        faults.push(
+        diagnostics.push(
             Diagnostic::error(
                 Code::BadHub,
                 at,
@@ -293,7 +295,7 @@ fn hub_spoke(topology: &NodeGraph<'_>, span: Span, faults: &mut Diagnostics) {
 }
 
 /// Requires two or more regions, each with nodes, all connected by links, and every node in a region.
-fn federated(check: &mut PatternCheck<'_, '_>, faults: &mut Diagnostics) {
+fn federated(check: &mut PatternCheck<'_, '_>, diagnostics: &mut Diagnostics) {
     let topology = check.topology;
     if topology.regions.len() < 2 {
         return check.mismatch(
@@ -321,7 +323,7 @@ fn federated(check: &mut PatternCheck<'_, '_>, faults: &mut Diagnostics) {
         let Some(name) = region.name.as_ref().filter(|_| !used.contains(&at)) else {
             continue;
         };
-        faults.push(
+        diagnostics.push(
             Diagnostic::error(
                 Code::BadRegion,
                 name.span,

@@ -29,14 +29,15 @@ const MANY_NAMES: usize = 1_000;
 
 /// Reports a reference to a node or region that does not exist in the manifest, which may have many.
 pub(super) fn report_dangling<'k>(
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
     (code, what): (Code, &str),
     (name, span): (&str, Span),
     n_known: usize,
     known: impl Iterator<Item = &'k str>,
 ) {
-    let suggest = n_known <= MANY_NAMES && !faults.is_full() || faults.errors() < MAX_SUGGESTIONS;
-    faults.push(if suggest {
+    let suggest =
+        n_known <= MANY_NAMES && !diagnostics.is_full() || diagnostics.errors() < MAX_SUGGESTIONS;
+    diagnostics.push(if suggest {
         dangling(code, span, what, name, known)
     } else {
         Diagnostic::error(code, span, format!("there is no {what} `{name}`")).hint(format!(

@@ -15,57 +15,67 @@ use super::spec::{check as check_spec, ssh_keys};
 
 /// Validates a site.
 pub fn validate(catalog: &Catalog) -> Diagnostics {
-    let mut faults = catalog.faults.clone();
-    check_site(catalog, &mut faults);
+    let mut diagnostics = catalog.diagnostics.clone();
+    check_site(catalog, &mut diagnostics);
     for name in catalog.specs.keys() {
-        check_spec(catalog, name, &mut faults);
+        check_spec(catalog, name, &mut diagnostics);
     }
     let others = catalog
         .postures
         .values()
-        .map(|document| &document.faults)
-        .chain(catalog.presets.values().map(|document| &document.faults))
-        .chain(catalog.images.values().map(|document| &document.faults));
+        .map(|document| &document.diagnostics)
+        .chain(
+            catalog
+                .presets
+                .values()
+                .map(|document| &document.diagnostics),
+        )
+        .chain(
+            catalog
+                .images
+                .values()
+                .map(|document| &document.diagnostics),
+        );
     for found in others {
-        faults.extend(found.clone());
+        diagnostics.extend(found.clone());
     }
-    notice_unpinned_images(catalog, &mut faults);
-    notice_unused(catalog, &mut faults);
+    notice_unpinned_images(catalog, &mut diagnostics);
+    notice_unused(catalog, &mut diagnostics);
     let hosts: BTreeSet<&String> = catalog.hosts.keys().chain(catalog.nodes.keys()).collect();
     for name in hosts {
-        check_host(catalog, name, &mut faults);
+        check_host(catalog, name, &mut diagnostics);
     }
     for name in catalog.manifests.keys() {
-        faults.extend(manifest(catalog, name, &ResolveOptions::default()).1);
+        diagnostics.extend(manifest(catalog, name, &ResolveOptions::default()).1);
     }
-    faults
+    diagnostics
 }
 
 /// Reports images of the site without a checksum. For built-in images a warning is printed when one is
 /// downloaded.
-fn notice_unpinned_images(catalog: &Catalog, faults: &mut Diagnostics) {
+fn notice_unpinned_images(catalog: &Catalog, diagnostics: &mut Diagnostics) {
     for document in catalog.images.values() {
         let source = catalog.sources.source(document.file);
         let built_in = source.is_some_and(|source| source.path.starts_with("stock:"));
         let image = document.value.as_ref().filter(|_| !built_in);
         if let Some(notice) = image.and_then(|image| image.unpinned())
-            && document.faults.errors() == 0
+            && document.diagnostics.errors() == 0
         {
-            faults.push(notice);
+            diagnostics.push(notice);
         }
     }
 }
 
 /// Checks `site.yaml` and `secrets.yaml`.
-pub fn check_site(catalog: &Catalog, faults: &mut Diagnostics) {
+pub fn check_site(catalog: &Catalog, diagnostics: &mut Diagnostics) {
     if let Some(site) = &catalog.site {
-        faults.extend(site.faults.clone());
+        diagnostics.extend(site.diagnostics.clone());
         if let Some(site) = &site.value {
-            check_networks(site, faults);
+            check_networks(site, diagnostics);
         }
     }
     if let Some(secrets) = &catalog.secrets {
-        faults.extend(secrets.faults.clone());
+        diagnostics.extend(secrets.diagnostics.clone());
     }
     let Some(defaults) = catalog.defaults() else {
         return;
@@ -76,7 +86,7 @@ pub fn check_site(catalog: &Catalog, faults: &mut Diagnostics) {
         .filter(|preset| !catalog.presets.contains_key(preset.as_str()))
     {
         let known = catalog.presets.keys().map(String::as_str);
-        faults.push(dangling(
+        diagnostics.push(dangling(
             Code::NoSuchPreset,
             preset.span,
             "preset",
@@ -89,7 +99,7 @@ pub fn check_site(catalog: &Catalog, faults: &mut Diagnostics) {
         .as_ref()
         .filter(|image| catalog.image(image.as_str()).is_none())
     {
-        faults.push(dangling(
+        diagnostics.push(dangling(
             Code::NoSuchImage,
             image.span,
             "image",
@@ -102,7 +112,7 @@ pub fn check_site(catalog: &Catalog, faults: &mut Diagnostics) {
         .as_ref()
         .filter(|template| !template.contains(':'));
     if let Some(template) = template.filter(|template| catalog.image(template).is_none()) {
-        faults.push(dangling(
+        diagnostics.push(dangling(
             Code::NoSuchImage,
             template.span,
             "image",
@@ -119,7 +129,7 @@ pub(super) fn without_effect(key: &str, span: Span) -> Diagnostic {
 }
 
 /// Reports keys of the site and its hosts without an effect.
-fn notice_unused(catalog: &Catalog, faults: &mut Diagnostics) {
+fn notice_unused(catalog: &Catalog, diagnostics: &mut Diagnostics) {
     let release = catalog
         .defaults()
         .and_then(|all| all.image_release.as_ref());
@@ -138,7 +148,7 @@ fn notice_unused(catalog: &Catalog, faults: &mut Diagnostics) {
     }
     for (key, span) in unused {
         if let Some(span) = span {
-            faults.push(without_effect(key, span));
+            diagnostics.push(without_effect(key, span));
         }
     }
     let secrets = catalog
@@ -150,21 +160,21 @@ fn notice_unused(catalog: &Catalog, faults: &mut Diagnostics) {
     if let Some(root) = root.filter(|root| !root.expose().is_empty()) {
         let message = "`passwords.vm_root` is not set on nodes: only `resolve tofu` uses it";
         let hint = "log in with a key; root has no password on nodes";
-        faults.push(Diagnostic::notice(Code::NoEffect, root.span, message).hint(hint));
+        diagnostics.push(Diagnostic::notice(Code::NoEffect, root.span, message).hint(hint));
     }
 }
 
 /// Checks the documents of a host, `nodes/NAME.yaml` and `hosts/NAME.yaml`.
-pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
+pub(super) fn check_host(catalog: &Catalog, name: &str, diagnostics: &mut Diagnostics) {
     if let Some(kind) = catalog.written_kind(name)
         && !catalog.document_kinds().any(|known| known == kind.as_str())
     {
         let known = catalog.document_kinds();
         let (code, what) = (Code::UnknownChoice, "kind of host");
-        faults.push(dangling(code, kind.span, what, kind.as_str(), known));
+        diagnostics.push(dangling(code, kind.span, what, kind.as_str(), known));
     }
     if let Some(document) = catalog.hosts.get(name) {
-        faults.extend(document.faults.clone());
+        diagnostics.extend(document.diagnostics.clone());
         let access = document
             .value
             .as_ref()
@@ -173,17 +183,17 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics
         check_ssh_keys(
             catalog,
             keys.into_iter().flat_map(|keys| &keys.value),
-            faults,
+            diagnostics,
         );
     }
     let Some(document) = catalog.nodes.get(name) else {
         return;
     };
-    faults.extend(document.faults.clone());
+    diagnostics.extend(document.diagnostics.clone());
     let Some(node) = &document.value else { return };
     let stored = catalog.traits_of(name).has_storages;
     if let Some(datastore) = node.datastore.as_ref().filter(|_| !stored) {
-        faults.push(without_effect("datastore", datastore.span));
+        diagnostics.push(without_effect("datastore", datastore.span));
     }
     if let Some(host) = node
         .host
@@ -191,7 +201,7 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics
         .filter(|host| !catalog.hosts.contains_key(host.as_str()))
     {
         let known = catalog.hosts.keys().map(String::as_str);
-        faults.push(dangling(
+        diagnostics.push(dangling(
             Code::NoSuchHost,
             host.span,
             "host",
@@ -205,7 +215,7 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics
         .filter(|parent| !catalog.nodes.contains_key(parent.as_str()))
     {
         let known = catalog.nodes.keys().map(String::as_str);
-        faults.push(dangling(
+        diagnostics.push(dangling(
             Code::NoSuchHost,
             parent.span,
             "node",
@@ -214,16 +224,16 @@ pub(super) fn check_host(catalog: &Catalog, name: &str, faults: &mut Diagnostics
         ));
     }
     match &node.api_token {
-        Some(token) => check_api_token(catalog, token, faults),
+        Some(token) => check_api_token(catalog, token, diagnostics),
         None if !node.invalid.contains(&"api_token") => {
-            notice_default_token(catalog, name, document.span(), faults);
+            notice_default_token(catalog, name, document.span(), diagnostics);
         }
         None => {}
     }
 }
 
 /// Reports a missing default API token. The node may not need one.
-fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut Diagnostics) {
+fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, diagnostics: &mut Diagnostics) {
     let secrets = catalog.secrets.as_ref();
     let tokens = secrets.and_then(|secrets| secrets.value.as_ref()?.api_tokens.as_ref());
     if secrets.is_none()
@@ -235,7 +245,7 @@ fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut
     let message = format!(
         "the node sets no API token, and there is none named `{name}`, so its API cannot be used"
     );
-    faults.push(
+    diagnostics.push(
         Diagnostic::notice(Code::NoSuchApiToken, whole, message).hint(format!(
             "write `api_token: ID`, or add `{name}` under `api_tokens` in `secrets.yaml`"
         )),
@@ -243,23 +253,27 @@ fn notice_default_token(catalog: &Catalog, name: &str, whole: Span, faults: &mut
 }
 
 /// Reports that the site has no SSH keys.
-pub(super) fn notice_no_keys(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Diagnostics) {
+pub(super) fn notice_no_keys(
+    catalog: &Catalog,
+    specs: &BTreeSet<&str>,
+    diagnostics: &mut Diagnostics,
+) {
     let Some(secrets) = &catalog.secrets else {
-        notice_no_secrets(catalog, specs, faults);
+        notice_no_secrets(catalog, specs, diagnostics);
         return;
     };
     if secrets_unknown(catalog) || ssh_keys(catalog).is_some_and(|keys| !keys.is_empty()) {
         return;
     }
     let message = "the site has no SSH keys, so nobody can log in to a node with one";
-    faults.push(
+    diagnostics.push(
         Diagnostic::notice(Code::NoKeys, secrets.span(), message)
             .hint("add your public key under `ssh_keys`: `YOU@HOST: \"ssh-ed25519 ...\"`"),
     );
 }
 
 /// Reports that users get no keys because the site has no secrets. The built-in site never has any.
-fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Diagnostics) {
+fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, diagnostics: &mut Diagnostics) {
     let own = specs.iter().filter_map(|spec| catalog.specs.get(*spec));
     let own = own.filter(|document| {
         let source = catalog.sources.source(document.file);
@@ -278,7 +292,7 @@ fn notice_no_secrets(catalog: &Catalog, specs: &BTreeSet<&str>, faults: &mut Dia
          on a node are removed",
         name.value
     );
-    faults.push(Diagnostic::notice(Code::NoKeys, name.span, message).hint(
+    diagnostics.push(Diagnostic::notice(Code::NoKeys, name.span, message).hint(
         "copy the site's `secrets.yaml.enc` or `secrets.yaml` here if it has one elsewhere, or \
          create a `secrets.yaml` with your public key under `ssh_keys`",
     ));
@@ -295,14 +309,14 @@ pub fn unknown_keys<'c>(catalog: &'c Catalog, spec: &str) -> Option<&'c Diagnost
     };
     let unknown = secrets_unknown(catalog) && users.iter().any(takes_keys);
     let secrets = catalog.secrets.as_ref().filter(|_| unknown)?;
-    secrets.faults.iter().next()
+    secrets.diagnostics.iter().next()
 }
 
 /// Reports SSH keys that are not in the secrets.
 pub(super) fn check_ssh_keys<'k>(
     catalog: &Catalog,
     listed: impl Iterator<Item = &'k Spanned<SshKeyId>>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     if secrets_unknown(catalog) {
         return;
@@ -310,8 +324,8 @@ pub(super) fn check_ssh_keys<'k>(
     let keys = ssh_keys(catalog);
     for id in listed.filter(|id| !keys.is_some_and(|keys| keys.contains_key(&id.0))) {
         let known = keys.into_iter().flatten().map(|(id, _)| id.as_str());
-        let fault = dangling(Code::NoSuchSshKey, id.span, "SSH key", &id.0, known);
-        faults.push(without_secrets(catalog, fault, "ssh_keys"));
+        let diagnostic = dangling(Code::NoSuchSshKey, id.span, "SSH key", &id.0, known);
+        diagnostics.push(without_secrets(catalog, diagnostic, "ssh_keys"));
     }
 }
 
@@ -319,7 +333,7 @@ pub(super) fn check_ssh_keys<'k>(
 pub(super) fn check_api_token(
     catalog: &Catalog,
     token: &Spanned<String>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     if secrets_unknown(catalog) {
         return;
@@ -333,17 +347,17 @@ pub(super) fn check_api_token(
             .into_iter()
             .flat_map(|tokens| tokens.keys())
             .map(String::as_str);
-        let fault = dangling(Code::NoSuchApiToken, token.span, "API token", token, known);
-        faults.push(without_secrets(catalog, fault, "api_tokens"));
+        let diagnostic = dangling(Code::NoSuchApiToken, token.span, "API token", token, known);
+        diagnostics.push(without_secrets(catalog, diagnostic, "api_tokens"));
     }
 }
 
 /// Replaces the hint if the site has no secrets at all.
-fn without_secrets(catalog: &Catalog, fault: Diagnostic, section: &str) -> Diagnostic {
+fn without_secrets(catalog: &Catalog, diagnostic: Diagnostic, section: &str) -> Diagnostic {
     if catalog.secrets.is_some() {
-        return fault;
+        return diagnostic;
     }
-    fault.hint(format!(
+    diagnostic.hint(format!(
         "the site has no `secrets.yaml`; create one with the id under `{section}`"
     ))
 }
@@ -353,9 +367,9 @@ fn without_secrets(catalog: &Catalog, fault: Diagnostic, section: &str) -> Diagn
 fn secrets_unknown(catalog: &Catalog) -> bool {
     catalog.secrets.as_ref().is_some_and(|secrets| {
         secrets.value.is_none()
-            || secrets.faults.iter().any(|fault| {
-                fault.severity == Severity::Error
-                    && !matches!(fault.code, Code::Malformed | Code::SigningKey)
+            || secrets.diagnostics.iter().any(|diagnostic| {
+                diagnostic.severity == Severity::Error
+                    && !matches!(diagnostic.code, Code::Malformed | Code::SigningKey)
             })
     })
 }

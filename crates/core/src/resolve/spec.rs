@@ -368,28 +368,28 @@ fn run(out: &mut ResolvedJson, spec: &Spec) {
 }
 
 /// Reports diagnostics of a spec and of the documents it references.
-pub fn check(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
+pub fn check(catalog: &Catalog, name: &str, diagnostics: &mut Diagnostics) {
     let Some(document) = catalog.specs.get(name) else {
         return;
     };
-    faults.extend(document.faults.clone());
+    diagnostics.extend(document.diagnostics.clone());
     let Some(spec) = &document.value else { return };
     // A part that could not be read may have set a posture.
-    let whole = (document.faults.errors() == 0).then(|| document.span());
-    check_posture(catalog, spec, whole, faults);
-    check_keys(catalog, spec, faults);
-    check_services(spec, faults);
-    check_trigger(spec, faults);
+    let whole = (document.diagnostics.errors() == 0).then(|| document.span());
+    check_posture(catalog, spec, whole, diagnostics);
+    check_keys(catalog, spec, diagnostics);
+    check_services(spec, diagnostics);
+    check_trigger(spec, diagnostics);
 }
 
 /// Reports triggers that are not implemented.
-fn check_trigger(spec: &Spec, faults: &mut Diagnostics) {
+fn check_trigger(spec: &Spec, diagnostics: &mut Diagnostics) {
     use crate::doc::spec::Trigger;
     let trigger = spec.run.as_ref().and_then(|run| run.trigger.as_ref());
     let Some(trigger) = trigger else { return };
     match trigger.value {
         Trigger::Schedule | Trigger::Manual => {}
-        Trigger::Webhook | Trigger::Git => faults.push(
+        Trigger::Webhook | Trigger::Git => diagnostics.push(
             Diagnostic::notice(
                 Code::NoEffect,
                 trigger.span,
@@ -404,7 +404,7 @@ fn check_trigger(spec: &Spec, faults: &mut Diagnostics) {
 }
 
 /// Reports units that are both enabled and disabled.
-fn check_services(spec: &Spec, faults: &mut Diagnostics) {
+fn check_services(spec: &Spec, diagnostics: &mut Diagnostics) {
     let platform = spec.platform.as_ref();
     let Some(services) = platform.and_then(|platform| platform.services.as_ref()) else {
         return;
@@ -416,7 +416,7 @@ fn check_services(spec: &Spec, faults: &mut Diagnostics) {
     let enabled = services.enable.iter().flat_map(|units| &units.value);
     for unit in enabled {
         if let Some(other) = disabled.get(&unit.value) {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::Repeated,
                     other.span,
@@ -429,17 +429,22 @@ fn check_services(spec: &Spec, faults: &mut Diagnostics) {
     }
 }
 
-fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &mut Diagnostics) {
+fn check_posture(
+    catalog: &Catalog,
+    spec: &Spec,
+    whole: Option<Span>,
+    diagnostics: &mut Diagnostics,
+) {
     let name = posture_name(spec);
     let posture = catalog.postures.get(&name.value);
     if let Some(document) = posture {
-        faults.extend(document.faults.clone());
+        diagnostics.extend(document.diagnostics.clone());
     }
     match (&name.origin, posture) {
         (Origin::Written(_), Some(_)) => {}
         (Origin::Written(span), None) => {
             let known = catalog.postures.keys().map(String::as_str);
-            faults.push(dangling(
+            diagnostics.push(dangling(
                 Code::NoSuchPosture,
                 *span,
                 "posture",
@@ -456,7 +461,7 @@ fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &m
                     "strict built-in settings are used, because the site has no `{DEFAULT_POSTURE}`"
                 ),
             };
-            faults.push(
+            diagnostics.push(
                 Diagnostic::notice(
                     Code::BuiltInDefault,
                     whole,
@@ -470,13 +475,18 @@ fn check_posture(catalog: &Catalog, spec: &Spec, whole: Option<Span>, faults: &m
         catalog,
         spec,
         posture.and_then(|posture| posture.value.as_ref()),
-        faults,
+        diagnostics,
     );
 }
 
 /// Reports users who could not use sudo: it asks for a password, and users have none. The user of the
 /// driver is exempt from the password, and root needs no sudo.
-fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults: &mut Diagnostics) {
+fn check_sudo(
+    catalog: &Catalog,
+    spec: &Spec,
+    posture: Option<&Posture>,
+    diagnostics: &mut Diagnostics,
+) {
     let nopasswd = posture_settings(posture).nopasswd;
     if nopasswd.value {
         return;
@@ -500,7 +510,7 @@ fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults:
             Some(_) => format!("the posture `{}`", posture_name(spec).value),
             None => "sudo without a posture".to_owned(),
         };
-        let mut fault = Diagnostic::error(
+        let mut diagnostic = Diagnostic::error(
             Code::SudoNeedsPassword,
             sudo.span,
             format!(
@@ -509,15 +519,15 @@ fn check_sudo(catalog: &Catalog, spec: &Spec, posture: Option<&Posture>, faults:
             ),
         );
         if let Origin::Written(span) = nopasswd.origin {
-            fault = fault.label(span, "asks for a password");
+            diagnostic = diagnostic.label(span, "asks for a password");
         }
-        faults.push(
-            fault.hint("remove `sudo: true`, or use a posture with `sudo: {nopasswd: true}`"),
+        diagnostics.push(
+            diagnostic.hint("remove `sudo: true`, or use a posture with `sudo: {nopasswd: true}`"),
         );
     }
 }
 
-fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Diagnostics) {
+fn check_keys(catalog: &Catalog, spec: &Spec, diagnostics: &mut Diagnostics) {
     let users = spec
         .access
         .as_ref()
@@ -527,7 +537,7 @@ fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Diagnostics) {
         if let Some(name) = &user.name
             && let Some(first) = names.insert(name.as_str(), name.span)
         {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::error(
                     Code::Repeated,
                     name.span,
@@ -538,19 +548,19 @@ fn check_keys(catalog: &Catalog, spec: &Spec, faults: &mut Diagnostics) {
             );
         }
         let listed = user.ssh_keys.iter().flat_map(|keys| &keys.value);
-        super::site::check_ssh_keys(catalog, listed, faults);
+        super::site::check_ssh_keys(catalog, listed, diagnostics);
     }
 }
 
 /// Reports a host name in a spec, which nodes do not use.
-pub(super) fn notice_hostname(catalog: &Catalog, name: &str, faults: &mut Diagnostics) {
+pub(super) fn notice_hostname(catalog: &Catalog, name: &str, diagnostics: &mut Diagnostics) {
     let spec = catalog
         .specs
         .get(name)
         .and_then(|document| document.value.as_ref());
     let identity = spec.and_then(|spec| spec.identity.as_ref());
     if let Some(hostname) = identity.and_then(|identity| identity.hostname.as_ref()) {
-        faults.push(
+        diagnostics.push(
             Diagnostic::notice(
                 Code::HostnameUnused,
                 hostname.span,

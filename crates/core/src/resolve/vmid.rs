@@ -24,17 +24,17 @@ pub(super) fn assign(
     candidates: &[VmidCandidate<'_>],
     base: Option<&Spanned<Vmid>>,
     recorded: &BTreeMap<NodeName, Vmid>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<Option<WithOrigin<Vmid>>> {
     let mut taken: BTreeMap<(&str, Vmid), usize> = BTreeMap::new();
     let mut assigned = Vec::with_capacity(candidates.len());
-    let base = base.filter(|base| fits(base, candidates, recorded, faults));
+    let base = base.filter(|base| fits(base, candidates, recorded, diagnostics));
     for (rank, node) in candidates.iter().enumerate() {
         let chosen = choose(node, rank, base, recorded);
         if let Some(vmid) = &chosen {
             let earlier = taken.insert((node.scope.as_str(), vmid.value), rank);
             if let Some(earlier) = earlier.and_then(|earlier| candidates.get(earlier)) {
-                report_duplicate(node, earlier, vmid, recorded, faults);
+                report_duplicate(node, earlier, vmid, recorded, diagnostics);
             }
         }
         assigned.push(chosen);
@@ -77,7 +77,7 @@ fn fits(
     base: &Spanned<Vmid>,
     candidates: &[VmidCandidate<'_>],
     recorded: &BTreeMap<NodeName, Vmid>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> bool {
     const LARGEST: i64 = 999_999_999;
     let beyond = (0i64..).zip(candidates).filter(|(rank, node)| {
@@ -87,7 +87,7 @@ fn fits(
     let Some((rank, node)) = beyond.last() else {
         return true;
     };
-    faults.push(
+    diagnostics.push(
         Diagnostic::error(
             Code::OutOfRange,
             base.span,
@@ -110,7 +110,7 @@ fn report_duplicate(
     earlier: &VmidCandidate<'_>,
     vmid: &WithOrigin<Vmid>,
     recorded: &BTreeMap<NodeName, Vmid>,
-    faults: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     let span = |candidate: &VmidCandidate<'_>| {
         candidate
@@ -142,7 +142,7 @@ fn report_duplicate(
     } else {
         format!("used by `{}` here", first.name)
     };
-    faults.push(
+    diagnostics.push(
         Diagnostic::error(
             Code::DuplicateVmid,
             span(second),

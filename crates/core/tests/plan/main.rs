@@ -58,8 +58,8 @@ fn documents(text: &str) -> (Catalog, ResolvedManifest) {
         host: Some("father".to_owned()),
         ..ResolveOptions::default()
     };
-    let (resolved, faults) = manifest(&catalog, "m", &request);
-    assert_eq!(faults.errors(), 0, "{faults:?}\n{text}");
+    let (resolved, diagnostics) = manifest(&catalog, "m", &request);
+    assert_eq!(diagnostics.errors(), 0, "{diagnostics:?}\n{text}");
     (catalog, resolved.expect("a manifest"))
 }
 

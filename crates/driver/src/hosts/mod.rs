@@ -60,7 +60,7 @@ pub struct Kind {
 /// Returns kinds as documents and plans know them.
 pub fn known(kinds: &[&Kind]) -> Vec<HostKindInfo> {
     let known = |kind: &&Kind| HostKindInfo {
-        word: kind.word,
+        name: kind.word,
         label: kind.label,
         is_built_in: kind.kept.is_some(),
         traits: kind.traits,

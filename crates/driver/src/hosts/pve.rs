@@ -153,7 +153,7 @@ pub fn document<'s>(name: &str, session: &'s Session) -> Result<&'s PveNode, Dri
     document
         .value
         .as_ref()
-        .filter(|_| document.faults.errors() == 0)
+        .filter(|_| document.diagnostics.errors() == 0)
         .ok_or_else(|| {
             DriverError::failed(format!("`nodes/{name}.yaml` has faults."))
                 .hint("homestak site validate shows them")

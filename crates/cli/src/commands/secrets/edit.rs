@@ -104,8 +104,8 @@ fn check(text: &str, printer: &Printer) -> Result<(), DriverError> {
     let Some(document) = &catalog.secrets else {
         return Ok(());
     };
-    printer.diagnostics(&document.faults, &catalog.sources);
-    if document.faults.errors() == 0 {
+    printer.diagnostics(&document.diagnostics, &catalog.sources);
+    if document.diagnostics.errors() == 0 {
         return Ok(());
     }
     Err(DriverError::failed(

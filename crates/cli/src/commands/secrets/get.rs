@@ -16,7 +16,7 @@ pub(super) fn run(id: &str, settings: &Settings, printer: &Printer) -> Result<()
             .hint("homestak site show tells which site is used"));
     };
     let mut faults = Diagnostics::default();
-    faults.extend(document.faults.clone());
+    faults.extend(document.diagnostics.clone());
     require_sound(printer, &faults, &session.catalog.sources)?;
     let Some(secrets) = &document.value else {
         return Err(DriverError::failed("The secrets could not be opened.")
